@@ -1,0 +1,13 @@
+"""The data plane: how steps reach stores, databases and each other. Protocols here, one module per implementation beside it."""
+
+from crossover.dataplane.protocols import (
+    Buffer,
+    MessageBus,
+    ObjectStore,
+    StateKeys,
+    TensorCompute,
+    TensorStore,
+)
+from crossover.dataplane.vector import Kind, Vector
+
+__all__ = ["Buffer", "Kind", "MessageBus", "ObjectStore", "StateKeys", "TensorCompute", "TensorStore", "Vector"]

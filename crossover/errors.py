@@ -1,0 +1,71 @@
+"""Every error Crossover raises on purpose, as one tree.
+
+CrossoverError
+├── UserError                the user can mend it: exit code 2
+│   ├── ConfigError          a field of the experiment: names field, value, choices
+│   ├── DataError            a data set is missing, corrupt or unfit
+│   └── MissingTool          a program of the machine is missing, with the line that installs it
+├── StaleAttempt             an attempt that others have overtaken: never retried, changes nothing
+├── Missing                  a key that is not there (yet)
+├── Corrupt                  bytes that are not what their header or key says: wrong kind, length, checksum
+├── Refused                  a store or database refused a command: names argument, value, expectation
+├── WaitTimeout              a wait reached its end: names what was missing
+├── Unavailable              a store, broker or host does not answer: worth a retry
+└── RunFailed                a run ended with a failure: carries the plain cause
+"""
+
+
+class CrossoverError(Exception):
+    """Base of the tree; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class UserError(CrossoverError):
+    """Something the user can mend; the message says how."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """An experiment file that cannot be run as it stands: field, value, what was expected."""
+
+
+class DataError(UserError):
+    """A data set that is missing, corrupt or does not fit the experiment."""
+
+
+class MissingTool(UserError):
+    """A program that this machine lacks; the message has the command that installs it."""
+
+
+class StaleAttempt(CrossoverError):
+    """The inputs are gone because a later attempt finished the work. Never retried; changes nothing."""
+
+
+class Missing(CrossoverError):
+    """A key that does not exist (yet). `key` names it."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key}: no such key")
+        self.key = key
+
+
+class Corrupt(CrossoverError):
+    """Bytes that are not what they should be: wrong kind, dtype, length or checksum."""
+
+
+class Refused(CrossoverError):
+    """A store or database understood the command and refused it."""
+
+
+class WaitTimeout(CrossoverError):
+    """A wait reached its time-out; the message names what was missing."""
+
+
+class Unavailable(CrossoverError):
+    """A store, broker or host that does not answer. Step Functions retries a step that raises it."""
+
+
+class RunFailed(CrossoverError):
+    """A run that ended in failure, with its cause in plain words."""
