@@ -1,0 +1,242 @@
+"""An experiment: what the YAML in config/ says, as frozen dataclasses.
+
+Pure data, importable in a Lambda function: no pydantic here. `crossover/validation.py` turns a YAML file into an Experiment at the edge, once;
+`from_resolved` rebuilds one from the JSON that the edge stored beside a run. Bounds stand in the annotations, read by pydantic and the JSON Schema.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+Positive = Annotated[int, Ge(1)]
+NonNegative = Annotated[float, Ge(0.0)]
+Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
+
+Rule = Literal["mean", "median", "trimmed_mean", "krum"]
+Attack = Literal["none", "sign_flip", "gaussian", "label_flip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How the model is trained; the same for every architecture."""
+
+    model: str = "small_cnn"  # a name of the registry, or package.module:factory
+    epochs: Positive = 20
+    batch_size: Positive = 60
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    learning_rate: Annotated[float, Gt(0.0)] = 0.1
+    momentum: Fraction = 0.9
+    nesterov: bool = False
+    weight_decay: NonNegative = 0.0
+    label_smoothing: Fraction = 0.0
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    schedule: Literal["constant", "one_cycle", "plateau"] = "constant"
+    warm_up: Fraction = 0.2  # one_cycle: share of all rounds before the peak
+    plateau_factor: Annotated[float, Gt(0.0), Lt(1.0)] = 0.1
+    plateau_patience: Positive = 10
+    early_stopping: Annotated[int, Ge(0)] = 0  # epochs without a better validation loss; 0: never
+    target_accuracy: Annotated[float, Gt(0.0), Le(1.0)] | None = None  # stop once the validation accuracy is there
+    sync_every: Positive | Literal["epoch"] | None = None  # minibatches per synchronisation; None: the architecture's own
+    threads: Positive = 1  # torch threads per process: part of what bitwise equality needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Which data, how it is split, prepared and staged."""
+
+    dataset: str = "digits"  # digits, mnist, cifar10, or package.module:loader
+    directory: str | None = None  # where the files lie; --data sets it
+    validation: Annotated[float, Gt(0.0), Lt(1.0)] | Literal["test"] = 0.2  # share of the training set, or the test split
+    preprocess: Literal["standardize", "minmax", "normalize"] = "standardize"
+    drop_last: bool = False
+    augment: Literal["none", "crop_flip"] = "none"
+    limit: Positive | None = None  # use only so many training samples (cut-down runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregation:
+    """How the workers' averages become one."""
+
+    rule: Rule = "mean"
+    trim: Annotated[int, Ge(0)] = 1  # trimmed_mean: how many are dropped at each end
+    faulty: Annotated[int, Ge(0)] = 1  # krum: how many workers may lie
+    select: Positive = 1  # krum: how many are averaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """Workers that attack, to show what a robust rule is worth."""
+
+    attack: Attack = "none"
+    workers: tuple[int, ...] = ()
+    scale: Annotated[float, Gt(0.0)] = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Database:
+    """The tensor database and where its arithmetic happens."""
+
+    engine: Literal["crossover", "redisai"] = "crossover"
+    compute: Literal["in_database", "fetch"] = "in_database"
+    instance_type: str = "m7g.large"
+    threads: Positive = 1
+    time_to_live_s: Positive = 86_400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """The object store, and the channel that exchanges go through where an architecture lets one choose."""
+
+    bucket_per_worker: bool = False
+    channel: Literal["redis", "s3"] = "redis"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Functions:
+    """Lambda settings; `memory_mb` by step name, `default` for the rest."""
+
+    memory_mb: Mapping[str, Annotated[int, Ge(128), Le(10_240)]] = field(default_factory=lambda: {"default": 1_769})
+    timeout_s: Annotated[int, Ge(10), Le(900)] = 900
+    packaging: Literal["layer", "image"] = "layer"
+    snap_start: bool = False
+
+    def memory_of(self, step: str, *, torch: bool) -> int:
+        """MB for `step`: its own entry, else 512 for a step that does not compute, else the default."""
+        default = self.memory_mb.get("default", 1_769)
+        return self.memory_mb.get(step, default if torch else min(512, default))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """LambdaML: what is exchanged, and how much of an epoch one invocation does."""
+
+    what: Literal["gradients", "model"] = "gradients"
+    minibatches_per_invocation: Positive | Literal["all"] = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLLess:
+    """MLLess: the significance filter, staleness and the scale-in auto-tuner."""
+
+    filter: Literal["coordinate", "norm"] = "coordinate"
+    threshold: NonNegative = 0.7
+    slack: Annotated[int, Ge(0)] = 0  # 0: bulk synchronous
+    scale_in: bool = False
+    min_workers: Positive = 1
+    knee_window_s: Annotated[float, Gt(0.0)] = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerToPeer:
+    """P2P: synchronous or not, compression, where batches are averaged."""
+
+    mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    compression: Literal["none", "qsgd", "fp16"] = "none"
+    bits: Annotated[int, Ge(2), Le(8)] = 8
+    bucket: Annotated[int, Ge(128)] = 512
+    norm: Literal["l2", "max"] = "max"
+    average_in: Literal["peer", "lambda"] = "peer"
+    min_gradients: Positive = 1
+    staleness_limit: Annotated[int, Ge(0)] = 4
+    staleness_weights: Literal["samples", "inverse"] = "inverse"
+    reuse: bool = False
+    message_limit_mb: Annotated[float, Gt(0.0), Le(15.0)] = 15.0
+    instance_type: str = "t2.large"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """The GPU fleet: instances x gpus_per_instance workers."""
+
+    instances: Positive = 4
+    gpus_per_instance: Positive = 1
+    instance_type: str = "g4dn.xlarge"
+    spot: bool = False
+    exchange: Literal["s3", "distributed"] = "s3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Where it is deployed."""
+
+    availability_zone: str | None = None
+    broker_instance_type: str = "mq.m7g.medium"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """When it ends by itself."""
+
+    ttl_hours: Annotated[float, Gt(0.0), Le(720.0)] = 8.0
+    budget_usd: Annotated[float, Gt(0.0)] | None = None
+    idle_minutes: Annotated[float, Gt(0.0)] = 15.0
+    maximum_run_hours: Annotated[float, Gt(0.0)] = 6.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One YAML of config/, validated."""
+
+    name: str
+    architecture: str
+    project: str = "crossover"
+    owner: str = "unknown"
+    seed: int = 1
+    workers: Annotated[int, Ge(1), Le(64)] = 4
+    baseline: Literal["none", "gpu"] = "none"
+    training: Training = field(default_factory=Training)
+    data: Data = field(default_factory=Data)
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    faults: Faults = field(default_factory=Faults)
+    database: Database = field(default_factory=Database)
+    storage: Storage = field(default_factory=Storage)
+    functions: Functions = field(default_factory=Functions)
+    exchange: Exchange = field(default_factory=Exchange)
+    mlless: MLLess = field(default_factory=MLLess)
+    p2p: PeerToPeer = field(default_factory=PeerToPeer)
+    gpu: Gpu = field(default_factory=Gpu)
+    network: Network = field(default_factory=Network)
+    lifetime: Lifetime = field(default_factory=Lifetime)
+
+    @property
+    def module(self) -> str:
+        """The architecture's module name in functions/ or peers/ and in stacks/."""
+        return self.architecture.replace("-", "_")
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain JSON of every field, defaults included: what `from_resolved` reads back."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def from_resolved(plain: Mapping[str, Any]) -> Experiment:
+    """The Experiment that `Experiment.resolved()` wrote. Its content was validated at the edge; unknown keys raise TypeError."""
+    experiment = _build(Experiment, plain)
+    assert isinstance(experiment, Experiment)
+    return experiment
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case tuple() | list():
+            return [_plain(item) for item in value]
+    return value
+
+
+def _build(cls: Any, plain: Mapping[str, Any]) -> Any:
+    hints = get_type_hints(cls)
+    known = {f.name for f in fields(cls)}
+    values: dict[str, Any] = {}
+    for key, value in plain.items():
+        kind = hints[key] if key in known else None
+        if is_dataclass(kind):
+            value = _build(kind, value)
+        elif get_origin(kind) is tuple and get_args(kind):
+            value = tuple(value)
+        values[key] = value
+    return cls(**values)

@@ -1,0 +1,94 @@
+"""Every key Crossover writes, built here and nowhere else.
+
+Keys carry run, round and worker, so a retried or late attempt can only ever meet its own work. Nothing under a key is changed in place:
+round t reads `.../t/...` and creates `.../t+1/...`.
+"""
+
+from dataclasses import dataclass
+
+from crossover.dataplane.protocols import StateKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one run."""
+
+    run: str
+
+    # --- object store -------------------------------------------------------------------------------------------------
+
+    @property
+    def prefix(self) -> str:
+        return f"runs/{self.run}/"
+
+    @property
+    def experiment(self) -> str:
+        return f"runs/{self.run}/experiment.json"
+
+    @property
+    def records(self) -> str:
+        return f"runs/{self.run}/records/"
+
+    def record(self, step: str, invocation: str) -> str:
+        return f"{self.records}{step}/{invocation}.json"
+
+    @property
+    def decisions(self) -> str:
+        return f"runs/{self.run}/decision/"
+
+    def decision(self, epoch: int) -> str:
+        """What all workers agreed on after `epoch`: learning rate, whether to stop."""
+        return f"{self.decisions}{epoch:06d}.json"
+
+    @property
+    def final_model(self) -> str:
+        return f"runs/{self.run}/model"
+
+    @property
+    def outcome(self) -> str:
+        return f"runs/{self.run}/outcome.json"
+
+    def checkpoint(self, worker: int, step: int) -> str:
+        """All of a long worker's state after `step`, one create-only object."""
+        return f"runs/{self.run}/checkpoint/{worker}/{step:08d}"
+
+    # --- tensor store -------------------------------------------------------------------------------------------------
+
+    def state(self, round: int, worker: int, *, optimizer: str, momentum: float = 0.0) -> StateKeys:
+        """A worker's whole state at the start of `round`."""
+        base = f"{self.run}/{round}/{worker}"
+        slots = ("first_moment", "second_moment") if optimizer != "sgd" else ("velocity",) if momentum else ()
+        return StateKeys(f"{base}/model", tuple(f"{base}/{slot}" for slot in slots))
+
+    def model(self, round: int, worker: int) -> str:
+        return f"{self.run}/{round}/{worker}/model"
+
+    def gradient(self, round: int, worker: int, minibatch: int) -> str:
+        return f"{self.run}/{round}/{worker}/gradient/{minibatch}"
+
+    def average(self, round: int, worker: int, *, copy_of: int | None = None) -> str:
+        """The average over a worker's minibatches; `copy_of`: a peer's average, copied into this worker's database."""
+        own = f"{self.run}/{round}/{worker}/average"
+        return own if copy_of is None else f"{own}/{copy_of}"
+
+    def aggregate(self, round: int, worker: int) -> str:
+        """The combination of all workers' averages, in this worker's database."""
+        return f"{self.run}/{round}/{worker}/aggregate"
+
+    # --- bus ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def barrier(self) -> str:
+        return f"{self.run}.round"
+
+
+def minibatch(fingerprint: str, worker: int, minibatch: int) -> str:
+    return f"data/{fingerprint}/train/{worker}/{minibatch}"
+
+
+def validation_chunk(fingerprint: str, chunk: int) -> str:
+    return f"data/{fingerprint}/validation/{chunk}"
+
+
+def data_manifest(fingerprint: str) -> str:
+    return f"data/{fingerprint}/manifest.json"

@@ -1,0 +1,276 @@
+"""An architecture is a small tree of steps, written top to bottom in one file.
+
+A **step** is one invocation: what is billed, retried and placed. The tree has two short interpreters: `execute` runs it in this process,
+`crossover/asl.py` turns it into state machines. Functions, memory, grants and reports derive from the same tree.
+"""
+
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from crossover.context import Context, process_resources
+from crossover.errors import ConfigError, CrossoverError, Missing, StaleAttempt
+from crossover.experiment import Experiment
+from crossover.metering import Meter
+
+Event = dict[str, Any]
+Body = Callable[[Context, Event], Mapping[str, Any] | None]
+Service = Literal["objects", "tensors", "bus", "machines"]
+
+DAY_S = 86_400
+EVENT_LIMIT_BYTES = 1_024
+START: Event = {
+    "run": "",  # the run's id
+    "attempt": 0,  # grows when a run is resumed: execution names are reserved for 90 days
+    "workers": 0,
+    "minibatches": 0,  # of one worker in this round
+    "worker": 0,
+    "epoch": 0,
+    "round": 0,  # synchronisations since the run began
+    "minibatch": 0,  # within the round
+    "synchronised": False,
+    "epoch_finished": False,
+    "finished": False,
+    "since": "",  # when the innermost wait began (ISO 8601, UTC)
+    "timeout_s": 0,  # of the innermost wait
+}
+
+
+def first_event(run: str, *, workers: int, attempt: int = 0) -> Event:
+    """What a run's state machine starts with: every field of the schema."""
+    return {**START, "run": run, "workers": workers, "attempt": attempt}
+
+
+def checked(event: Event) -> Event:
+    """`event` if it keeps the schema and the size limit; else AssertionError, a fault of ours."""
+    assert event.keys() == START.keys(), f"event fields differ: {sorted(event.keys() ^ START.keys())}"
+    assert all(isinstance(value, str | int | bool) for value in event.values()), f"only plain values travel: {event}"
+    assert len(json.dumps(event)) <= EVENT_LIMIT_BYTES, f"event exceeds {EVENT_LIMIT_BYTES} bytes"
+    return event
+
+
+@dataclass(frozen=True)
+class Step:
+    """One invocation. The decorated object is the Lambda handler: `functions.spirt.average_in_database`."""
+
+    name: str
+    module: str
+    body: Body
+    torch: bool | Literal["unless_in_database"] = False
+    uses: frozenset[Service] = frozenset({"objects"})
+    waits: bool = False  # may block on others: never queued behind its peers
+
+    def needs_torch(self, experiment: Experiment) -> bool:
+        """Whether the function carries the torch layer; `unless_in_database`: arithmetic that the database does elsewhere."""
+        if self.torch == "unless_in_database":
+            return experiment.database.compute != "in_database"
+        return self.torch
+
+    def run(self, ctx: Context, event: Event) -> Event:
+        """The body once, metered. Inputs that are gone mean that a later attempt may have finished: look again, then give way."""
+        with ctx.invocation(self.uses), Meter(self.name, ctx, event) as meter:
+            try:
+                changes = self.body(ctx, event)
+            except Missing:
+                try:
+                    changes = self.body(ctx, event)
+                except Missing as gone:
+                    raise StaleAttempt(f"{self.name}: {gone}, and the step's output is not there either") from gone
+            meter.finish()
+            return checked({**event, **(changes or {})})
+
+    def __call__(self, event: Event, lambda_context: Any) -> Event:
+        resources = process_resources()
+        with Context(
+            resources,
+            run=event["run"],
+            deadline=time.time() + lambda_context.get_remaining_time_in_millis() / 1000,
+            request_id=lambda_context.aws_request_id,
+            memory_mb=int(lambda_context.memory_limit_in_mb),
+        ) as ctx:
+            return self.run(ctx, event)
+
+
+def step(
+    *,
+    torch: bool | Literal["unless_in_database"] = False,
+    uses: set[Service] | None = None,
+    waits: bool = False,
+) -> Callable[[Body], Step]:
+    """Make a function `(ctx, event) -> changes | None` a Step."""
+
+    def decorate(body: Body) -> Step:
+        return Step(
+            name=body.__name__,
+            module=body.__module__,
+            body=body,
+            torch=torch,
+            uses=frozenset({"objects"} | (uses or set())),
+            waits=waits,
+        )
+
+    return decorate
+
+
+@dataclass(frozen=True, init=False)
+class Sequence:
+    """One after another."""
+
+    nodes: tuple["Node", ...]
+
+    def __init__(self, *nodes: "Node") -> None:
+        object.__setattr__(self, "nodes", nodes)
+
+
+@dataclass(frozen=True, init=False)
+class Parallel:
+    """Side by side, each with a slot; the event goes on unchanged."""
+
+    branches: tuple["Node", ...]
+
+    def __init__(self, *branches: "Node") -> None:
+        object.__setattr__(self, "branches", branches)
+
+
+@dataclass(frozen=True)
+class ForEach:
+    """`body` for each `item` in 0..count-1, side by side. `together`: the iterations wait for one another, so each gets a slot at once."""
+
+    item: Literal["worker", "minibatch"]
+    count: Literal["workers", "minibatches"]
+    body: "Node"
+    together: bool = False
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """`body`, then test the flag `until`; with `every_s` it is a poll. The body raises WaitTimeout itself when `ctx.overdue(event)`:
+    only it knows what was missing."""
+
+    body: "Node"
+    until: Literal["synchronised", "epoch_finished", "finished"]
+    timeout_s: int
+    every_s: int = 0
+
+
+@dataclass(frozen=True)
+class Child:
+    """The subtree as an execution of its own (a history holds 25,000 events); returns its last event."""
+
+    name: str
+    body: "Node"
+
+
+Node = Step | Sequence | Parallel | ForEach | Repeat | Child
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program on EC2: `main` runs once per worker."""
+
+    main: Callable[[], None]
+    count: Literal["workers", "gpus"] = "workers"
+
+    @property
+    def module(self) -> str:
+        return self.main.__module__
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One of the compared architectures: the tree of its run, or a program; machines that steps or programs start by name."""
+
+    name: str
+    run: Node | None = None
+    machines: Mapping[str, Node] = field(default_factory=dict)
+    program: Program | None = None
+    tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
+    sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
+
+
+PACKAGES = ("functions", "peers")
+
+
+def architectures() -> list[str]:
+    """The names of every architecture that exists: the modules of functions/ and peers/ that have a stack of the same name."""
+    root = Path(__file__).parent.parent
+    stacks = {path.stem for path in (root / "stacks").glob("*.py")}
+    return sorted({path.stem for package in PACKAGES for path in (root / package).glob("*.py") if path.stem in stacks and path.stem != "__init__"})
+
+
+def load(name: str) -> Architecture:
+    """The ARCHITECTURE of `functions/<name>.py` or `peers/<name>.py`. Raises ConfigError naming the choices."""
+    module_name = name.replace("-", "_")
+    root = Path(__file__).parent.parent
+    for package in PACKAGES:
+        if module_name.isidentifier() and (root / package / f"{module_name}.py").exists():
+            architecture = getattr(importlib.import_module(f"{package}.{module_name}"), "ARCHITECTURE", None)
+            if isinstance(architecture, Architecture):
+                return architecture
+    raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(architectures())}")
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Every node of the tree, in the order it is written."""
+    yield node
+    match node:
+        case Sequence(nodes=children) | Parallel(branches=children):
+            for child in children:
+                yield from walk(child)
+        case ForEach(body=body) | Repeat(body=body) | Child(body=body):
+            yield from walk(body)
+
+
+def steps(architecture: Architecture) -> list[Step]:
+    """The distinct steps, in the order they are written."""
+    roots = [*([architecture.run] if architecture.run else []), *architecture.machines.values()]
+    found = [node for root in roots for node in walk(root) if isinstance(node, Step)]
+    return list(dict.fromkeys(found))
+
+
+def execute(node: Node, ctx: Context, event: Event) -> Event:
+    """Run the tree in this process. `crossover/asl.py` is the other interpreter: both make the same calls."""
+    match node:
+        case Step():
+            with ctx.child() as own:  # threads share resources, not meters, learners or buses
+                return node.run(own, event)
+        case Sequence(nodes=nodes):
+            for child in nodes:
+                event = execute(child, ctx, event)
+            return event
+        case Parallel(branches=branches):
+            _side_by_side([lambda b=b: execute(b, ctx, event) for b in branches], slots=len(branches))
+            return event
+        case ForEach(item=item, count=count, body=body, together=together):
+            items = range(event[count])
+            calls = [lambda i=i: execute(body, ctx, {**event, item: i}) for i in items]
+            _side_by_side(calls, slots=max(1, len(items)) if together else 8)
+            return event
+        case Repeat():
+            return _repeat(node, ctx, event)
+        case Child(body=body):
+            return execute(body, ctx, event)
+    raise TypeError(f"not a node: {node!r}")
+
+
+def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
+    event = {**event, "since": datetime.now(UTC).isoformat(), "timeout_s": node.timeout_s}
+    while not (event := execute(node.body, ctx, event))[node.until]:
+        if node.every_s:
+            ctx.pause(node.every_s)
+    return event
+
+
+def _side_by_side(calls: list[Callable[[], Event]], *, slots: int) -> None:
+    """All calls on threads; the first failure that is a cause (not the echo of one) is raised once all have ended."""
+    with ThreadPoolExecutor(max_workers=slots) as pool:
+        futures = [pool.submit(call) for call in calls]
+    failures = [failure for future in futures if (failure := future.exception())]
+    if failures:
+        raise next((f for f in failures if not isinstance(f, CrossoverError)), failures[0])
