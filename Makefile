@@ -1,0 +1,100 @@
+# make run | test | check | bench | clean. Each sets up what is missing: system packages (Debian, Ubuntu), .venv, the tensor module.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+ARCH ?= spirt
+ON ?= local
+PYTEST ?=
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+CROSSOVER := $(VENV)/bin/crossover
+REQUIREMENTS := requirements.txt requirements-dev.txt pyproject.toml
+STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | sha256sum | cut -c1-16)
+SOURCES := crossover cdk stacks functions peers $(wildcard app.py)
+MODULE_SOURCES := $(shell find redis_module -path redis_module/build -prune -o -type f -print 2>/dev/null)
+
+# Every experiment on digits whose architecture exists: config/x-y.yaml with functions/x_y.py or peers/x_y.py.
+CONFIGS := $(filter-out %-cifar10 pricing published,$(basename $(notdir $(wildcard config/*.yaml))))
+exists = $(wildcard functions/$(subst -,_,$(1)).py peers/$(subst -,_,$(1)).py)
+ARCHITECTURES := $(foreach config,$(CONFIGS),$(if $(call exists,$(config)),$(config)))
+CONFIG := $(subst _,-,$(ARCH))
+OUT ?= results/$(CONFIG)
+
+.PHONY: help
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*##' Makefile | awk -F ':.*## ' '{printf "make %-20s %s\n", $$1, $$2}'
+
+.PHONY: run
+run: setup redis-module ## Train on this machine: ARCH=spirt (default), another one, or all; OUT=results/<arch>
+ifeq ($(ARCH),all)
+	@for config in $(ARCHITECTURES); do $(CROSSOVER) run config/$$config.yaml --on $(ON) --out results/$$config; done
+	@$(CROSSOVER) compare $(addprefix results/,$(ARCHITECTURES)) --out results/comparison
+else
+	@$(CROSSOVER) run config/$(CONFIG).yaml --on $(ON) --out $(OUT)
+endif
+
+.PHONY: test
+test: setup redis-module redis-module-torch lint ## Run every test, and the linters; PYTEST="-k name" passes options on
+	$(PYTHON) -m pytest $(PYTEST)
+
+.PHONY: check
+check: setup redis-module lint ## Linters, types, quick tests, synthesis with validation and cdk-nag
+	$(PYTHON) -m pytest -m "not slow" tests/unit tests/infrastructure $(PYTEST)
+	@if [ -f app.py ]; then for config in $(ARCHITECTURES); do echo "synth config/$$config.yaml"; \
+		CDK_OUTDIR=$$(mktemp -d) && export CDK_OUTDIR && $(VENV)/bin/npx --yes --version >/dev/null; \
+		CDK_CONTEXT_JSON="{\"config\":\"config/$$config.yaml\"}" $(PYTHON) app.py; rm -rf "$$CDK_OUTDIR"; done; fi
+
+.PHONY: lint
+lint: setup ## ruff check, ruff format --check, mypy --strict
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy --strict $(SOURCES)
+
+.PHONY: bench
+bench: setup redis-module ## Benchmarks to benchmarks/out/<name>.json; ONLY=name for one
+	@for file in $(if $(ONLY),benchmarks/$(ONLY).py,$(wildcard benchmarks/*.py)); do \
+		name=$$(basename $$file .py); [ $$name = report ] || { echo "benchmark $$name"; $(PYTHON) -m benchmarks.$$name; }; done
+
+.PHONY: redis-module redis-module-torch
+redis-module: packages ## Build the tensor engine, redis_module/build/tensors.so (g++ only)
+	@$(MAKE) --no-print-directory -C redis_module core
+redis-module-torch: setup ## Build its torch variant with scripts, redis_module/build/tensors-torch.so
+	@$(MAKE) --no-print-directory -C redis_module torch PYTHON=$(abspath $(PYTHON))
+
+.PHONY: setup packages
+setup: packages $(STAMP)
+
+# A .venv of its own; installed anew when a requirement changes.
+$(STAMP): $(REQUIREMENTS)
+	@python=$$(for name in python3 python3.13 python3.12 python3.11; do command -v $$name >/dev/null \
+		&& $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$name && break; done) \
+		|| { echo "Crossover needs Python 3.11 or later; this machine has $$(python3 --version 2>&1)" >&2; exit 2; }; \
+		[ -x $(PYTHON) ] || $$python -m venv $(VENV)
+	@echo "installing requirements into $(VENV) (a few minutes the first time)"
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@rm -f $(VENV)/.installed-* && touch $@
+
+# Installed only where a program is absent. RUNLEVEL=1 keeps Debian from starting its own redis and rabbitmq: Crossover starts the servers
+# it needs itself, on free ports, in folders of its own.
+packages:
+	@missing=; need() { eval "$$1" >/dev/null 2>&1 || missing="$$missing $$2"; }; \
+	need 'command -v redis-server || command -v valkey-server' redis-server; \
+	need 'command -v rabbitmq-server || test -x /usr/sbin/rabbitmq-server' rabbitmq-server; \
+	need 'command -v g++' g++; \
+	need 'test -x $(PYTHON) || python3 -c "import ensurepip, venv"' python3-venv; \
+	[ -n "$$missing" ] || exit 0; \
+	if ! command -v apt-get >/dev/null; then \
+		echo "missing on this machine:$$missing (Debian's names); please install them, then run make again" >&2; exit 2; fi; \
+	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	if [ -n "$$sudo" ] && ! command -v sudo >/dev/null; then \
+		echo "missing on this machine:$$missing; as root: apt-get install$$missing" >&2; exit 2; fi; \
+	echo "installing$$missing"; \
+	$$sudo apt-get update -qq && $$sudo env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
+
+.PHONY: clean
+clean: ## Remove what was built and measured; .venv stays
+	rm -rf results cdk.out build redis_module/build benchmarks/out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
