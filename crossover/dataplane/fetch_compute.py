@@ -1,0 +1,204 @@
+"""The papers' baseline: fetch the vectors, compute here, store the result. What in-database computing is compared against."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from crossover.dataplane.protocols import StateKeys, TensorStore
+from crossover.dataplane.states import optimizer_keys
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Refused
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BLOCK = 2**20  # elements
+
+# torch is imported by the first computation, not with this module: it takes a second that a step without arithmetic need not pay.
+
+
+class FetchTensorCompute:
+    """A TensorCompute over any TensorStore, by crossover.algorithms: over Redis the naive baseline, in memory the inline run's."""
+
+    def __init__(self, store: TensorStore) -> None:
+        self._store = store
+
+    def mean(self, keys: Sequence[str], *, out: str) -> None:
+        from crossover.algorithms.averaging import mean
+
+        self._combine(keys, out, lambda tensors, weights: mean(tensors, weights))
+
+    def median(self, keys: Sequence[str], *, out: str) -> None:
+        from crossover.algorithms.robust import median
+
+        self._combine(keys, out, lambda tensors, _: median(tensors), refuse_nan=True)
+
+    def trimmed_mean(self, keys: Sequence[str], *, trim: int, out: str) -> None:
+        from crossover.algorithms.robust import trimmed_mean
+
+        if not 0 <= 2 * trim < len(keys):
+            raise Refused(f"trimmed_mean: trim {trim} of {len(keys)} vectors; 2 * trim must be less than the vectors")
+        self._combine(keys, out, lambda tensors, _: trimmed_mean(tensors, trim=trim), refuse_nan=True)
+
+    def krum(self, keys: Sequence[str], *, faulty: int, select: int = 1, out: str) -> None:
+        from crossover.algorithms.robust import krum
+
+        if faulty < 0 or len(keys) < 2 * faulty + 3:
+            raise Refused(f"krum: {len(keys)} vectors for faulty {faulty}; at least 2 * faulty + 3 are needed")
+        if not 1 <= select <= len(keys):
+            raise Refused(f"krum: select {select} of {len(keys)} vectors")
+        self._combine(keys, out, lambda tensors, _: krum(tensors, faulty=faulty, select=select), refuse_nan=True)
+
+    def sgd_step(
+        self,
+        state: StateKeys,
+        gradient: str,
+        *,
+        out: StateKeys,
+        learning_rate: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        first: bool = False,
+        buffers: int = 0,
+        statistics_momentum: float = 1.0,
+    ) -> None:
+        from crossover.algorithms.optimizer import sgd_step
+
+        optimizer_keys("sgd_step", state, out, vectors=1 if momentum else 0, first=first)
+        if self._store.exists(out.model):
+            return
+        with _refusing("sgd_step"):
+            model, velocity = sgd_step(
+                self._tensor(state.model, Kind.MODEL),
+                self._tensor(gradient, Kind.GRADIENT),
+                self._tensor(state.optimizer[0], Kind.VELOCITY) if momentum and not first else None,
+                learning_rate=learning_rate,
+                momentum=momentum,
+                nesterov=nesterov,
+                weight_decay=weight_decay,
+                first=first,
+                buffers=buffers,
+                statistics_momentum=statistics_momentum,
+            )
+        self._store_state(out, model, [velocity] if velocity is not None else [], Kind.VELOCITY)
+
+    def adam_step(
+        self,
+        state: StateKeys,
+        gradient: str,
+        *,
+        out: StateKeys,
+        step: int,
+        learning_rate: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+        buffers: int = 0,
+        statistics_momentum: float = 1.0,
+    ) -> None:
+        from crossover.algorithms.optimizer import adam_step
+
+        optimizer_keys("adam_step", state, out, vectors=2, first=step == 1)
+        if self._store.exists(out.model):
+            return
+        moments = [None, None] if step == 1 else [self._tensor(key, Kind.MOMENT) for key in state.optimizer]
+        with _refusing("adam_step"):
+            model, *new_moments = adam_step(
+                self._tensor(state.model, Kind.MODEL),
+                self._tensor(gradient, Kind.GRADIENT),
+                *moments,
+                step=step,
+                learning_rate=learning_rate,
+                beta1=beta1,
+                beta2=beta2,
+                epsilon=epsilon,
+                weight_decay=weight_decay,
+                decoupled=decoupled,
+                buffers=buffers,
+                statistics_momentum=statistics_momentum,
+            )
+        self._store_state(out, model, new_moments, Kind.MOMENT)
+
+    def norm(self, key: str) -> float:
+        values = self._tensor(key)
+        total = 0.0
+        for start in range(0, values.numel(), _BLOCK):  # the whole vector in float64 would take twice its memory again
+            total += float(values[start : start + _BLOCK].double().square().sum())
+        return sqrt(total)
+
+    def finite(self, key: str) -> bool:
+        import torch
+
+        return bool(torch.isfinite(self._tensor(key)).all())
+
+    def _combine(
+        self,
+        keys: Sequence[str],
+        out: str,
+        rule: "Callable[[Sequence[Tensor], Sequence[int]], Tensor]",
+        *,
+        refuse_nan: bool = False,
+    ) -> None:
+        """Fetch `keys`, apply `rule` to tensors and sample counts (a vector without samples counts as one), create `out`."""
+        from crossover.algorithms.buffers import tensor, view
+
+        if self._store.exists(out):
+            return
+        vectors = [self._store.get(key) for key in keys]
+        kind = _common(keys, vectors)
+        tensors = [tensor(vector.data) for vector in vectors]
+        if refuse_nan:
+            _refuse_nan(keys, tensors)
+        weights = [vector.samples or 1 for vector in vectors]
+        with _refusing(out):
+            result = rule(tensors, weights)
+        self._store.create(out, Vector(kind, view(result), sum(weights)))
+
+    def _tensor(self, key: str, kind: Kind | None = None) -> "Tensor":
+        from crossover.algorithms.buffers import tensor
+
+        vector = self._store.get(key, kind=kind)
+        if vector.dtype != "float32":
+            raise Refused(f"{key}: holds {vector.dtype}; arithmetic is on float32")
+        return tensor(vector.data)
+
+    def _store_state(self, out: StateKeys, model: "Tensor", others: "Sequence[Tensor]", kind: Kind) -> None:
+        from crossover.algorithms.buffers import view
+
+        vectors = [(out.model, Vector(Kind.MODEL, view(model)))]
+        vectors += [(key, Vector(kind, view(other))) for key, other in zip(out.optimizer, others, strict=True)]
+        self._store.create_together(vectors)
+
+
+def _common(keys: Sequence[str], vectors: Sequence[Vector]) -> Kind:
+    """The vectors' one kind. Raises Refused where kinds or lengths differ, naming the first key that does."""
+    if not vectors:
+        raise Refused("keys: none given; at least one vector is needed")
+    first = vectors[0]
+    for key, vector in zip(keys, vectors, strict=True):
+        if vector.dtype != "float32":
+            raise Refused(f"{key}: holds {vector.dtype}; arithmetic is on float32")
+        if vector.kind != first.kind:
+            raise Refused(f"{key}: holds a {vector.kind} vector, {keys[0]} a {first.kind}; kinds cannot be mixed")
+        if vector.elements != first.elements:
+            raise Refused(f"{key}: holds {vector.elements} elements, {keys[0]} {first.elements}; lengths must be equal")
+    return first.kind
+
+
+def _refuse_nan(keys: Sequence[str], tensors: "Sequence[Tensor]") -> None:
+    for key, values in zip(keys, tensors, strict=True):
+        if bool(values.isnan().any()):
+            raise Refused(f"{key}: contains NaN; a robust rule would hide a broken gradient")
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """What an algorithm says of its arguments, as the refusal that a database would send."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(f"{what}: {error}") from error
