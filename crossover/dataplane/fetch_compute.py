@@ -200,5 +200,5 @@ def _refusing(what: str) -> Iterator[None]:
     """What an algorithm says of its arguments, as the refusal that a database would send."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise Refused(f"{what}: {error}") from error

@@ -1,0 +1,176 @@
+"""A RabbitMQ broker of our own: free ports, a folder, a port mapper (epmd) and a cookie of its own."""
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from crossover.errors import MissingTool, RunFailed
+from crossover.local import processes
+from crossover.local.ports import free_port
+from crossover.local.tls import TlsFiles
+
+_PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the wrapper in sbin would switch the user
+_START_S = 120.0
+_ATTEMPTS = 5
+_ERLANG = (
+    "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"  # two schedulers that sleep while idle: training needs the cores
+)
+
+
+class RabbitServer:
+    """A broker on 127.0.0.1; it runs once this is made. `url` is amqp://127.0.0.1:port, `tls_url` amqps:// (with `tls`).
+
+    Raises MissingTool, RunFailed with the broker's last words.
+    """
+
+    def __init__(self, folder: Path, *, username: str, password: str, tls: TlsFiles | None = None) -> None:
+        self._folder = folder.resolve()
+        self._username = username
+        self._password = password
+        self._tls = tls
+        self._mapper: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        if not _PROGRAM.exists() or shutil.which("epmd") is None:
+            raise MissingTool("rabbitmq-server: not found; install it with: apt-get install rabbitmq-server")
+        self.port = 0
+        self.tls_port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"amqp://127.0.0.1:{self.port}"
+
+    @property
+    def tls_url(self) -> str:
+        return f"amqps://127.0.0.1:{self.tls_port}"
+
+    def start(self) -> None:
+        """Start it (again, on the same ports) and wait until it speaks AMQP."""
+        for _ in range(_ATTEMPTS):
+            self.port = self.port or free_port()
+            self.tls_port = self.tls_port or (free_port() if self._tls else 0)
+            environment = self._environment(mapper_port := free_port())
+            self._mapper = processes.start(
+                ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], environment=environment
+            )
+            with open(self._folder / "output.log", "ab") as log:
+                self._process = processes.start([_PROGRAM], environment=environment, folder=self._folder, output=log)
+            if self._answers(self._process):
+                return
+            words = self._last_words()
+            self.stop()
+            if "eaddrinuse" not in words:
+                raise RunFailed(f"rabbitmq-server did not start (logs: {self._folder}):\n{words}")
+            self.port = self.tls_port = 0
+        raise RunFailed(f"rabbitmq-server: {_ATTEMPTS} times a free port was taken by another program")
+
+    def stop(self) -> None:
+        """End broker and port mapper; queues and persistent messages stay in the folder. Harmless when they have ended."""
+        for process in (self._process, self._mapper):
+            if process is not None:
+                processes.stop(process, patience_s=30.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _environment(self, mapper_port: int) -> dict[str, str]:
+        home = self._folder / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        cookie = home / ".erlang.cookie"
+        if not cookie.exists():
+            cookie.write_text(secrets.token_hex(16))
+            cookie.chmod(0o400)
+        (self._folder / "enabled_plugins").write_text("[].\n")
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "C.UTF-8",
+            "HOME": str(home),
+            "ERL_EPMD_PORT": str(mapper_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"crossover{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(self._folder / "data"),
+            "RABBITMQ_LOG_BASE": str(self._folder / "log"),
+            "RABBITMQ_CONFIG_FILE": str(self._configuration()),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._folder / "enabled_plugins"),
+            "RABBITMQ_CONF_ENV_FILE": str(self._folder / "no-such-file"),
+            "RABBITMQ_PID_FILE": str(self._folder / "pid"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(self._folder / "generated"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG,
+        }
+
+    def _configuration(self) -> Path:
+        definitions = self._folder / "definitions.json"
+        definitions.touch(mode=0o600)
+        definitions.write_text(json.dumps(_definitions(self._username, self._password)))
+        lines = {
+            "listeners.tcp.1": f"127.0.0.1:{self.port}",
+            "load_definitions": definitions,
+            "max_message_size": 128 * 2**20,
+            "vm_memory_high_watermark.absolute": "2GB",
+            "disk_free_limit.absolute": "200MB",
+            "log.console": "false",
+            "log.file": self._folder / "rabbit.log",
+        }
+        if self._tls:
+            lines["listeners.ssl.1"] = f"127.0.0.1:{self.tls_port}"
+            lines["ssl_options.certfile"] = self._tls.certificate.resolve()
+            lines["ssl_options.keyfile"] = self._tls.key.resolve()
+            lines["ssl_options.cacertfile"] = self._tls.certificate.resolve()
+            lines["ssl_options.verify"] = "verify_none"  # of clients: they log in by password
+            lines["ssl_options.fail_if_no_peer_cert"] = "false"
+        path = self._folder / "rabbitmq.conf"
+        path.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()))
+        return path
+
+    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
+        """Whether it came up. False once the process has ended."""
+        end_s = time.monotonic() + _START_S
+        while process.poll() is None and time.monotonic() < end_s:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as client:
+                client.settimeout(5.0)
+                client.sendall(b"AMQP\x00\x00\x09\x01")
+                if client.recv(8):
+                    return True
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+        return False
+
+    def _last_words(self) -> str:
+        logs = [self._folder / "output.log", self._folder / "rabbit.log"]
+        return "\n".join(log.read_text(errors="replace")[-2000:] for log in logs if log.exists())
+
+
+def _definitions(username: str, password: str) -> dict[str, object]:
+    """One virtual host, one user. A definitions file takes any character in a password, and only its hash."""
+    salt = secrets.token_bytes(4)
+    digest = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+    return {
+        "vhosts": [{"name": "/"}],
+        "users": [
+            {
+                "name": username,
+                "password_hash": digest,
+                "hashing_algorithm": "rabbit_password_hashing_sha256",
+                "tags": "administrator",
+            }
+        ],
+        "permissions": [{"user": username, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
+    }

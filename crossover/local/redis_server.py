@@ -1,0 +1,172 @@
+"""A redis-server of our own: a free port, a folder of its own, stopped with this process at the latest."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from crossover.errors import MissingTool, RunFailed
+from crossover.local import processes
+from crossover.local.ports import free_port
+from crossover.local.tls import TlsFiles
+
+_START_S = 30.0
+_ATTEMPTS = 5  # free ports can be lost to another program
+_LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes 107
+
+
+class RedisServer:
+    """redis-server on 127.0.0.1, with the tensor module if `module` (a .so) is given; it runs once this is made.
+
+    `url` (redis://127.0.0.1:port), `tls_url` (rediss://, with `tls`) and `socket_url` (unix://) carry no password. `durable`: what is
+    acknowledged is on the disk (append-only file, synced always), and comes back after `kill()` and `start()` in the same folder.
+    Raises MissingTool, RunFailed with the server's last words.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        password: str | None = None,
+        module: Path | None = None,
+        module_arguments: Sequence[str] = (),
+        tls: TlsFiles | None = None,
+        durable: bool = True,
+    ) -> None:
+        self._folder = folder.resolve()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._password = password
+        self._module = [str(module), *module_arguments] if module else []
+        self._tls = tls
+        self._durable = durable
+        self._program = shutil.which("redis-server")
+        if self._program is None:
+            raise MissingTool("redis-server: not found on this machine; install it with: apt-get install redis-server")
+        self.port = 0
+        self.tls_port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def tls_url(self) -> str:
+        return f"rediss://127.0.0.1:{self.tls_port}"
+
+    @property
+    def socket_url(self) -> str:
+        return f"unix://{self._socket}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it (again, on the same ports) and wait until it answers; data of the folder is loaded by then."""
+        for _ in range(_ATTEMPTS):
+            self.port = self.port or free_port()
+            self.tls_port = self.tls_port or (free_port() if self._tls else 0)
+            with open(self._folder / "redis.log", "ab") as log:
+                self._process = processes.start(
+                    [str(self._program), self._configuration()], folder=self._folder, output=log
+                )
+            if self._answers():
+                return
+            words = self._last_words()
+            self.stop()
+            if "Address already in use" not in words:
+                raise RunFailed(f"redis-server did not start (log: {self._folder / 'redis.log'}):\n{words}")
+            self.port = self.tls_port = 0
+        raise RunFailed(f"redis-server: {_ATTEMPTS} free ports in a row were taken by other programs")
+
+    def stop(self) -> None:
+        """End it in order; its data stays in the folder. Harmless when it has ended."""
+        processes.stop(self._process)
+
+    def kill(self) -> None:
+        """End it as a power failure would (SIGKILL)."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _socket(self) -> Path:
+        path = self._folder / "redis.sock"
+        if len(str(path).encode()) > _LONGEST_SOCKET_PATH:
+            return Path(f"/tmp/crossover-redis-{self.port}.sock")
+        return path
+
+    def _configuration(self) -> Path:
+        lines = {
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "unixsocket": self._socket,
+            "unixsocketperm": 700,
+            "dir": self._folder,
+            "daemonize": "no",
+            "set-proc-title": "no",  # it would overwrite the environment, and with it the mark that the watchdog looks for
+            "save": '""',
+            "appendonly": "yes" if self._durable else "no",
+            "appendfsync": "always",
+            "lazyfree-lazy-user-del": "yes",  # freeing a large vector must not hold up the other clients
+            "lazyfree-lazy-expire": "yes",
+        }
+        if self._password:
+            lines["requirepass"] = _quoted(self._password)
+        if self._module:
+            lines["loadmodule"] = " ".join(self._module)
+        if self._tls:
+            lines["tls-port"] = self.tls_port
+            lines["tls-cert-file"] = self._tls.certificate.resolve()
+            lines["tls-key-file"] = self._tls.key.resolve()
+            lines["tls-ca-cert-file"] = self._tls.certificate.resolve()
+            lines["tls-auth-clients"] = "no"
+        path = self._folder / "redis.conf"
+        path.touch(mode=0o600)  # it holds the password
+        path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        return path
+
+    def _answers(self) -> bool:
+        """Whether it came up: PING answered, data loaded. False once the process has ended."""
+        end_s = time.monotonic() + _START_S
+        while self._process.poll() is None:
+            with suppress(OSError):
+                if self._ping().endswith(b"+PONG\r\n"):
+                    return True
+            if time.monotonic() > end_s:
+                return False
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.01)
+        return False
+
+    def _ping(self) -> bytes:
+        login = f"AUTH {_quoted(self._password)}\r\n".encode() if self._password else b""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1.0)
+            client.connect(str(self._socket))
+            client.sendall(login + b"PING\r\nQUIT\r\n")
+            reply = b""
+            while received := client.recv(4096):
+                reply += received
+        return reply.removesuffix(b"+OK\r\n")
+
+    def _last_words(self) -> str:
+        return (self._folder / "redis.log").read_text(errors="replace")[-2000:]
+
+
+def _quoted(value: str) -> str:
+    """`value` as redis.conf and inline commands quote it."""
+    return '"' + "".join(f"\\x{byte:02x}" for byte in value.encode()) + '"'
