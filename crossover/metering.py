@@ -1,0 +1,65 @@
+"""One record per invocation: what every figure of a report comes from.
+
+A record lies under `runs/<id>/records/<step>/`, because a function cannot know its own billed time, INIT or peak memory on AWS: the platform's
+log records are joined to it later, by request id. Locally the record's own seconds stand, less the wait for a compute slot.
+"""
+
+import json
+import resource
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from crossover.errors import CrossoverError, StaleAttempt
+
+if TYPE_CHECKING:
+    from crossover.context import Context
+
+_PROCESS_STARTED = time.time()
+_seen: set[str] = set()  # the steps this process has run: the first one was a cold start
+
+
+class Meter:
+    """Context manager around one invocation of `step`; writes its record also when the body raises."""
+
+    def __init__(self, step: str, ctx: "Context", event: dict[str, Any]) -> None:
+        self._step, self._ctx, self._event = step, ctx, event
+        self._cold = not _seen
+        _seen.add(step)
+
+    def __enter__(self) -> "Meter":
+        self._started_at = time.time()
+        self._wall_s, self._cpu_s = time.perf_counter(), time.thread_time()
+        return self
+
+    def finish(self) -> None:
+        """The body is through; what follows (writing the record) is not part of it."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        wall_s = time.perf_counter() - self._wall_s - self._ctx.slot_wait_s
+        ctx, event = self._ctx, self._event
+        record = {
+            "run": event["run"],
+            "step": self._step,
+            "architecture": ctx.architecture,
+            **{name: event[name] for name in ("worker", "epoch", "round", "minibatch")},
+            "request_id": ctx.request_id,
+            "started_at": self._started_at,
+            "wall_s": round(wall_s, 6),
+            "cpu_s": round(time.thread_time() - self._cpu_s, 6),
+            "slot_wait_s": round(ctx.slot_wait_s, 6),
+            "max_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+            "memory_mb": ctx.memory_mb,
+            "cold": self._cold,
+            "init_s": round(self._started_at - _PROCESS_STARTED, 6) if self._cold else 0.0,
+            "outcome": "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error",
+            "error": "" if error is None else f"{type(error).__name__}: {error}"[:1_000],
+            "stages": ctx.stages,
+            "traffic": {name: counter.as_record() for name, counter in ctx.traffic.items()},
+            **ctx.notes,
+        }
+        try:
+            ctx.write_record(self._step, json.dumps(record).encode())
+        except CrossoverError:
+            if error is None:  # a record that is lost is found missing by the report; a failure in hand is worth more
+                raise

@@ -1,0 +1,317 @@
+"""What the synchronous architectures share: positions, a gradient, the update of a round, agreement at the end of an epoch.
+
+An epoch is a pass over a worker's minibatches; a round ends with a synchronisation, after `training.sync_every` minibatches. Epochs count
+from 1 (epoch 0 is the untrained model), rounds from 0 through the whole run. torch lives behind the functions that compute.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from crossover import keys
+from crossover.algorithms.convergence import verdict
+from crossover.algorithms.schedule import learning_rate
+from crossover.context import Context, RunFacts
+from crossover.dataplane.protocols import StateKeys, TensorCompute
+from crossover.dataplane.vector import Kind, Vector, header
+from crossover.errors import Missing
+from crossover.experiment import Aggregation
+
+if TYPE_CHECKING:
+    from crossover.learning.batch import Batch
+
+Event = dict[str, Any]
+
+
+# --- positions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Which minibatches and epochs the rounds of a run are."""
+
+    minibatches: int  # of one worker in an epoch
+    sync_every: int
+    epochs: int
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        return -(-self.minibatches // self.sync_every)
+
+    @property
+    def rounds(self) -> int:
+        return self.epochs * self.rounds_per_epoch
+
+    def epoch(self, round: int) -> int:
+        return round // self.rounds_per_epoch + 1
+
+    def first_minibatch(self, round: int) -> int:
+        """The epoch's minibatch that the round begins with."""
+        return round % self.rounds_per_epoch * self.sync_every
+
+    def minibatches_in(self, round: int) -> int:
+        """How many minibatches a worker computes in the round; the epoch's last round may be shorter."""
+        return min(self.sync_every, self.minibatches - self.first_minibatch(round))
+
+    def ends_epoch(self, round: int) -> bool:
+        return (round + 1) % self.rounds_per_epoch == 0
+
+
+def calendar(facts: RunFacts) -> Calendar:
+    training, minibatches = facts.experiment.training, facts.manifest["minibatches"]
+    assert training.sync_every is not None, "the runner resolves sync_every before a run starts"
+    every = minibatches if training.sync_every == "epoch" else min(training.sync_every, minibatches)
+    return Calendar(minibatches, every, training.epochs)
+
+
+def at(ctx: Context, event: Event, round: int) -> Event:
+    """The changes that move an event to the start of `round`."""
+    days = calendar(ctx.facts)
+    return {
+        "epoch": days.epoch(round),
+        "round": round,
+        "minibatches": days.minibatches_in(round),
+        "minibatch": 0,
+        "synchronised": False,
+    }
+
+
+def ends_epoch(ctx: Context, event: Event) -> bool:
+    return calendar(ctx.facts).ends_epoch(event["round"])
+
+
+# --- a gradient -------------------------------------------------------------------------------------------------------
+
+
+def fetch(ctx: Context, event: Event) -> "Batch":
+    """The event's minibatch from the worker's own bucket."""
+    from crossover.learning.batch import decode
+
+    worker = event["worker"]
+    number = calendar(ctx.facts).first_minibatch(event["round"]) + event["minibatch"]
+    return decode(ctx.data[worker].get(keys.minibatch(ctx.facts.data, worker, number)))
+
+
+def gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
+    """The minibatch's gradient with its statistics, at the learner's model; a view of the learner's buffer. A faulty worker attacks here."""
+    where = {name: event[name] for name in ("epoch", "round", "worker", "minibatch")}
+    loss = ctx.learner.compute_gradient(batch, **where)
+    ctx.note(loss=loss, samples=batch.samples)
+    faults, data = ctx.experiment.faults, ctx.learner.gradient
+    if event["worker"] in faults.workers and faults.attack in ("sign_flip", "gaussian"):
+        from crossover.algorithms import attacks, buffers
+        from crossover.algorithms.randomness import generator
+
+        random = generator("attack", ctx.experiment.seed, event["round"], event["worker"], event["minibatch"])
+        data = buffers.view(
+            attacks.attacked(
+                buffers.tensor(data),
+                attack=faults.attack,
+                scale=faults.scale,
+                generator=random,
+                buffers=ctx.facts.buffers,
+            )
+        )
+    return Vector(Kind.GRADIENT, data, samples=batch.samples)
+
+
+# --- synchronisation and update ---------------------------------------------------------------------------------------
+
+
+def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset[int]:
+    """Who has arrived at the event's round; looks again until all have or `patience_s` is over."""
+    end_s, pause_s = time.monotonic() + patience_s, 0.005
+    while True:
+        present = ctx.bus.arrived(ctx.keys.barrier, round=event["round"], reader=event["worker"])
+        if len(present) >= event["workers"] or time.monotonic() + pause_s > end_s:
+            return present
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.1)
+
+
+def combine(compute: TensorCompute, averages: Sequence[str], *, out: str, aggregation: Aggregation) -> None:
+    """The workers' averages, by rank, as one: by the rule that the YAML names."""
+    match aggregation.rule:
+        case "mean":
+            compute.mean(averages, out=out)
+        case "median":
+            compute.median(averages, out=out)
+        case "trimmed_mean":
+            compute.trimmed_mean(averages, trim=aggregation.trim, out=out)
+        case "krum":
+            compute.krum(averages, faulty=aggregation.faulty, select=aggregation.select, out=out)
+
+
+def update(ctx: Context, compute: TensorCompute, event: Event, *, gradient: str) -> None:
+    """The worker's state of the next round from this one's and the combined gradient, in one command."""
+    training, round, worker = ctx.experiment.training, event["round"], event["worker"]
+    days = calendar(ctx.facts)
+    rate = learning_rate(training, round=round, rounds=days.rounds, history=history(ctx, event["epoch"] - 1))
+    old, new = (
+        ctx.keys.state(r, worker, optimizer=training.optimizer, momentum=training.momentum) for r in (round, round + 1)
+    )
+    # One update from running averages follows many minibatches; one per minibatch averages them as torch does by default.
+    statistics_momentum = 0.1 if days.sync_every == 1 else 1.0
+    if training.optimizer == "sgd":
+        compute.sgd_step(
+            old,
+            gradient,
+            out=new,
+            learning_rate=rate,
+            momentum=training.momentum,
+            nesterov=training.nesterov,
+            weight_decay=training.weight_decay,
+            first=round == 0,
+            buffers=ctx.facts.buffers,
+            statistics_momentum=statistics_momentum,
+        )
+    else:
+        compute.adam_step(
+            old,
+            gradient,
+            out=new,
+            step=round + 1,
+            learning_rate=rate,
+            weight_decay=training.weight_decay,
+            decoupled=training.optimizer == "adamw",
+            buffers=ctx.facts.buffers,
+            statistics_momentum=statistics_momentum,
+        )
+
+
+def spent(ctx: Context, round: int, worker: int) -> list[str]:
+    """The tensor keys that `round` wrote for `worker`."""
+    if round < 0:
+        return []
+    training, peers = ctx.experiment.training, range(ctx.experiment.workers)
+    state = ctx.keys.state(round, worker, optimizer=training.optimizer, momentum=training.momentum)
+    count = calendar(ctx.facts).minibatches_in(round)
+    return [
+        state.model,
+        *state.optimizer,
+        *(ctx.keys.gradient(round, worker, minibatch) for minibatch in range(count)),
+        ctx.keys.average(round, worker),
+        *(ctx.keys.average(round, worker, copy_of=peer) for peer in peers if peer != worker),
+        ctx.keys.aggregate(round, worker),
+    ]
+
+
+# --- agreement --------------------------------------------------------------------------------------------------------
+
+
+def decision(ctx: Context, epoch: int) -> dict[str, Any]:
+    """What all agreed on after `epoch`; for epoch 0 the start."""
+    if epoch == 0:
+        return {"epoch": 0, "history": [], "finished": False, "reason": "", "at": ctx.facts.created_at}
+    agreed: dict[str, Any] = json.loads(ctx.objects.get(ctx.keys.decision(epoch)))
+    return agreed
+
+
+def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
+    """(validation loss, validation accuracy) of the epochs 1..epoch."""
+    if epoch == 0:
+        return []
+    return [(loss, accuracy) for loss, accuracy in decision(ctx, epoch)["history"]]
+
+
+def decide(ctx: Context, event: Event, *, model: str) -> None:
+    """Agreement after an epoch: evaluate, create the decision; the first one written holds for every worker."""
+    epoch = event["epoch"]
+    if ctx.objects.exists(ctx.keys.decision(epoch)):
+        return
+    with ctx.stage("evaluate"):
+        ctx.tensors[event["worker"]].get(model, kind=Kind.MODEL, out=ctx.learner.model)
+        result = evaluate(ctx)
+    earlier = decision(ctx, epoch - 1)
+    known = [*earlier["history"], (result.loss, result.accuracy)]
+    reason = verdict(ctx.experiment.training, known)
+    agreed = {
+        "epoch": epoch,
+        "val_loss": result.loss,
+        "val_accuracy": result.accuracy,
+        "history": known,
+        "finished": bool(reason),
+        "reason": reason,
+        "at": time.time(),
+    }
+    ctx.objects.create(ctx.keys.decision(epoch), json.dumps(agreed).encode())
+
+
+def evaluate(ctx: Context) -> Any:
+    """The learner's model on the validation set: loss, accuracy, samples."""
+    from crossover.learning.batch import decode
+
+    facts = ctx.facts
+    chunks = (keys.validation_chunk(facts.data, chunk) for chunk in range(facts.manifest["validation_chunks"]))
+    return ctx.learner.evaluate(decode(ctx.data[0].get(key)) for key in chunks)
+
+
+def advance(ctx: Context, event: Event) -> Event:
+    """On to the next round: what the event's next state says."""
+    if not ends_epoch(ctx, event):
+        return {**at(ctx, event, event["round"] + 1), "epoch_finished": False}
+    finished = decision(ctx, event["epoch"])["finished"]
+    return {**at(ctx, event, event["round"] + 1), "epoch_finished": True, "finished": finished}
+
+
+# --- begin and end ----------------------------------------------------------------------------------------------------
+
+
+def start(ctx: Context, event: Event) -> Event:
+    """The seeded model in every worker's store, or, when a run is resumed, the last round that every worker can take up."""
+    training, workers = ctx.experiment.training, range(event["workers"])
+    first = _resumable(ctx) if event["attempt"] else 0
+    state = [ctx.keys.state(first, w, optimizer=training.optimizer, momentum=training.momentum) for w in workers]
+    if first == 0:
+        model = Vector(Kind.MODEL, ctx.learner.initial_model())
+        for worker in workers:
+            ctx.tensors[worker].create(state[worker].model, model)
+    else:
+        donor = next(w for w in workers if ctx.tensors[w].exists(state[w].model))
+        for worker in workers:
+            for source, target in zip(_keys(state[donor]), _keys(state[worker]), strict=True):
+                if not ctx.tensors[worker].exists(target):
+                    ctx.tensors[worker].create(target, ctx.tensors[donor].get(source))
+    return at(ctx, event, first)
+
+
+def _keys(state: StateKeys) -> tuple[str, ...]:
+    return (*state.optimizer, state.model)  # the model last: it says that the state is whole
+
+
+def _resumable(ctx: Context) -> int:
+    """The round to go on with: the newest that any worker holds, or the one before, so that an unfinished decision is made again.
+
+    Workers are never more than one round apart, and a round's keys go only once the next round is under way everywhere.
+    """
+    days = calendar(ctx.facts)
+    decided = len(ctx.objects.list(ctx.keys.decisions))
+    for round in range(min(decided + 1, days.epochs) * days.rounds_per_epoch, -1, -1):
+        holders = [w for w in ctx.tensors if ctx.tensors[w].exists(ctx.keys.model(round, w))]
+        if holders:
+            before = any(ctx.tensors[w].exists(ctx.keys.model(round - 1, w)) for w in holders) if round else False
+            return round - 1 if before else round
+    raise Missing(f"{ctx.run}: no worker's database holds a model of this run any more; start a new run")
+
+
+def collect(ctx: Context, event: Event) -> None:
+    """The model of the last round to the bucket, then an end to every tensor key of the run."""
+    agreed = decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
+    last = agreed["epoch"] * calendar(ctx.facts).rounds_per_epoch
+    if not ctx.objects.exists(ctx.keys.outcome):
+        vector = ctx.tensors[0].get(ctx.keys.model(last, 0), kind=Kind.MODEL)
+        ctx.objects.put(ctx.keys.final_model, [header(vector), vector.data])
+        outcome = {
+            "val_accuracy": agreed["val_accuracy"],
+            "val_loss": agreed["val_loss"],
+            "epochs": agreed["epoch"],
+            "reason": agreed["reason"],
+            "parameters_sha256": hashlib.sha256(vector.data).hexdigest(),
+        }
+        ctx.objects.create(ctx.keys.outcome, json.dumps(outcome).encode())
+    for worker in range(event["workers"]):
+        ctx.tensors[worker].delete(*(key for round in (last - 1, last) for key in spent(ctx, round, worker)))
+
