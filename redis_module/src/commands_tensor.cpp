@@ -1,0 +1,239 @@
+// AI.TENSORSET, AI.TENSORGET, TENSOR.GET, TENSOR.INFO, TENSOR.COPY, TENSOR.STATS: storing and reading, on the main thread.
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "commands.hpp"
+#include "kernels/kernels.hpp"
+#include "keyspace.hpp"
+#include "pool.hpp"
+#include "refused.hpp"
+#include "replies.hpp"
+#include "values.hpp"
+#include "version.hpp"
+
+using words::quoted;
+
+namespace {
+
+constexpr std::int64_t longest_lifetime_ms = std::int64_t{1} << 50;
+// A tensor without data is all zeros; as large as the largest blob that a client may send by default.
+constexpr std::size_t largest_zero_tensor_bytes = std::size_t{512} << 20;
+
+struct TensorSet {
+    Tensor tensor;                     // without payload
+    std::size_t bytes = 0;
+    bool only_if_missing = false;
+    Expiry expiry;
+    std::size_t blob = 0;              // index of the blob, 0: none
+    std::size_t values = 0;            // index of the first value, 0: none
+};
+
+void read_option(const Arguments& arguments, std::size_t& i, TensorSet& set) {
+    if (same_word(arguments[i], "KIND")) {
+        set.tensor.kind = read_kind(arguments, i + 1);
+        i += 2;
+    } else if (same_word(arguments[i], "SAMPLES")) {
+        set.tensor.samples = arguments.natural(i + 1, "SAMPLES");
+        i += 2;
+    } else if (same_word(arguments[i], "NX")) {
+        set.only_if_missing = true;
+        i += 1;
+    } else if (same_word(arguments[i], "PX")) {
+        set.expiry.at = abi::Milliseconds() + arguments.integer(i + 1, "PX", 1, longest_lifetime_ms);
+        i += 2;
+    } else {
+        arguments.refuse_argument(i, "option", "a size (an integer) or KIND, SAMPLES, NX, PX, BLOB, VALUES");
+    }
+}
+
+TensorSet read_tensor_set(const Arguments& arguments) {
+    arguments.at_least(3, "AI.TENSORSET key dtype size.. [KIND kind] [SAMPLES n] [NX] [PX ms] [BLOB blob | VALUES value..]");
+    TensorSet set;
+    const auto dtype = dtype_named(arguments[2]);
+    if (!dtype) arguments.refuse_argument(2, "dtype", "FLOAT, DOUBLE, INT8, INT16, INT32, INT64, UINT8, UINT16 or BOOL");
+    set.tensor.dtype = *dtype;
+    std::size_t i = 3;
+    for (; i < arguments.size() && parse_integer(arguments[i]); ++i) {
+        if (set.tensor.shape.size() == largest_rank) refuse(arguments.command(), ": more than ", largest_rank, " sizes");
+        set.tensor.shape.push_back(arguments.integer(i, "size", 0, std::numeric_limits<std::int64_t>::max()));
+    }
+    set.bytes = checked_bytes(*dtype, set.tensor.shape, arguments.command());
+    while (i < arguments.size() && !set.blob && !set.values) {
+        if (same_word(arguments[i], "BLOB")) {
+            set.blob = i + 1;
+        } else if (same_word(arguments[i], "VALUES")) {
+            set.values = i + 1;
+        } else {
+            read_option(arguments, i, set);
+        }
+    }
+    return set;
+}
+
+void check_data(const Arguments& arguments, const TensorSet& set) {
+    const std::string shape = shape_text(set.tensor.shape);
+    const char* dtype = facts(set.tensor.dtype).name;
+    if (set.blob) {
+        const std::string_view blob = arguments.at(set.blob, "BLOB");
+        if (arguments.size() != set.blob + 1)
+            arguments.refuse_argument(set.blob + 1, "after the blob", "nothing: options stand before BLOB");
+        if (blob.size() != set.bytes)
+            refuse(arguments.command(), ": BLOB has ", blob.size(), " bytes; expected ", set.bytes, " for ", dtype, ' ', shape);
+        if (set.tensor.dtype == DType::boolean) check_booleans(arguments.command(), blob);
+    } else if (set.values) {
+        const std::size_t given = arguments.size() - set.values, expected = set.bytes / facts(set.tensor.dtype).size;
+        if (given != expected) refuse(arguments.command(), ": VALUES has ", given, " values; expected ", expected, " for ", dtype, ' ', shape);
+    } else if (set.bytes > largest_zero_tensor_bytes) {
+        refuse(arguments.command(), ": ", dtype, ' ', shape, " has ", set.bytes, " bytes and no data; expected at most ",
+               largest_zero_tensor_bytes, " bytes of zeros");
+    }
+}
+
+// Fresh memory costs page faults: a value of the same size that nobody else holds is overwritten in place, which no client
+// can see because commands run one at a time.
+std::shared_ptr<Payload> memory_for(const Tensor* old, std::size_t bytes) {
+    if (old && old->bytes() == bytes && old->payload.use_count() == 1) return old->payload;
+    return std::make_shared<Payload>(bytes);
+}
+
+void tensor_set(const Call& call) {
+    const Arguments& arguments = call.arguments;
+    TensorSet set = read_tensor_set(arguments);
+    check_data(arguments, set);
+    const OpenedKey key(call.ctx, call.argv[1], abi::read_mode | abi::write_mode);
+    const Tensor* old = key.tensor("AI.TENSORSET:", arguments[1]);
+    if (set.only_if_missing && old) {
+        abi::ReplyWithLongLong(call.ctx, 0);
+        return;
+    }
+    // Values may be refused half way: they never go into the old tensor's memory.
+    set.tensor.payload = memory_for(set.blob ? old : nullptr, set.bytes);
+    if (set.blob) {
+        std::memcpy(set.tensor.payload->data(), arguments[set.blob].data(), set.bytes);
+    } else if (set.values) {
+        parse_values(arguments, set.values, set.tensor);
+    } else {
+        std::memset(set.tensor.payload->data(), 0, set.bytes);
+    }
+    propagate_tensor(call.ctx, call.argv[1], set.tensor, set.expiry, set.blob ? call.argv[set.blob] : nullptr);
+    put_tensor(call.ctx, key, call.argv[1], std::move(set.tensor), set.expiry);
+    if (set.only_if_missing) {
+        abi::ReplyWithLongLong(call.ctx, 1);
+    } else {
+        abi::ReplyWithSimpleString(call.ctx, "OK");
+    }
+}
+
+void tensor_get_redisai(const Call& call) {
+    const Arguments& arguments = call.arguments;
+    arguments.at_least(2, "AI.TENSORGET key [META] [BLOB | VALUES]");
+    bool meta = false, blob = false, values = false;
+    for (std::size_t i = 2; i < arguments.size(); ++i) {
+        bool& flag = same_word(arguments[i], "META") ? meta : same_word(arguments[i], "BLOB") ? blob : values;
+        if (&flag == &values && !same_word(arguments[i], "VALUES")) arguments.refuse_argument(i, "format", "META, BLOB or VALUES");
+        if (flag) arguments.refuse_argument(i, "format", "each format once");
+        flag = true;
+    }
+    if (blob && values) refuse(arguments.command(), ": both BLOB and VALUES are given; expected one of them");
+    if (!meta && !blob && !values) meta = blob = true;
+    const Tensor tensor = require_tensor(call.ctx, arguments[1], "AI.TENSORGET:");
+    reply_redisai(call.ctx, tensor, {.meta = meta, .blob = blob, .values = values});
+}
+
+void tensor_get(const Call& call) {
+    const Arguments& arguments = call.arguments;
+    arguments.at_least(2, "TENSOR.GET key [RANGE first count]");
+    const Options options(arguments, 2, {{"RANGE", 2}});
+    const auto tensor = find_tensor(call.ctx, arguments[1], "TENSOR.GET:");
+    if (!tensor) {
+        abi::ReplyWithNull(call.ctx);
+        return;
+    }
+    std::string_view blob = tensor->blob();
+    if (options.has("RANGE")) {
+        const std::size_t i = options.place("RANGE"), size = facts(tensor->dtype).size;
+        const auto elements = static_cast<std::int64_t>(tensor->count());
+        const std::int64_t first = arguments.integer(i, "RANGE first", 0, elements);
+        const std::int64_t count = arguments.integer(i + 1, "RANGE count", 0, elements - first);
+        blob = blob.substr(static_cast<std::size_t>(first) * size, static_cast<std::size_t>(count) * size);
+    }
+    abi::ReplyWithArray(call.ctx, 5);
+    reply_description(call.ctx, *tensor);
+    abi::ReplyWithStringBuffer(call.ctx, blob.data(), blob.size());
+}
+
+void tensor_info(const Call& call) {
+    call.arguments.exactly(2, "TENSOR.INFO key");
+    const auto tensor = find_tensor(call.ctx, call.arguments[1], "TENSOR.INFO:");
+    if (!tensor) {
+        abi::ReplyWithNull(call.ctx);
+        return;
+    }
+    abi::ReplyWithArray(call.ctx, 5);
+    reply_description(call.ctx, *tensor);
+    abi::ReplyWithLongLong(call.ctx, static_cast<long long>(tensor->bytes()));
+}
+
+void tensor_copy(const Call& call) {
+    const Arguments& arguments = call.arguments;
+    arguments.at_least(3, "TENSOR.COPY source destination [NX] [PX ms]");
+    const Options options(arguments, 3, {{"NX", 0}, {"PX", 1}});
+    Expiry expiry;
+    if (options.has("PX")) expiry.at = abi::Milliseconds() + arguments.integer(options.place("PX"), "PX", 1, longest_lifetime_ms);
+    if (options.has("NX") && tensor_exists(call.ctx, arguments[2], "TENSOR.COPY: destination")) {
+        abi::ReplyWithLongLong(call.ctx, 0);
+        return;
+    }
+    Tensor tensor = require_tensor(call.ctx, arguments[1], "TENSOR.COPY: source");
+    const OpenedKey key(call.ctx, call.argv[2], abi::read_mode | abi::write_mode);
+    key.tensor("TENSOR.COPY: destination", arguments[2]);
+    // A copy is no computation: a replica that holds the source makes the same one.
+    abi::Replicate(call.ctx, "TENSOR.COPY", "ss", call.argv[1], call.argv[2]);
+    if (expiry.at) abi::Replicate(call.ctx, "PEXPIREAT", "sl", call.argv[2], *expiry.at);
+    put_tensor(call.ctx, key, call.argv[2], std::move(tensor), expiry);
+    if (options.has("NX")) {
+        abi::ReplyWithLongLong(call.ctx, 1);
+    } else {
+        abi::ReplyWithSimpleString(call.ctx, "OK");
+    }
+}
+
+void tensor_stats(const Call& call) {
+    call.arguments.exactly(1, "TENSOR.STATS");
+    const LiveTensors live = live_tensors();
+    const PoolState state = pool::state();
+    const auto number = [&](std::string_view name, std::uint64_t value) {
+        reply_bulk(call.ctx, name);
+        abi::ReplyWithLongLong(call.ctx, static_cast<long long>(value));
+    };
+    const auto word = [&](std::string_view name, std::string_view value) {
+        reply_bulk(call.ctx, name);
+        reply_bulk(call.ctx, value);
+    };
+    abi::ReplyWithArray(call.ctx, 18);
+    number("tensors", live.payloads);
+    number("bytes", live.bytes);
+    number("jobs_queued", state.queued);
+    number("jobs_running", state.running);
+    number("threads", static_cast<std::uint64_t>(state.threads));
+    number("intra_op_threads", static_cast<std::uint64_t>(state.intra_op_threads));
+    word("build", module_build);
+    word("simd", kernels::instruction_set());
+    word("version", module_version_text);
+}
+
+}  // namespace
+
+std::vector<CommandFacts> tensor_commands() {
+    return {
+        {"ai.tensorset", command<tensor_set>, "write deny-oom", "Stores a tensor.", "O(bytes)", {{1, writes}}},
+        {"ai.tensorget", command<tensor_get_redisai>, "readonly", "Returns a tensor as RedisAI does.", "O(bytes)", {{1, reads}}},
+        {"tensor.get", command<tensor_get>, "readonly", "Returns a tensor with its kind and samples, or a range of it.", "O(bytes)", {{1, reads}}},
+        {"tensor.info", command<tensor_info>, "readonly fast", "Returns a tensor's description.", "O(1)", {{1, reads}}},
+        {"tensor.copy", command<tensor_copy>, "write deny-oom fast", "Stores a tensor under a second key.", "O(1)", {{1, reads}, {2, writes}}},
+        {"tensor.stats", command<tensor_stats>, "readonly fast", "Returns the module's counters.", "O(1)", {}},
+    };
+}

@@ -1,0 +1,109 @@
+#include "jobs.hpp"
+
+#include "pool.hpp"
+#include "refused.hpp"
+
+using words::quoted;
+
+namespace {
+
+std::string output_of(const Job& job) { return job.command + ": output"; }
+
+void compute(Job& job) {
+    try {
+        job.compute(job);
+        if (job.propagate)
+            for (Result& result : job.results) result.blob = OwnedString(result.tensor.blob());
+    } catch (const pool::Stopped&) {
+        job.refusal = "ERR " + job.command + ": the server is shutting down; nothing was stored";
+    } catch (const std::bad_alloc&) {
+        job.refusal = "OOM " + job.command + ": the machine has no memory left; nothing was stored";
+    } catch (const std::exception& error) {
+        job.refusal = error.what();
+    }
+}
+
+// The world may have changed while the job ran: all is looked at again before anything is stored.
+bool may_store(abi::Ctx* ctx, const Job& job) {
+    if (abi::GetContextFlags(ctx) & abi::flag_read_only)
+        throw Refused("READONLY", job.command + ": the server became a replica meanwhile; nothing was stored");
+    bool exists = false;
+    for (const Result& result : job.results) {
+        const bool there = tensor_exists(ctx, result.key, output_of(job));
+        exists = exists || (there && &result == &job.results.front());
+    }
+    if (job.only_if_missing && exists) return false;
+    require_memory(ctx, job.command, 0);
+    return true;
+}
+
+void store(abi::Ctx* ctx, Job& job) {
+    Expiry expiry;
+    if (job.lifetime_ms) expiry.at = abi::Milliseconds() + *job.lifetime_ms;
+    const bool heard = propagates(ctx);
+    for (Result& result : job.results) {
+        const OwnedString name(result.key);
+        if (heard) propagate_tensor(ctx, name.get(), result.tensor, expiry, result.blob.get());
+        const OpenedKey key(ctx, name.get(), abi::read_mode | abi::write_mode);
+        put_tensor(ctx, key, name.get(), std::move(result.tensor), expiry);
+    }
+}
+
+int reply(abi::Ctx* ctx, abi::String**, int) {
+    Job& job = *static_cast<Job*>(abi::GetBlockedClientPrivateData(ctx));
+    try {
+        if (!job.refusal.empty()) {
+            abi::ReplyWithError(ctx, job.refusal.c_str());
+        } else if (!job.results.empty() && !may_store(ctx, job)) {
+            abi::ReplyWithLongLong(ctx, 0);
+        } else {
+            store(ctx, job);
+            if (job.reply) {
+                job.reply(ctx);
+            } else if (job.only_if_missing) {
+                abi::ReplyWithLongLong(ctx, 1);
+            } else {
+                abi::ReplyWithSimpleString(ctx, "OK");
+            }
+        }
+    } catch (const Refused& refused) {
+        job.refusal = refused.what();
+        abi::ReplyWithError(ctx, refused.what());
+    }
+    return abi::ok;
+}
+
+int timed_out(abi::Ctx* ctx, abi::String**, int) {
+    abi::ReplyWithError(ctx, "TIMEOUT the command ran longer than its TIMEOUT; nothing was stored");
+    return abi::ok;
+}
+
+void release(abi::Ctx* ctx, void* data) {
+    const std::unique_ptr<Job> job(static_cast<Job*>(data));
+    if (job && job->finished) job->finished(ctx, job->refusal);
+}
+
+}  // namespace
+
+void require_blocking(abi::Ctx* ctx, std::string_view command) {
+    const int flags = abi::GetContextFlags(ctx);
+    if (flags & abi::flag_lua) refuse(command, ": runs on another thread and cannot be called from a Lua script or a function");
+    if (flags & (abi::flag_multi | abi::flag_deny_blocking)) refuse(command, ": runs on another thread and cannot be called inside MULTI or by a module");
+}
+
+void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job) {
+    for (const Result& result : job->results) {
+        const bool exists = tensor_exists(ctx, result.key, output_of(*job));
+        if (job->only_if_missing && exists && &result == &job->results.front()) {
+            abi::ReplyWithLongLong(ctx, 0);
+            return;
+        }
+    }
+    require_memory(ctx, job->command, job->bytes);
+    job->propagate = propagates(ctx);
+    job->client = abi::BlockClient(ctx, reply, timed_out, release, job->timeout_ms);
+    pool::submit([pointer = job.release()] {
+        compute(*pointer);
+        abi::UnblockClient(pointer->client, pointer);
+    });
+}

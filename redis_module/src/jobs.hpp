@@ -1,0 +1,38 @@
+// A job: inputs are taken on the main thread, results computed on the pool, and stored by the main thread in one go.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "abi.hpp"
+#include "keyspace.hpp"
+#include "tensor.hpp"
+
+struct Result {
+    std::string key;
+    Tensor tensor;
+    OwnedString blob;  // the argument for replicas, made on the worker because it is a copy of the tensor
+};
+
+struct Job {
+    std::string command;
+    std::function<void(Job&)> compute;              // on a worker: fills the results; throws Refused
+    std::vector<Result> results;                    // stored together or not at all
+    bool only_if_missing = false;                   // NX: looks at the first result's key
+    std::optional<abi::TimeMs> lifetime_ms;   // PX
+    std::function<void(abi::Ctx*)> reply;           // in place of OK, or of 1 with NX
+    std::function<void(abi::Ctx*, const std::string& refusal)> finished;  // on the main thread, whatever the outcome
+    abi::TimeMs timeout_ms = 0;               // 0: none
+    std::size_t bytes = 0;                          // that the results will need, for the check against maxmemory
+    abi::Blocked* client = nullptr;
+    bool propagate = false;
+    std::string refusal;
+};
+
+// Refuses inside MULTI, Lua and other places that cannot wait.
+void require_blocking(abi::Ctx* ctx, std::string_view command);
+
+// Checks the results' keys and the memory they will need, then blocks the client and queues the job. With NX and an existing
+// first result it replies 0 at once.
+void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job);

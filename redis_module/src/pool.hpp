@@ -1,0 +1,31 @@
+// The worker threads. Jobs run here so that the server's main thread goes on answering.
+#pragma once
+#include <cstddef>
+#include <functional>
+
+struct PoolState {
+    std::size_t queued;
+    std::size_t running;
+    int threads;
+    int intra_op_threads;
+};
+
+namespace pool {
+
+// `threads` jobs run at once; a loop within a job is shared with intra_op_threads - 1 further threads, which take no jobs.
+void start(int threads, int intra_op_threads);
+// Lets running jobs end at their next block, drops the queued ones and joins the threads. Nothing runs afterwards.
+void stop();
+bool stopping();
+void submit(std::function<void()> job);
+PoolState state();
+
+// Thrown out of a job whose server is shutting down.
+struct Stopped {};
+
+using Body = std::function<void(std::size_t first, std::size_t count)>;
+// body(first, count) over [0, total) in blocks, on up to intra-op-threads threads, the caller among them.
+// Blocks do not depend on the number of threads, so neither do results. Throws Stopped on shutdown.
+void for_blocks(std::size_t total, std::size_t block, const Body& body);
+
+}  // namespace pool

@@ -1,0 +1,71 @@
+#include "tensor.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+
+#include "abi.hpp"
+#include "refused.hpp"
+
+namespace {
+
+constexpr DTypeFacts table[dtype_count] = {{"FLOAT", 4}, {"DOUBLE", 8}, {"INT8", 1},  {"INT16", 2}, {"INT32", 4},
+                                           {"INT64", 8}, {"UINT8", 1},  {"UINT16", 2}, {"BOOL", 1}};
+std::atomic<std::uint64_t> live_payloads{0};
+std::atomic<std::uint64_t> live_bytes{0};
+
+// First touch of fresh memory costs more than the arithmetic on it; 2 MB pages make it 512 times rarer.
+void prefer_huge_pages(std::byte* data, std::size_t bytes) {
+    constexpr std::uintptr_t huge = std::uintptr_t{1} << 21;
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    const std::uintptr_t first = (begin + huge - 1) & ~(huge - 1);
+    const std::uintptr_t last = (begin + bytes) & ~(huge - 1);
+    if (bytes >= 2 * huge && last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
+}  // namespace
+
+const DTypeFacts& facts(DType dtype) { return table[static_cast<int>(dtype)]; }
+
+std::optional<DType> dtype_named(std::string_view name) {
+    std::string upper(name);
+    std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    for (int i = 0; i < dtype_count; ++i)
+        if (upper == table[i].name) return static_cast<DType>(i);
+    return std::nullopt;
+}
+
+Payload::Payload(std::size_t bytes) : bytes_(bytes) {
+    data_ = static_cast<std::byte*>(abi::TryAlloc(std::max<std::size_t>(bytes, 1)));
+    if (!data_) refuse_as("OOM", "the machine has no ", bytes, " bytes left for a tensor");
+    prefer_huge_pages(data_, bytes_);
+    live_payloads.fetch_add(1, std::memory_order_relaxed);
+    live_bytes.fetch_add(bytes_, std::memory_order_relaxed);
+}
+
+Payload::~Payload() {
+    abi::Free(data_);
+    live_payloads.fetch_sub(1, std::memory_order_relaxed);
+    live_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+    std::string out = "[";
+    for (std::size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
+    return out + "]";
+}
+
+std::size_t checked_bytes(DType dtype, const std::vector<std::int64_t>& shape, std::string_view what) {
+    std::size_t bytes = facts(dtype).size;
+    if (std::ranges::find(shape, 0) != shape.end()) return 0;
+    for (const std::int64_t size : shape)
+        if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes) || bytes > (std::size_t{1} << 62))
+            refuse(what, ": the shape ", shape_text(shape), " overflows; expected sizes whose product fits in memory");
+    return bytes;
+}
+
+LiveTensors live_tensors() {
+    return {live_payloads.load(std::memory_order_relaxed), live_bytes.load(std::memory_order_relaxed)};
+}

@@ -1,0 +1,13 @@
+// Elements and labels as clients write them.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "arguments.hpp"
+#include "tensor.hpp"
+
+std::string read_kind(const Arguments& arguments, std::size_t i);
+// Parses arguments[first..] into the payload, which has room for exactly them; refuses a value that the dtype cannot hold.
+void parse_values(const Arguments& arguments, std::size_t first, Tensor& tensor);
+// Refuses a byte other than 0 and 1.
+void check_booleans(std::string_view command, std::string_view blob);
