@@ -1,0 +1,6 @@
+"""AWS Lambda on one machine: the Invoke semantics in front, the Runtime API behind, AWS's own runtime client in every worker."""
+
+from crossover.local.lambda_runtime.function import Answer, Function, TooLarge, TooManyRequests
+from crossover.local.lambda_runtime.service import Lambdas
+
+__all__ = ["Answer", "Function", "Lambdas", "TooLarge", "TooManyRequests"]

@@ -1,0 +1,166 @@
+"""The Lambda Runtime API (version 2018-06-01), to which AWS's runtime client in each environment talks.
+
+One thread runs all of it; every environment has a port of its own, which is how a request tells where it comes from.
+Source: https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+RESPONSE_LIMIT = 6 * 1024 * 1024 + 100  # bytes; the 100 is what the service itself allows over
+_HEADER_LIMIT = 2 * 1024 * 1024  # an error's trace travels in a header of up to 1 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Handout:
+    """One invocation as the runtime receives it."""
+
+    request_id: str
+    payload: bytes
+    deadline_ms: int
+    function_arn: str
+    client_context: str | None = None
+
+
+class Environment(Protocol):
+    """What the server asks of an execution environment. All but `take` are called in the server's thread and must not block."""
+
+    async def take(self) -> Handout | None:
+        """The next invocation; called once the runtime is ready for it. None: there will be no more."""
+
+    def answered(self, request_id: str, body: bytes, *, error: bool) -> None: ...
+
+    def failed_to_start(self, body: bytes) -> None: ...
+
+
+class RuntimeApi:
+    """The server. `open` gives an environment its address."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._servers: dict[str, asyncio.Server] = {}
+        self._thread = threading.Thread(target=self.loop.run_forever, name="lambda-runtime-api", daemon=True)
+        self._thread.start()
+
+    def open(self, environment: Environment) -> str:
+        """Listen for one environment; its `host:port`."""
+        return asyncio.run_coroutine_threadsafe(self._open(environment), self.loop).result()
+
+    def release(self, address: str) -> None:
+        """Stop listening at `address`; harmless to repeat."""
+        self.loop.call_soon_threadsafe(self._release, address)
+
+    def close(self) -> None:
+        """Stop the thread, once."""
+        if self.loop.is_closed():
+            return
+        done: Future[None] = asyncio.run_coroutine_threadsafe(self._end(), self.loop)
+        done.result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    async def _open(self, environment: Environment) -> str:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await _serve(environment, reader, writer)
+            writer.close()
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_HEADER_LIMIT)
+        host, port = server.sockets[0].getsockname()
+        address = f"{host}:{port}"
+        self._servers[address] = server
+        return address
+
+    def _release(self, address: str) -> None:
+        if server := self._servers.pop(address, None):
+            server.close()
+
+    async def _end(self) -> None:
+        for address in list(self._servers):
+            self._release(address)
+        mine = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _serve(environment: Environment, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One connection: requests one after another until the runtime closes it."""
+    connection: socket.socket = writer.get_extra_info("socket")
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while True:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return
+        request, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = request.split(" ", 2)
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+        body = await _body(reader, headers)
+        if method == "GET" and path.endswith("/invocation/next"):
+            handout = await environment.take()
+            if handout is None:
+                return
+            writer.write(_handed_out(handout))
+        else:
+            writer.write(_posted(environment, path.split("/"), body))
+        await writer.drain()
+
+
+async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    if headers.get("transfer-encoding", "").lower() != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", "0")))
+    chunks = []
+    while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+        chunks.append(await reader.readexactly(size))
+        await reader.readexactly(2)
+    await reader.readuntil(b"\r\n")
+    return b"".join(chunks)
+
+
+def _posted(environment: Environment, path: list[str], body: bytes) -> bytes:
+    match path[-3:]:
+        case [_, "init", "error"]:
+            environment.failed_to_start(body)
+        case ["invocation", request_id, "error"]:
+            environment.answered(request_id, body, error=True)
+        case ["invocation", request_id, "response"] if len(body) > RESPONSE_LIMIT:
+            environment.answered(request_id, _too_large(len(body)), error=True)
+            return _reply("413 Payload Too Large", b"{}")
+        case ["invocation", request_id, "response"]:
+            environment.answered(request_id, body, error=False)
+        case _:
+            return _reply("404 Not Found", b"{}")
+    return _reply("202 Accepted", b'{"status":"OK"}\n')
+
+
+def _too_large(size: int) -> bytes:
+    message = f"Response payload size ({size} bytes) exceeded maximum allowed payload size ({RESPONSE_LIMIT} bytes)."
+    return json.dumps({"errorType": "Function.ResponseSizeTooLarge", "errorMessage": message}).encode()
+
+
+def _handed_out(handout: Handout) -> bytes:
+    headers = {
+        "Lambda-Runtime-Aws-Request-Id": handout.request_id,
+        "Lambda-Runtime-Deadline-Ms": str(handout.deadline_ms),
+        "Lambda-Runtime-Invoked-Function-Arn": handout.function_arn,
+    }
+    if handout.client_context:
+        headers["Lambda-Runtime-Client-Context"] = handout.client_context
+    return _reply("200 OK", handout.payload, headers)
+
+
+def _reply(status: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
+    """Head and body in one piece: two segments would wait 40 ms for each other's acknowledgement."""
+    lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body

@@ -1,0 +1,31 @@
+"""What a process occupies, from /proc."""
+
+import os
+from pathlib import Path
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident(pid: int) -> int:
+    """Resident bytes, shared pages included; 0 when the process is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def peak_mb(pid: int) -> int:
+    """The most it was ever resident, MB rounded up; 0 when the process is gone."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return -(-int(line.split()[1]) // 1024)
+    except OSError:
+        pass
+    return 0
+
+
+def own(pid: int) -> int:
+    """Bytes that would come back if the process ended (unique set size); raises FileNotFoundError when it is gone."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith(("Private_Clean", "Private_Dirty")))

@@ -1,0 +1,58 @@
+"""How many environments work at once: the local stand-in for a cloud's plenty, on a machine with a few cores."""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+
+class Pool:
+    """At most `places` at once, first come, first served."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._queue: deque[threading.Event] = deque()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        turn = threading.Event()
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            self._queue.append(turn)
+        turn.wait()
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self._queue:
+                self._queue.popleft().set()  # the place goes from hand to hand
+            else:
+                self._free += 1
+
+
+class Concurrency:
+    """The account's limit: above it an invocation is refused, never queued."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._lock = threading.Lock()
+
+    def enter(self) -> bool:
+        with self._lock:
+            if not self._left:
+                return False
+            self._left -= 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self._left += 1

@@ -1,0 +1,148 @@
+"""The zygote: a process that has the heavy modules loaded and forks execution environments from itself.
+
+    python -I zygote.py torch|plain DESCRIPTOR
+
+A script of its own, so that nothing of the checkout is in the memory that its children share: handlers and `crossover` come from the
+deployed zip. It imports, but never computes, connects or starts a thread: a fork keeps one thread only, and torch's pools would be
+lost. numpy is kept out: Lambda's layers have none, so a function that needs it must fail here as well.
+
+Over the socket DESCRIPTOR (SOCK_SEQPACKET, JSON): a request {id, environment, folder, path, handler, title} carries the log's
+descriptor and is answered by {id, pid}; every environment that ends is told as {exited, status} (a wait status).
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_MODULES = (
+    "boto3 botocore.session botocore.client botocore.httpsession concurrent.futures ctypes fcntl hiredis http.client logging.config "
+    "pika queue redis resource s3transfer ssl uuid"
+)
+
+
+def load(kind: str) -> None:
+    """Import what most functions use."""
+    sys.modules["numpy"] = None  # type: ignore[assignment]
+    sys.path[:] = [entry for entry in sys.path if entry.endswith((".zip", "-packages", "lib-dynload")) or _is_standard(entry)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+    gc.disable()  # collecting would write to every page that the children are to share
+    for name in _MODULES.split():
+        importlib.import_module(name)
+    _warm_botocore()
+    if kind == "torch":
+        importlib.import_module("torch")
+    gc.collect()
+    gc.freeze()
+
+
+def _is_standard(entry: str) -> bool:
+    return entry == os.path.dirname(os.__file__)
+
+
+def _warm_botocore() -> None:
+    """Load the modules that botocore imports when a client is made."""
+    import botocore.session
+
+    session = botocore.session.Session()
+    session.create_client("s3", region_name="us-east-1", aws_access_key_id="-", aws_secret_access_key="-")
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork on request until the other end closes."""
+    alarm_in, alarm_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(alarm_out, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    selector = selectors.DefaultSelector()
+    selector.register(channel, selectors.EVENT_READ)
+    selector.register(alarm_in, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is not channel:
+                _drain(alarm_in)
+                _reap(channel)
+                continue
+            message, descriptors, _, _ = socket.recv_fds(channel, 1 << 20, 1)
+            if not message:
+                return
+            request = json.loads(message)
+            pid = _fork(request, descriptors[0], (channel.fileno(), alarm_in, alarm_out, selector.fileno()))
+            os.close(descriptors[0])
+            channel.send(json.dumps({"id": request["id"], "pid": pid}).encode())
+
+
+def _drain(descriptor: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 4096):
+            pass
+
+
+def _reap(channel: socket.socket) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            channel.send(json.dumps({"exited": pid, "status": status}).encode())
+
+
+def _fork(request: dict[str, Any], log: int, own: tuple[int, ...]) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # this process has one thread: here the thread's end is the process's
+        if os.getppid() != parent:
+            os._exit(1)
+        _become(request, log, own)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _become(request: dict[str, Any], log: int, own: tuple[int, ...]) -> None:
+    """Turn this fork into an execution environment and run AWS's runtime client in it."""
+    os.setsid()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for descriptor in (*own, log):
+        os.close(descriptor)
+    _LIBC.prctl(_PR_SET_NAME, request["title"].encode()[:15], 0, 0, 0)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.path[:0] = request["path"]
+    sys.argv = ["awslambdaric", request["handler"]]
+    random.seed()
+    gc.enable()
+    from awslambdaric.__main__ import main  # reads the environment at import, hence only now
+
+    main(sys.argv)
+
+
+if __name__ == "__main__":
+    load(sys.argv[1])
+    serve(socket.socket(fileno=int(sys.argv[2])))

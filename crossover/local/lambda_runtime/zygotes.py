@@ -1,0 +1,121 @@
+"""This process's side of the zygotes: start one per kind when it is first needed, ask it for environments, hear when they end."""
+
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from crossover.errors import Unavailable
+from crossover.local import processes
+
+Kind = Literal["plain", "torch"]
+_START_S = 60.0
+_SCRIPT = Path(__file__).with_name("zygote.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a fork becomes: its whole environment, working directory, what precedes the path, handler, the name `ps` shows."""
+
+    environment: Mapping[str, str]
+    folder: Path
+    path: Sequence[Path]
+    handler: str
+    title: str
+    log: int
+
+
+class Zygote:
+    """One fork server. `fork` returns a process id; `on_exit(pid, wait status)` is called from a thread of this object's."""
+
+    def __init__(self, kind: Kind, *, on_exit: Callable[[int, int], None], output: Path) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+        # Few malloc arenas: a worker has two or three threads, and every arena keeps its own free pages.
+        environment.update(LANG="C.UTF-8", MALLOC_ARENA_MAX="2", PYTHONDONTWRITEBYTECODE="1")
+        with theirs, output.open("ab") as log:
+            self._process = processes.start(
+                [sys.executable, "-I", _SCRIPT, kind, str(theirs.fileno())],
+                environment=environment,
+                folder="/",
+                output=log,
+                pass_fds=[theirs.fileno()],
+            )
+        self._kind, self._channel, self._output, self._on_exit = kind, ours, output, on_exit
+        self._lock = threading.Lock()
+        self._pending: dict[int, Future[int]] = {}
+        self._number = 0
+        self._closed = False
+        threading.Thread(target=self._listen, name=f"zygote-{kind}", daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self._process.poll() is None
+
+    def fork(self, start: Start) -> int:
+        """The new environment's process id. Raises Unavailable when the zygote has ended."""
+        reply: Future[int] = Future()
+        with self._lock:
+            self._number += 1
+            self._pending[self._number] = reply
+            request = {
+                "id": self._number,
+                "environment": dict(start.environment),
+                "folder": str(start.folder),
+                "path": [str(entry) for entry in start.path],
+                "handler": start.handler,
+                "title": start.title,
+            }
+            try:
+                socket.send_fds(self._channel, [json.dumps(request).encode()], [start.log])
+            except OSError as error:
+                raise self._gone() from error
+        return reply.result(_START_S)
+
+    def close(self) -> None:
+        """End the zygote; its environments die with it."""
+        self._closed = True
+        self._channel.close()
+        processes.stop(self._process, patience_s=1.0)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self._channel.recv(65536)
+            except OSError:
+                message = b""
+            if not message:
+                break
+            answer = json.loads(message)
+            if "exited" in answer:
+                self._on_exit(answer["exited"], answer["status"])
+            else:
+                with self._lock:
+                    reply = self._pending.pop(answer["id"])
+                reply.set_result(answer["pid"])
+        with self._lock:
+            for reply in self._pending.values():
+                reply.set_exception(self._gone())
+            self._pending.clear()
+
+    def _gone(self) -> Unavailable:
+        tail = self._output.read_text(errors="replace")[-500:]
+        return Unavailable(f"the {self._kind} fork server for local functions has ended; its last words: {tail.strip() or 'none'}")
+
+
+def exit_words(status: int) -> str:
+    """A wait status as Lambda words it: `exit status 1`, `signal: killed`."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"signal: {_SIGNALS.get(number, f'signal {number}')}"
+    return f"exit status {os.waitstatus_to_exitcode(status)}"
+
+
+_SIGNALS = {6: "aborted", 8: "floating point exception", 9: "killed", 11: "segmentation fault", 15: "terminated"}
+__all__ = ["Kind", "Start", "Zygote", "exit_words"]
