@@ -1,0 +1,38 @@
+"""What a faulty worker does to its gradient or its labels, so that a robust rule can show what it is worth."""
+
+import torch
+from torch import Tensor
+
+
+def sign_flip(gradient: Tensor, *, scale: float) -> Tensor:
+    """-scale * gradient: pushes uphill, `scale` times as hard."""
+    return gradient.mul(-scale)
+
+
+def gaussian(gradient: Tensor, *, scale: float, generator: torch.Generator) -> Tensor:
+    """Normal noise of the gradient's own root mean square times `scale`, in place of the gradient."""
+    spread = float(gradient.double().square().mean().sqrt()) * scale
+    return torch.randn(gradient.shape, dtype=gradient.dtype, generator=generator).mul_(spread)
+
+
+def label_flip(labels: Tensor, *, classes: int) -> Tensor:
+    """Class c becomes classes - 1 - c."""
+    return classes - 1 - labels
+
+
+def attacked(vector: Tensor, *, attack: str, scale: float, generator: torch.Generator, buffers: int = 0) -> Tensor:
+    """What a faulty worker publishes in place of its average [P gradient | B statistics]: the gradient attacked, the statistics true.
+
+    The statistics stay, because a variance must not become negative; label_flip acts at staging and changes nothing here.
+    """
+    count = vector.numel() - buffers
+    match attack:
+        case "sign_flip":
+            changed = sign_flip(vector[:count], scale=scale)
+        case "gaussian":
+            changed = gaussian(vector[:count], scale=scale, generator=generator)
+        case "none" | "label_flip":
+            return vector
+        case _:
+            raise ValueError(f"attack: {attack!r}; one of none, sign_flip, gaussian, label_flip")
+    return torch.cat([changed, vector[count:]])

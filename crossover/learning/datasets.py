@@ -1,0 +1,153 @@
+"""Data sets by name: loaded, split and fingerprinted on the machine that stages them.
+
+digits (scikit-learn's 8x8 digits), mnist, cifar10, or `package.module:loader`. This module may use numpy through scikit-learn; no step imports it.
+"""
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from crossover.algorithms import buffers
+from crossover.algorithms.seeds import permutation, seed
+from crossover.errors import ConfigError, DataError
+from crossover.experiment import Experiment
+from crossover.learning import cifar10, mnist
+
+_STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones are not taken for new ones
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """A data set as published, and what a `package.module:loader`, called with the experiment, returns.
+
+    Images (N, C, H, W) uint8 or float32, labels (N,) int64 in 0..classes-1; test images and labels None where there is no such split.
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: int
+    test_images: Tensor | None = None
+    test_labels: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A data set split for one experiment; `fingerprint` names its staged form."""
+
+    train_images: Tensor
+    train_labels: Tensor
+    validation_images: Tensor
+    validation_labels: Tensor
+    classes: int
+    name: str
+    fingerprint: str
+
+
+def load(experiment: Experiment) -> Dataset:
+    """The experiment's data set. Raises DataError (missing, damaged, unfit) or ConfigError (unknown name, a split that is not there)."""
+    samples = _samples(experiment)
+    _check(samples, experiment.data.dataset)
+    training, validation = _split(samples, experiment)
+    return Dataset(
+        *training,
+        *validation,
+        samples.classes,
+        experiment.data.dataset,
+        _fingerprint(experiment, *training, *validation),
+    )
+
+
+def _samples(experiment: Experiment) -> Samples:
+    name = experiment.data.dataset
+    match name:
+        case "digits":
+            return _digits()
+        case "mnist":
+            images, labels, test_images, test_labels = mnist.read(experiment.data.directory)
+            return Samples(images, labels, 10, test_images, test_labels)
+        case "cifar10":
+            images, labels, test_images, test_labels = cifar10.read(experiment.data.directory)
+            return Samples(images, labels, 10, test_images, test_labels)
+    if ":" not in name:
+        raise ConfigError(f"data.dataset: {name!r} is unknown; one of digits, mnist, cifar10, or package.module:loader")
+    return _custom(name)(experiment)
+
+
+def _custom(name: str) -> Callable[[Experiment], Samples]:
+    module, _, attribute = name.partition(":")
+    try:
+        loader = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"data.dataset: {name!r} cannot be imported: {error}") from error
+    if not callable(loader):
+        raise ConfigError(
+            f"data.dataset: {name!r} is a {type(loader).__name__}; a function of the experiment is expected"
+        )
+    return loader  # type: ignore[no-any-return]
+
+
+def _digits() -> Samples:
+    """1,797 images of 8x8 pixels, 0 to 16 (UCI optical recognition of handwritten digits, test part), shipped with scikit-learn."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataError("digits: scikit-learn is not installed; pip install scikit-learn") from error
+    bunch = load_digits()
+    images = torch.tensor(bunch.images.tolist(), dtype=torch.uint8).unsqueeze(1)
+    return Samples(images, torch.tensor(bunch.target.tolist(), dtype=torch.int64), 10)
+
+
+def _check(samples: Samples, name: str) -> None:
+    for images, labels in ((samples.images, samples.labels), (samples.test_images, samples.test_labels)):
+        if images is None or labels is None:
+            continue
+        if images.ndim != 4 or images.dtype not in (torch.uint8, torch.float32) or labels.shape != images.shape[:1]:
+            raise DataError(
+                f"data.dataset: {name}: images {tuple(images.shape)} {images.dtype}, labels {tuple(labels.shape)};"
+                " (N, C, H, W) uint8 or float32 and (N,) are expected"
+            )
+        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < samples.classes:
+            raise DataError(
+                f"data.dataset: {name}: labels {labels.min()} to {labels.max()} for {samples.classes} classes"
+            )
+        if images.is_floating_point() and not bool(images.isfinite().all()):
+            raise DataError(f"data.dataset: {name}: pixels that are not finite")
+
+
+Split = tuple[Tensor, Tensor]
+
+
+def _split(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
+    """The training and the validation part: the published test split, or a seeded share of the training samples."""
+    share, count = experiment.data.validation, samples.labels.numel()
+    ids = permutation(count, seed=seed("split", experiment.seed))
+    if share == "test":
+        if samples.test_images is None or samples.test_labels is None:
+            raise ConfigError(f"data.validation: {experiment.data.dataset} has no test split; give a share such as 0.2")
+        validation, kept = (samples.test_images, samples.test_labels), ids
+    else:
+        held = round(count * share)
+        if not 0 < held < count:
+            raise ConfigError(f"data.validation: {share} of {count} samples leaves one part empty")
+        chosen = torch.tensor(ids[:held], dtype=torch.int64)
+        validation, kept = (samples.images[chosen], samples.labels[chosen]), ids[held:]
+    rest = torch.tensor(sorted(kept[: experiment.data.limit]), dtype=torch.int64)
+    return (samples.images[rest].contiguous(), samples.labels[rest].contiguous()), validation
+
+
+def _fingerprint(experiment: Experiment, *tensors: Tensor) -> str:
+    """A hash of everything that decides what is staged: the samples themselves and each setting that cuts or changes them."""
+    flips = asdict(experiment.faults) if experiment.faults.attack == "label_flip" else {}
+    settings = asdict(experiment.data) | {"directory": None, "augment": None}
+    settings |= {"workers": experiment.workers, "batch_size": experiment.training.batch_size, "seed": experiment.seed}
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([_STAGING_FORMAT, settings, flips], sort_keys=True).encode())
+    for tensor in tensors:
+        digest.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(buffers.view(tensor.contiguous()))
+    return digest.hexdigest()

@@ -1,0 +1,174 @@
+"""Staging: the training set cut into one object per minibatch, the validation set into chunks, and a manifest that says what is there.
+
+`plan` is arithmetic on counts alone; only `stage` needs torch, which it imports when it is called.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from crossover import keys
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+
+if TYPE_CHECKING:  # torch is heavy, and a plan is made in places that lack it
+    from crossover.learning.batch import Batch
+    from crossover.learning.datasets import Dataset
+
+VALIDATION_CHUNK = 1024  # samples
+
+
+class Store(Protocol):
+    """The part of an object store that staging needs."""
+
+    def exists(self, key: str) -> bool: ...
+
+    def get(self, key: str) -> bytes: ...
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which samples stand in which minibatch: ranges into the seeded permutation of the training set, by worker and minibatch."""
+
+    partitions: tuple[tuple[range, ...], ...]
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches per worker and epoch, the same for every worker."""
+        return len(self.partitions[0])
+
+    @property
+    def counts(self) -> list[list[int]]:
+        """Samples by worker and minibatch."""
+        return [[len(part) for part in partition] for partition in self.partitions]
+
+
+def plan(experiment: Experiment, n_train: int) -> Plan:
+    """W contiguous partitions that differ by at most one sample, each cut into minibatches; the last may be smaller unless data.drop_last.
+
+    Raises ConfigError, with values that work, where the workers would not have the same number of minibatches, or none.
+    """
+    workers, batch_size, drop_last = experiment.workers, experiment.training.batch_size, experiment.data.drop_last
+    if _minibatches(n_train, workers, batch_size, drop_last=drop_last) is None:
+        raise ConfigError(_advice(n_train, workers, batch_size, drop_last=drop_last))
+    partitions, start = [], 0
+    for size in _sizes(n_train, workers):
+        ends = range(start, start + size - (size % batch_size if drop_last else 0), batch_size)
+        partitions.append(tuple(range(first, min(first + batch_size, start + size)) for first in ends))
+        start += size
+    return Plan(tuple(partitions))
+
+
+def _sizes(n_train: int, workers: int) -> list[int]:
+    return [n_train // workers + (worker < n_train % workers) for worker in range(workers)]
+
+
+def _minibatches(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> int | None:
+    """How many every worker has; None where they differ or there are none."""
+    numbers = {size // batch_size if drop_last else -(-size // batch_size) for size in set(_sizes(n_train, workers))}
+    return numbers.pop() or None if len(numbers) == 1 else None
+
+
+def _advice(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> str:
+    def works(workers: int, batch_size: int) -> bool:
+        return _minibatches(n_train, workers, batch_size, drop_last=drop_last) is not None
+
+    batch_sizes = _nearest(batch_size, range(1, n_train + 1), lambda value: works(workers, value))
+    worker_counts = _nearest(workers, range(1, min(64, n_train) + 1), lambda value: works(value, batch_size))
+    choices = [
+        f"{name} {' or '.join(map(str, values))}"
+        for name, values in (("training.batch_size", batch_sizes), ("workers", worker_counts))
+        if values
+    ]
+    return (
+        f"training.batch_size: {batch_size} does not give each of {workers} workers the same number of minibatches, at least one, of"
+        f" {n_train} training samples{' with data.drop_last' if drop_last else ''}; {', or '.join(choices) or 'more samples'} would do"
+    )
+
+
+def _nearest(value: int, candidates: range, works: Callable[[int], bool]) -> list[int]:
+    """The nearest working value below and the nearest above."""
+    below = next((c for c in reversed(candidates) if c < value and works(c)), None)
+    above = next((c for c in candidates if c > value and works(c)), None)
+    return [c for c in (below, above) if c is not None]
+
+
+def stage(experiment: Experiment, dataset: "Dataset", stores: Sequence[Store]) -> dict[str, Any]:
+    """Write what is not there yet and return the manifest, which is written last: where it exists, the rest does.
+
+    `stores`: one for all workers, or one per worker by rank; a worker's own store holds its minibatches, the validation chunks and the manifest.
+    """
+    from crossover.learning import affine
+
+    plan_ = plan(experiment, dataset.train_labels.numel())
+    scale, shift = affine.constants(dataset.train_images, experiment.data.preprocess)
+    chunks = range(0, dataset.validation_labels.numel(), VALIDATION_CHUNK)
+    manifest = {
+        "dataset": dataset.name,
+        "classes": dataset.classes,
+        "input_shape": list(dataset.train_images.shape[1:]),
+        "affine": {"scale": scale, "shift": shift},
+        "minibatches": plan_.minibatches,
+        "counts": plan_.counts,
+        "validation_chunks": len(chunks),
+        "train_samples": sum(map(sum, plan_.counts)),
+        "validation_samples": dataset.validation_labels.numel(),
+    }
+    minibatches = MinibatchesOf(experiment, dataset, plan_)
+    for rank, store in enumerate(stores):
+        if store.exists(keys.data_manifest(dataset.fingerprint)):
+            continue
+        for worker in range(experiment.workers) if len(stores) == 1 else (rank,):
+            for number in range(plan_.minibatches):
+                key = keys.minibatch(dataset.fingerprint, worker, number)
+                _put(store, key, lambda w=worker, m=number: minibatches.train(w, m))  # type: ignore[misc]
+        for number in range(len(chunks)):
+            key = keys.validation_chunk(dataset.fingerprint, number)
+            _put(store, key, lambda c=number: minibatches.validation(c))  # type: ignore[misc]
+        store.put(keys.data_manifest(dataset.fingerprint), json.dumps(manifest).encode())
+    return manifest
+
+
+class MinibatchesOf:
+    """The minibatches that a plan makes of a data set, as `stage` writes them."""
+
+    def __init__(self, experiment: Experiment, dataset: "Dataset", plan: Plan) -> None:
+        import torch
+
+        from crossover.algorithms.seeds import permutation, seed
+
+        self._experiment, self._dataset, self._plan = experiment, dataset, plan
+        order = permutation(dataset.train_labels.numel(), seed=seed("staging", experiment.seed))
+        self._order = torch.tensor(order, dtype=torch.int64)
+
+    def train(self, worker: int, minibatch: int) -> "Batch":
+        from crossover.algorithms.attacks import label_flip
+        from crossover.learning.batch import Batch
+
+        part = self._plan.partitions[worker][minibatch]
+        ids = self._order[part.start : part.stop]
+        labels = self._dataset.train_labels[ids]
+        faults = self._experiment.faults
+        if faults.attack == "label_flip" and worker in faults.workers:
+            labels = label_flip(labels, classes=self._dataset.classes)
+        return Batch(self._dataset.train_images[ids], labels, ids)
+
+    def validation(self, chunk: int) -> "Batch":
+        import torch
+
+        from crossover.learning.batch import Batch
+
+        part = slice(chunk * VALIDATION_CHUNK, (chunk + 1) * VALIDATION_CHUNK)
+        labels = self._dataset.validation_labels[part]
+        ids = torch.arange(labels.numel()) + part.start
+        return Batch(self._dataset.validation_images[part], labels, ids)
+
+
+def _put(store: Store, key: str, batch: Callable[[], "Batch"]) -> None:
+    from crossover.learning.batch import encode
+
+    if not store.exists(key):
+        store.put(key, encode(batch()))
