@@ -18,7 +18,7 @@ _BLOCK = 2**20  # elements
 # torch is imported by the first computation, not with this module: it takes a second that a step without arithmetic need not pay.
 
 
-class FetchTensorCompute:
+class FetchCompute:
     """A TensorCompute over any TensorStore, by crossover.algorithms: over Redis the naive baseline, in memory the inline run's."""
 
     def __init__(self, store: TensorStore) -> None:
