@@ -1,0 +1,85 @@
+"""A run's folder: result.json, metrics.jsonl, model.safetensors, report.html. Each file appears whole or not at all."""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossover.errors import DataError
+from crossover.reports.invocations import Record
+
+RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetensors", "report.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """One finished run as it lies on disk."""
+
+    path: Path
+    result: Mapping[str, Any]
+    records: Sequence[Record]
+
+    @property
+    def name(self) -> str:
+        """What a table calls it: the folder's name."""
+        return self.path.resolve().name
+
+
+def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], model: bytes | None = None) -> RunFolder:
+    """Write a run's files, result.json last: a folder that has one is whole.
+
+    `model`: the bytes of model.safetensors.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    ordered = sorted(records, key=lambda record: float(record["started_at"]))
+    lines = "".join(json.dumps(record, sort_keys=True) + "\n" for record in ordered)
+    write_atomically(path / METRICS, lines.encode())
+    if model is not None:
+        write_atomically(path / MODEL, model)
+    write_atomically(path / RESULT, json.dumps(result, indent=1, allow_nan=False).encode() + b"\n")
+    return RunFolder(path=path, result=result, records=ordered)
+
+
+def read(path: Path) -> RunFolder:
+    """The run in `path`. Raises DataError naming the file and what is wrong with it."""
+    result = (
+        _parse((path / RESULT).read_text(encoding="utf-8"), where=str(path / RESULT))
+        if (path / RESULT).is_file()
+        else None
+    )
+    if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
+        state = "is not a run's result" if result is not None else "is not there"
+        raise DataError(f"{path / RESULT}: {state}; give the folder of a run, such as results/spirt")
+    metrics = path / METRICS
+    if not metrics.is_file():
+        raise DataError(f"{metrics}: is not there; the run's folder is incomplete")
+    with metrics.open(encoding="utf-8") as file:
+        records = [_parse(line, where=f"{metrics}, line {n}") for n, line in enumerate(file, start=1)]
+    return RunFolder(path=path, result=result, records=records)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside the target, then rename: a reader sees the old file or the new one, also after a crash."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _parse(text: str, *, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise DataError(f"{where}: not JSON: {problem}") from problem

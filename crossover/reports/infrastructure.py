@@ -1,0 +1,83 @@
+"""What a run keeps running besides its functions: hosts, broker, endpoint, secrets.
+
+Derived from the architecture's tree, so that it is said once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from crossover.experiment import Experiment
+from crossover.workflow import Architecture, load, steps
+
+HOST_VOLUME_GB = 8  # Debian's image
+GPU_VOLUME_GB = 100  # the Deep Learning image needs it
+BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
+GPU_BOOT_S = 180.0  # likewise with the larger image and the driver
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """EC2 instances of one type, billed from their start."""
+
+    purpose: str
+    instance_type: str
+    count: int
+    volume_gb: int = HOST_VOLUME_GB
+    boot_s: float = 0.0
+    spot: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Infrastructure:
+    """Everything that is billed by the hour while a run lasts, and the functions' memory by step."""
+
+    fleets: tuple[Fleet, ...] = ()
+    broker_instance_type: str | None = None
+    interface_endpoints: int = 0
+    secrets: int = 0
+    memory_mb: Mapping[str, int] = field(default_factory=dict)
+
+
+def of(experiment: Experiment, architecture: Architecture | None = None) -> Infrastructure:
+    """The infrastructure that `experiment` deploys. Raises ConfigError for an architecture that does not exist."""
+    architecture = architecture or load(experiment.architecture)
+    found = steps(architecture)
+    uses = {service for step in found for service in step.uses}
+    peers_talk = architecture.program is not None and architecture.program.count == "workers"
+    bus = "bus" in uses or peers_talk
+    hosts = {"per_worker": experiment.workers, "shared": 1, "none": 0}[architecture.tensor_hosts]
+    fleets = [*_databases(experiment, hosts), *_programs(experiment, architecture)]
+    return Infrastructure(
+        fleets=tuple(fleets),
+        broker_instance_type=experiment.network.broker_instance_type if bus else None,
+        # Only functions inside the VPC need the endpoint to read their secrets.
+        interface_endpoints=1 if {"bus", "tensors"} & uses else 0,
+        secrets=int(hosts > 0) + int(bus),
+        memory_mb={
+            step.name: experiment.functions.memory_of(step.name, torch=step.needs_torch(experiment)) for step in found
+        },
+    )
+
+
+def _databases(experiment: Experiment, hosts: int) -> list[Fleet]:
+    if hosts == 0:
+        return []
+    return [Fleet(purpose="tensor database", instance_type=experiment.database.instance_type, count=hosts)]
+
+
+def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
+    if architecture.program is None:
+        return []
+    if architecture.program.count == "gpus":
+        gpu = experiment.gpu
+        return [
+            Fleet(
+                purpose="GPU worker",
+                instance_type=gpu.instance_type,
+                count=gpu.instances,
+                volume_gb=GPU_VOLUME_GB,
+                boot_s=GPU_BOOT_S,
+                spot=gpu.spot,
+            )
+        ]
+    return [Fleet(purpose="peer", instance_type=experiment.p2p.instance_type, count=experiment.workers, boot_s=BOOT_S)]

@@ -1,0 +1,73 @@
+"""What the papers printed: `config/published.yaml`, row by row with its source.
+
+Always labelled `published`, never mixed with measurements.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PUBLISHED = Path(__file__).parents[2] / "config" / "published.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One printed row.
+
+    `figures` holds its values by name; `deviates` those that do not follow from the paper's own formula.
+    """
+
+    paper: str
+    table: str
+    row: str
+    about: str
+    figures: Mapping[str, Any]
+    deviates: Mapping[str, Mapping[str, float]]
+    note: str
+
+    @property
+    def source(self) -> str:
+        """Paper, table, row: where a reader finds the figure."""
+        return f"{self.paper}, {self.table}, {self.row}"
+
+
+@cache
+def load(path: Path = PUBLISHED) -> tuple[Row, ...]:
+    """Every row of every table."""
+    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return tuple(_row(table, entry) for table in plain["tables"] for entry in table["rows"])
+
+
+def rows(
+    *, paper: str | None = None, table: str | None = None, architecture: str | None = None, model: str | None = None
+) -> list[Row]:
+    """The rows that match every argument given."""
+    return [
+        row
+        for row in load()
+        if (paper is None or row.paper == paper)
+        and (table is None or row.table == table)
+        and (architecture is None or row.figures.get("architecture") == architecture)
+        and (model is None or row.figures.get("model") == model)
+    ]
+
+
+OF_TABLE = ("workers", "functions_per_worker", "columns")  # facts a table states once for all its rows
+
+
+def _row(table: Mapping[str, Any], entry: Mapping[str, Any]) -> Row:
+    shared = {name: table[name] for name in OF_TABLE if name in table}
+    figures = {name: value for name, value in entry.items() if name not in ("row", "deviates", "note")}
+    return Row(
+        paper=table["paper"],
+        table=table["table"],
+        row=entry["row"],
+        about=table["about"],
+        figures={**shared, **figures},
+        deviates=entry.get("deviates", {}),
+        note=" ".join(part for part in (entry.get("note"), table.get("note")) if part),
+    )

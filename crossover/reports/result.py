@@ -1,0 +1,187 @@
+"""result.json from a run's own records: nothing in it comes from anywhere else, and what is missing is said."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
+
+from crossover.experiment import Experiment
+from crossover.reports import cost as costs
+from crossover.reports import infrastructure as infrastructures
+from crossover.reports import prices as pricing
+from crossover.reports.completeness import attempts, missing
+from crossover.reports.infrastructure import Infrastructure
+from crossover.reports.invocations import Record, billed_ms, busy_s, cell, init_s, latest, on_instance, traffic
+from crossover.reports.prices import Prices
+
+Label = Literal["measured-local", "measured-aws", "published", "projected"]
+LABELS: tuple[str, ...] = get_args(Label)
+
+
+def build(
+    *,
+    experiment: Experiment,
+    label: Label,
+    where: str,
+    records: Sequence[Record],
+    epochs: Sequence[Mapping[str, Any]],
+    started_at: float,
+    versions: Mapping[str, str],
+    prices: Prices | None = None,
+    final: Mapping[str, Any] | None = None,
+    expected: Mapping[str, int] | None = None,
+    transitions: int | None = None,
+    infrastructure: Infrastructure | None = None,
+    failure: str | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """result.json as a dict. Raises ConfigError for an item without price.
+
+    `where`: inline, local or aws. `epochs`: one mapping per epoch with `epoch` (from 1), `val_loss`, `val_accuracy` and
+    either `at` (unix seconds when it was agreed) or `wall_s`; `train_loss` where known, else it is the sample-weighted
+    mean of the records' `loss`. `final`: `val_accuracy`, `parameters_sha256` and what else the run's end says.
+    `expected`: how often each step was executed. `failure`: the plain cause, for a run that did not end well. `data`:
+    facts of the staged data.
+    """
+    if label not in LABELS:
+        raise ValueError(f"label: {label!r} is unknown; one of {', '.join(LABELS)}")
+    prices = prices or pricing.load()
+    infrastructure = infrastructure or infrastructures.of(experiment)
+    last = max([latest(records) or started_at, *(float(epoch["at"]) for epoch in epochs if "at" in epoch)])
+    duration_s = max(0.0, last - started_at)
+    cost = costs.of_run(
+        experiment,
+        records,
+        infrastructure=infrastructure,
+        prices=prices,
+        duration_s=duration_s,
+        transitions=transitions,
+    )
+    rows = _epochs(epochs, records, cost, started_at=started_at, duration_s=duration_s)
+    found = {
+        "architecture": experiment.architecture,
+        "where": where,
+        "label": label,
+        "outcome": "failed" if failure else "finished",
+        "failure": failure,
+        "started_at": datetime.fromtimestamp(started_at, UTC).isoformat(timespec="seconds"),
+        "duration_s": duration_s,
+        "versions": dict(versions),
+        "experiment": experiment.resolved(),
+        "data": dict(data or {}),
+        "epochs": rows,
+        "invocations": attempts(records),
+        "incomplete": missing(records, expected=expected, epochs=epochs, failed=bool(failure)),
+        "stages": stages(records),
+        "steps": steps(records),
+        "traffic": traffic(records),
+        "cost": {**cost.as_json(where=where), "prices_as_of": prices.as_of, "region": prices.region},
+        "final": dict(final) if final else None,
+    }
+    plain: dict[str, Any] = _finite(found)
+    return plain
+
+
+def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Time by stage, in order of first appearance; `other` is what steps spent outside every named stage."""
+    table: dict[str, dict[str, Any]] = {}
+    for record in records:
+        rest = {"stage": "other", "wall_s": float(record["wall_s"]), "cpu_s": float(record["cpu_s"])}
+        for stage in record["stages"]:
+            _add(table, stage, record)
+            rest["wall_s"] -= stage["wall_s"]
+            rest["cpu_s"] -= stage["cpu_s"]
+        _add(table, {**rest, "wall_s": max(0.0, rest["wall_s"]), "cpu_s": max(0.0, rest["cpu_s"])}, record)
+    other = table.pop("other", None)
+    return [*table.values(), *([other] if other else [])]
+
+
+def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Record) -> None:
+    row = table.setdefault(
+        stage["stage"], {"stage": stage["stage"], "count": 0, "wall_s": 0.0, "cpu_s": 0.0, "max_rss_mb": 0.0}
+    )
+    row["count"] += 1
+    row["wall_s"] += stage["wall_s"]
+    row["cpu_s"] += stage["cpu_s"]
+    row["max_rss_mb"] = max(row["max_rss_mb"], float(record.get("max_rss_mb") or 0.0))
+
+
+def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Time by step: what is billed.
+
+    `slot_wait_s` is a local machine's shortage of cores and part of no other figure.
+    """
+    table: dict[str, dict[str, Any]] = {}
+    zero = ("count", "cold", "failed", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_s", "max_rss_mb")
+    for record in sorted(records, key=lambda r: float(r["started_at"])):
+        row = table.setdefault(record["step"], {"step": record["step"], **dict.fromkeys(zero, 0)})
+        row["count"] += 1
+        row["cold"] += bool(record.get("cold"))
+        row["failed"] += record["outcome"] != "ok"
+        row["wall_s"] += float(record["wall_s"])
+        row["cpu_s"] += float(record["cpu_s"])
+        row["init_s"] += init_s(record)
+        row["slot_wait_s"] += busy_s(record) - float(record["wall_s"])
+        row["billed_s"] += 0.0 if on_instance(record) else billed_ms(record) / 1_000
+        row["max_rss_mb"] = max(row["max_rss_mb"], float(record.get("max_rss_mb") or 0.0))
+    return list(table.values())
+
+
+def _epochs(
+    epochs: Sequence[Mapping[str, Any]],
+    records: Sequence[Record],
+    cost: costs.Cost,
+    *,
+    started_at: float,
+    duration_s: float,
+) -> list[dict[str, Any]]:
+    """One row per epoch; `elapsed_s` and dollars are cumulative, so that accuracy can be held against both."""
+    losses = train_losses(records)
+    begin = min((float(r["started_at"]) for r in records if r["step"] != "initialise"), default=started_at)
+    rows, moment = [], begin
+    for epoch in sorted(epochs, key=lambda e: int(e["epoch"])):
+        number = int(epoch["epoch"])
+        before, moment = moment, float(epoch["at"]) if "at" in epoch else moment + float(epoch["wall_s"])
+        elapsed_s = moment - started_at
+        share = min(1.0, elapsed_s / duration_s) if duration_s else 1.0
+        paper_usd, full_usd = cost.until(moment, share=share)
+        given = epoch.get("train_loss")
+        rows.append(
+            {
+                "epoch": number,
+                "train_loss": losses.get(number) if given is None else given,
+                "val_loss": epoch.get("val_loss"),
+                "val_accuracy": epoch.get("val_accuracy"),
+                "learning_rate": epoch.get("learning_rate"),
+                "wall_s": float(epoch["wall_s"]) if "wall_s" in epoch else moment - before,
+                "elapsed_s": elapsed_s,
+                "paper_method_usd": paper_usd,
+                "full_usd": full_usd,
+            }
+        )
+    return rows
+
+
+def train_losses(records: Sequence[Record]) -> dict[int, float]:
+    """Mean training loss by epoch, weighted by samples; a cell that was computed twice counts once."""
+    once = {cell(r): r for r in records if r["outcome"] == "ok" and r.get("loss") is not None}
+    total: dict[int, float] = defaultdict(float)
+    samples: dict[int, float] = defaultdict(float)
+    for record in once.values():
+        weight = float(record.get("samples") or 1.0)
+        total[record["epoch"]] += weight * float(record["loss"])
+        samples[record["epoch"]] += weight
+    return {epoch: total[epoch] / samples[epoch] for epoch in sorted(samples)}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN or infinity: a diverged loss is null, and the report says `diverged`."""
+    match value:
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float():
+            return value if math.isfinite(value) else None
+    return value
