@@ -3,8 +3,10 @@
 The second interpreter of the tree (`workflow.execute` is the first). JSONPath, STANDARD machines, one machine per Child, each with a fixed
 name. The state that travels is the event alone; a Task selects its fields, so what a Map leaves behind never reaches a step.
 
-Placeholders that the stack substitutes: `${step_<name>}` a function's ARN, `${machine_<name>}` a state machine's ARN, `${executions_<name>}`
-the ARN prefix of that machine's executions. Sources: AWS Step Functions Developer Guide, "Error handling", "Map state", "startExecution.sync:2".
+Placeholders that the stack substitutes: `${step_<name>}` a function's ARN, `${machine_<name>}` a state machine's ARN,
+`${executions_<name>}`
+the ARN prefix of that machine's executions. Sources: AWS Step Functions Developer Guide, "Error handling", "Map
+state", "startExecution.sync:2".
 """
 
 from dataclasses import dataclass, field
@@ -51,7 +53,9 @@ START_RETRY: list[State] = [
 ]
 
 
-def definitions(architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None) -> dict[str, State]:
+def definitions(
+    architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
+) -> dict[str, State]:
     """Every state machine of the architecture by name: `run`, one per Child, one per entry of `machines`.
 
     `minibatches`: the most that one worker computes side by side; None (unknown) makes those Maps distributed.
@@ -160,7 +164,9 @@ class _Block:
                 "ItemSelector": fields(**{node.item: "$$.Map.Item.Value"}),
                 "MaxConcurrency": 0 if inline or not node.together else count or 0,
                 "ItemProcessor": {
-                    "ProcessorConfig": {"Mode": "INLINE"} if inline else {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
+                    "ProcessorConfig": {"Mode": "INLINE"}
+                    if inline
+                    else {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
                     **_Block(self.counts, self.machines).of(node.body, silent=True),
                 },
                 # One field takes the iterations' results, and they are dropped: only the event goes on.
@@ -180,8 +186,16 @@ class _Block:
         if then is None:  # a Choice cannot end an execution itself
             then = self._add(f"is {node.until}", {"Type": "Pass"}, None)
         timeout_s = node.timeout_s
-        first = self._child(node.body, choice, timeout_s=timeout_s) if isinstance(node.body, Child) else self.emit(node.body, choice)
-        again = self._add(f"wait until {node.until}", {"Type": "Wait", "Seconds": node.every_s}, first) if node.every_s else first
+        first = (
+            self._child(node.body, choice, timeout_s=timeout_s)
+            if isinstance(node.body, Child)
+            else self.emit(node.body, choice)
+        )
+        again = (
+            self._add(f"wait until {node.until}", {"Type": "Wait", "Seconds": node.every_s}, first)
+            if node.every_s
+            else first
+        )
         self.states[choice]["Choices"] = [{"Variable": f"$.{node.until}", "BooleanEquals": True, "Next": then}]
         self.states[choice]["Default"] = again
         begin = {**fields(since="$$.State.EnteredTime"), "timeout_s": timeout_s}
@@ -191,7 +205,9 @@ class _Block:
     def _child(self, node: Child, then: str | None, *, timeout_s: int | None) -> str:
         if node.name not in self.machines:
             _machine(node.name, node.body, self.counts, self.machines)
-        name = f"States.Format('{{}}-{node.name}-w{{}}-e{{}}-r{{}}-a{{}}', $.run, $.worker, $.epoch, $.round, $.attempt)"
+        name = (
+            f"States.Format('{{}}-{node.name}-w{{}}-e{{}}-r{{}}-a{{}}', $.run, $.worker, $.epoch, $.round, $.attempt)"
+        )
         describe = self._adopt(node, name, then)
         return self._add(
             node.name,
@@ -234,7 +250,11 @@ class _Block:
         }
         result = self._add(
             f"result of {node.name}",
-            {"Type": "Pass", "Parameters": {"event.$": "States.StringToJson($.adopted.output)"}, "OutputPath": "$.event"},
+            {
+                "Type": "Pass",
+                "Parameters": {"event.$": "States.StringToJson($.adopted.output)"},
+                "OutputPath": "$.event",
+            },
             then,
         )
         self.states[f"{describe}?"] = {

@@ -1,6 +1,7 @@
 """What a step may touch. The composition root: which client stands behind a Protocol is decided here, once.
 
-`Resources` lives as long as the process and holds the clients (Redis connections outlive an invocation, an AMQP connection does not: a frozen
+`Resources` lives as long as the process and holds the clients (Redis connections outlive an invocation, an AMQP
+connection does not: a frozen
 function misses heartbeats). `Context` lives for one invocation and counts what it moved. Imports of boto3, redis, pika and torch stand
 inside the functions that need them: a handler that only asks the broker must not wait for torch.
 """
@@ -155,7 +156,9 @@ class Context:
     def __enter__(self) -> "Context":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._learner is not None and error is None:  # after a failure its buffers may hold anything: let it go
             self.resources.return_learner(self.run, self._learner)
         self._learner = None

@@ -1,6 +1,7 @@
 """Clients of a deployment: what the stack wrote into the environment of a function or program, made into stores, bus and machines.
 
-Redis connections and the S3 client live as long as the process; an AMQP connection lives for one invocation, because a frozen function cannot
+Redis connections and the S3 client live as long as the process; an AMQP connection lives for one invocation, because
+a frozen function cannot
 answer heartbeats (docs/aws.md, 9). Secrets are read by ARN, once per process, and stand nowhere else.
 """
 
@@ -124,4 +125,3 @@ class StepFunctions:
 
     def run(self, name: str, event: dict[str, Any]) -> dict[str, Any]:
         raise RunFailed(f"{name}: starting a machine from a step or program comes with the peer-to-peer architectures")
-

@@ -1,7 +1,9 @@
 """An experiment: what the YAML in config/ says, as frozen dataclasses.
 
-Pure data, importable in a Lambda function: no pydantic here. `crossover/validation.py` turns a YAML file into an Experiment at the edge, once;
-`from_resolved` rebuilds one from the JSON that the edge stored beside a run. Bounds stand in the annotations, read by pydantic and the JSON Schema.
+Pure data, importable in a Lambda function: no pydantic here. `crossover/validation.py` turns a YAML file into an
+Experiment at the edge, once;
+`from_resolved` rebuilds one from the JSON that the edge stored beside a run. Bounds stand in the annotations, read by
+pydantic and the JSON Schema.
 """
 
 from collections.abc import Mapping
@@ -39,7 +41,9 @@ class Training:
     plateau_patience: Positive = 10
     early_stopping: Annotated[int, Ge(0)] = 0  # epochs without a better validation loss; 0: never
     target_accuracy: Annotated[float, Gt(0.0), Le(1.0)] | None = None  # stop once the validation accuracy is there
-    sync_every: Positive | Literal["epoch"] | None = None  # minibatches per synchronisation; None: the architecture's own
+    sync_every: Positive | Literal["epoch"] | None = (
+        None  # minibatches per synchronisation; None: the architecture's own
+    )
     threads: Positive = 1  # torch threads per process: part of what bitwise equality needs
 
 
@@ -49,7 +53,9 @@ class Data:
 
     dataset: str = "digits"  # digits, mnist, cifar10, or package.module:loader
     directory: str | None = None  # where the files lie; --data sets it
-    validation: Annotated[float, Gt(0.0), Lt(1.0)] | Literal["test"] = 0.2  # share of the training set, or the test split
+    validation: Annotated[float, Gt(0.0), Lt(1.0)] | Literal["test"] = (
+        0.2  # share of the training set, or the test split
+    )
     preprocess: Literal["standardize", "minmax", "normalize"] = "standardize"
     drop_last: bool = False
     augment: Literal["none", "crop_flip"] = "none"

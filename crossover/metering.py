@@ -1,6 +1,7 @@
 """One record per invocation: what every figure of a report comes from.
 
-A record lies under `runs/<id>/records/<step>/`, because a function cannot know its own billed time, INIT or peak memory on AWS: the platform's
+A record lies under `runs/<id>/records/<step>/`, because a function cannot know its own billed time, INIT or peak
+memory on AWS: the platform's
 log records are joined to it later, by request id. Locally the record's own seconds stand, less the wait for a compute slot.
 """
 
@@ -35,7 +36,9 @@ class Meter:
     def finish(self) -> None:
         """The body is through; what follows (writing the record) is not part of it."""
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         wall_s = time.perf_counter() - self._wall_s - self._ctx.slot_wait_s
         ctx, event = self._ctx, self._event
         record = {
@@ -55,7 +58,9 @@ class Meter:
             "outcome": "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error",
             "error": "" if error is None else f"{type(error).__name__}: {error}"[:1_000],
             "stages": ctx.stages,
-            "traffic": {name: counter.as_record() for name, counter in ctx.traffic.items()},
+            "traffic": {
+                name: {**counter.as_record(), "operations": counter.operations} for name, counter in ctx.traffic.items()
+            },
             **ctx.notes,
         }
         try:

@@ -96,7 +96,8 @@ def fetch(ctx: Context, event: Event) -> "Batch":
 
 
 def gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
-    """The minibatch's gradient with its statistics, at the learner's model; a view of the learner's buffer. A faulty worker attacks here."""
+    """The minibatch's gradient with its statistics, at the learner's model; a view of the learner's buffer. A faulty
+    worker attacks here."""
     where = {name: event[name] for name in ("epoch", "round", "worker", "minibatch")}
     loss = ctx.learner.compute_gradient(batch, **where)
     ctx.note(loss=loss, samples=batch.samples)
@@ -314,4 +315,3 @@ def collect(ctx: Context, event: Event) -> None:
         ctx.objects.create(ctx.keys.outcome, json.dumps(outcome).encode())
     for worker in range(event["workers"]):
         ctx.tensors[worker].delete(*(key for round in (last - 1, last) for key in spent(ctx, round, worker)))
-

@@ -7,10 +7,11 @@ A **step** is one invocation: what is billed, retried and placed. The tree has t
 import importlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,7 +112,7 @@ def step(
             module=body.__module__,
             body=body,
             torch=torch,
-            uses=frozenset({"objects"} | (uses or set())),
+            uses=frozenset[Service](("objects", *(uses or ()))),
             waits=waits,
         )
 
@@ -201,7 +202,14 @@ def architectures() -> list[str]:
     """The names of every architecture that exists: the modules of functions/ and peers/ that have a stack of the same name."""
     root = Path(__file__).parent.parent
     stacks = {path.stem for path in (root / "stacks").glob("*.py")}
-    return sorted({path.stem for package in PACKAGES for path in (root / package).glob("*.py") if path.stem in stacks and path.stem != "__init__"})
+    return sorted(
+        {
+            path.stem
+            for package in PACKAGES
+            for path in (root / package).glob("*.py")
+            if path.stem in stacks and path.stem != "__init__"
+        }
+    )
 
 
 def load(name: str) -> Architecture:
@@ -245,11 +253,11 @@ def execute(node: Node, ctx: Context, event: Event) -> Event:
                 event = execute(child, ctx, event)
             return event
         case Parallel(branches=branches):
-            _side_by_side([lambda b=b: execute(b, ctx, event) for b in branches], slots=len(branches))
+            _side_by_side([partial(execute, branch, ctx, event) for branch in branches], slots=len(branches))
             return event
         case ForEach(item=item, count=count, body=body, together=together):
             items = range(event[count])
-            calls = [lambda i=i: execute(body, ctx, {**event, item: i}) for i in items]
+            calls = [partial(execute, body, ctx, {**event, item: i}) for i in items]
             _side_by_side(calls, slots=max(1, len(items)) if together else 8)
             return event
         case Repeat():
@@ -267,7 +275,7 @@ def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
     return event
 
 
-def _side_by_side(calls: list[Callable[[], Event]], *, slots: int) -> None:
+def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int) -> None:
     """All calls on threads; the first failure that is a cause (not the echo of one) is raised once all have ended."""
     with ThreadPoolExecutor(max_workers=slots) as pool:
         futures = [pool.submit(call) for call in calls]

@@ -55,7 +55,8 @@ class TensorStore(Protocol):
         """
 
     def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
-        """The vector; received straight into `out` (bytes, exact length, else Corrupt) where given. Raises Missing, Corrupt (another kind)."""
+        """The vector; received straight into `out` (bytes, exact length, else Corrupt) where given. Raises Missing,
+        Corrupt (another kind)."""
 
     def exists(self, key: str) -> bool: ...
 
@@ -65,7 +66,8 @@ class TensorStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateKeys:
-    """Where a round's whole state lies: the model [P parameters | B buffers] and the optimizer's vectors (SGD: velocity; Adam: two moments)."""
+    """Where a round's whole state lies: the model [P parameters | B buffers] and the optimizer's vectors (SGD:
+    velocity; Adam: two moments)."""
 
     model: str
     optimizer: tuple[str, ...] = ()

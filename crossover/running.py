@@ -1,0 +1,399 @@
+"""A run from its experiment to its folder: stage the data, start the execution, follow it, collect what it recorded.
+
+`inline` runs the tree in this process on memory stores, `local` on the cloud on one machine, `aws` on the deployed
+stack. Local and AWS share every
+line but the session: this program talks to S3, SSM and Step Functions only, never to Redis or the broker.
+"""
+
+import json
+import platform
+import re
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import crossover
+from crossover.context import Context, InlineClients, Resources, RunFacts
+from crossover.dataplane.protocols import ObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.dataplane.vector import Kind, decode
+from crossover.errors import ConfigError, RunFailed, UserError
+from crossover.experiment import Experiment
+from crossover.keys import Keys
+from crossover.reports.folder import RunFolder, write
+from crossover.reports.html import write_report
+from crossover.reports.result import build, train_losses
+from crossover.rounds import calendar
+from crossover.workflow import Architecture, Child, ForEach, Node, Parallel, Repeat, Step, execute, first_event, load
+from crossover.workflow import Sequence as Steps
+
+POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after an epoch. `usd`: by AWS's prices for what was recorded so far."""
+
+    epoch: int
+    epochs: int
+    train_loss: float | None
+    val_loss: float
+    val_accuracy: float
+    seconds: float
+    usd: float | None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Execution(Protocol):
+    """A run under way."""
+
+    def ended(self) -> bool:
+        """Whether it succeeded; False while it runs. Raises RunFailed with the cause in plain words."""
+
+    def stop(self) -> None: ...
+
+
+@dataclass
+class Prepared:
+    """A run whose data and facts lie in the object store."""
+
+    run: str
+    experiment: Experiment
+    architecture: Architecture
+    objects: ObjectStore
+    facts: dict[str, Any]
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)  # by key: each is read once
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.run)
+
+
+def new_run_id() -> str:
+    """At most 24 characters: execution names add machine, worker, epoch and round and must stay within 80."""
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:6]
+
+
+def resolve(experiment: Experiment, architecture: Architecture) -> Experiment:
+    """Fill in what the YAML leaves to the architecture."""
+    if experiment.training.sync_every is not None:
+        return experiment
+    return replace(experiment, training=replace(experiment.training, sync_every=architecture.sync_every))
+
+
+def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[ObjectStore], run: str = "") -> Prepared:
+    """Stage the data (what is staged already is kept) and write the run's facts. Raises DataError, ConfigError."""
+    from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
+    from crossover.learning.learner import Learner
+    from crossover.learning.staging import stage
+
+    architecture = load(experiment.architecture)
+    experiment = resolve(experiment, architecture)
+    dataset = load_dataset(experiment)
+    manifest = stage(experiment, dataset, data)
+    learner = Learner(
+        experiment, classes=manifest["classes"], input_shape=tuple(manifest["input_shape"]), affine=manifest["affine"]
+    )
+    run = run or new_run_id()
+    facts = {
+        "run": run,
+        "experiment": experiment.resolved(),
+        "data": dataset.fingerprint,
+        "data_manifest": manifest,
+        "parameters": learner.parameters,
+        "buffers": learner.buffers,
+        "created_at": time.time(),
+        "versions": versions(),
+    }
+    objects.put(Keys(run).experiment, json.dumps(facts).encode())
+    return Prepared(run, experiment, architecture, objects, facts)
+
+
+def versions() -> dict[str, str]:
+    """What the figures of a run depend on."""
+    import torch
+
+    return {
+        "crossover": crossover.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "machine": platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress) -> None:
+    """Until the execution ends: read new records and decisions, tell about each epoch. Ctrl-C stops the execution first."""
+    started = time.monotonic()
+    try:
+        while True:
+            ended = execution.ended()
+            while _next_decision(prepared):
+                read_records(prepared)
+                on_progress(_progress(prepared, seconds=time.monotonic() - started))
+            if ended:
+                return
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        execution.stop()
+        raise
+    finally:
+        read_records(prepared)
+
+
+def _next_decision(prepared: Prepared) -> bool:
+    key = prepared.keys.decision(len(prepared.decisions) + 1)
+    if not prepared.objects.exists(key):
+        return False
+    prepared.decisions.append(json.loads(prepared.objects.get(key)))
+    return True
+
+
+def read_records(prepared: Prepared) -> None:
+    """The records that are new since the last call, several at a time."""
+    new = [key for key in prepared.objects.list(prepared.keys.records) if key not in prepared.records]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        for key, body in zip(new, pool.map(prepared.objects.get, new), strict=True):
+            prepared.records[key] = json.loads(body)
+
+
+def _progress(prepared: Prepared, *, seconds: float) -> Progress:
+    decision = prepared.decisions[-1]
+    return Progress(
+        epoch=decision["epoch"],
+        epochs=prepared.experiment.training.epochs,
+        train_loss=train_losses(list(prepared.records.values())).get(decision["epoch"]),
+        val_loss=decision["val_loss"],
+        val_accuracy=decision["val_accuracy"],
+        seconds=seconds,
+        usd=_result(prepared, where="aws").get("cost", {}).get("full_usd"),
+    )
+
+
+def expected_records(prepared: Prepared) -> Counter[str]:
+    """How many records each step must at least have left, from the tree and the epochs decided. A poll counts once per round."""
+    facts = RunFacts(
+        prepared.experiment,
+        prepared.facts["data"],
+        prepared.facts["data_manifest"],
+        prepared.facts["parameters"],
+        prepared.facts["buffers"],
+        prepared.facts["created_at"],
+    )
+    days = calendar(facts)
+    decided = len(prepared.decisions)
+    counts: Counter[str] = Counter()
+
+    def visit(node: Node, times: int, per_round: bool) -> None:
+        match node:
+            case Step(name=name):
+                counts[name] += times
+            case Steps(nodes=children) | Parallel(branches=children):
+                for child in children:
+                    visit(child, times, per_round)
+            case ForEach(count="workers", body=body):
+                visit(body, times * prepared.experiment.workers, per_round)
+            case ForEach(body=body):  # minibatches: the rounds of an epoch cover all of them
+                visit(body, times // max(1, days.rounds_per_epoch) * days.minibatches, per_round)
+            case Repeat(until="finished", body=Child() as body):
+                visit(body, times * decided * days.rounds_per_epoch, True)
+            case Repeat(body=body) | Child(body=body):
+                visit(body, times, per_round)
+
+    if prepared.architecture.run:
+        visit(prepared.architecture.run, 1, False)
+    return counts
+
+
+def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
+    """The run's folder from what it recorded; also of a run that failed: what was computed so far is kept."""
+    objects, keys = prepared.objects, prepared.keys
+    final = json.loads(objects.get(keys.outcome)) if objects.exists(keys.outcome) else None
+    model = None
+    if final:
+        from crossover.learning.saving import safetensors_bytes  # torch
+
+        vector = decode(objects.get(keys.final_model), key=keys.final_model, kind=Kind.MODEL)
+        model = safetensors_bytes(prepared.experiment, prepared.facts["data_manifest"], vector)
+    records = list(prepared.records.values())
+    folder = write(
+        out, result=_result(prepared, where=where, final=final, failure=failure), records=records, model=model
+    )
+    write_report(out)
+    return folder
+
+
+def _result(
+    prepared: Prepared, *, where: str, final: dict[str, Any] | None = None, failure: str | None = None
+) -> dict[str, Any]:
+    facts = prepared.facts
+    return build(
+        experiment=prepared.experiment,
+        label="measured-aws" if where == "aws" else "measured-local",
+        where=where,
+        records=list(prepared.records.values()),
+        epochs=prepared.decisions,
+        started_at=facts["created_at"],
+        versions=facts["versions"],
+        final=final,
+        expected=expected_records(prepared),
+        failure=failure,
+        data={**{k: v for k, v in facts["data_manifest"].items() if k != "counts"}, "fingerprint": facts["data"]},
+    )
+
+
+# --- inline -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class InlineExecution:
+    """The tree in a thread of this process."""
+
+    future: Future[Any]
+
+    def ended(self) -> bool:
+        if not self.future.done():
+            return False
+        error = self.future.exception()
+        if isinstance(error, UserError):
+            raise error
+        if error:
+            raise RunFailed(f"{type(error).__name__}: {error}") from error
+        return True
+
+    def stop(self) -> None:
+        """Threads end with the process; nothing outside it was started."""
+
+
+def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress) -> RunFolder:
+    """The whole run in this process on memory stores: seconds, for development."""
+    architecture = load(experiment.architecture)
+    clients = InlineClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
+    objects = clients.objects(Traffic())
+    prepared = prepare(experiment, objects=objects, data=[objects])
+    assert architecture.run is not None, "programs on EC2 have their own way to run inline"
+    context = Context(Resources(clients), run=prepared.run)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        event = first_event(prepared.run, workers=experiment.workers)
+        execution = InlineExecution(pool.submit(execute, architecture.run, context, event))
+        return finish(prepared, execution, out, on_progress, where="inline")
+
+
+def finish(prepared: Prepared, execution: Execution, out: Path, on_progress: OnProgress, *, where: str) -> RunFolder:
+    """Follow the execution to its end and write the folder, whatever the end."""
+    try:
+        follow(prepared, execution, on_progress)
+    except (Exception, KeyboardInterrupt) as error:
+        cause = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        write_folder(prepared, out, where=where, failure=cause)
+        raise
+    return write_folder(prepared, out, where=where)
+
+
+# --- deployed: local and aws ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class StateMachineExecution:
+    """An execution of the deployed run machine."""
+
+    states: Any  # a boto3 client
+    arn: str
+
+    def ended(self) -> bool:
+        found = self.states.describe_execution(executionArn=self.arn)
+        match found["status"]:
+            case "RUNNING" | "PENDING_REDRIVE":
+                return False
+            case "SUCCEEDED":
+                return True
+        raise RunFailed(plain_cause(found.get("error", found["status"]), found.get("cause", "")))
+
+    def stop(self) -> None:
+        self.states.stop_execution(executionArn=self.arn, cause="stopped by the user")
+
+
+def plain_cause(error: str, cause: str) -> str:
+    """A failure in plain words: the innermost errorMessage of nested causes, behind the steps it passed through."""
+    text = cause or error
+    messages = re.findall(r'errorMessage\\*": ?\\*"(.*?)\\*"[,}]', text)
+    if not messages:
+        return text[:1_000] if cause else error
+    where = re.findall(r"(\w+ failed, worker \d+, epoch \d+, round \d+)", text)
+    kinds = re.findall(r'errorType\\*": ?\\*"(\w+)', text)
+    return f"{where[-1] if where else 'a step failed'}: {kinds[-1] if kinds else error}: {messages[-1]}"
+
+
+def run_deployed(
+    experiment: Experiment, out: Path, on_progress: OnProgress, *, session: Any, where: str, resume: str = ""
+) -> RunFolder:
+    """A run of the deployed experiment through nothing but AWS APIs; `session` makes their clients."""
+    from crossover.dataplane.connecting import object_store
+
+    facts = Deployed.of(experiment, session)
+    s3 = session.client("s3")
+    objects = object_store(facts.bucket, Traffic(), client=s3)
+    data = [object_store(name, Traffic(), client=s3) for name in facts.data_buckets] or [objects]
+    prepared = prepare(experiment, objects=objects, data=data, run=resume)
+    states = session.client("stepfunctions")
+    event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if resume else 0)
+    started = states.start_execution(
+        stateMachineArn=facts.run_machine,
+        name=f"{prepared.run}-{event['attempt']}",
+        input=json.dumps(event),
+    )
+    return finish(prepared, StateMachineExecution(states, started["executionArn"]), out, on_progress, where=where)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What the experiment's stack published, found from project and experiment alone."""
+
+    bucket: str
+    run_machine: str
+    data_buckets: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, experiment: Experiment, session: Any) -> "Deployed":
+        path = f"/crossover/{experiment.project}/{experiment.name}/"
+        pages = session.client("ssm").get_paginator("get_parameters_by_path").paginate(Path=path)
+        found = {p["Name"].removeprefix(path): p["Value"] for page in pages for p in page["Parameters"]}
+        if "bucket" not in found or "run_machine" not in found:
+            raise ConfigError(
+                f"{experiment.name}: not deployed in project {experiment.project}; "
+                f"cdk deploy crossover-{experiment.name} -c config=config/{experiment.name}.yaml"
+            )
+        return cls(found["bucket"], found["run_machine"], tuple(found.get("data_buckets", "").split()))
+
+
+def run_local(
+    experiment: Experiment, out: Path, on_progress: OnProgress, *, workspace: Path | None = None, resume: str = ""
+) -> RunFolder:
+    """The same through the cloud on one machine: synthesize, deploy, run, tear down."""
+    from cdk.synthesis import synthesize
+    from crossover.local.cloud import LocalCloud
+
+    with tempfile.TemporaryDirectory(prefix="crossover-") as folder:
+        assembly = synthesize(experiment, Path(folder) / "assembly")
+        with LocalCloud(workspace or Path(folder) / "cloud") as cloud:
+            cloud.deploy(assembly)
+            try:
+                return run_deployed(experiment, out, on_progress, session=cloud.session(), where="local", resume=resume)
+            finally:
+                cloud.destroy()
+
+
+def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: str = "") -> RunFolder:
+    """The deployed experiment on AWS, by the credentials of the environment."""
+    import boto3
+
+    return run_deployed(experiment, out, on_progress, session=boto3.Session(), where="aws", resume=resume)

@@ -1,0 +1,142 @@
+"""The state machines of a tree: every state reachable, Map modes that open, histories that fit."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from crossover.asl import INLINE_MAP_LIMIT, definitions
+from crossover.experiment import Experiment
+from crossover.workflow import START, Architecture, architectures, load, steps
+
+State = dict[str, Any]
+HISTORY_LIMIT = 25_000  # events of one execution
+
+
+def experiment(workers: int = 4, architecture: str = "spirt") -> Experiment:
+    return Experiment(name="x", architecture=architecture, workers=workers)
+
+
+def blocks(definition: State) -> Iterator[State]:
+    """Every list of states: the machine's own and those of Maps and Parallels inside it."""
+    yield definition
+    for state in definition["States"].values():
+        for inner in [state["ItemProcessor"]] if state["Type"] == "Map" else state.get("Branches", []):
+            yield from blocks(inner)
+
+
+def onward(state: State) -> set[str]:
+    following = {state.get("Next"), state.get("Default")}
+    following |= {choice["Next"] for choice in [*state.get("Choices", []), *state.get("Catch", [])]}
+    return {name for name in following if name}
+
+
+def all_machines() -> list[tuple[str, str, State]]:
+    return [
+        (name, machine, definition)
+        for name in architectures()
+        for machine, definition in definitions(load(name), experiment(architecture=name), minibatches=6).items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "machine", "definition"), all_machines(), ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_every_state_can_be_reached_and_every_way_ends(architecture: str, machine: str, definition: State) -> None:
+    assert "TimeoutSeconds" in definition
+    for block in blocks(definition):
+        states, found, todo = block["States"], set(), [block["StartAt"]]
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo += onward(states[name])
+        assert found == states.keys(), f"unreachable: {states.keys() - found}"
+        for name, state in states.items():
+            ends = state["Type"] in ("Fail", "Succeed") or state.get("End")
+            assert bool(ends) != bool(onward(state) - {c["Next"] for c in state.get("Catch", [])}), name
+
+
+@pytest.mark.parametrize("name", architectures())
+def test_every_step_stands_in_a_machine_and_passes_exactly_the_event(name: str) -> None:
+    architecture = load(name)
+    machines = definitions(architecture, experiment(architecture=name), minibatches=6)
+    tasks = [s for d in machines.values() for b in blocks(d) for s in b["States"].values() if s["Type"] == "Task"]
+    used = {match for task in tasks for match in re.findall(r"^\$\{step_(\w+)\}$", task["Resource"])}
+    assert used == {step.name for step in steps(architecture)}
+    for task in tasks:
+        if task["Resource"].startswith("${step_"):
+            assert {key.removesuffix(".$") for key in task["Parameters"]} == START.keys()
+            assert task["Retry"], "Lambda's transient errors are retried explicitly"
+            assert task["Catch"], "a failure ends the run with its cause"
+    for definition in machines.values():
+        assert len(json.dumps(definition)) < 1_000_000
+
+
+def test_a_map_above_forty_is_distributed_because_an_inline_one_never_opens() -> None:
+    for workers, mode in ((INLINE_MAP_LIMIT, "INLINE"), (INLINE_MAP_LIMIT + 1, "DISTRIBUTED")):
+        run = definitions(load("spirt"), experiment(workers), minibatches=6)["run"]
+        each = run["States"]["each worker"]
+        assert each["ItemProcessor"]["ProcessorConfig"]["Mode"] == mode
+        assert each["MaxConcurrency"] == 0 or each["MaxConcurrency"] >= workers
+
+
+def test_an_unknown_number_of_minibatches_makes_the_map_distributed() -> None:
+    each = definitions(load("spirt"), experiment())["round"]["States"]["each minibatch"]
+    assert each["ItemProcessor"]["ProcessorConfig"] == {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"}
+
+
+def test_iterations_return_nothing() -> None:
+    for _, _, definition in all_machines():
+        for block in blocks(definition):
+            for state in block["States"].values():
+                if state["Type"] == "Map":
+                    done = [s for s in state["ItemProcessor"]["States"].values() if s.get("End")]
+                    assert [s.get("Result") for s in done] == [{}]
+
+
+def history_events(block: State, *, turns: dict[str, int], items: int) -> int:
+    """Events of one execution's history. `turns`: how often the body of a loop runs, by the flag it waits for.
+
+    AWS Step Functions, HistoryEvent: a state is entered and exited (2); a task is scheduled, started and succeeds (3), a .sync one is
+    also submitted (1); a Map starts and succeeds (2) and so does each inline iteration (2); a distributed Map's items
+    have histories of their own.
+    """
+    states, name, left, events = block["States"], block["StartAt"], dict(turns), 0
+    while True:
+        state = states[name]
+        events += 2
+        match state["Type"]:
+            case "Task":
+                events += 4 if ".sync" in state["Resource"] else 3
+            case "Map" if state["ItemProcessor"]["ProcessorConfig"]["Mode"] == "INLINE":
+                events += 2 + items * (2 + history_events(state["ItemProcessor"], turns=turns, items=items))
+            case "Map":
+                events += 4
+            case "Parallel":
+                events += 2 + sum(history_events(branch, turns=turns, items=items) for branch in state["Branches"])
+            case "Choice":
+                flag = state["Choices"][0]["Variable"].removeprefix("$.")
+                left[flag] -= 1
+                name = state["Default"] if left[flag] else state["Choices"][0]["Next"]
+                continue
+        if state.get("End"):
+            return events
+        name = state["Next"]
+
+
+@pytest.mark.parametrize("sync_every", [1, 240])
+def test_no_history_overflows_at_1000_epochs_of_240_minibatches_on_64_workers(sync_every: int) -> None:
+    # A poll looks for a second and then waits a second; the time-out of the barrier is 900 s.
+    turns = {"synchronised": 450, "epoch_finished": 240 // sync_every, "finished": 1_000}
+    machines = definitions(load("spirt"), experiment(64), minibatches=sync_every)
+    counts = {name: 2 + history_events(d, turns=turns, items=min(sync_every, 40)) for name, d in machines.items()}
+    assert max(counts.values()) < HISTORY_LIMIT, counts
+
+
+def test_two_subtrees_of_one_name_are_refused() -> None:
+    spirt = load("spirt")
+    with pytest.raises(AssertionError, match="'run'"):
+        definitions(Architecture("x", run=spirt.run, machines={"run": spirt.run}), experiment())  # type: ignore[dict-item]

@@ -1,0 +1,148 @@
+"""The tree of steps: its schema, its walk, and what `execute` does with it."""
+
+import threading
+
+import pytest
+
+from crossover.context import Context, InlineClients, Resources
+from crossover.errors import ConfigError, Missing, StaleAttempt
+from crossover.workflow import (
+    START,
+    Architecture,
+    Child,
+    Event,
+    ForEach,
+    Parallel,
+    Repeat,
+    Sequence,
+    Step,
+    checked,
+    execute,
+    first_event,
+    load,
+    step,
+    steps,
+)
+
+calls: list[tuple[str, int, int]] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh_calls() -> None:
+    calls.clear()
+
+
+@pytest.fixture
+def ctx() -> Context:
+    return Context(Resources(InlineClients(workers=4)), run="r")
+
+
+def named(name: str, **changes: object) -> Step:
+    def body(ctx: Context, event: Event) -> dict[str, object]:
+        calls.append((name, event["worker"], event["minibatch"]))
+        return changes
+
+    return Step(name=name, module="tests", body=body)
+
+
+def test_a_sequence_hands_changes_on(ctx: Context) -> None:
+    event = execute(Sequence(named("a", epoch=3), named("b", round=7)), ctx, first_event("r", workers=2))
+    assert (event["epoch"], event["round"]) == (3, 7)
+    assert [name for name, _, _ in calls] == ["a", "b"]
+
+
+def test_for_each_sets_its_item_and_discards_what_iterations_return(ctx: Context) -> None:
+    tree = ForEach("worker", "workers", ForEach("minibatch", "minibatches", named("a", epoch=9)))
+    event = execute(tree, ctx, {**first_event("r", workers=2), "minibatches": 3})
+    assert event["epoch"] == 0
+    assert sorted(calls) == [("a", w, m) for w in range(2) for m in range(3)]
+
+
+def test_together_gives_every_iteration_a_slot_at_once(ctx: Context) -> None:
+    barrier = threading.Barrier(48)
+
+    def body(ctx: Context, event: Event) -> None:
+        barrier.wait(timeout=30)  # opens only if all 48 are inside at the same time
+
+    tree = ForEach("worker", "workers", Step(name="meet", module="tests", body=body), together=True)
+    execute(tree, ctx, first_event("r", workers=48))
+
+
+def test_repeat_runs_its_body_first_and_then_tests(ctx: Context) -> None:
+    rounds = iter([False, False, True])
+
+    def body(ctx: Context, event: Event) -> dict[str, bool]:
+        return {"finished": next(rounds)}
+
+    event = execute(
+        Repeat(Step("count", "tests", body), until="finished", timeout_s=5), ctx, first_event("r", workers=1)
+    )
+    assert event["finished"] and event["timeout_s"] == 5 and event["since"]
+    assert next(rounds, None) is None
+
+
+def test_parallel_and_child_pass_the_event_through(ctx: Context) -> None:
+    event = execute(
+        Sequence(Parallel(named("a"), named("b")), Child("x", named("c", epoch=1))), ctx, first_event("r", workers=1)
+    )
+    assert {name for name, _, _ in calls} == {"a", "b", "c"}
+    assert event["epoch"] == 1
+
+
+def test_the_event_keeps_its_schema() -> None:
+    with pytest.raises(AssertionError, match="extra"):
+        checked({**START, "extra": 1})
+    with pytest.raises(AssertionError, match="plain values"):
+        checked({**START, "run": [1, 2]})
+    with pytest.raises(AssertionError, match="1024 bytes"):
+        checked({**START, "run": "x" * 1_024})
+
+
+def test_inputs_that_are_gone_make_a_stale_attempt_unless_the_output_appeared(ctx: Context) -> None:
+    seen = iter([Missing("input"), None])
+
+    def body(ctx: Context, event: Event) -> None:
+        error = next(seen)
+        if error:
+            raise error
+
+    late = Step("late", "tests", body)
+    execute(late, ctx, first_event("r", workers=1))  # the second look found the output
+    seen = iter([Missing("input"), Missing("input")])
+    with pytest.raises(StaleAttempt, match="late: input"):
+        execute(late, ctx, first_event("r", workers=1))
+
+
+def test_a_step_reaches_only_what_it_declares(ctx: Context) -> None:
+    @step()
+    def greedy(ctx: Context, event: Event) -> None:
+        ctx.bus.declare()
+
+    with pytest.raises(AssertionError, match="the step does not declare"):
+        execute(greedy, ctx, first_event("r", workers=1))
+
+
+def test_a_failure_of_one_iteration_is_raised_after_all_have_ended(ctx: Context) -> None:
+    ended: list[int] = []
+
+    def body(ctx: Context, event: Event) -> None:
+        if event["worker"] == 1:
+            raise RuntimeError("worker 1")
+        ended.append(event["worker"])
+
+    with pytest.raises(RuntimeError, match="worker 1"):
+        execute(ForEach("worker", "workers", Step("s", "tests", body)), ctx, first_event("r", workers=3))
+    assert sorted(ended) == [0, 2]
+
+
+def test_steps_are_distinct_and_in_the_order_they_are_written() -> None:
+    a, b = named("a"), named("b")
+    tree = Architecture("x", Sequence(a, Repeat(Sequence(b, a), until="finished", timeout_s=1)))
+    assert steps(tree) == [a, b]
+
+
+def test_an_unknown_architecture_names_the_choices() -> None:
+    with pytest.raises(ConfigError, match=r"architecture: 'spirtt' is unknown; one of .*"):
+        load("spirtt")
+    with pytest.raises(ConfigError):
+        load("../etc")
