@@ -1,0 +1,51 @@
+"""From an experiment's YAML to a frozen Experiment, once, at the edge; inside, it is trusted.
+
+    text --documents.parse--> plain data --set_field--> overrides --fields--> Experiment --combinations--> accepted
+
+Every problem of a stage is reported at once, one line each, and names field, value, expectation and way out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crossover import workflow
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.validation import architectures, combinations, documents, fields
+
+__all__ = ["check_deployment", "load", "validate"]
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment in the YAML file `path`, with `a.b=value` overrides applied. Raises ConfigError with every problem."""
+    plain = documents.read(Path(path))
+    try:
+        for override in overrides:
+            documents.apply(plain, override)
+        return validate(plain)
+    except ConfigError as error:
+        raise ConfigError(f"{path}:\n{_indented(str(error).splitlines())}") from None
+
+
+def validate(plain: Mapping[str, Any]) -> Experiment:
+    """The Experiment that plain data (a YAML's content, or `Experiment.resolved()`) describes. Raises ConfigError, one problem a line."""
+    experiment = fields.experiment(plain)
+    architecture = architectures.find(experiment)
+    _refuse(problem for check in combinations.ALWAYS if (problem := check(experiment, architecture)))
+    return experiment
+
+
+def check_deployment(experiment: Experiment) -> None:
+    """Raise ConfigError for what runs on this machine but cannot run on AWS."""
+    architecture = workflow.load(experiment.architecture)
+    _refuse(problem for check in combinations.DEPLOYMENT if (problem := check(experiment, architecture)))
+
+
+def _refuse(problems: Iterable[str]) -> None:
+    if found := list(problems):
+        raise ConfigError("\n".join(found))
+
+
+def _indented(lines: Iterable[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,251 @@
+"""Fields that are right one by one and impossible together: one function each, with the reason and the way out.
+
+`ALWAYS` holds wherever an experiment runs; `DEPLOYMENT` only on AWS.
+"""
+
+import re
+from collections.abc import Callable
+
+from crossover.experiment import Experiment
+from crossover.validation.documents import did_you_mean
+from crossover.workflow import Architecture, steps
+
+Check = Callable[[Experiment, Architecture], str | None]
+
+NAME_LIMIT = 32
+FUNCTION_NAME_LIMIT = 64  # AWS Lambda; names are project-experiment-step
+LONGEST_STEP = 24
+KNOWN_DATASETS = ("digits", "mnist", "cifar10")
+GRAVITON = re.compile(r"^[a-z]+\d+g[a-z]*\.")
+
+
+def name_fits(e: Experiment, _: Architecture) -> str | None:
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.name) or len(e.name) > NAME_LIMIT:
+        return (
+            f"name: {e.name!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first, "
+            f"at most {NAME_LIMIT} characters: AWS names are made from it"
+        )
+    return None
+
+
+def project_fits(e: Experiment, _: Architecture) -> str | None:
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.project):
+        return f"project: {e.project!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first"
+    room = FUNCTION_NAME_LIMIT - LONGEST_STEP - 2
+    if len(e.project) + len(e.name) > room:
+        return (
+            f"project: {e.project!r} and name {e.name!r} have {len(e.project) + len(e.name)} characters together; at most {room} "
+            f"fit, because a function's name holds both and ends at {FUNCTION_NAME_LIMIT}"
+        )
+    return None
+
+
+def owner_is_a_tag(e: Experiment, _: Architecture) -> str | None:
+    if not re.fullmatch(r"[\w +\-=.:/@]{1,256}", e.owner):
+        return f"owner: {e.owner!r} is not allowed; expected 1 to 256 letters, digits, blanks or + - = . _ : / @, as an AWS tag takes them"
+    return None
+
+
+def dataset_known(e: Experiment, _: Architecture) -> str | None:
+    if e.data.dataset not in KNOWN_DATASETS and not _is_import(e.data.dataset):
+        near = did_you_mean(e.data.dataset, list(KNOWN_DATASETS))
+        return f"data.dataset: {e.data.dataset!r} is unknown; one of {', '.join(KNOWN_DATASETS)}, or package.module:loader{near}"
+    return None
+
+
+def digits_have_no_test_split(e: Experiment, _: Architecture) -> str | None:
+    if e.data.dataset == "digits" and e.data.validation == "test":
+        return "data.validation: digits comes without a test split; give a share of the training set, for example 0.2"
+    return None
+
+
+def trimmed_mean_leaves_some(e: Experiment, _: Architecture) -> str | None:
+    rule, workers = e.aggregation, e.workers
+    if rule.rule == "trimmed_mean" and 2 * rule.trim >= workers:
+        return (
+            f"aggregation.trim: {rule.trim} at each end leaves none of {workers} workers; "
+            f"expected at most {(workers - 1) // 2}, or at least {2 * rule.trim + 1} workers"
+        )
+    return None
+
+
+def krum_has_enough_workers(e: Experiment, _: Architecture) -> str | None:
+    rule, workers = e.aggregation, e.workers
+    if rule.rule == "krum" and workers < 2 * rule.faulty + 3:
+        most = (workers - 3) // 2
+        lower = f"aggregation.faulty of at most {most}, or " if most >= 0 else ""
+        return f"workers: {workers} are too few for krum with {rule.faulty} faulty; expected {lower}at least {2 * rule.faulty + 3} workers"
+    return None
+
+
+def krum_selects_among_honest(e: Experiment, _: Architecture) -> str | None:
+    rule, workers = e.aggregation, e.workers
+    if rule.rule == "krum" and rule.select > workers - rule.faulty:
+        return (
+            f"aggregation.select: {rule.select} of {workers} workers would take in a faulty one, with {rule.faulty} faulty; "
+            f"expected at most {max(1, workers - rule.faulty)}"
+        )
+    return None
+
+
+def attack_has_attackers(e: Experiment, _: Architecture) -> str | None:
+    if e.faults.attack != "none" and not e.faults.workers:
+        return (
+            f"faults.workers: empty, so nobody would carry out {e.faults.attack}; "
+            "expected ranks, for example [0], or faults.attack: none"
+        )
+    return None
+
+
+def attackers_exist(e: Experiment, _: Architecture) -> str | None:
+    outside = [rank for rank in e.faults.workers if not 0 <= rank < e.workers]
+    if outside:
+        return f"faults.workers: {outside[0]} is not a rank of this run; expected ranks from 0 to {e.workers - 1}"
+    if len(set(e.faults.workers)) < len(e.faults.workers):
+        return f"faults.workers: {list(e.faults.workers)} names a rank twice; expected each once"
+    return None
+
+
+def adam_not_in_mlless(e: Experiment, _: Architecture) -> str | None:
+    if e.module == "mlless" and e.training.optimizer != "sgd":
+        return (
+            f"training.optimizer: {e.training.optimizer} cannot run in MLLess: it sends the significant part of additive updates, and "
+            "Adam's are not additive; expected sgd"
+        )
+    return None
+
+
+def mlless_averages(e: Experiment, _: Architecture) -> str | None:
+    if e.module == "mlless" and e.aggregation.rule != "mean":
+        return f"aggregation.rule: {e.aggregation.rule} needs every worker's whole gradient, MLLess sends a part; expected mean"
+    return None
+
+
+def krum_needs_whole_vectors(e: Experiment, _: Architecture) -> str | None:
+    if e.module == "scatter_reduce" and e.aggregation.rule == "krum":
+        return (
+            "aggregation.rule: krum measures distances between whole gradients, ScatterReduce aggregates chunks; "
+            "expected mean, median or trimmed_mean, or another architecture"
+        )
+    return None
+
+
+def mlless_keeps_enough_workers(e: Experiment, _: Architecture) -> str | None:
+    if e.module == "mlless" and e.mlless.min_workers > e.workers:
+        return f"mlless.min_workers: {e.mlless.min_workers} is more than the run has; expected at most {e.workers}"
+    return None
+
+
+def nesterov_needs_momentum(e: Experiment, _: Architecture) -> str | None:
+    if e.training.nesterov and e.training.optimizer != "sgd":
+        return f"training.nesterov: belongs to sgd, not to {e.training.optimizer}; set training.optimizer: sgd, or nesterov: false"
+    if e.training.nesterov and e.training.momentum == 0:
+        return "training.nesterov: needs momentum; set training.momentum, for example 0.9, or nesterov: false"
+    return None
+
+
+def fp16_needs_a_gpu(e: Experiment, _: Architecture) -> str | None:
+    if e.training.precision == "fp16" and e.module != "gpu":
+        return f"training.precision: fp16 needs a GPU, and {e.architecture} computes on CPUs; expected fp32 or bf16"
+    return None
+
+
+def one_cycle_rises(e: Experiment, _: Architecture) -> str | None:
+    if e.training.schedule == "one_cycle" and e.training.warm_up == 0:
+        return "training.warm_up: 0 leaves one_cycle no rise; expected more than 0 and less than 1, for example 0.2"
+    return None
+
+
+def plateau_comes_before_stop(e: Experiment, _: Architecture) -> str | None:
+    patience, stop = e.training.plateau_patience, e.training.early_stopping
+    if e.training.schedule == "plateau" and 0 < stop <= patience:
+        return (
+            f"training.early_stopping: {stop} ends the run before the plateau schedule first lowers the learning rate, after {patience} "
+            f"epochs; expected more than {patience}, 0 for never, or a smaller training.plateau_patience"
+        )
+    return None
+
+
+def gpus_are_workers(e: Experiment, _: Architecture) -> str | None:
+    gpus = e.gpu.instances * e.gpu.gpus_per_instance
+    if (e.module == "gpu" or e.baseline == "gpu") and gpus != e.workers:
+        return (
+            f"gpu.instances: {e.gpu.instances} x {e.gpu.gpus_per_instance} GPUs are {gpus} workers, but workers is {e.workers}; "
+            "expected both equal"
+        )
+    return None
+
+
+def memory_names_steps(e: Experiment, architecture: Architecture) -> str | None:
+    known = ["default", *(step.name for step in steps(architecture))]
+    unknown = [name for name in e.functions.memory_mb if name not in known]
+    if unknown:
+        near = did_you_mean(unknown[0], known)
+        return f"functions.memory_mb.{unknown[0]}: is no step of {e.architecture}{near}; one of {', '.join(known)}"
+    return None
+
+
+def snap_start_needs_layers(e: Experiment, _: Architecture) -> str | None:
+    if e.functions.snap_start and e.functions.packaging == "image":
+        return "functions.snap_start: AWS offers it for zip packages only; set functions.packaging: layer, or snap_start: false"
+    return None
+
+
+def run_ends_before_its_stack(e: Experiment, _: Architecture) -> str | None:
+    if e.lifetime.maximum_run_hours > e.lifetime.ttl_hours:
+        return (
+            f"lifetime.maximum_run_hours: {e.lifetime.maximum_run_hours:g} is longer than the stack lives; "
+            f"expected at most lifetime.ttl_hours, {e.lifetime.ttl_hours:g}"
+        )
+    return None
+
+
+def lambda_has_no_bf16(e: Experiment, architecture: Architecture) -> str | None:
+    if e.training.precision == "bf16" and any(step.torch for step in steps(architecture)):
+        return "training.precision: bf16 is not native to Lambda's arm64 processors (Graviton2) and would be slower; expected fp32 on AWS"
+    return None
+
+
+def redisai_is_x86(e: Experiment, architecture: Architecture) -> str | None:
+    if (
+        e.database.engine == "redisai"
+        and architecture.tensor_hosts != "none"
+        and GRAVITON.match(e.database.instance_type)
+    ):
+        return (
+            f"database.instance_type: {e.database.instance_type} is arm64, RedisAI's image is x86-64 only; "
+            "expected for example m7i.large, or database.engine: crossover"
+        )
+    return None
+
+
+ALWAYS: tuple[Check, ...] = (
+    name_fits,
+    project_fits,
+    owner_is_a_tag,
+    dataset_known,
+    digits_have_no_test_split,
+    trimmed_mean_leaves_some,
+    krum_has_enough_workers,
+    krum_selects_among_honest,
+    attack_has_attackers,
+    attackers_exist,
+    adam_not_in_mlless,
+    mlless_averages,
+    krum_needs_whole_vectors,
+    mlless_keeps_enough_workers,
+    nesterov_needs_momentum,
+    fp16_needs_a_gpu,
+    one_cycle_rises,
+    plateau_comes_before_stop,
+    gpus_are_workers,
+    memory_names_steps,
+    snap_start_needs_layers,
+    run_ends_before_its_stack,
+)
+DEPLOYMENT: tuple[Check, ...] = (lambda_has_no_bf16, redisai_is_x86)
+
+
+def _is_import(name: str) -> bool:
+    module, colon, attribute = name.partition(":")
+    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))

@@ -1,0 +1,185 @@
+"""Every field of an experiment against its annotation: types, bounds, choices, unknown names.
+
+pydantic decides; the message is made from the same annotation, so that both always agree.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, is_dataclass
+from dataclasses import fields as dataclass_fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import TypeAdapter, ValidationError
+
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.validation.documents import did_you_mean
+
+Path = tuple[str | int, ...]
+
+
+def experiment(plain: Mapping[str, Any]) -> Experiment:
+    """The Experiment of plain data. Raises ConfigError with every problem, one a line."""
+    problems: list[str] = []
+    known = _known(Experiment, plain, (), problems)
+    try:
+        # From JSON, strictly: no "3" for 3, no 1 for true, but a list for a tuple.
+        found = adapter().validate_json(json.dumps(known, default=str), strict=True)
+    except ValidationError as error:
+        by_path = {_field_path(detail["loc"]): detail for detail in error.errors()}
+        problems += [_problem(path, known) for path in by_path]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return found
+
+
+@cache
+def adapter() -> TypeAdapter[Experiment]:
+    """pydantic's reading of Experiment."""
+    return TypeAdapter(Experiment)
+
+
+def _known(cls: type, plain: Mapping[str, Any], path: Path, problems: list[str]) -> dict[str, Any]:
+    """`plain` without names that `cls` has no field for (a problem each); a section left empty is its defaults."""
+    hints = _hints(cls)
+    known: dict[str, Any] = {}
+    for name, value in plain.items():
+        if name not in hints:
+            choices = ", ".join(hints)
+            dotted = _dotted((*path, str(name)))
+            problems.append(f"{dotted}: is unknown{did_you_mean(str(name), list(hints))}; one of {choices}")
+        elif is_dataclass(hints[name]) and value is None:
+            continue
+        elif is_dataclass(hints[name]) and isinstance(value, Mapping):
+            known[name] = _known(hints[name], value, (*path, name), problems)
+        else:
+            known[name] = _finite(value)
+    return known
+
+
+def _finite(value: Any) -> Any:
+    """Infinity and NaN as text: no field takes them, and pydantic's bounds would let infinity through."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case list():
+            return [_finite(item) for item in value]
+        case dict():
+            return {str(key): _finite(item) for key, item in value.items()}
+    return value
+
+
+def _problem(path: Path, known: Mapping[str, Any]) -> str:
+    annotation, value = _annotation(path), _value(path, known)
+    if value is MISSING:
+        return f"{_dotted(path)}: is missing; expected {describe(annotation)}"
+    near = did_you_mean(value, _choices(annotation)) if isinstance(value, str) else ""
+    return f"{_dotted(path)}: {_shown(value)} is not allowed; expected {describe(annotation)}{near}"
+
+
+def _field_path(location: Path) -> Path:
+    """pydantic's location without what it adds for a union's branches."""
+    path: Path = ()
+    for part in location:
+        try:
+            _annotation((*path, part))
+        except KeyError:
+            break
+        path = (*path, part)
+    return path
+
+
+def _annotation(path: Path) -> Any:
+    """The annotation at `path`. Raises KeyError where the path leaves the tree of fields."""
+    annotation: Any = Experiment
+    for part in path:
+        origin = get_origin(annotation)
+        if is_dataclass(annotation):
+            annotation = _hints(annotation)[str(part)]  # type: ignore[arg-type]
+        elif origin is tuple and isinstance(part, int):
+            annotation = get_args(annotation)[0]
+        elif isinstance(origin, type) and issubclass(origin, Mapping):
+            annotation = get_args(annotation)[1]
+        else:
+            raise KeyError(part)
+    return annotation
+
+
+def _value(path: Path, known: Any) -> Any:
+    for part in path:
+        try:
+            known = known[part]
+        except (KeyError, IndexError, TypeError):
+            return MISSING
+    return known
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclass_fields(cls)}
+
+
+def describe(annotation: Any) -> str:
+    """In words, what a field takes: `an integer >= 1, or epoch`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        bounds = " and ".join(_bound(mark) for mark in arguments[1:])
+        return f"{describe(arguments[0])} {bounds}"
+    if origin in (Union, UnionType):
+        return ", or ".join(describe(argument) for argument in arguments)
+    if origin is Literal:
+        return arguments[0] if len(arguments) == 1 else f"one of {', '.join(arguments)}"
+    if origin is tuple:
+        return f"a list, each {describe(arguments[0])}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"names, each with {describe(arguments[1])}"
+    if is_dataclass(annotation):
+        return f"fields: {', '.join(_hints(annotation))}"  # type: ignore[arg-type]
+    words = {bool: "true or false", int: "an integer", float: "a number", str: "text", NoneType: "null (none)"}
+    return words[annotation]
+
+
+def _bound(mark: Any) -> str:
+    match mark:
+        case Ge(ge=bound):
+            return f">= {bound:g}"
+        case Gt(gt=bound):
+            return f"> {bound:g}"
+        case Le(le=bound):
+            return f"<= {bound:g}"
+        case Lt(lt=bound):
+            return f"< {bound:g}"
+    raise TypeError(f"no words for {mark!r}")
+
+
+def _choices(annotation: Any) -> list[str]:
+    return list(_literals(annotation))
+
+
+def _literals(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    for argument in get_args(annotation):
+        if get_origin(argument) is not None:
+            yield from _literals(argument)
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def _shown(value: Any) -> str:
+    """A value as YAML would have it, cut to a line."""
+    match value:
+        case None | bool():
+            return json.dumps(value)
+        case str():
+            text = repr(value)
+        case _:
+            text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."

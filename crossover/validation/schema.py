@@ -1,0 +1,29 @@
+"""The JSON Schema of experiment files, for editors; committed as config/experiment.schema.json."""
+
+import json
+from typing import Any
+
+from crossover.validation.fields import adapter
+
+
+def text() -> str:
+    """The schema as it is committed. Architectures are not listed: they are found by name when a file is read."""
+    schema = adapter().json_schema()
+    for section in (schema, *schema["$defs"].values()):
+        section["additionalProperties"] = False
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_titles(schema)}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _without_titles(value: Any) -> Any:
+    """A title that repeats the field's name tells an editor nothing."""
+    match value:
+        case dict():
+            return {
+                key: _without_titles(item)
+                for key, item in value.items()
+                if not (key == "title" and isinstance(item, str))
+            }
+        case list():
+            return [_without_titles(item) for item in value]
+    return value
