@@ -75,6 +75,7 @@ struct Event {
     std::uint64_t data_version;
 };
 inline constexpr Event shutdown_event{5, 1};
+inline constexpr Event cron_event{8, 1};
 
 // Methods of a native type, version 4 (Redis 7.0)
 struct TypeMethods {

@@ -8,6 +8,7 @@
 #include "commands.hpp"
 #include "kernels/kernels.hpp"
 #include "keyspace.hpp"
+#include "memory.hpp"
 #include "pool.hpp"
 #include "refused.hpp"
 #include "replies.hpp"
@@ -213,9 +214,10 @@ void tensor_stats(const Call& call) {
         reply_bulk(call.ctx, name);
         reply_bulk(call.ctx, value);
     };
-    abi::ReplyWithArray(call.ctx, 18);
+    abi::ReplyWithArray(call.ctx, 20);
     number("tensors", live.payloads);
     number("bytes", live.bytes);
+    number("spare_bytes", memory::spare_bytes());
     number("jobs_queued", state.queued);
     number("jobs_running", state.running);
     number("threads", static_cast<std::uint64_t>(state.threads));

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "memory.hpp"
 #include "refused.hpp"
 
 using words::quoted;
@@ -80,6 +81,10 @@ void require_memory(abi::Ctx* ctx, std::string_view command, std::size_t bytes) 
     const char* policy = abi::ServerInfoGetFieldC(info, "maxmemory_policy");
     const bool evicts = policy && std::strcmp(policy, "noeviction") != 0;
     abi::FreeServerInfo(ctx, info);
+    if (limit && used + bytes > limit && memory::spare_bytes()) {
+        memory::release_spares();
+        return require_memory(ctx, command, bytes);
+    }
     if (limit && !evicts && used + bytes > limit)
         refuse_as("OOM", command, ": needs ", bytes, " bytes, but ", used, " of maxmemory ", limit, " are used; delete keys or raise maxmemory");
 }

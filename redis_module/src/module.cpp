@@ -6,6 +6,7 @@
 #include "abi.hpp"
 #include "commands.hpp"
 #include "keyspace.hpp"
+#include "memory.hpp"
 #include "pool.hpp"
 #include "refused.hpp"
 #include "version.hpp"
@@ -15,6 +16,7 @@ namespace {
 struct Settings {
     int threads = 1;
     int intra_op_threads = 1;
+    std::int64_t spare_mb = 256;
 };
 
 Settings read_settings(const Arguments& arguments, std::size_t count) {
@@ -24,8 +26,10 @@ Settings read_settings(const Arguments& arguments, std::size_t count) {
             settings.threads = static_cast<int>(arguments.integer(i + 1, "threads", 1, 256));
         } else if (same_word(arguments[i], "INTRA-OP-THREADS")) {
             settings.intra_op_threads = static_cast<int>(arguments.integer(i + 1, "intra-op-threads", 1, 256));
+        } else if (same_word(arguments[i], "SPARE-MB")) {
+            settings.spare_mb = arguments.integer(i + 1, "spare-mb", 0, 1 << 20);
         } else {
-            refuse("module argument ", words::quoted(arguments[i]), " is unknown; expected threads or intra-op-threads");
+            refuse("module argument ", words::quoted(arguments[i]), " is unknown; expected threads, intra-op-threads or spare-mb");
         }
     }
     return settings;
@@ -72,6 +76,8 @@ void load_module(abi::Ctx* ctx, const Settings& settings) {
 #ifdef WITH_TORCH
     for (const CommandFacts& facts : script_commands()) create(ctx, facts);
 #endif
+    memory::set_spare_limit(static_cast<std::size_t>(settings.spare_mb) << 20);
+    abi::SubscribeToServerEvent(ctx, abi::cron_event, memory::on_cron);
     abi::SubscribeToServerEvent(ctx, abi::shutdown_event, on_shutdown);
     pool::start(settings.threads, settings.intra_op_threads);
 }

@@ -1,12 +1,10 @@
 #include "tensor.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cctype>
 
-#include "abi.hpp"
+#include "memory.hpp"
 #include "refused.hpp"
 
 namespace {
@@ -15,15 +13,6 @@ constexpr DTypeFacts table[dtype_count] = {{"FLOAT", 4}, {"DOUBLE", 8}, {"INT8",
                                            {"INT64", 8}, {"UINT8", 1},  {"UINT16", 2}, {"BOOL", 1}};
 std::atomic<std::uint64_t> live_payloads{0};
 std::atomic<std::uint64_t> live_bytes{0};
-
-// First touch of fresh memory costs more than the arithmetic on it; 2 MB pages make it 512 times rarer.
-void prefer_huge_pages(std::byte* data, std::size_t bytes) {
-    constexpr std::uintptr_t huge = std::uintptr_t{1} << 21;
-    const auto begin = reinterpret_cast<std::uintptr_t>(data);
-    const std::uintptr_t first = (begin + huge - 1) & ~(huge - 1);
-    const std::uintptr_t last = (begin + bytes) & ~(huge - 1);
-    if (bytes >= 2 * huge && last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-}
 
 }  // namespace
 
@@ -37,16 +26,13 @@ std::optional<DType> dtype_named(std::string_view name) {
     return std::nullopt;
 }
 
-Payload::Payload(std::size_t bytes) : bytes_(bytes) {
-    data_ = static_cast<std::byte*>(abi::TryAlloc(std::max<std::size_t>(bytes, 1)));
-    if (!data_) refuse_as("OOM", "the machine has no ", bytes, " bytes left for a tensor");
-    prefer_huge_pages(data_, bytes_);
+Payload::Payload(std::size_t bytes) : data_(memory::take(bytes)), bytes_(bytes) {
     live_payloads.fetch_add(1, std::memory_order_relaxed);
     live_bytes.fetch_add(bytes_, std::memory_order_relaxed);
 }
 
 Payload::~Payload() {
-    abi::Free(data_);
+    memory::give(data_, bytes_);
     live_payloads.fetch_sub(1, std::memory_order_relaxed);
     live_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
 }
