@@ -157,7 +157,7 @@ void adam(const Call& call) {
     auto job = new_job(call, options, {out, out + 1, out + 2});
     if (!job) return;
     const Step step = read_step(call, options, 2);
-    describe_outputs(*job, step, {"adam_m", "adam_v"});
+    describe_outputs(*job, step, {"moment", "moment"});
     job->compute = [step, rule](Job& self) {
         float* model_out = fresh_floats(self.results[0].tensor, step.model.count());
         float* m_out = fresh_floats(self.results[1].tensor, step.parameters);
