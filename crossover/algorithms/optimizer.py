@@ -96,7 +96,7 @@ def _split(model: Tensor, gradient: Tensor, buffers: int) -> tuple[Tensor, Tenso
 
 
 def _update_buffers(model: Tensor, gradient: Tensor, out: Tensor, *, buffers: int, momentum: float) -> None:
-    """BatchNorm's rule on the last `buffers` elements: momentum * statistic + (1 - momentum) * buffer, each operation rounded to float32.
+    """BatchNorm's rule on the last `buffers` elements: momentum * statistic + (1 - momentum) * buffer in float64, rounded once to float32.
 
     Momentum 1 takes the statistic as it is, so that a buffer that is not finite does not survive as 0 * inf.
     """
@@ -106,5 +106,4 @@ def _update_buffers(model: Tensor, gradient: Tensor, out: Tensor, *, buffers: in
     if momentum == 1.0:
         new.copy_(statistic)
     else:
-        torch.mul(old, 1 - momentum, out=new)
-        new.add_(torch.mul(statistic, momentum))
+        new.copy_(statistic.double().mul_(momentum).add_(old.double().mul_(1 - momentum)))

@@ -1,0 +1,39 @@
+"""The learning rate of a round, as a pure function of the settings, the round and the validation history."""
+
+import math
+from collections.abc import Sequence
+
+from crossover.algorithms.convergence import EpochResult, plateau_reductions
+from crossover.experiment import Training
+
+# one_cycle's ends relative to the peak, as in torch's OneCycleLR
+_START = 1 / 25
+_END = _START / 10_000
+
+
+def learning_rate(training: Training, *, round: int, rounds: int, history: Sequence[EpochResult] = ()) -> float:
+    """The rate of `round` (from 0) out of `rounds` of the whole run; `training.learning_rate` is the constant, the first or the peak rate.
+
+    - constant
+    - one_cycle: cosine from 1/25 of the peak up to the peak over the first `warm_up` share of the rounds, then cosine down to 1/250,000
+    - plateau: times `plateau_factor` for each reduction that the validation history asks for
+    """
+    peak = training.learning_rate
+    match training.schedule:
+        case "constant":
+            return peak
+        case "plateau":
+            return peak * training.plateau_factor ** plateau_reductions(history, patience=training.plateau_patience)
+        case "one_cycle":
+            top = training.warm_up * rounds - 1  # the round of the peak
+            last = rounds - 1
+            if round <= top:
+                return peak * _cosine(_START, 1.0, round / top if top > 0 else 1.0)
+            rest = last - max(top, 0.0)
+            return peak * _cosine(1.0, _END, min(1.0, (round - max(top, 0.0)) / rest) if rest > 0 else 0.0)
+    raise ValueError(f"training.schedule: {training.schedule!r}; one of constant, one_cycle, plateau")
+
+
+def _cosine(start: float, end: float, share: float) -> float:
+    """From `start` at share 0 to `end` at share 1 along half a cosine."""
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
