@@ -41,7 +41,7 @@ class RedisServer:
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._password = password
-        self._module = [str(module), *module_arguments] if module else []
+        self._module = [_quoted(str(module.resolve())), *module_arguments] if module else []
         self._tls = tls
         self._durable = durable
         self._program = shutil.which("redis-server")
