@@ -31,17 +31,12 @@ def missing(
     epochs: Sequence[Mapping[str, Any]],
     failed: bool = False,
 ) -> list[str]:
-    """What is not there, one sentence each; empty: all is.
+    """What is not there, one sentence each; empty: nothing that anybody counted.
 
-    `expected`: how often the state machines executed each step successfully (in a failed run, the failing execution
-    may be counted as well).
-    None: nobody counted, and that is said.
+    `expected`: how often the state machines executed each step successfully (in a failed run the execution that ended
+    it may be counted as well). None: nobody counted, so lost records cannot show; result.json says so.
     """
-    found: list[str] = []
-    if expected is None:
-        found.append("nobody counted the executed steps, so a lost record would not show")
-    else:
-        found += _steps(records, expected=expected, failed=failed)
+    found = _steps(records, expected=expected, failed=failed) if expected is not None else []
     return found + _epochs(epochs)
 
 

@@ -72,6 +72,7 @@ def build(
         "data": dict(data or {}),
         "epochs": rows,
         "invocations": attempts(records),
+        "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
         "incomplete": missing(records, expected=expected, epochs=epochs, failed=bool(failure)),
         "stages": stages(records),
         "steps": steps(records),

@@ -1,0 +1,65 @@
+"""Figures as people read them: dollars, seconds, bytes, ratios. A figure that is not there is a dash, never a zero."""
+
+from collections.abc import Mapping
+from typing import Any
+
+DASH = "–"
+
+
+def usd(value: float | None) -> str:
+    """Three significant digits below a dollar, cents above; never in powers of ten."""
+    if value is None:
+        return DASH
+    if value == 0:
+        return "$0"
+    if abs(value) >= 1:
+        return f"${value:,.2f}"
+    digits = 3
+    while digits < 12 and abs(value) < 10 ** -(digits - 2):
+        digits += 1
+    return f"${value:.{digits}f}"
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return DASH
+    if value < 0.0995:
+        return f"{value * 1_000:.1f} ms"
+    if value < 120:
+        return f"{value:.3g} s" if value < 10 else f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def bytes_(value: float | None) -> str:
+    """Decimal units, as network traffic and prices count."""
+    if value is None:
+        return DASH
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 1_000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1_000
+    return f"{value:.3g} TB"
+
+
+def percent(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.1f} %"
+
+
+def number(value: float | None) -> str:
+    """A quantity of a bill, or a loss: four significant digits, thousands separated."""
+    if value is None:
+        return DASH
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:,.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.2e}"
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 9.95 else f"{ratio:.0f}x"
+
+
+def moved(traffic: Mapping[str, Mapping[str, Any]]) -> int:
+    """Bytes received and sent over every channel."""
+    return sum(channel["bytes_in"] + channel["bytes_out"] for channel in traffic.values())
