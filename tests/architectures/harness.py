@@ -1,0 +1,213 @@
+"""Runs of whole architectures in this process, with faults put in at chosen calls of the data plane."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from crossover.context import Context, InlineClients, Resources
+from crossover.dataplane.fetch_compute import FetchCompute
+from crossover.dataplane.traffic import Traffic
+from crossover.dataplane.vector import Kind, decode
+from crossover.errors import StaleAttempt, Unavailable
+from crossover.experiment import Data, Experiment, Training
+from crossover.running import Prepared, prepare
+from crossover.workflow import Event, Step, architectures, execute, first_event, load
+
+Hook = Callable[[str, str], None]  # (moment: before | after, operation)
+ATTEMPTS = 7  # the state machines' first attempt and six retries
+
+
+def tree_architectures() -> list[str]:
+    """Those that are trees of steps; programs on EC2 have tests of their own."""
+    return [name for name in architectures() if load(name).run is not None]
+
+
+def small(architecture: str, *, workers: int = 2, epochs: int = 2, batch_size: int = 12, **training: Any) -> Experiment:
+    """A few real digits: milliseconds a step, and still ragged minibatches, BatchNorm and momentum."""
+    settings: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4} | training
+    return Experiment(
+        name="small",
+        architecture=architecture,
+        workers=workers,
+        training=Training(model="small_cnn", epochs=epochs, batch_size=batch_size, **settings),
+        data=Data(dataset="digits", limit=20 * workers, validation=0.02),
+    )
+
+
+class Proxy:
+    """A client whose every call tells `hook` before and after it."""
+
+    def __init__(self, client: Any, hook: Hook) -> None:
+        self._client, self._hook = client, hook
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if not callable(method) or name in ("beside", "close"):
+            return method
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._hook("before", name)
+            result = method(*arguments, **named)
+            self._hook("after", name)
+            return result
+
+        return call
+
+
+@dataclass
+class WatchedClients(InlineClients):
+    """Memory stores that tell `hook` of every call; `stores` are the plain ones, for looking at them afterwards."""
+
+    hook: Hook = lambda moment, operation: None
+
+    def __init__(self, plain: InlineClients) -> None:
+        self.__dict__.update(plain.__dict__)
+        self.hook = lambda moment, operation: None
+
+    def objects(self, traffic: Traffic) -> Any:
+        return Proxy(super().objects(traffic), self._call)
+
+    def data(self, worker: int, traffic: Traffic) -> Any:
+        return Proxy(super().data(worker, traffic), self._call)
+
+    def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> Any:
+        return Proxy(super().tensors(experiment, worker, traffic), self._call)
+
+    def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> Any:
+        return FetchCompute(self.tensors(experiment, worker, traffic))
+
+    def bus(self, traffic: Traffic) -> Any:
+        return Proxy(super().bus(traffic), self._call)
+
+    def _call(self, moment: str, operation: str) -> None:
+        self.hook(moment, operation)
+
+
+@dataclass
+class Job:
+    """An experiment staged in memory, ready to run once."""
+
+    experiment: Experiment
+    clients: WatchedClients = field(init=False)
+    prepared: Prepared = field(init=False)
+
+    def __post_init__(self) -> None:
+        architecture = load(self.experiment.architecture)
+        plain = InlineClients(workers=self.experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
+        objects = plain.objects(Traffic())
+        self.prepared = prepare(self.experiment, objects=objects, data=[objects])
+        self.clients = WatchedClients(plain)
+
+    def run(self) -> bytes:
+        """The trained model's bytes."""
+        architecture = load(self.experiment.architecture)
+        assert architecture.run is not None
+        ctx = Context(Resources(self.clients), run=self.prepared.run)
+        execute(architecture.run, ctx, first_event(self.prepared.run, workers=self.experiment.workers))
+        return self.model()
+
+    def model(self) -> bytes:
+        key = self.prepared.keys.final_model
+        return bytes(decode(self.clients.object_store.get(key), key=key, kind=Kind.MODEL).data)
+
+    def tensor_keys(self) -> list[str]:
+        """What is left in the tensor stores."""
+        return [key for store in self.clients.tensor_stores for key in store._vectors]
+
+
+def retrying(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
+    """What the state machines do: a step that raises Unavailable is tried again, in a context of its own."""
+
+    def attempt(step: Step, ctx: Context, event: Event) -> Event:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                with ctx.child() as own:
+                    return run(step, own, event)
+            except Unavailable:
+                continue
+        return run(step, ctx, event)
+
+    return attempt
+
+
+@contextmanager
+def every_step(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Step.run wrapped, for the length of the block."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "run", wrap(Step.run))
+        yield
+
+
+class FailAt:
+    """Raises Unavailable at the k-th call, before or after it took effect; once."""
+
+    def __init__(self, k: int, moment: str) -> None:
+        self.k, self.moment, self.count, self.lock = k, moment, 0, threading.Lock()
+        self.failed = ""
+
+    def __call__(self, moment: str, operation: str) -> None:
+        if moment != self.moment:
+            return
+        with self.lock:
+            self.count += 1
+            hit = self.count == self.k
+        if hit:
+            self.failed = operation
+            raise Unavailable(f"call {self.k} ({operation}): the connection broke {moment} it")
+
+
+class Zombies:
+    """The first attempt of every `step` stops at its k-th call until the second attempt is through, then goes on alone."""
+
+    def __init__(self, step: str, k: int, clients: WatchedClients) -> None:
+        self.step, self.k = step, k
+        self.local = threading.local()
+        self.threads: list[threading.Thread] = []
+        self.outcomes: list[BaseException | None] = []
+        clients.hook = self._hook
+
+    def _hook(self, moment: str, operation: str) -> None:
+        zombie = getattr(self.local, "zombie", None)
+        if zombie is None or moment != "before":
+            return
+        zombie["calls"] += 1
+        if zombie["calls"] == self.k:
+            zombie["paused"].set()
+            zombie["resume"].wait(timeout=60)
+
+    def wrap(self, run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
+        def attempt(step: Step, ctx: Context, event: Event) -> Event:
+            if step.name != self.step:
+                return run(step, ctx, event)
+            zombie = {"calls": 0, "paused": threading.Event(), "resume": threading.Event()}
+
+            def first_attempt() -> None:
+                self.local.zombie = zombie
+                try:
+                    with ctx.child() as own:
+                        run(step, own, event)
+                    self.outcomes.append(None)
+                except BaseException as error:
+                    self.outcomes.append(error)
+                finally:
+                    zombie["paused"].set()  # also when it ended before its k-th call
+
+            thread = threading.Thread(target=first_attempt, daemon=True)
+            thread.start()
+            zombie["paused"].wait(timeout=60)
+            result = run(step, ctx, event)
+            zombie["resume"].set()
+            self.threads.append(thread)
+            return result
+
+        return attempt
+
+    def finish(self) -> None:
+        for thread in self.threads:
+            thread.join(timeout=60)
+        unexpected = [e for e in self.outcomes if e is not None and not isinstance(e, StaleAttempt)]
+        assert not unexpected, unexpected

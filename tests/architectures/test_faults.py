@@ -1,0 +1,77 @@
+"""Retries, repetitions and late attempts change nothing: every architecture that is a tree, at every call of its data plane.
+
+A clean run gives the bits that every disturbed run must end with (docs/correctness.md, 1).
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from crossover.context import Context
+from crossover.workflow import Event, Step, load, steps
+from tests.architectures.harness import FailAt, Job, Zombies, every_step, retrying, small, tree_architectures
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+@lru_cache
+def clean(architecture: str) -> tuple[bytes, int]:
+    """The undisturbed model and how many calls the run made."""
+    job = Job(small(architecture))
+    counter = FailAt(0, "before")
+    job.clients.hook = counter
+    return job.run(), counter.count
+
+
+@pytest.mark.parametrize("architecture", tree_architectures())
+def test_every_step_run_twice_changes_nothing(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(run: Any) -> Any:
+        def both(step: Step, ctx: Context, event: Event) -> Event:
+            with ctx.child() as own:
+                first: Event = run(step, own, event)
+            second: Event = run(step, ctx, event)
+            assert {**first, "since": ""} == {**second, "since": ""}, (
+                f"{step.name} answered differently the second time"
+            )
+            return second
+
+        return both
+
+    job = Job(small(architecture))
+    with every_step(monkeypatch, twice):
+        assert job.run() == clean(architecture)[0]
+    assert job.tensor_keys() == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("architecture", tree_architectures())
+def test_a_call_that_fails_anywhere_is_made_good_by_the_retry(
+    architecture: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, calls = clean(architecture)
+    assert calls > 50
+    with every_step(monkeypatch, retrying):
+        for k in range(1, calls + 1):
+            job = Job(small(architecture))
+            job.clients.hook = fault = FailAt(k, moment)
+            assert job.run() == model, f"call {k} ({fault.failed}), {moment}"
+            assert job.tensor_keys() == [], f"call {k} ({fault.failed}), {moment}"
+
+
+def steps_of(architecture: str) -> list[tuple[str, str]]:
+    return [(architecture, step.name) for step in steps(load(architecture))]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(("architecture", "step"), [pair for name in tree_architectures() for pair in steps_of(name)])
+def test_a_first_attempt_that_comes_late_changes_nothing(
+    architecture: str, step: str, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(small(architecture))
+    zombies = Zombies(step, k, job.clients)
+    with every_step(monkeypatch, zombies.wrap):
+        model = job.run()
+        zombies.finish()
+    assert model == clean(architecture)[0]
+    assert job.model() == model
