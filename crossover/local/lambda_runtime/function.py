@@ -52,7 +52,9 @@ def error_payload(kind: str, message: str) -> bytes:
 
 def timed_out(request_id: str, timeout_s: float) -> bytes:
     """As Lambda words it; that Step Functions sees this name is unproven on AWS."""
-    return error_payload("Sandbox.Timedout", f"RequestId: {request_id} Error: Task timed out after {timeout_s:.2f} seconds")
+    return error_payload(
+        "Sandbox.Timedout", f"RequestId: {request_id} Error: Task timed out after {timeout_s:.2f} seconds"
+    )
 
 
 def exited(request_id: str, words: str) -> bytes:
@@ -60,4 +62,6 @@ def exited(request_id: str, words: str) -> bytes:
 
 
 def out_of_memory(request_id: str) -> bytes:
-    return error_payload("Runtime.OutOfMemory", f"RequestId: {request_id} Error: Runtime exited with error: signal: killed")
+    return error_payload(
+        "Runtime.OutOfMemory", f"RequestId: {request_id} Error: Runtime exited with error: signal: killed"
+    )

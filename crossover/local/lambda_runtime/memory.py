@@ -28,4 +28,8 @@ def peak_mb(pid: int) -> int:
 def own(pid: int) -> int:
     """Bytes that would come back if the process ended (unique set size); raises FileNotFoundError when it is gone."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith(("Private_Clean", "Private_Dirty")))
+    return sum(
+        int(line.split()[1]) * 1024
+        for line in rollup.splitlines()
+        if line.startswith(("Private_Clean", "Private_Dirty"))
+    )

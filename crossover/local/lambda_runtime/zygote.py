@@ -35,7 +35,9 @@ _MODULES = (
 def load(kind: str) -> None:
     """Import what most functions use."""
     sys.modules["numpy"] = None  # type: ignore[assignment]
-    sys.path[:] = [entry for entry in sys.path if entry.endswith((".zip", "-packages", "lib-dynload")) or _is_standard(entry)]
+    sys.path[:] = [
+        entry for entry in sys.path if entry.endswith((".zip", "-packages", "lib-dynload")) or _is_standard(entry)
+    ]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
     gc.disable()  # collecting would write to every page that the children are to share
     for name in _MODULES.split():
@@ -108,7 +110,9 @@ def _fork(request: dict[str, Any], log: int, own: tuple[int, ...]) -> int:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # this process has one thread: here the thread's end is the process's
+        _LIBC.prctl(
+            _PR_SET_PDEATHSIG, signal.SIGKILL
+        )  # this process has one thread: here the thread's end is the process's
         if os.getppid() != parent:
             os._exit(1)
         _become(request, log, own)

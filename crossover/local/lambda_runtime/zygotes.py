@@ -106,7 +106,9 @@ class Zygote:
 
     def _gone(self) -> Unavailable:
         tail = self._output.read_text(errors="replace")[-500:]
-        return Unavailable(f"the {self._kind} fork server for local functions has ended; its last words: {tail.strip() or 'none'}")
+        return Unavailable(
+            f"the {self._kind} fork server for local functions has ended; its last words: {tail.strip() or 'none'}"
+        )
 
 
 def exit_words(status: int) -> str:

@@ -1,0 +1,205 @@
+"""The cloud on one machine: the synthesized templates deployed to stand-ins for the AWS APIs, with real servers and real functions.
+
+    with LocalCloud(workspace) as cloud:
+        cloud.deploy(assembly)
+        states = cloud.session().client("stepfunctions")
+
+Everything lies below `workspace`; every process ends with the block, and with this process however that ends.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from crossover import slots
+from crossover.errors import RunFailed
+from crossover.local import assembly as assemblies
+from crossover.local import processes, seams
+from crossover.local.code import Code
+from crossover.local.endpoint import Endpoint, credentials, session
+from crossover.local.hosted import Servers
+from crossover.local.lambda_runtime import Answer, Function, Lambdas
+from crossover.local.seams.replacing import Replacements
+from crossover.local.seams.resource_types import ACCOUNT, REGION
+
+BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
+
+
+class LocalCloud:
+    """One at a time per process, because moto's state is the process's. `cores`: how many functions compute side by side."""
+
+    _only_one: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, workspace: Path, *, cores: int | None = None, concurrency: int = 1000) -> None:
+        self.workspace = workspace.resolve()
+        self.cores = cores or os.cpu_count() or 1
+        self._concurrency = concurrency
+        self._stacks: list[assemblies.Stack] = []
+        self._clients: dict[str, Any] = {}
+        self._making = threading.Lock()
+        self._end = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        if not self._only_one.acquire(blocking=False):
+            raise RunFailed("a local cloud runs in this process already; stop it first")
+        self._end.callback(self._only_one.release)
+        try:
+            self._start()
+        except BaseException:
+            self._end.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        self._end.enter_context(processes.ending_on_signals())
+        self.workspace.mkdir(parents=True, exist_ok=True)
+        slots.create(self.workspace / "slots", self.cores)
+        self.servers = Servers(self.workspace)
+        self._end.callback(self.servers.stop)
+        self._code = Code(self.workspace / "code")
+        self.lambdas = Lambdas(
+            self.workspace,
+            cores=self.cores,
+            concurrency=self._concurrency,
+            variables=self._variables,
+            sink=self._log,
+        )
+        self._end.callback(self.lambdas.close)
+        changes = self._end.enter_context(Replacements())
+        seams.install(changes, cloud=self)
+        self._end.callback(_forget_everything)
+        _forget_everything()
+        self.endpoint = Endpoint()
+        self._end.callback(self.endpoint.stop)
+        self._bootstrap()
+
+    def stop(self) -> None:
+        """End every process and put moto back; harmless to repeat. Stacks are forgotten, files below `workspace` stay."""
+        self._end.close()
+
+    def session(self) -> Any:
+        """A boto3 Session whose clients talk to this cloud."""
+        return session(self.endpoint.url)
+
+    def environment(self) -> dict[str, str]:
+        """Variables with which any AWS tool talks to this cloud (the CDK command line: `cdk deploy --method=direct`)."""
+        return {**credentials(), "AWS_ENDPOINT_URL": self.endpoint.url}
+
+    def client(self, service: str) -> Any:
+        """A client made once and shared: boto's clients are safe in many threads, making one is not."""
+        from botocore.config import Config
+
+        with self._making:
+            if service not in self._clients:
+                config = Config(max_pool_connections=64, retries={"total_max_attempts": 1})
+                self._clients[service] = self.session().client(service, config=config)
+            return self._clients[service]
+
+    def deploy(self, assembly: Path) -> None:
+        """Deploy every stack of the cloud assembly that is not there yet. Raises ConfigError, RunFailed, MissingTool."""
+        stacks, assets = assemblies.read(assembly)
+        self._check_types(stacks)
+        self._upload(stacks, assets)
+        for stack in stacks:
+            if all(each.name != stack.name for each in self._stacks):
+                self._create(stack)
+
+    def destroy(self, name: str | None = None) -> None:
+        """Delete the stack `name`, or all of them, the last one first."""
+        cloudformation = self.client("cloudformation")
+        for stack in reversed(self._stacks):
+            if name in (None, stack.name):
+                cloudformation.delete_stack(StackName=stack.name)
+        self._stacks = [stack for stack in self._stacks if name not in (None, stack.name)]
+
+    def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
+        """Invoke a function by name or ARN, in this process."""
+        from moto.awslambda.models import lambda_backends
+
+        return self.lambdas.invoke(
+            self.function(lambda_backends[ACCOUNT][REGION].get_function(name)), payload, client_context=client_context
+        )
+
+    def function(self, deployed: Any) -> Function:
+        """The function as this cloud runs it, from moto's."""
+        tags: Mapping[str, str] = deployed.tags or {}
+        return Function(
+            name=deployed.function_name,
+            arn=deployed.function_arn,
+            handler=deployed.handler,
+            folder=self._code.unpacked(deployed.code_bytes),
+            environment={key: str(value) for key, value in (deployed.environment_vars or {}).items()},
+            timeout_s=float(deployed.timeout),
+            memory_mb=int(deployed.memory_size),
+            torch=tags.get("crossover:torch") == "true",
+            waits=tags.get("crossover:waits") == "true",
+            log_group=deployed.logs_group_name,
+        )
+
+    def _variables(self, function: Function) -> dict[str, str]:
+        own = {name: self.servers.reachable(value) for name, value in function.environment.items()}
+        return {**own, **self.environment(), "CROSSOVER_SLOTS": str(self.workspace / "slots")}
+
+    def _log(self, function: Function, stream: str, printed: list[str]) -> None:
+        from moto.logs.models import logs_backends
+
+        backend = logs_backends[ACCOUNT][REGION]
+        backend.ensure_log_group(function.log_group)
+        group = backend.groups[function.log_group]
+        if stream not in group.streams:
+            backend.create_log_stream(function.log_group, stream)
+        now = int(time.time() * 1000)
+        backend.put_log_events(function.log_group, stream, [{"timestamp": now, "message": line} for line in printed])
+
+    def _bootstrap(self) -> None:
+        """What `cdk bootstrap` would have made."""
+        self.client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
+        self.client("s3").create_bucket(Bucket=f"cdk-hnb659fds-assets-{ACCOUNT}-{REGION}")
+
+    def _check_types(self, stacks: list[assemblies.Stack]) -> None:
+        known = seams.supported(self)
+        for stack in stacks:
+            for logical_id, kind in stack.types.items():
+                if kind not in known:
+                    raise RunFailed(
+                        f"{stack.name}: {logical_id} is an {kind}, which the local cloud does not know; give it a maker in "
+                        f"crossover/local/seams, or add it to WITHOUT_EFFECT there"
+                    )
+
+    def _upload(self, stacks: list[assemblies.Stack], assets: list[assemblies.Asset]) -> None:
+        s3 = self.client("s3")
+        layers = assemblies.layer_keys(stacks)
+        for asset in assets:
+            body = assemblies.empty_zip() if asset.key in layers else assemblies.content(asset)
+            s3.put_object(Bucket=asset.bucket, Key=asset.key, Body=body)
+
+    def _create(self, stack: assemblies.Stack) -> None:
+        from botocore.exceptions import ClientError
+
+        try:
+            self.client("cloudformation").create_stack(
+                StackName=stack.name,
+                TemplateBody=stack.template,
+                Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in stack.parameters.items()],
+                Tags=[{"Key": key, "Value": value} for key, value in stack.tags.items()],
+                Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
+            )
+        except ClientError as error:
+            raise RunFailed(f"{stack.name}: {error.response['Error'].get('Message', error)}") from error
+        self._stacks.append(stack)
+
+
+def _forget_everything() -> None:
+    from moto.moto_api._internal.models import moto_api_backend
+
+    moto_api_backend.reset()

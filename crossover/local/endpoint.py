@@ -1,0 +1,97 @@
+"""The AWS APIs over HTTP: moto's application in this process, on a free port, with connections that stay open."""
+
+import contextlib
+import logging
+import socket
+import threading
+from typing import Any
+
+from crossover.local.seams.resource_types import REGION
+
+
+class Endpoint:
+    """A server in a thread; `url` once it is made."""
+
+    def __init__(self) -> None:
+        self._server = _server()
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="aws-endpoint", daemon=True
+        )
+        self._thread.start()
+        self._log = logging.getLogger("werkzeug")
+        self._level = self._log.level
+        self._log.setLevel(logging.ERROR)  # a line per request otherwise
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._server.hang_up()
+        self._log.setLevel(self._level)
+
+
+def _server() -> Any:
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import ThreadedWSGIServer
+
+    class Handler(MotoRequestHandler):
+        protocol_version = "HTTP/1.1"  # without it every request pays for a connection and a thread
+        disable_nagle_algorithm = True
+        timeout = None
+
+    class Server(ThreadedWSGIServer):
+        daemon_threads = True
+        request_queue_size = 512
+
+        def __init__(self) -> None:
+            self.open: set[socket.socket] = set()
+            super().__init__("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), Handler)
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            self.open.add(request)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            self.open.discard(request)
+            super().shutdown_request(request)
+
+        def hang_up(self) -> None:
+            """Close what clients keep open, so that the threads behind the connections end."""
+            for request in list(self.open):
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+    return Server()
+
+
+def credentials() -> dict[str, str]:
+    """Environment variables for programs that talk to the endpoint; no part of them is secret."""
+    return {
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def session(url: str) -> Any:
+    """A boto3 Session whose clients and resources talk to `url`."""
+    import boto3
+
+    class Session(boto3.Session):
+        def client(self, *arguments: Any, **named: Any) -> Any:
+            return super().client(*arguments, **{"endpoint_url": url, **named})
+
+        def resource(self, *arguments: Any, **named: Any) -> Any:
+            return super().resource(*arguments, **{"endpoint_url": url, **named})
+
+    return Session(aws_access_key_id="local", aws_secret_access_key="local", region_name=REGION)

@@ -1,0 +1,89 @@
+"""The servers behind the template's hosts and brokers: real Redis with the tensor module, real RabbitMQ, by resource."""
+
+import fcntl
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from crossover.errors import MissingTool, RunFailed
+from crossover.local.rabbitmq_server import RabbitServer
+from crossover.local.redis_server import RedisServer
+from crossover.local.seams.hosts import ROLE_TAG
+from crossover.local.seams.resource_types import secret
+
+_SECRET_ARN = re.compile(r"arn:aws:secretsmanager:[\w:/+=.@-]+")
+_MODULE = Path(__file__).resolve().parents[2] / "redis_module"
+
+
+class Servers:
+    """What runs for the deployed resources; `stop` ends all of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.redis: dict[str, RedisServer] = {}  # by instance id
+        self.brokers: dict[str, RabbitServer] = {}  # by the broker's name
+        self._addresses: dict[str, str] = {}  # private address of an instance -> URL of its server
+        self._folder = folder
+        self._lock = threading.Lock()
+
+    def start_instance(self, identity: str, tags: Mapping[str, str], address: str, user_data: str) -> None:
+        """A host with the role `redis` runs redis-server with the secret's password; other roles are not known here."""
+        if tags.get(ROLE_TAG) != "redis":
+            return
+        found = _SECRET_ARN.search(user_data)
+        server = RedisServer(
+            self._folder / "redis" / identity,
+            password=secret(found.group().rstrip(".:")) if found else None,
+            module=tensor_module("torch" if tags.get("crossover:engine") == "redisai" else "core"),
+        )
+        with self._lock:
+            self.redis[identity] = server
+            self._addresses[address] = server.url
+
+    def stop_instance(self, identity: str) -> None:
+        with self._lock:
+            server = self.redis.pop(identity, None)
+        if server:
+            self._addresses = {address: url for address, url in self._addresses.items() if url != server.url}
+            server.stop()
+
+    def start_broker(self, name: str, username: str, password: str) -> RabbitServer:
+        server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
+        with self._lock:
+            self.brokers[name] = server
+        return server
+
+    def reachable(self, text: str) -> str:
+        """`text` with every rediss://PRIVATE-ADDRESS:PORT of a host replaced by its server's URL on this machine."""
+        for address, url in self._addresses.items():
+            text = re.sub(rf"rediss?://{re.escape(address)}(?::\d+)?(?![\d.])", url, text)
+        return text
+
+    def stop(self) -> None:
+        for redis in self.redis.values():
+            redis.stop()
+        for broker in self.brokers.values():
+            broker.stop()
+        self.redis.clear()
+        self.brokers.clear()
+
+
+def tensor_module(variant: str = "core") -> Path:
+    """The tensor engine's .so, built when it is missing or older than its source. Raises MissingTool, RunFailed."""
+    target = _MODULE / "build" / {"core": "tensors.so", "torch": "tensors-torch.so"}[variant]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        newest = max((path.stat().st_mtime for path in (_MODULE / "src").rglob("*") if path.is_file()), default=0.0)
+        if target.exists() and target.stat().st_mtime >= newest:
+            return target
+        if not (shutil.which("g++") and shutil.which("make")):
+            raise MissingTool(
+                "g++ and make: needed to build the tensor engine; install them with: apt-get install g++ make"
+            )
+        built = subprocess.run(["make", "-C", str(_MODULE), variant], capture_output=True, text=True, check=False)
+        if built.returncode or not target.exists():
+            raise RunFailed(f"make -C {_MODULE.name} {variant} failed:\n{(built.stdout + built.stderr)[-2000:]}")
+        return target

@@ -1,0 +1,39 @@
+"""What is changed in moto, one module per subject, each with contract tests in tests/local/seams/."""
+
+from typing import TYPE_CHECKING
+
+from crossover.local.seams import broker, deletion, functions, hosts, resource_types, secrets, step_functions
+from crossover.local.seams.replacing import Replacements
+
+if TYPE_CHECKING:
+    from crossover.local.cloud import LocalCloud
+
+
+def _types(cloud: "LocalCloud") -> dict[str, resource_types.ResourceType]:
+    return {
+        **broker.resource_types(cloud.servers.start_broker),
+        **deletion.resource_types(),
+        **functions.resource_types(),
+        **secrets.resource_types(),
+    }
+
+
+def supported(cloud: "LocalCloud") -> frozenset[str]:
+    """Every resource type that a template may contain."""
+    return resource_types.supported(_types(cloud))
+
+
+def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
+    """Every seam, for `cloud`; undone when `changes` is closed."""
+    resource_types.install(changes, _types(cloud))
+    deletion.install(changes)
+    hosts.install(changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance)
+    functions.install(
+        changes,
+        invoke=lambda deployed, payload, context: cloud.lambdas.invoke(
+            cloud.function(deployed), payload, client_context=context
+        ),
+        invoke_event=lambda deployed, payload: cloud.lambdas.invoke_event(cloud.function(deployed), payload),
+        forget=cloud.lambdas.forget,
+    )
+    step_functions.install(changes, invoke=cloud.invoke, client=cloud.client)

@@ -1,0 +1,58 @@
+"""Deleting a stack: resources that moto forgets to delete, or stumbles over, and buckets that CDK's custom resource empties."""
+
+from typing import Any
+
+from crossover.errors import RunFailed
+from crossover.local.seams.replacing import Replacements
+from crossover.local.seams.resource_types import ACCOUNT, Made, ResourceType, Wanted
+
+
+def resource_types() -> dict[str, ResourceType]:
+    """Custom resources answer at once: moto's way round (a thread, a call back) races, makes them twice and never deletes."""
+    return {
+        "Custom::S3AutoDeleteObjects": ResourceType(make=_auto_delete),
+        "Custom::VpcRestrictDefaultSG": ResourceType(make=lambda wanted: Made(wanted.name)),
+        "Custom::LogRetention": ResourceType(make=lambda wanted: Made(wanted.name, {"LogGroupName": ""})),
+    }
+
+
+def _auto_delete(wanted: Wanted) -> Made:
+    return Made(wanted.name, remove=lambda: empty(str(wanted.properties["BucketName"])))
+
+
+def empty(bucket: str) -> None:
+    """Delete everything in a bucket, versions included; harmless when there is no such bucket."""
+    from moto.s3.models import s3_backends
+
+    found = s3_backends[ACCOUNT]["aws"].buckets.get(bucket)
+    if found:
+        found.keys.clear()
+
+
+def install(changes: Replacements) -> None:
+    from moto.awslambda.models import LayerVersion, lambda_backends
+    from moto.cloudformation import custom_model
+    from moto.ec2.models import ec2_backends
+    from moto.ec2.models.route_tables import RouteTable
+    from moto.ec2.models.vpcs import VPCEndPoint
+
+    def drop_route_table(self: Any, account_id: str, region: str) -> None:
+        ec2_backends[account_id][region].route_tables.pop(self.id, None)
+
+    def drop_endpoint(self: Any, account_id: str, region: str) -> None:
+        ec2_backends[account_id][region].vpc_end_points.pop(self.id, None)
+
+    def drop_layer(self: Any, account_id: str, region: str) -> None:
+        lambda_backends[account_id][region]._layers.delete_layer_version(self.name, str(self.version))
+
+    changes.add(RouteTable, "delete", drop_route_table)
+    changes.add(VPCEndPoint, "delete", drop_endpoint)
+    changes.add(LayerVersion, "delete", drop_layer)
+
+    def refuse(cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        raise RunFailed(
+            f"{named.get('LogicalId')}: {named.get('ResourceType')} is a custom resource that the local cloud does not know; "
+            f"known are {', '.join(sorted(resource_types()))}"
+        )
+
+    changes.replace(custom_model.CustomModel, "create_from_cloudformation_json", classmethod(refuse))

@@ -1,0 +1,87 @@
+"""Lambda: invocations go to crossover.local.lambda_runtime; templates keep the properties that moto drops."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+from crossover.local.lambda_runtime import Answer, TooLarge, TooManyRequests
+from crossover.local.seams.replacing import Replacements
+from crossover.local.seams.resource_types import ACCOUNT, REGION, Made, ResourceType, Wanted
+
+Invoke = Callable[[Any, bytes, str | None], Answer]  # moto's function, payload, client context
+InvokeEvent = Callable[[Any, bytes], str]
+
+
+def resource_types() -> dict[str, ResourceType]:
+    return {"AWS::Lambda::Alias": ResourceType(make=_alias)}
+
+
+def install(changes: Replacements, *, invoke: Invoke, invoke_event: InvokeEvent, forget: Callable[[str], None]) -> None:
+    """`forget(name)` is told when a function is deleted."""
+    from moto.awslambda import models
+
+    _invocations(changes, models.LambdaFunction, invoke, invoke_event)
+    _properties(changes, models.LambdaFunction)
+
+    def delete(old: Any, self: Any, *rest: Any) -> None:
+        forget(self.function_name)
+        old(self, *rest)
+
+    changes.wrap(models.LambdaFunction, "delete", delete)
+
+
+def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_event: InvokeEvent) -> None:
+    from moto.core.exceptions import JsonRESTError
+
+    class Throttled(JsonRESTError):
+        code = 429
+
+    class Large(JsonRESTError):
+        code = 413
+
+    def run(self: Any, body: Any, request_headers: Any, response_headers: Any) -> bytes:
+        payload = body.encode() if isinstance(body, str) else (body or b"{}")
+        headers = {str(name).lower(): value for name, value in dict(request_headers).items()}
+        try:
+            if headers.get("x-amz-invocation-type") == "Event":
+                response_headers["x-amzn-requestid"] = invoke_event(self, payload)
+                return b""
+            answer = invoke(self, payload, headers.get("x-amz-client-context"))
+        except TooManyRequests as error:
+            raise Throttled("TooManyRequestsException", str(error)) from error
+        except TooLarge as error:
+            raise Large("RequestTooLargeException", str(error)) from error
+        response_headers["x-amzn-requestid"] = answer.request_id
+        response_headers["x-amz-executed-version"] = "$LATEST"
+        response_headers["x-amz-log-result"] = base64.b64encode(answer.log_tail).decode()
+        if answer.error:
+            response_headers["x-amz-function-error"] = answer.error
+        return answer.payload
+
+    changes.replace(function, "invoke", run)
+
+
+def _properties(changes: Replacements, function: Any) -> None:
+    """Tags tell how a function is queued; moto's CloudFormation forgets them, and the log group, and the architecture."""
+
+    def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        made = old(resource_name, cloudformation_json, *rest, **named)
+        properties = cloudformation_json["Properties"]
+        made.tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
+        made.timeout, made.memory_size = int(made.timeout), int(made.memory_size)
+        made.architectures = properties.get("Architectures", ["x86_64"])
+        made.logs_group_name = properties.get("LoggingConfig", {}).get("LogGroup", made.logs_group_name)
+        return made
+
+    changes.wrap(function, "create_from_cloudformation_json", create)
+
+
+def _alias(wanted: Wanted) -> Made:
+    from moto.awslambda.models import lambda_backends
+
+    given = wanted.properties
+    backend: Any = lambda_backends[ACCOUNT][REGION]
+    alias = backend.create_alias(
+        given["Name"], given["FunctionName"], given["FunctionVersion"], given.get("Description", ""), None
+    )
+    return Made(alias.arn, {"AliasArn": alias.arn})
