@@ -1,0 +1,42 @@
+"""The CDK app: `cdk deploy crossover-<experiment> -c config=config/spirt.yaml`.
+
+`-c set='training.epochs=3 workers=2'` changes fields of the YAML. The only place of the infrastructure that reads what the CDK command line
+hands over; everything else takes arguments.
+"""
+
+import sys
+
+from cdk.synthesis import check_with_nag, compose, feature_flags  # isort: skip  (chooses the Node before aws_cdk starts one)
+from aws_cdk import App
+
+from crossover import validation
+from crossover.errors import ConfigError, UserError
+
+
+def main() -> int:
+    """0, or 2 with one line that says what to mend."""
+    app = App(context=feature_flags() | _arguments())
+    try:
+        config = app.node.try_get_context("config")
+        if not config:
+            raise ConfigError("config: no experiment is named; add -c config=config/spirt.yaml")
+        overrides = str(app.node.try_get_context("set") or "").split()
+        experiment = validation.load(config, overrides)
+        validation.check_deployment(experiment)
+        compose(app, experiment)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    check_with_nag(app)
+    app.synth()
+    return 0
+
+
+def _arguments() -> dict[str, str]:
+    """`python app.py -c config=...`: the same as through the CDK command line, which passes context by itself."""
+    given = [value for flag, value in zip(sys.argv, sys.argv[1:], strict=False) if flag in ("-c", "--context")]
+    return dict(pair.partition("=")[::2] for pair in given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

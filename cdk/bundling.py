@@ -1,0 +1,154 @@
+"""The first-party files that a handler can reach, so that its zip holds those and nothing else. Third-party packages come from layers.
+
+Imports at module level run when the function starts: the packages behind them must be there. Imports inside functions are deferred on
+purpose (`crossover/context.py` is the composition root); their files belong into the zip as well, unless importing them needs a package that the
+function lacks: a step without the torch layer cannot reach what imports torch.
+"""
+
+import ast
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossover.errors import CrossoverError
+
+FIRST_PARTY = ("crossover", "functions", "peers")
+RUNTIME = frozenset({"boto3", "botocore", "awslambdaric"})  # Lambda's python3.13 brings them
+DATAPLANE = frozenset({"redis", "hiredis", "pika", "safetensors", "annotated_types"})
+TORCH = frozenset({"torch"})
+
+
+class Unreachable(CrossoverError):
+    """A handler imports at module level what its layers do not have: a fault of the project, found at synthesis."""
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What one file imports: module names, first-party and other."""
+
+    at_once: frozenset[str]
+    deferred: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Closure:
+    """What a handler can reach."""
+
+    files: tuple[Path, ...]  # relative to the root, sorted
+    packages: frozenset[str]  # third-party, imported by `files` at module level
+
+
+class Sources:
+    """The project's Python files below `root`, parsed when first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._imports: dict[str, Imports] = {}
+        self._needs: dict[str, frozenset[str]] = {}
+
+    def path(self, module: str) -> Path | None:
+        """The file of a first-party module, relative to the root; None for all others."""
+        if module.split(".")[0] not in FIRST_PARTY:
+            return None
+        base = Path(*module.split("."))
+        for path in (base / "__init__.py", base.with_suffix(".py")):
+            if (self.root / path).is_file():
+                return path
+        return None
+
+    def imports(self, module: str) -> Imports:
+        if module not in self._imports:
+            path = self.path(module)
+            assert path is not None, module
+            package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+            at_once, deferred = set[str](), set[str]()
+            _collect(ast.parse((self.root / path).read_text()).body, package, at_once, deferred)
+            at_once |= {module.rpartition(".")[0]} - {""}  # a parent package is imported first
+            self._imports[module] = Imports(self._known(at_once), self._known(deferred - at_once))
+        return self._imports[module]
+
+    def _known(self, names: set[str]) -> frozenset[str]:
+        """First-party modules that exist (of `from a import b`, b may be an attribute), third-party top-level packages."""
+        first = {name for name in names if self.path(name)}
+        tops = {name.split(".")[0] for name in names}
+        return frozenset(first | {top for top in tops - set(FIRST_PARTY) if top not in sys.stdlib_module_names})
+
+    def needs(self, module: str) -> frozenset[str]:
+        """Third-party packages that must be there to import `module`."""
+        if module not in self._needs:
+            reached = self._reach([module], deferred=False, leave_out=frozenset())
+            packages = frozenset().union(*(self.imports(name).at_once for name in reached))
+            self._needs[module] = frozenset(name for name in packages if not self.path(name))
+        return self._needs[module]
+
+    def _reach(self, todo: list[str], *, deferred: bool, leave_out: frozenset[str]) -> set[str]:
+        seen: set[str] = set()
+        while todo:
+            module = todo.pop()
+            if module in seen or not self.path(module):
+                continue
+            if leave_out and self.needs(module) & leave_out:
+                continue
+            seen.add(module)
+            found = self.imports(module)
+            todo += found.at_once | (found.deferred if deferred else frozenset())
+        return seen
+
+    def closure(self, module: str, *, available: frozenset[str]) -> Closure:
+        """What `module` can reach where only `available` third-party packages are installed.
+
+        Raises Unreachable if importing `module` itself needs another one.
+        """
+        if missing := self.needs(module) - available:
+            raise Unreachable(
+                f"{module}: importing it needs {', '.join(sorted(missing))}, which the function's layers lack; "
+                "import it inside the function that uses it, or mark the step torch=True"
+            )
+        everything = self._reach([module], deferred=True, leave_out=frozenset())
+        lacking = frozenset().union(*(self.needs(name) for name in everything)) - available
+        reached = self._reach([module], deferred=True, leave_out=lacking)
+        packages = frozenset().union(*(self.needs(name) for name in reached))
+        return Closure(tuple(sorted(path for name in reached if (path := self.path(name)))), packages)
+
+
+def _collect(body: list[ast.stmt], package: str, at_once: set[str], deferred: set[str]) -> None:
+    """Module-level statements, into branches and classes; what stands in functions is deferred; TYPE_CHECKING never runs."""
+    for statement in body:
+        match statement:
+            case ast.Import() | ast.ImportFrom():
+                at_once |= set(_names(statement, package))
+            case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
+                _collect(statement.orelse, package, at_once, deferred)
+            case ast.Try(handlers=handlers) if any("Import" in ast.unparse(h.type) for h in handlers if h.type):
+                deferred |= {n for node in ast.walk(statement) for n in _names(node, package)}  # optional
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                deferred |= {n for node in ast.walk(statement) for n in _names(node, package)}
+            case _:
+                inner = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
+                _collect(inner, package, at_once, deferred)
+
+
+def _names(node: ast.AST, package: str) -> Iterator[str]:
+    """The modules that an import statement may name, and their parents."""
+    if isinstance(node, ast.Import):
+        found = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        parents = package.split(".")
+        base = ".".join([*parents[: len(parents) - node.level + 1], *([node.module] if node.module else [])])
+        base = base if node.level else str(node.module)
+        found = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    else:
+        return
+    for name in found:
+        parts = name.split(".")
+        yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+
+
+def stage(closure: Closure, *, root: Path, out: Path) -> None:
+    """Copy the files, contents alone: CDK's asset hash is of names and contents, so equal sources give equal zips."""
+    for path in closure.files:
+        target = out / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / path, target)

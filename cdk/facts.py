@@ -1,0 +1,50 @@
+"""What the runner and the command line find from project and experiment alone, under `/crossover/<project>/<experiment>/`."""
+
+import json
+
+from aws_cdk import Stack
+
+from cdk.functions import Functions
+from cdk.published import publish
+from cdk.redis_hosts import RedisHosts
+from cdk.step_functions import StepFunctions
+from cdk.storage import Storage
+from crossover import __version__
+from crossover.experiment import Experiment
+
+
+def publish_facts(
+    stack: Stack,
+    experiment: Experiment,
+    *,
+    storage: Storage,
+    hosts: RedisHosts | None = None,
+    functions: Functions | None = None,
+    machines: StepFunctions | None = None,
+    minibatches: int | None = None,
+) -> None:
+    """Plain strings. `shape` is what a run must fit into: more workers, or more minibatches than the Maps were made for, are refused."""
+    shape = {
+        "architecture": experiment.architecture,
+        "workers": experiment.workers,
+        "minibatches": minibatches,
+        "compute": experiment.database.compute,
+        "channel": experiment.storage.channel,
+    }
+    values = {
+        "bucket": storage.bucket.bucket_name,
+        "shape": json.dumps(shape),
+        "version": __version__,
+    }
+    if experiment.storage.bucket_per_worker:
+        values["data_buckets"] = " ".join(bucket.bucket_name for bucket in storage.data)
+    if hosts:
+        values["redis"] = " ".join(hosts.urls)
+        values["redis_secret"] = hosts.secret_arn
+        values["redis_hosts"] = " ".join(host.ref for host in hosts.instances)
+    if functions:
+        values["functions"] = " ".join(functions.names.values())
+    if machines:
+        values["run_machine"] = machines.arns["run"]
+        values["machines"] = " ".join(machines.names.values())
+    publish(stack, experiment.project, experiment.name, values)

@@ -1,0 +1,141 @@
+"""What a step, machine or host may do, as data. A resource with a wildcard says why it has one; cdk-nag reads the reasons.
+
+Policies are inline: whoever refers to a role waits for its permissions, without a dependency of its own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from cdk.nag import acknowledge, finding_of
+from cdk.names import arn
+from crossover.workflow import Service
+
+# Reached from inside the VPC alone; S3 and Step Functions are not.
+VPC_SERVICES: frozenset[Service] = frozenset({"tensors", "bus"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """`why`: the reason for the wildcards in `resources`."""
+
+    actions: Sequence[str]
+    resources: Sequence[str]
+    why: str = ""
+    conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def role(
+    scope: Construct, id: str, *, service: str, grants: Iterable[Grant], conditions: Mapping[str, object] | None = None
+) -> iam.Role:
+    """A role for an AWS service that may do exactly `grants`."""
+    grants = list(grants)
+    statements = [
+        iam.PolicyStatement(actions=list(g.actions), resources=list(g.resources), conditions=dict(g.conditions))
+        for g in grants
+    ]
+    made = iam.Role(
+        scope,
+        id,
+        assumed_by=iam.ServicePrincipal(f"{service}.amazonaws.com", conditions=conditions),
+        inline_policies={"Grants": iam.PolicyDocument(statements=statements)},
+    )
+    for grant in grants:
+        for resource in grant.resources:
+            plain = finding_of(Stack.of(scope).resolve(resource))
+            if "*" in plain:
+                assert grant.why, f"{plain}: a wildcard without a reason"
+                acknowledge(made, {f"AwsSolutions-IAM5[Resource::{plain}]": grant.why})
+    return made
+
+
+def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
+    """Read and write runs, read data. ListBucket: without it a missing key answers 403 instead of 404, and steps ask for such keys."""
+    buckets = list(data)
+    why = "Keys are made as the run goes on."
+    return [
+        Grant(actions=["s3:GetObject", "s3:PutObject"], resources=[bucket.arn_for_objects("runs/*")], why=why),
+        Grant(actions=["s3:GetObject"], resources=[each.arn_for_objects("data/*") for each in buckets], why=why),
+        Grant(actions=["s3:ListBucket"], resources=list(dict.fromkeys(b.bucket_arn for b in [bucket, *buckets]))),
+    ]
+
+
+def secret(secret_arn: str) -> Grant:
+    return Grant(actions=["secretsmanager:GetSecretValue"], resources=[secret_arn])
+
+
+def certificates(bucket: s3.IBucket, action: str) -> Grant:
+    """The Redis hosts' certificates; only the hosts' role may write them."""
+    return Grant(actions=[action], resources=[bucket.arn_for_objects("hosts/redis/*")], why="One certificate per host.")
+
+
+def logs(group_name: str) -> Grant:
+    """Write to one log group. Not CreateLogGroup: a late line would bring a deleted group back."""
+    return Grant(
+        actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+        resources=[arn("logs", f"log-group:{group_name}:*")],
+        why="Streams of its own log group.",
+    )
+
+
+def network_interfaces() -> Grant:
+    """What Lambda needs to put a function into a VPC."""
+    return Grant(
+        actions=[
+            "ec2:CreateNetworkInterface",
+            "ec2:DescribeNetworkInterfaces",
+            "ec2:DescribeSubnets",
+            "ec2:DeleteNetworkInterface",
+            "ec2:AssignPrivateIpAddresses",
+            "ec2:UnassignPrivateIpAddresses",
+        ],
+        resources=["*"],
+        why="Lambda demands these actions on every resource before it accepts a VPC.",
+    )
+
+
+def start_machines(names: Iterable[str]) -> list[Grant]:
+    """Start machines by name, follow and stop their executions; `sync:2` learns of their end through a rule that Step Functions owns."""
+    names = list(names)
+    return [
+        Grant(actions=["states:StartExecution"], resources=[arn("states", f"stateMachine:{name}") for name in names]),
+        Grant(
+            actions=["states:DescribeExecution", "states:StopExecution"],
+            resources=[arn("states", f"execution:{name}:*") for name in names],
+            why="Executions of these machines, whose names carry run, worker and round.",
+        ),
+        Grant(
+            actions=["events:PutTargets", "events:PutRule", "events:DescribeRule"],
+            resources=[arn("events", "rule/StepFunctionsGetEventsForStepFunctionsExecutionRule")],
+        ),
+    ]
+
+
+def run_distributed_maps(name: str) -> list[Grant]:
+    """A distributed Map starts its iterations as executions of its own machine."""
+    why = "Iterations of this machine's own Maps, whose names Step Functions makes."
+    own = [arn("states", f"execution:{name}:*"), arn("states", f"execution:{name}/*:*")]
+    return [
+        Grant(actions=["states:StartExecution"], resources=[arn("states", f"stateMachine:{name}")]),
+        Grant(actions=["states:DescribeExecution", "states:StopExecution"], resources=own, why=why),
+        Grant(actions=["states:RedriveExecution"], resources=own[1:], why=why),
+    ]
+
+
+def session_manager() -> Grant:
+    """A shell on a host without SSH."""
+    return Grant(
+        actions=[
+            "ssm:UpdateInstanceInformation",
+            "ssmmessages:CreateControlChannel",
+            "ssmmessages:CreateDataChannel",
+            "ssmmessages:OpenControlChannel",
+            "ssmmessages:OpenDataChannel",
+        ],
+        resources=["*"],
+        why="These actions of the session manager's agent know no resources.",
+    )

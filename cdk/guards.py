@@ -1,0 +1,71 @@
+"""Guards against what people forget: tags that say whose it is and when it ends, and a budget."""
+
+from datetime import UTC, datetime, timedelta
+
+from aws_cdk import Stack, Tags
+from aws_cdk import aws_budgets as budgets
+from constructs import Construct
+
+from cdk.expiry import EXPERIMENT, EXPIRES_AT, KIND, PROJECT
+from cdk.names import stack_name
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+
+
+def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str, str]:
+    """Tags of the stack itself, which CloudFormation hands down at each deployment. They stand in the manifest, not in the template."""
+    ends = (now + timedelta(hours=experiment.lifetime.ttl_hours)).astimezone(UTC)
+    return {**_owner_tags(experiment, kind), KIND: kind, EXPIRES_AT: ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+def tag(stack: Stack, experiment: Experiment, kind: str) -> None:
+    """The tags that do not change, on every resource of the template."""
+    for key, value in _owner_tags(experiment, kind).items():
+        Tags.of(stack).add(key, value)
+
+
+def _owner_tags(experiment: Experiment, kind: str) -> dict[str, str]:
+    if kind != EXPERIMENT:  # the same whoever deploys the shared stacks, else each experiment would update them
+        return {PROJECT: experiment.project, "experiment": "shared"}
+    return {PROJECT: experiment.project, "experiment": experiment.name, "owner": experiment.owner}
+
+
+class Budget(Construct):
+    """A letter to the owner at 80 % and 100 % of `lifetime.budget_usd`; nothing where the YAML gives none.
+
+    Billing data are hours old and the tag `experiment` must be activated for cost allocation once per account: a warning, not a brake.
+    """
+
+    def __init__(self, scope: Construct, id: str, *, experiment: Experiment) -> None:
+        super().__init__(scope, id)
+        limit_usd = experiment.lifetime.budget_usd
+        if limit_usd is None:
+            return
+        if "@" not in experiment.owner:
+            raise ConfigError(
+                f"owner: {experiment.owner!r} cannot be written to; lifetime.budget_usd needs the owner's e-mail address"
+            )
+        owner = budgets.CfnBudget.SubscriberProperty(address=experiment.owner, subscription_type="EMAIL")
+        budgets.CfnBudget(
+            self,
+            "Budget",
+            budget=budgets.CfnBudget.BudgetDataProperty(
+                budget_name=stack_name(experiment.project, experiment.name),
+                budget_type="COST",
+                time_unit="MONTHLY",
+                budget_limit=budgets.CfnBudget.SpendProperty(amount=limit_usd, unit="USD"),
+                cost_filters={"TagKeyValue": [f"user:experiment${experiment.name}"]},
+            ),
+            notifications_with_subscribers=[
+                budgets.CfnBudget.NotificationWithSubscribersProperty(
+                    notification=budgets.CfnBudget.NotificationProperty(
+                        comparison_operator="GREATER_THAN",
+                        notification_type="ACTUAL",
+                        threshold=percent,
+                        threshold_type="PERCENTAGE",
+                    ),
+                    subscribers=[owner],
+                )
+                for percent in (80, 100)
+            ],
+        )

@@ -1,0 +1,53 @@
+"""What Redis hosts and program fleets share: Debian images, instance types, user data, the signal that a boot has ended."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from aws_cdk import CfnParameter, Fn, Stack
+from aws_cdk import aws_ec2 as ec2
+
+BOOT = Path(__file__).parent / "boot"
+USER_DATA_LIMIT_BYTES = 16_384
+
+
+def processor(instance_type: str) -> str:
+    """`arm64` for Graviton (a `g` behind the generation: m7g, c7gn, t4g), else `amd64`: Debian's names."""
+    return "arm64" if re.match(r"[a-z]+\d+[a-z]*g[a-z]*\.", instance_type) else "amd64"
+
+
+def debian_image(stack: Stack, instance_type: str) -> str:
+    """The id of Debian 12's newest image for the processor, by the SSM parameter that Debian publishes."""
+    return image(stack, f"/aws/service/debian/release/12/latest/{processor(instance_type)}")
+
+
+def image(stack: Stack, path: str) -> str:
+    """The image id that an SSM parameter holds, read at deployment; one template parameter per path."""
+    name = "Image" + "".join(re.findall(r"\w", path.rpartition("/service/")[2])).title()
+    existing = stack.node.try_find_child(name)
+    if existing is None:
+        existing = CfnParameter(stack, name, type="AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>", default=path)
+    assert isinstance(existing, CfnParameter)
+    return existing.value_as_string
+
+
+def user_data(script: str, facts: Mapping[str, str]) -> str:
+    """`boot/<script>` behind a header of assignments, base64. Facts hold addresses and ARNs, never secrets.
+
+    The header's values may be known at deployment only; they are quoted for the shell, and none may hold a quote.
+    """
+    header = ["#!/bin/bash\n", *(part for key, value in facts.items() for part in (f"{key}='", value, "'\n"))]
+    return Fn.base64(Fn.join("", [*header, (BOOT / script).read_text()]))
+
+
+def fingerprint(*parts: str) -> str:
+    """Short hash for logical ids: a wait condition counts once, so changed user data needs a new one."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+
+
+def metadata_options() -> ec2.CfnInstance.MetadataOptionsProperty:
+    """IMDSv2 alone, not reachable from a container or proxy."""
+    return ec2.CfnInstance.MetadataOptionsProperty(
+        http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
+    )

@@ -1,0 +1,66 @@
+"""The two Lambda layers: `dataplane` on every function, `torch` only on steps that compute.
+
+`make layer` builds them into `build/`. Synthesis goes without: it takes a placeholder, and a CloudFormation Rule refuses to deploy it.
+"""
+
+from pathlib import Path
+
+from aws_cdk import CfnParameter, CfnRule, CfnRuleAssertion, Fn, RemovalPolicy, Stack
+from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
+
+from cdk.names import resource_name
+from crossover.experiment import Experiment
+
+RUNTIME = lambda_.Runtime.PYTHON_3_13
+ARCHITECTURE = lambda_.Architecture.ARM_64
+PLACEHOLDER = Path(__file__).parent / "placeholder"
+
+
+class Layers(Construct):
+    """Layer versions made of `folder`/layer-dataplane.zip and `folder`/layer-torch.zip, or placeholders that do not deploy."""
+
+    def __init__(self, scope: Construct, id: str, *, experiment: Experiment, folder: Path) -> None:
+        super().__init__(scope, id)
+        self._experiment, self._folder = experiment, folder
+        self.dataplane = self._layer("dataplane", "redis, hiredis, pika, safetensors, annotated-types")
+        self.torch = self._layer("torch", "PyTorch for ARM, pruned")
+
+    def of(self, *, torch: bool) -> list[lambda_.ILayerVersion]:
+        """What a function carries."""
+        return [self.dataplane, self.torch] if torch else [self.dataplane]
+
+    def _layer(self, name: str, description: str) -> lambda_.LayerVersion:
+        built = self._folder / f"layer-{name}.zip"
+        if not built.exists():
+            self._refuse_deployment(name)
+        return lambda_.LayerVersion(
+            self,
+            name.capitalize(),
+            layer_version_name=resource_name(self._experiment, f"layer-{name}"),
+            description=description,
+            code=lambda_.Code.from_asset(str((built if built.exists() else PLACEHOLDER).resolve())),
+            compatible_architectures=[ARCHITECTURE],
+            compatible_runtimes=[RUNTIME],
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+
+    def _refuse_deployment(self, name: str) -> None:
+        """CloudFormation checks Rules before it creates anything."""
+        stack = Stack.of(self)
+        state = CfnParameter(
+            stack,
+            f"{name.capitalize()}Layer",
+            default="placeholder",
+            description=f"The {name} layer was not built when the template was made: run `make layer`, then deploy again",
+        )
+        CfnRule(
+            stack,
+            f"{name.capitalize()}LayerIsBuilt",
+            assertions=[
+                CfnRuleAssertion(
+                    assert_=Fn.condition_equals(state.value_as_string, "built"),
+                    assert_description=f"The {name} layer is a placeholder: run `make layer`, then deploy again",
+                )
+            ],
+        )

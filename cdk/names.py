@@ -1,0 +1,34 @@
+"""Names of what is deployed. Fixed names, so that ARNs can be formatted without references, which would be circular."""
+
+from aws_cdk import Aws
+
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+
+FUNCTION_NAME_LIMIT = 64  # Lambda; a state machine may have 80
+
+
+def stack_name(project: str, part: str) -> str:
+    """`part`: network, broker or an experiment's name."""
+    return f"{project}-{part}"
+
+
+def resource_name(experiment: Experiment, part: str) -> str:
+    """Of a function, state machine or host. Raises ConfigError where AWS would refuse it for its length."""
+    name = f"{experiment.project}-{experiment.name}-{part.replace('_', '-')}"
+    if len(name) > FUNCTION_NAME_LIMIT:
+        raise ConfigError(
+            f"name: {experiment.name!r} makes the name {name!r} of {len(name)} characters; AWS allows "
+            f"{FUNCTION_NAME_LIMIT}: shorten it by {len(name) - FUNCTION_NAME_LIMIT}"
+        )
+    return name
+
+
+def parameter_path(project: str, *parts: str) -> str:
+    """Of an SSM parameter: `/crossover/<project>/network/vpc`, `/crossover/<project>/<experiment>/bucket`."""
+    return "/".join(["/crossover", project, *parts])
+
+
+def arn(service: str, resource: str) -> str:
+    """An ARN of this account and region, formatted at deployment: `arn("states", "stateMachine:crossover-spirt-run")`."""
+    return f"arn:{Aws.PARTITION}:{service}:{Aws.REGION}:{Aws.ACCOUNT_ID}:{resource}"

@@ -1,0 +1,29 @@
+"""What stacks tell one another and the runner: plain strings in SSM parameters.
+
+Not CloudFormation exports: deploying a second architecture must not drop an export that the first still imports, and a stack whose
+export is in use cannot be updated. A parameter is read when a stack is deployed; `add_dependency` orders the stacks.
+"""
+
+from collections.abc import Mapping
+
+from aws_cdk import aws_ssm as ssm
+from constructs import Construct
+
+from cdk.names import parameter_path
+
+
+def publish(scope: Construct, project: str, part: str, values: Mapping[str, str]) -> None:
+    """One parameter per value, under `/crossover/<project>/<part>/`."""
+    folder = Construct(scope, "Published")
+    for name, value in values.items():
+        ssm.StringParameter(
+            folder,
+            "".join(word.capitalize() for word in name.split("_")),
+            parameter_name=parameter_path(project, part, name),
+            string_value=value,
+        )
+
+
+def look_up(scope: Construct, project: str, part: str, name: str) -> str:
+    """The value that another stack published, resolved at deployment: synth needs neither network nor credentials."""
+    return ssm.StringParameter.value_for_string_parameter(scope, parameter_path(project, part, name))

@@ -1,0 +1,128 @@
+"""Redis with the tensor module, on hosts of their own: one per worker, or one that all share."""
+
+from pathlib import Path
+
+from aws_cdk import CfnTag, CfnWaitCondition, CfnWaitConditionHandle, RemovalPolicy, Stack, Tags
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3_assets as assets
+from aws_cdk import aws_secretsmanager as secretsmanager
+from constructs import Construct
+
+from cdk import grants
+from cdk.hosts import BOOT, debian_image, fingerprint, metadata_options, processor, user_data
+from cdk.nag import acknowledge
+from cdk.names import resource_name
+from cdk.network import Network
+from cdk.storage import Storage
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+
+MODULE = Path(__file__).parent.parent / "redis_module"
+BOOT_TIMEOUT_S = 1_500
+VOLUME_GB = 30  # gp3: 125 MB/s, which every write reaches before it is acknowledged
+PASSWORD_LENGTH = 40
+
+
+class RedisHosts(Construct):
+    """`urls` by rank, `secret_arn` of the password. Each host uploads its certificate to `hosts/redis/<rank>.pem`."""
+
+    def __init__(
+        self, scope: Construct, id: str, *, experiment: Experiment, network: Network, storage: Storage, count: int
+    ) -> None:
+        super().__init__(scope, id)
+        if experiment.database.engine != "crossover":
+            raise ConfigError(
+                f"database.engine: {experiment.database.engine!r} cannot be deployed yet; 'crossover' can"
+            )
+        self._experiment, self._network, self._storage = experiment, network, storage
+        secret = secretsmanager.Secret(
+            self,
+            "Password",
+            description="The password of the experiment's Redis hosts",
+            generate_secret_string=secretsmanager.SecretStringGenerator(
+                password_length=PASSWORD_LENGTH, exclude_punctuation=True
+            ),
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        acknowledge(secret, {"AwsSolutions-SMG4": "Lives for hours; rotating it would need a function in the VPC."})
+        self.secret_arn = secret.secret_arn
+        self._module = assets.Asset(
+            self, "Module", path=str(MODULE), exclude=["build", "tests", "**/__pycache__", "*.md"]
+        )
+        self._profile = iam.CfnInstanceProfile(self, "Profile", roles=[self._role().role_name])
+        handle = self._wait_for(count)
+        self.instances = [self._host(rank, handle) for rank in range(count)]
+        self._wait.node.add_dependency(*self.instances)
+        self.urls = [f"rediss://{host.attr_private_ip}:6379" for host in self.instances]
+
+    def _role(self) -> iam.Role:
+        """Read the module and the password, write certificates, answer the session manager."""
+        module, bucket = self._module, self._storage.bucket
+        allowed = [
+            grants.Grant(actions=["s3:GetObject"], resources=[module.bucket.arn_for_objects(module.s3_object_key)]),
+            grants.certificates(bucket, "s3:PutObject"),
+            grants.secret(self.secret_arn),
+            grants.session_manager(),
+        ]
+        return grants.role(self, "Role", service="ec2", grants=allowed)
+
+    def _wait_for(self, count: int) -> CfnWaitConditionHandle:
+        """The deployment waits for every host and fails with the first that does not come up."""
+        salt = fingerprint((BOOT / "redis.sh").read_text(), self._module.asset_hash, str(count))
+        handle = CfnWaitConditionHandle(self, f"Ready{salt}")
+        self._wait = CfnWaitCondition(
+            self, f"AllReady{salt}", handle=handle.ref, count=count, timeout=str(BOOT_TIMEOUT_S)
+        )
+        return handle
+
+    def _host(self, rank: int, handle: CfnWaitConditionHandle) -> ec2.CfnInstance:
+        database = self._experiment.database
+        host = ec2.CfnInstance(
+            self,
+            f"Host{rank}",
+            image_id=debian_image(Stack.of(self), database.instance_type),
+            instance_type=database.instance_type,
+            iam_instance_profile=self._profile.ref,
+            subnet_id=self._network.hosts_subnet,
+            security_group_ids=[self._network.hosts_group],
+            metadata_options=metadata_options(),
+            ebs_optimized=True,
+            block_device_mappings=[
+                ec2.CfnInstance.BlockDeviceMappingProperty(
+                    device_name="/dev/xvda",
+                    ebs=ec2.CfnInstance.EbsProperty(
+                        encrypted=True,
+                        volume_type="gp3",
+                        volume_size=VOLUME_GB,
+                        delete_on_termination=True,
+                    ),
+                )
+            ],
+            propagate_tags_to_volume_on_creation=True,
+            user_data=self._user_data(rank, handle),
+            tags=[CfnTag(key="Name", value=resource_name(self._experiment, f"redis-{rank}"))],
+        )
+        Tags.of(host).add("crossover:role", "redis")
+        Tags.of(host).add("crossover:rank", str(rank))
+        acknowledge(
+            host,
+            {
+                "AwsSolutions-EC28": "Step records measure the run; minute-wise metrics of a host add nothing.",
+                "AwsSolutions-EC29": "Termination protection would stand in the way of an experiment's own deletion.",
+            },
+        )
+        return host
+
+    def _user_data(self, rank: int, handle: CfnWaitConditionHandle) -> str:
+        facts = {
+            "RANK": str(rank),
+            "REGION": Stack.of(self).region,
+            "SIGNAL_URL": handle.ref,
+            "SECRET": self.secret_arn,
+            "MODULE": self._module.s3_object_url,
+            "BUCKET": self._storage.bucket.bucket_name,
+            "THREADS": str(self._experiment.database.threads),
+            "DEB": processor(self._experiment.database.instance_type),
+        }
+        return user_data("redis.sh", facts)

@@ -1,0 +1,79 @@
+"""An experiment's buckets: `runs/`, `hosts/` and, unless each worker has a bucket of its own, `data/`."""
+
+from aws_cdk import CfnResource, Duration, RemovalPolicy, Stack
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+from constructs import Construct, IConstruct
+
+from cdk import grants
+from cdk.nag import acknowledge
+from cdk.names import resource_name
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+
+KEEP_DAYS = 30
+EMPTIER = "Custom::S3AutoDeleteObjectsCustomResourceProvider"
+BUCKET_LIMIT = 20  # names in a function's environment, which holds 4 KB
+
+
+class Storage(Construct):
+    """`bucket` for runs, `data` by rank (the same bucket for all, or one each)."""
+
+    def __init__(self, scope: Construct, id: str, *, experiment: Experiment) -> None:
+        super().__init__(scope, id)
+        self.bucket = self._bucket("Runs")
+        self.data = [self.bucket]
+        if experiment.storage.bucket_per_worker:
+            if experiment.workers > BUCKET_LIMIT:
+                raise ConfigError(
+                    f"storage.bucket_per_worker: {experiment.workers} bucket names do not fit into a function's environment; "
+                    f"set it to false, or workers to {BUCKET_LIMIT} at most"
+                )
+            self.data = [self._bucket(f"Data{rank}") for rank in range(experiment.workers)]
+        self._tame_emptier(resource_name(experiment, "bucket-emptier"))
+
+    def _bucket(self, name: str) -> s3.Bucket:
+        """Emptied by CDK's own custom resource, so that a plain DeleteStack suffices: `cdk destroy` and the expiry use nothing else."""
+        bucket = s3.Bucket(
+            self,
+            name,
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            encryption=s3.BucketEncryption.S3_MANAGED,
+            enforce_ssl=True,
+            auto_delete_objects=True,
+            removal_policy=RemovalPolicy.DESTROY,
+            lifecycle_rules=[
+                s3.LifecycleRule(
+                    expiration=Duration.days(KEEP_DAYS), abort_incomplete_multipart_upload_after=Duration.days(1)
+                )
+            ],
+        )
+        acknowledge(
+            bucket, {"AwsSolutions-S1": "Access logs would cost more than the data, which is public or recomputable."}
+        )
+        return bucket
+
+    def _tame_emptier(self, name: str) -> None:
+        """CDK's function leaves its log group behind, because its role may create one: give it a group that goes with the stack."""
+        provider = Stack.of(self).node.find_child(EMPTIER)
+        group = logs.LogGroup(
+            self,
+            "EmptierLog",
+            log_group_name=f"/aws/lambda/{name}",
+            retention=logs.RetentionDays.ONE_DAY,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        role, handler = _resource(provider, "Role"), _resource(provider, "Handler")
+        role.add_property_deletion_override("ManagedPolicyArns")
+        allowed = grants.logs(f"/aws/lambda/{name}")
+        statement = {"Effect": "Allow", "Action": allowed.actions, "Resource": allowed.resources}
+        document = {"Version": "2012-10-17", "Statement": [statement]}
+        role.add_property_override("Policies", [{"PolicyName": "Logs", "PolicyDocument": document}])
+        handler.add_property_override("FunctionName", name)
+        handler.add_property_override("LoggingConfig", {"LogGroup": group.log_group_name})
+
+
+def _resource(provider: IConstruct, name: str) -> CfnResource:
+    child = provider.node.find_child(name)
+    assert isinstance(child, CfnResource), f"CDK's bucket emptier has changed: {name} is {child}"
+    return child

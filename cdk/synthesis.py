@@ -1,0 +1,92 @@
+"""From an experiment to a cloud assembly: the two shared stacks and the experiment's own, found by its architecture's name.
+
+Needs neither network nor credentials nor Docker: assets are files that are there, or placeholders.
+"""
+
+import importlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import App, Stack
+
+from cdk import nag
+from cdk.expiry import EXPERIMENT
+from cdk.guards import stack_tags, tag
+from cdk.maps import most_minibatches
+from cdk.names import stack_name
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+
+ROOT = Path(__file__).parent.parent
+LAYERS = ROOT / "build"
+
+
+def compose(app: App, experiment: Experiment, *, now: datetime | None = None, layers: Path = LAYERS) -> Stack:
+    """Add the experiment's stack and the shared ones it depends on; the experiment's stack.
+
+    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates.
+    Raises ConfigError for what cannot be deployed.
+    """
+    now = now or datetime.now(UTC)
+    factory = _stack_of(experiment)
+    stack: Stack = factory(
+        app,
+        stack_name(experiment.project, experiment.name),
+        experiment=experiment,
+        layers=layers,
+        minibatches=most_minibatches(experiment),
+        description=f"Crossover experiment {experiment.name}: {experiment.architecture}",
+        tags=stack_tags(experiment, EXPERIMENT, now=now),
+        analytics_reporting=False,
+    )
+    tag(stack, experiment, EXPERIMENT)
+    shared: list[Stack] = []
+    for kind in factory.SHARED:
+        each: Stack = kind(
+            app,
+            stack_name(experiment.project, kind.NAME),
+            experiment=experiment,
+            description=f"Crossover: the {kind.NAME} that the project's experiments share",
+            tags=stack_tags(experiment, kind.NAME, now=now),
+            analytics_reporting=False,
+        )
+        tag(each, experiment, kind.NAME)
+        for earlier in shared:  # they are named in the order in which they need one another
+            each.add_stack_dependency(earlier)
+        shared.append(each)
+        stack.add_stack_dependency(each)
+    return stack
+
+
+def synthesize(experiment: Experiment, out: Path, *, now: datetime | None = None, layers: Path = LAYERS) -> Path:
+    """Write the cloud assembly to `out`; `out`. The template validator is off here: app.py has it on."""
+    app = App(outdir=str(out.resolve()), context=feature_flags(), builtin_cloud_formation_validation=False)
+    compose(app, experiment, now=now, layers=layers)
+    app.synth()
+    return out
+
+
+def feature_flags() -> dict[str, Any]:
+    """The `context` of cdk.json: the same templates whether the CDK command line or this project synthesizes."""
+    flags: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
+    return flags
+
+
+def check_with_nag(app: App) -> None:
+    """Synthesis then fails on every AWS Solutions finding that is not acknowledged with a reason."""
+    nag.check(app)
+
+
+def _stack_of(experiment: Experiment) -> Any:
+    """The STACK of `stacks/<architecture>.py`: it is found by name, so that a new architecture needs no entry here."""
+    name = f"stacks.{experiment.module}"
+    if not (ROOT / "stacks" / f"{experiment.module}.py").exists():
+        known = sorted(
+            p.stem for p in (ROOT / "stacks").glob("*.py") if p.stem not in ("__init__", "network", "broker")
+        )
+        raise ConfigError(
+            f"architecture: {experiment.architecture!r} cannot be deployed yet; one of {', '.join(known)}"
+        )
+    return importlib.import_module(name).STACK

@@ -1,0 +1,66 @@
+"""The message broker that all experiments of a project share: its creation takes a quarter of an hour, so experiments do not repeat it."""
+
+from typing import Any
+
+from aws_cdk import Fn, RemovalPolicy, Stack
+from aws_cdk import aws_amazonmq as amazonmq
+from aws_cdk import aws_secretsmanager as secretsmanager
+from constructs import Construct
+
+from cdk.broker import PART
+from cdk.nag import acknowledge
+from cdk.names import stack_name
+from cdk.network import PART as NETWORK
+from cdk.published import look_up, publish
+from crossover.experiment import Experiment
+
+USERNAME = "crossover"  # "guest" is refused
+
+
+class BrokerStack(Stack):
+    """RabbitMQ 4.2, one private instance in the functions' subnet.
+
+    No configuration object: Amazon MQ cannot delete one. No log export: its log groups would outlive the stack. The message limit stays at
+    the engine's default, so bodies above 15 MiB go through the object store.
+    """
+
+    NAME = PART
+
+    def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
+        super().__init__(scope, id, **stack)
+        project = experiment.project
+        secret = secretsmanager.Secret(
+            self,
+            "Login",
+            description="The broker's only user",
+            generate_secret_string=secretsmanager.SecretStringGenerator(
+                secret_string_template=f'{{"username":"{USERNAME}"}}',
+                generate_string_key="password",
+                password_length=32,
+                exclude_punctuation=True,  # Amazon MQ refuses , : = in a password
+            ),
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        acknowledge(secret, {"AwsSolutions-SMG4": "Lives for hours; rotating it would need a function in the VPC."})
+        broker = amazonmq.CfnBroker(
+            self,
+            "Broker",
+            broker_name=stack_name(project, PART),
+            engine_type="RABBITMQ",
+            engine_version="4.2",
+            host_instance_type=experiment.network.broker_instance_type,
+            deployment_mode="SINGLE_INSTANCE",
+            publicly_accessible=False,
+            auto_minor_version_upgrade=True,
+            subnet_ids=[look_up(self, project, NETWORK, "functions_subnet")],
+            security_groups=[look_up(self, project, NETWORK, "broker_group")],
+            users=[
+                amazonmq.CfnBroker.UserProperty(
+                    username=USERNAME,
+                    password=secret.secret_value_from_json("password").unsafe_unwrap(),  # a reference, not the value
+                )
+            ],
+        )
+        publish(
+            self, project, PART, {"endpoint": Fn.select(0, broker.attr_amqp_endpoints), "secret": secret.secret_arn}
+        )

@@ -1,0 +1,89 @@
+"""The network that all experiments of a project share.
+
+It is slow to take away: the network interfaces of functions block the deletion of their subnet and security group for 20 to 40 minutes. So
+those live here and not in the experiments' stacks, which come and go.
+"""
+
+from typing import Any
+
+from aws_cdk import Stack
+from aws_cdk import aws_ec2 as ec2
+from constructs import Construct
+
+from cdk.expiry import Expiry
+from cdk.nag import acknowledge
+from cdk.network import PART
+from cdk.published import publish
+from crossover.experiment import Experiment
+
+REDIS_PORT, AMQPS_PORT, HTTPS_PORT = 6379, 5671, 443
+
+
+class NetworkStack(Stack):
+    """A VPC without NAT: hosts in a public subnet behind closed groups, functions in a private one. One availability zone."""
+
+    NAME = PART
+
+    def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
+        super().__init__(scope, id, **stack)
+        zone = experiment.network.availability_zone
+        vpc = ec2.Vpc(
+            self,
+            "Vpc",
+            **({"availability_zones": [zone]} if zone else {"max_azs": 1}),
+            nat_gateways=0,
+            restrict_default_security_group=False,  # nobody uses it, and closing it takes a custom resource
+            subnet_configuration=[
+                ec2.SubnetConfiguration(name="Hosts", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=20),
+                ec2.SubnetConfiguration(name="Functions", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=20),
+            ],
+        )
+        acknowledge(
+            vpc, {"AwsSolutions-VPC7": "Flow logs cost more than they tell about a network that lives for hours."}
+        )
+
+        functions, hosts, programs, broker, endpoints = (
+            ec2.SecurityGroup(self, name, vpc=vpc, description=purpose, allow_all_outbound=False)
+            for name, purpose in {
+                "FunctionsGroup": "Functions: nothing comes in; Redis, broker and HTTPS go out",
+                "HostsGroup": "Redis hosts: Redis from the functions comes in",
+                "ProgramsGroup": "Peers and GPU workers: nothing comes in",
+                "BrokerGroup": "RabbitMQ: AMQPS from functions and programs comes in",
+                "EndpointsGroup": "Interface endpoints: HTTPS from functions, hosts and programs comes in",
+            }.items()
+        )
+        hosts.connections.allow_from(functions, ec2.Port.tcp(REDIS_PORT))
+        broker.connections.allow_from(functions, ec2.Port.tcp(AMQPS_PORT))
+        broker.connections.allow_from(programs, ec2.Port.tcp(AMQPS_PORT))
+        # The endpoint's private DNS name holds for the whole VPC: hosts and programs reach Secrets Manager through it too.
+        for group in (functions, hosts, programs):
+            endpoints.connections.allow_from(group, ec2.Port.tcp(HTTPS_PORT))
+            # S3's addresses are a prefix list whose id differs by region; where HTTPS can lead to is decided by the routes.
+            group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "HTTPS, as far as the routes lead")
+        for group in (hosts, programs):
+            group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(80), "Package archives at boot")
+
+        private = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
+        vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[private])
+        vpc.add_interface_endpoint(
+            "SecretsManager",
+            service=ec2.InterfaceVpcEndpointAwsService.SECRETS_MANAGER,
+            subnets=private,
+            security_groups=[endpoints],
+            open=False,
+        )
+        Expiry(self, "Expiry", project=experiment.project)
+        publish(
+            self,
+            experiment.project,
+            PART,
+            {
+                "vpc": vpc.vpc_id,
+                "hosts_subnet": vpc.public_subnets[0].subnet_id,
+                "functions_subnet": vpc.isolated_subnets[0].subnet_id,
+                "functions_group": functions.security_group_id,
+                "hosts_group": hosts.security_group_id,
+                "programs_group": programs.security_group_id,
+                "broker_group": broker.security_group_id,
+            },
+        )
