@@ -131,9 +131,7 @@ class FetchCompute:
         return sqrt(total)
 
     def finite(self, key: str) -> bool:
-        import torch
-
-        return bool(torch.isfinite(self._tensor(key)).all())
+        return bool(self._tensor(key).isfinite().all())
 
     def _combine(
         self,

@@ -31,20 +31,26 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
 def validate(plain: Mapping[str, Any]) -> Experiment:
     """The Experiment that plain data (a YAML's content, or `Experiment.resolved()`) describes. Raises ConfigError, one problem a line."""
     experiment = fields.experiment(plain)
-    architecture = architectures.find(experiment)
-    _refuse(problem for check in combinations.ALWAYS if (problem := check(experiment, architecture)))
+    problems = [problem for check in combinations.ALWAYS if (problem := check(experiment))]
+    try:
+        architecture = architectures.find(experiment)
+    except ConfigError as unknown:
+        problems.insert(0, str(unknown))
+    else:
+        problems += [problem for check in combinations.OF_THE_TREE if (problem := check(experiment, architecture))]
+    _refuse(problems)
     return experiment
 
 
 def check_deployment(experiment: Experiment) -> None:
     """Raise ConfigError for what runs on this machine but cannot run on AWS."""
     architecture = workflow.load(experiment.architecture)
-    _refuse(problem for check in combinations.DEPLOYMENT if (problem := check(experiment, architecture)))
+    _refuse([problem for check in combinations.DEPLOYMENT if (problem := check(experiment, architecture))])
 
 
-def _refuse(problems: Iterable[str]) -> None:
-    if found := list(problems):
-        raise ConfigError("\n".join(found))
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def _indented(lines: Iterable[str]) -> str:

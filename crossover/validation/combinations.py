@@ -1,6 +1,6 @@
 """Fields that are right one by one and impossible together: one function each, with the reason and the way out.
 
-`ALWAYS` holds wherever an experiment runs; `DEPLOYMENT` only on AWS.
+`ALWAYS` and `OF_THE_TREE`, which needs the architecture's steps, hold wherever an experiment runs; `DEPLOYMENT` only on AWS.
 """
 
 import re
@@ -10,7 +10,8 @@ from crossover.experiment import Experiment
 from crossover.validation.documents import did_you_mean
 from crossover.workflow import Architecture, steps
 
-Check = Callable[[Experiment, Architecture], str | None]
+Check = Callable[[Experiment], str | None]
+ArchitectureCheck = Callable[[Experiment, Architecture], str | None]
 
 NAME_LIMIT = 32
 FUNCTION_NAME_LIMIT = 64  # AWS Lambda; names are project-experiment-step
@@ -19,7 +20,7 @@ KNOWN_DATASETS = ("digits", "mnist", "cifar10")
 GRAVITON = re.compile(r"^[a-z]+\d+g[a-z]*\.")
 
 
-def name_fits(e: Experiment, _: Architecture) -> str | None:
+def name_fits(e: Experiment) -> str | None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.name) or len(e.name) > NAME_LIMIT:
         return (
             f"name: {e.name!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first, "
@@ -28,7 +29,7 @@ def name_fits(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def project_fits(e: Experiment, _: Architecture) -> str | None:
+def project_fits(e: Experiment) -> str | None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.project):
         return f"project: {e.project!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first"
     room = FUNCTION_NAME_LIMIT - LONGEST_STEP - 2
@@ -40,26 +41,26 @@ def project_fits(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def owner_is_a_tag(e: Experiment, _: Architecture) -> str | None:
+def owner_is_a_tag(e: Experiment) -> str | None:
     if not re.fullmatch(r"[\w +\-=.:/@]{1,256}", e.owner):
         return f"owner: {e.owner!r} is not allowed; expected 1 to 256 letters, digits, blanks or + - = . _ : / @, as an AWS tag takes them"
     return None
 
 
-def dataset_known(e: Experiment, _: Architecture) -> str | None:
+def dataset_known(e: Experiment) -> str | None:
     if e.data.dataset not in KNOWN_DATASETS and not _is_import(e.data.dataset):
         near = did_you_mean(e.data.dataset, list(KNOWN_DATASETS))
         return f"data.dataset: {e.data.dataset!r} is unknown; one of {', '.join(KNOWN_DATASETS)}, or package.module:loader{near}"
     return None
 
 
-def digits_have_no_test_split(e: Experiment, _: Architecture) -> str | None:
+def digits_have_no_test_split(e: Experiment) -> str | None:
     if e.data.dataset == "digits" and e.data.validation == "test":
         return "data.validation: digits comes without a test split; give a share of the training set, for example 0.2"
     return None
 
 
-def trimmed_mean_leaves_some(e: Experiment, _: Architecture) -> str | None:
+def trimmed_mean_leaves_some(e: Experiment) -> str | None:
     rule, workers = e.aggregation, e.workers
     if rule.rule == "trimmed_mean" and 2 * rule.trim >= workers:
         return (
@@ -69,7 +70,7 @@ def trimmed_mean_leaves_some(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def krum_has_enough_workers(e: Experiment, _: Architecture) -> str | None:
+def krum_has_enough_workers(e: Experiment) -> str | None:
     rule, workers = e.aggregation, e.workers
     if rule.rule == "krum" and workers < 2 * rule.faulty + 3:
         most = (workers - 3) // 2
@@ -78,7 +79,7 @@ def krum_has_enough_workers(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def krum_selects_among_honest(e: Experiment, _: Architecture) -> str | None:
+def krum_selects_among_honest(e: Experiment) -> str | None:
     rule, workers = e.aggregation, e.workers
     if rule.rule == "krum" and rule.select > workers - rule.faulty:
         return (
@@ -88,7 +89,7 @@ def krum_selects_among_honest(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def attack_has_attackers(e: Experiment, _: Architecture) -> str | None:
+def attack_has_attackers(e: Experiment) -> str | None:
     if e.faults.attack != "none" and not e.faults.workers:
         return (
             f"faults.workers: empty, so nobody would carry out {e.faults.attack}; "
@@ -97,7 +98,7 @@ def attack_has_attackers(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def attackers_exist(e: Experiment, _: Architecture) -> str | None:
+def attackers_exist(e: Experiment) -> str | None:
     outside = [rank for rank in e.faults.workers if not 0 <= rank < e.workers]
     if outside:
         return f"faults.workers: {outside[0]} is not a rank of this run; expected ranks from 0 to {e.workers - 1}"
@@ -106,7 +107,7 @@ def attackers_exist(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def adam_not_in_mlless(e: Experiment, _: Architecture) -> str | None:
+def adam_not_in_mlless(e: Experiment) -> str | None:
     if e.module == "mlless" and e.training.optimizer != "sgd":
         return (
             f"training.optimizer: {e.training.optimizer} cannot run in MLLess: it sends the significant part of additive updates, and "
@@ -115,13 +116,13 @@ def adam_not_in_mlless(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def mlless_averages(e: Experiment, _: Architecture) -> str | None:
+def mlless_averages(e: Experiment) -> str | None:
     if e.module == "mlless" and e.aggregation.rule != "mean":
         return f"aggregation.rule: {e.aggregation.rule} needs every worker's whole gradient, MLLess sends a part; expected mean"
     return None
 
 
-def krum_needs_whole_vectors(e: Experiment, _: Architecture) -> str | None:
+def krum_needs_whole_vectors(e: Experiment) -> str | None:
     if e.module == "scatter_reduce" and e.aggregation.rule == "krum":
         return (
             "aggregation.rule: krum measures distances between whole gradients, ScatterReduce aggregates chunks; "
@@ -130,13 +131,13 @@ def krum_needs_whole_vectors(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def mlless_keeps_enough_workers(e: Experiment, _: Architecture) -> str | None:
+def mlless_keeps_enough_workers(e: Experiment) -> str | None:
     if e.module == "mlless" and e.mlless.min_workers > e.workers:
         return f"mlless.min_workers: {e.mlless.min_workers} is more than the run has; expected at most {e.workers}"
     return None
 
 
-def nesterov_needs_momentum(e: Experiment, _: Architecture) -> str | None:
+def nesterov_needs_momentum(e: Experiment) -> str | None:
     if e.training.nesterov and e.training.optimizer != "sgd":
         return f"training.nesterov: belongs to sgd, not to {e.training.optimizer}; set training.optimizer: sgd, or nesterov: false"
     if e.training.nesterov and e.training.momentum == 0:
@@ -144,19 +145,19 @@ def nesterov_needs_momentum(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def fp16_needs_a_gpu(e: Experiment, _: Architecture) -> str | None:
+def fp16_needs_a_gpu(e: Experiment) -> str | None:
     if e.training.precision == "fp16" and e.module != "gpu":
         return f"training.precision: fp16 needs a GPU, and {e.architecture} computes on CPUs; expected fp32 or bf16"
     return None
 
 
-def one_cycle_rises(e: Experiment, _: Architecture) -> str | None:
+def one_cycle_rises(e: Experiment) -> str | None:
     if e.training.schedule == "one_cycle" and e.training.warm_up == 0:
         return "training.warm_up: 0 leaves one_cycle no rise; expected more than 0 and less than 1, for example 0.2"
     return None
 
 
-def plateau_comes_before_stop(e: Experiment, _: Architecture) -> str | None:
+def plateau_comes_before_stop(e: Experiment) -> str | None:
     patience, stop = e.training.plateau_patience, e.training.early_stopping
     if e.training.schedule == "plateau" and 0 < stop <= patience:
         return (
@@ -166,7 +167,7 @@ def plateau_comes_before_stop(e: Experiment, _: Architecture) -> str | None:
     return None
 
 
-def gpus_are_workers(e: Experiment, _: Architecture) -> str | None:
+def gpus_are_workers(e: Experiment) -> str | None:
     gpus = e.gpu.instances * e.gpu.gpus_per_instance
     if (e.module == "gpu" or e.baseline == "gpu") and gpus != e.workers:
         return (
@@ -185,13 +186,13 @@ def memory_names_steps(e: Experiment, architecture: Architecture) -> str | None:
     return None
 
 
-def snap_start_needs_layers(e: Experiment, _: Architecture) -> str | None:
+def snap_start_needs_layers(e: Experiment) -> str | None:
     if e.functions.snap_start and e.functions.packaging == "image":
         return "functions.snap_start: AWS offers it for zip packages only; set functions.packaging: layer, or snap_start: false"
     return None
 
 
-def run_ends_before_its_stack(e: Experiment, _: Architecture) -> str | None:
+def run_ends_before_its_stack(e: Experiment) -> str | None:
     if e.lifetime.maximum_run_hours > e.lifetime.ttl_hours:
         return (
             f"lifetime.maximum_run_hours: {e.lifetime.maximum_run_hours:g} is longer than the stack lives; "
@@ -239,11 +240,11 @@ ALWAYS: tuple[Check, ...] = (
     one_cycle_rises,
     plateau_comes_before_stop,
     gpus_are_workers,
-    memory_names_steps,
     snap_start_needs_layers,
     run_ends_before_its_stack,
 )
-DEPLOYMENT: tuple[Check, ...] = (lambda_has_no_bf16, redisai_is_x86)
+OF_THE_TREE: tuple[ArchitectureCheck, ...] = (memory_names_steps,)
+DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, redisai_is_x86)
 
 
 def _is_import(name: str) -> bool:

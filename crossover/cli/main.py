@@ -1,0 +1,57 @@
+"""The command `crossover`: its sub-commands, and what its exit status says.
+
+0 done; 1 our fault or the cloud's; 2 the user can mend it; 130 stopped by Ctrl-C. Tracebacks only with --debug. Nothing heavy is imported
+here: `--help` and a mistake in a file answer at once.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from crossover.cli import deployment, doctor, plan, run, schema, status
+from crossover.errors import CrossoverError
+
+app = typer.Typer(
+    help="One training job on seven distributed architectures: deployed, measured, compared, torn down.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    run.run,
+    plan.plan,
+    doctor.doctor,
+    deployment.deploy,
+    status.status,
+    deployment.destroy,
+    schema.schema,
+):
+    app.command()(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit. Every failure ends here, as one message for people."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        app(args=list(arguments), prog_name="crossover")
+    except CrossoverError as error:
+        _fail(error, str(error), status=error.exit_code, debug="--debug" in arguments)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has left, as in `crossover schema | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}\nThis is a fault of Crossover's; --debug shows where it happened."
+        _fail(error, message, status=1, debug="--debug" in arguments)
+
+
+def _fail(error: Exception, message: str, *, status: int, debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,93 @@
+"""`crossover run`: train once, show each epoch as it ends, leave a folder with the results."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossover.cli.arguments import Config, Debug
+from crossover.cli.progress import show_progress
+from crossover.errors import ConfigError, DataError, UserError
+from crossover.experiment import Experiment
+from crossover.validation import check_deployment, load
+
+if TYPE_CHECKING:
+    from crossover.reports.folder import RunFolder
+    from crossover.running import OnProgress
+
+
+class Place(StrEnum):
+    """Where a run happens."""
+
+    LOCAL = "local"
+    INLINE = "inline"
+    AWS = "aws"
+
+
+def run(
+    config: Config,
+    on: Annotated[
+        Place,
+        typer.Option(help="local: the cloud on this machine; inline: this process alone; aws: what `deploy` made."),
+    ] = Place.LOCAL,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field, for example training.epochs=3.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the data sets' files.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; by default results/<name>.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run (with --on aws).")] = None,
+    debug: Debug = False,
+) -> None:
+    """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
+    experiment = load(config, [*(override or []), *_data(data)])
+    folder = out or Path("results") / experiment.name
+    _check_folder(folder)
+    if resume and on is not Place.AWS:
+        raise UserError(f"--resume {resume}: a run --on {on} leaves nothing to go on with; only --on aws can resume")
+    if on is Place.AWS:
+        check_deployment(experiment)
+    with show_progress(experiment, where=on, out=folder) as on_progress:
+        finished = _start(experiment, on, folder, on_progress, resume=resume or "")
+    _summarise(finished)
+
+
+def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgress", *, resume: str) -> "RunFolder":
+    from crossover import running  # reports, and torch once it stages data
+
+    match on:
+        case Place.INLINE:
+            return running.run_inline(experiment, out, on_progress)
+        case Place.LOCAL:
+            return running.run_local(experiment, out, on_progress)
+        case Place.AWS:
+            return running.run_aws(experiment, out, on_progress, resume=resume)
+
+
+def _summarise(folder: "RunFolder") -> None:
+    from rich.console import Console
+
+    from crossover.reports.tables import summary
+
+    console = Console()
+    console.print(summary(folder))
+    console.print(f"report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _data(folder: Path | None) -> list[str]:
+    if folder is None:
+        return []
+    if not folder.is_dir():
+        raise DataError(f"--data {folder}: no such folder")
+    return [f"data.directory={json.dumps(str(folder.resolve()))}"]
+
+
+def _check_folder(folder: Path) -> None:
+    """A new or empty folder, or one of an earlier run: other people's files are not mixed with ours."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--out {folder}: is a file; expected a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "result.json").exists():
+        raise ConfigError(
+            f"--out {folder}: holds other files; expected a new or empty folder, or one of an earlier run"
+        )

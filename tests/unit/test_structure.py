@@ -1,0 +1,150 @@
+"""Who may import whom, and what must not be imported before it is needed."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
+
+# part of the house -> the parts it may import from, besides itself. `crossover.x` stands for a module or package of that name.
+BASE = {"crossover.errors", "crossover.experiment", "crossover.algorithms"}
+DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.slots"}
+CONTEXT = DATA | {"crossover.context", "crossover.deployment", "crossover.metering"}
+WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.rounds"}
+ALLOWED = {
+    "crossover.errors": set(),
+    "crossover.experiment": set(),
+    "crossover.keys": {"crossover.errors", "crossover.dataplane"},
+    "crossover.slots": {"crossover.errors"},
+    "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
+    "crossover.dataplane": BASE,
+    "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane"},
+    "crossover.metering": CONTEXT,
+    "crossover.context": CONTEXT,
+    "crossover.deployment": CONTEXT,
+    "crossover.rounds": CONTEXT,
+    "crossover.workflow": CONTEXT,
+    "crossover.asl": WORKFLOW,
+    "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.workflow"},
+    "crossover.reports": BASE | {"crossover.keys", "crossover.metering", "crossover.workflow"},
+    "crossover.local": DATA,
+    "functions": WORKFLOW,
+    "peers": WORKFLOW | {"functions"},
+    "cdk": WORKFLOW | {"crossover.asl", "crossover.validation"},
+    "stacks": WORKFLOW | {"cdk", "functions", "peers", "crossover.asl"},
+}
+ROOTS_OF_COMPOSITION = {"crossover.running", "crossover.cli"}  # they put the parts together and may import all of them
+
+# third party -> where alone it may be imported
+CONFINED = {
+    "aws_cdk": {"cdk", "stacks", "app"},
+    "constructs": {"cdk", "stacks", "app"},
+    "cdk_nag": {"cdk", "stacks", "app"},
+    "boto3": {"crossover.dataplane", "crossover.deployment", "crossover.local", "crossover.cli", "crossover.running"},
+    "moto": {"crossover.local"},
+    "torch": {"crossover.learning", "crossover.algorithms", "crossover.running", "peers"},
+    "redis": {"crossover.dataplane", "crossover.local"},
+    "pika": {"crossover.dataplane", "crossover.local"},
+    "pydantic": {"crossover.validation"},
+    "typer": {"crossover.cli"},
+    "rich": {"crossover.cli", "crossover.reports"},
+    "sklearn": {"crossover.learning"},
+    "pickle": {"crossover.learning"},  # the restricted unpickler of the official CIFAR files
+}
+# Functions run without numpy: beside torch there is no room for it in the layers. What stays on the laptop may use it.
+NUMPY_ALLOWED = ("crossover/learning/", "crossover/local/", "crossover/reports/", "crossover/cli/")
+
+
+def part_of(module: str) -> str:
+    names = module.split(".")
+    if names[0] != "crossover":
+        return names[0]
+    known = len(names) > 1 and any((ROOT / "crossover" / f"{names[1]}{end}").exists() for end in ("", ".py"))
+    return ".".join(names[:2]) if known else "crossover"  # crossover.__version__
+
+
+def files() -> list[Path]:
+    found = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [*found, *ROOT.glob("app.py")]
+
+
+def module_of(path: Path) -> str:
+    names = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Modules imported anywhere in the file, deferred ones too, except for type checkers alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield name.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            submodules = (ROOT / Path(*node.module.split("."))).is_dir() if node.module else False
+            for name in node.names:
+                yield f"{node.module}.{name.name}" if submodules else str(node.module), node.lineno
+
+
+def test_imports_go_one_way() -> None:
+    wrong = []
+    for path in files():
+        own = part_of(module_of(path))
+        for module, line in imports(path):
+            part = part_of(module)
+            if part.split(".")[0] not in PACKAGES or part in (own, "crossover"):
+                continue
+            if own in ROOTS_OF_COMPOSITION or own == "app":
+                continue
+            if part not in ALLOWED.get(own, set()):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {own} must not import {part}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_third_party_packages_stay_where_they_belong() -> None:
+    wrong = []
+    for path in files():
+        own = part_of(module_of(path))
+        for module, line in imports(path):
+            homes = CONFINED.get(module.split(".")[0])
+            if homes is not None and own not in homes and own.split(".")[0] not in homes:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {module} belongs in {', '.join(sorted(homes))}")
+            if module.split(".")[0] == "numpy" and not str(path.relative_to(ROOT)).startswith(NUMPY_ALLOWED):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: functions run without numpy")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_part_of_the_house_has_its_rule() -> None:
+    known = ALLOWED.keys() | ROOTS_OF_COMPOSITION | {"app", "crossover"}
+    assert {part_of(module_of(path)) for path in files()} <= known
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("crossover.cli.main", ("torch", "boto3", "moto", "aws_cdk", "matplotlib", "numpy", "redis", "pika")),
+        ("crossover.validation", ("torch", "boto3", "moto", "aws_cdk", "numpy", "redis", "pika", "typer")),
+        ("crossover.context", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),
+        ("functions.spirt", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),
+    ],
+)
+def test_start_up_is_light(module: str, heavy: tuple[str, ...]) -> None:
+    """In a process of its own: what `module` drags in."""
+    code = f"import sys, {module}; print(*[name for name in {heavy!r} if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == []
