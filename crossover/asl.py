@@ -62,8 +62,8 @@ def definitions(
     """
     counts = {"workers": experiment.workers, "minibatches": minibatches}
     machines: dict[str, State] = {}
-    roots = {**({RUN_MACHINE: architecture.run} if architecture.run else {}), **architecture.machines}
-    for name, node in roots.items():
+    roots = [*([(RUN_MACHINE, architecture.run)] if architecture.run else []), *architecture.machines.items()]
+    for name, node in roots:
         _machine(name, node, counts, machines)
     return machines
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from crossover.context import Machines
 from crossover.dataplane import connecting
@@ -17,6 +17,12 @@ from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, RunFailed
 from crossover.experiment import Experiment
+
+if TYPE_CHECKING:
+    from crossover.dataplane.files import FileObjectStore
+    from crossover.dataplane.redis_tensors import RedisTensorStore
+    from crossover.dataplane.redisai import RedisAITensorStore
+    from crossover.dataplane.s3 import S3ObjectStore
 
 PREFIX = "CROSSOVER_"
 
@@ -26,8 +32,8 @@ class DeployedClients:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        self._tensor_stores: dict[tuple[str, int], TensorStore] = {}
-        self._object_stores: dict[str, ObjectStore] = {}
+        self._tensor_stores: dict[tuple[str, int], RedisTensorStore | RedisAITensorStore] = {}
+        self._object_stores: dict[str, S3ObjectStore | FileObjectStore] = {}
 
     def _fact(self, name: str) -> str:
         try:
@@ -40,7 +46,7 @@ class DeployedClients:
     def _bucket(self, name: str, traffic: Traffic) -> ObjectStore:
         if name not in self._object_stores:
             self._object_stores[name] = connecting.object_store(name, traffic)
-        return cast(Any, self._object_stores[name]).beside(traffic)  # type: ignore[no-any-return]
+        return self._object_stores[name].beside(traffic)
 
     def objects(self, traffic: Traffic) -> ObjectStore:
         return self._bucket(self._fact("BUCKET"), traffic)
@@ -53,7 +59,7 @@ class DeployedClients:
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
         if experiment.storage.channel == "s3" and not self._environment.get(PREFIX + "REDIS"):
-            return connecting.object_tensors(self.objects(traffic), traffic)
+            return connecting.object_tensors(self.objects(traffic))
         key = (experiment.database.engine, worker)
         if key not in self._tensor_stores:
             urls = self._fact("REDIS").split()
@@ -66,7 +72,7 @@ class DeployedClients:
                 time_to_live_s=experiment.database.time_to_live_s,
                 traffic=traffic,
             )
-        return cast(Any, self._tensor_stores[key]).beside(traffic)  # type: ignore[no-any-return]
+        return self._tensor_stores[key].beside(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
         return connecting.tensor_compute(

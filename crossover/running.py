@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -179,17 +179,21 @@ def _progress(prepared: Prepared, *, seconds: float) -> Progress:
     )
 
 
+def run_facts(prepared: Prepared) -> RunFacts:
+    facts = prepared.facts
+    return RunFacts(
+        prepared.experiment,
+        facts["data"],
+        facts["data_manifest"],
+        facts["parameters"],
+        facts["buffers"],
+        facts["created_at"],
+    )
+
+
 def expected_records(prepared: Prepared) -> Counter[str]:
     """How many records each step must at least have left, from the tree and the epochs decided. A poll counts once per round."""
-    facts = RunFacts(
-        prepared.experiment,
-        prepared.facts["data"],
-        prepared.facts["data_manifest"],
-        prepared.facts["parameters"],
-        prepared.facts["buffers"],
-        prepared.facts["created_at"],
-    )
-    days = calendar(facts)
+    days = calendar(run_facts(prepared))
     decided = len(prepared.decisions)
     counts: Counter[str] = Counter()
 
@@ -337,13 +341,14 @@ def run_deployed(
     experiment: Experiment, out: Path, on_progress: OnProgress, *, session: Any, where: str, resume: str = ""
 ) -> RunFolder:
     """A run of the deployed experiment through nothing but AWS APIs; `session` makes their clients."""
-    from crossover.dataplane.connecting import object_store
+    from crossover.dataplane.s3 import S3ObjectStore
 
     facts = Deployed.of(experiment, session)
     s3 = session.client("s3")
-    objects = object_store(facts.bucket, Traffic(), client=s3)
-    data = [object_store(name, Traffic(), client=s3) for name in facts.data_buckets] or [objects]
+    objects = S3ObjectStore(facts.bucket, Traffic(), client=s3)
+    data = [S3ObjectStore(name, Traffic(), client=s3) for name in facts.data_buckets] or [objects]
     prepared = prepare(experiment, objects=objects, data=data, run=resume)
+    facts.check(prepared)
     states = session.client("stepfunctions")
     event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if resume else 0)
     started = states.start_execution(
@@ -360,7 +365,29 @@ class Deployed:
 
     bucket: str
     run_machine: str
-    data_buckets: tuple[str, ...] = ()
+    data_buckets: tuple[str, ...]
+    shape: Mapping[str, Any]
+
+    def check(self, prepared: Prepared) -> None:
+        """Map modes, database hosts and layers were fixed when the stack was made: what does not fit it is refused before anything runs."""
+        experiment, most = prepared.experiment, self.shape["minibatches"]
+        asked = {
+            "architecture": experiment.architecture,
+            "compute": experiment.database.compute,
+            "channel": experiment.storage.channel,
+        }
+        wrong = [
+            f"{name}: {asked[name]!r}, deployed {self.shape[name]!r}"
+            for name in asked
+            if asked[name] != self.shape[name]
+        ]
+        if experiment.workers > self.shape["workers"]:
+            wrong.append(f"workers: {experiment.workers}, deployed for {self.shape['workers']}")
+        side_by_side = calendar(run_facts(prepared)).minibatches_in(0)
+        if most is not None and side_by_side > most:
+            wrong.append(f"minibatches side by side: {side_by_side}, deployed for {most}")
+        if wrong:
+            raise ConfigError("; ".join(wrong) + f"; deploy it anew: cdk deploy crossover-{experiment.name}")
 
     @classmethod
     def of(cls, experiment: Experiment, session: Any) -> "Deployed":
@@ -372,7 +399,8 @@ class Deployed:
                 f"{experiment.name}: not deployed in project {experiment.project}; "
                 f"cdk deploy crossover-{experiment.name} -c config=config/{experiment.name}.yaml"
             )
-        return cls(found["bucket"], found["run_machine"], tuple(found.get("data_buckets", "").split()))
+        buckets = tuple(found.get("data_buckets", "").split())
+        return cls(found["bucket"], found["run_machine"], buckets, json.loads(found["shape"]))
 
 
 def run_local(

@@ -1,7 +1,9 @@
 """QSGD: stochastic quantization of a gradient to a few bits per coordinate, packed into bits.
 
-Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding" (2017). A bucket of d coordinates shares one scale
-(its L2 norm, or its largest magnitude); a coordinate v becomes the integer floor(v s / scale + u) with u uniform in [0, 1) and s = 2^(bits-1) - 1, so that
+Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding" (2017). A bucket of d
+coordinates shares one scale
+(its L2 norm, or its largest magnitude); a coordinate v becomes the integer floor(v s / scale + u) with u uniform in
+[0, 1) and s = 2^(bits-1) - 1, so that
 its expectation is v. Variance per bucket: L2 at most min(d/s^2, sqrt(d)/s) ||v||^2, max at most d max^2 / (4 s^2).
 """
 
@@ -103,9 +105,11 @@ def _scales(gradient: Tensor, *, bucket: int, norm: Norm) -> Tensor:
 
 def _norms(rows: Tensor, norm: Norm) -> Tensor:
     if norm == "l2":
-        return torch.linalg.vector_norm(rows, dim=1)
+        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        return lengths
     low, high = torch.aminmax(rows, dim=1)  # several times as fast as vector_norm with infinity
-    return torch.maximum(high, low.neg_())
+    largest: Tensor = torch.maximum(high, low.neg_())
+    return largest
 
 
 def _scaled(values: Tensor, factors: Tensor, bucket: int, *, out: Tensor) -> None:
