@@ -1,0 +1,209 @@
+"""Every impossible combination is refused with its reason, and just inside the border it is accepted."""
+
+from typing import Any
+
+import pytest
+
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.validation import combinations, fields, validate
+from crossover.workflow import Architecture, step
+
+
+@step(torch=True)
+def compute(ctx: Any, event: Any) -> None: ...
+
+
+TREE = Architecture("tree", run=compute, tensor_hosts="per_worker")
+WITHOUT_STEPS = Architecture("program", tensor_hosts="none")
+
+
+def experiment(plain: dict[str, Any]) -> Experiment:
+    return fields.experiment({"name": "x", "architecture": "spirt", **plain})
+
+
+CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
+    # check, refused, accepted, what the message says
+    (combinations.name_fits, {"name": "Spirt"}, {"name": "spirt-2-b"}, "name: 'Spirt'"),
+    (combinations.name_fits, {"name": "a" * 33}, {"name": "a" * 32}, "at most 32"),
+    (combinations.name_fits, {"name": "a--b"}, {"name": "a-b"}, "single hyphens"),
+    (combinations.name_fits, {"name": "a-"}, {"name": "a"}, "single hyphens"),
+    (combinations.project_fits, {"project": "Mine"}, {"project": "mine"}, "project: 'Mine'"),
+    (
+        combinations.project_fits,
+        {"project": "p" * 7, "name": "n" * 32},
+        {"project": "p" * 6, "name": "n" * 32},
+        "39 characters together; at most 38",
+    ),
+    (combinations.owner_is_a_tag, {"owner": "a;b"}, {"owner": "Ada L. ada@example.org"}, "owner: 'a;b'"),
+    (
+        combinations.dataset_known,
+        {"data": {"dataset": "cifar"}},
+        {"data": {"dataset": "my.module:load"}},
+        "did you mean cifar10?",
+    ),
+    (
+        combinations.dataset_known,
+        {"data": {"dataset": "my module:load"}},
+        {"data": {"dataset": "mnist"}},
+        "package.module:loader",
+    ),
+    (
+        combinations.digits_have_no_test_split,
+        {"data": {"validation": "test"}},
+        {"data": {"validation": "test", "dataset": "mnist"}},
+        "for example 0.2",
+    ),
+    (
+        combinations.trimmed_mean_leaves_some,
+        {"workers": 4, "aggregation": {"rule": "trimmed_mean", "trim": 2}},
+        {"workers": 5, "aggregation": {"rule": "trimmed_mean", "trim": 2}},
+        "expected at most 1, or at least 5 workers",
+    ),
+    (
+        combinations.krum_has_enough_workers,
+        {"workers": 4, "aggregation": {"rule": "krum"}},
+        {"workers": 5, "aggregation": {"rule": "krum"}},
+        "aggregation.faulty of at most 0, or at least 5 workers",
+    ),
+    (
+        combinations.krum_selects_among_honest,
+        {"workers": 5, "aggregation": {"rule": "krum", "select": 5}},
+        {"workers": 5, "aggregation": {"rule": "krum", "select": 4}},
+        "expected at most 4",
+    ),
+    (
+        combinations.attack_has_attackers,
+        {"faults": {"attack": "sign_flip"}},
+        {"faults": {"attack": "sign_flip", "workers": [0]}},
+        "faults.workers: empty",
+    ),
+    (combinations.attackers_exist, {"faults": {"workers": [4]}}, {"faults": {"workers": [3]}}, "ranks from 0 to 3"),
+    (combinations.attackers_exist, {"faults": {"workers": [-1]}}, {"faults": {"workers": [0]}}, "-1 is not a rank"),
+    (combinations.attackers_exist, {"faults": {"workers": [1, 1]}}, {"faults": {"workers": [1, 2]}}, "twice"),
+    (
+        combinations.adam_not_in_mlless,
+        {"architecture": "mlless", "training": {"optimizer": "adam"}},
+        {"architecture": "spirt", "training": {"optimizer": "adam"}},
+        "expected sgd",
+    ),
+    (
+        combinations.mlless_averages,
+        {"architecture": "mlless", "aggregation": {"rule": "median"}},
+        {"architecture": "mlless"},
+        "expected mean",
+    ),
+    (
+        combinations.krum_needs_whole_vectors,
+        {"architecture": "scatter-reduce", "aggregation": {"rule": "krum"}},
+        {"architecture": "scatter-reduce", "aggregation": {"rule": "median"}},
+        "chunks",
+    ),
+    (
+        combinations.mlless_keeps_enough_workers,
+        {"architecture": "mlless", "mlless": {"min_workers": 5}},
+        {"architecture": "mlless", "mlless": {"min_workers": 4}},
+        "expected at most 4",
+    ),
+    (
+        combinations.nesterov_needs_momentum,
+        {"training": {"nesterov": True, "momentum": 0}},
+        {"training": {"nesterov": True, "momentum": 0.9}},
+        "needs momentum",
+    ),
+    (
+        combinations.nesterov_needs_momentum,
+        {"training": {"nesterov": True, "optimizer": "adam"}},
+        {"training": {"nesterov": False, "optimizer": "adam"}},
+        "belongs to sgd",
+    ),
+    (
+        combinations.fp16_needs_a_gpu,
+        {"training": {"precision": "fp16"}},
+        {"training": {"precision": "fp16"}, "architecture": "gpu"},
+        "needs a GPU",
+    ),
+    (
+        combinations.one_cycle_rises,
+        {"training": {"schedule": "one_cycle", "warm_up": 0}},
+        {"training": {"schedule": "one_cycle", "warm_up": 0.1}},
+        "no rise",
+    ),
+    (
+        combinations.plateau_comes_before_stop,
+        {"training": {"schedule": "plateau", "early_stopping": 10}},
+        {"training": {"schedule": "plateau", "early_stopping": 11}},
+        "expected more than 10",
+    ),
+    (
+        combinations.gpus_are_workers,
+        {"architecture": "gpu", "workers": 3},
+        {"architecture": "gpu", "workers": 4},
+        "4 x 1 GPUs are 4 workers, but workers is 3",
+    ),
+    (
+        combinations.gpus_are_workers,
+        {"baseline": "gpu", "workers": 3},
+        {"workers": 3},
+        "GPUs are 4 workers",
+    ),
+    (
+        combinations.snap_start_needs_layers,
+        {"functions": {"snap_start": True, "packaging": "image"}},
+        {"functions": {"snap_start": True}},
+        "zip packages only",
+    ),
+    (
+        combinations.run_ends_before_its_stack,
+        {"lifetime": {"ttl_hours": 5}},
+        {"lifetime": {"ttl_hours": 6}},
+        "at most lifetime.ttl_hours, 5",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "refused", "accepted", "says"), CASES)
+def test_refused_beyond_the_border_and_accepted_inside(
+    check: combinations.Check, refused: dict[str, Any], accepted: dict[str, Any], says: str
+) -> None:
+    message = check(experiment(refused))
+    assert message is not None
+    assert says in message
+    assert "\n" not in message
+    assert check(experiment(accepted)) is None
+
+
+def test_every_check_has_a_case() -> None:
+    assert {check for check, *_ in CASES} == set(combinations.ALWAYS)
+
+
+def test_memory_is_given_to_steps_that_exist() -> None:
+    wrong = experiment({"functions": {"memory_mb": {"default": 512, "comput": 1_024}}})
+    message = combinations.memory_names_steps(wrong, TREE)
+    assert message == "functions.memory_mb.comput: is no step of spirt; did you mean compute?; one of default, compute"
+    assert combinations.memory_names_steps(experiment({"functions": {"memory_mb": {"compute": 512}}}), TREE) is None
+
+
+def test_lambda_refuses_bf16_and_programs_do_not() -> None:
+    bf16 = experiment({"training": {"precision": "bf16"}})
+    assert "Graviton2" in str(combinations.lambda_has_no_bf16(bf16, TREE))
+    assert combinations.lambda_has_no_bf16(bf16, WITHOUT_STEPS) is None
+    assert combinations.lambda_has_no_bf16(experiment({}), TREE) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits"), [("m7g.large", False), ("c6gn.xlarge", False), ("m7i.large", True), ("g4dn.xlarge", True)]
+)
+def test_redisai_runs_on_x86_hosts(kind: str, fits: bool) -> None:
+    found = experiment({"database": {"engine": "redisai", "instance_type": kind}})
+    assert (combinations.redisai_is_x86(found, TREE) is None) == fits
+    assert combinations.redisai_is_x86(found, WITHOUT_STEPS) is None
+
+
+def test_an_unknown_architecture_is_reported_with_everything_else() -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate({"name": "X", "architecture": "spirit"})
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("architecture: 'spirit' is unknown; one of ")
+    assert first.endswith("did you mean spirt?")
+    assert second.startswith("name: 'X'")

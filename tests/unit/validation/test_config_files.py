@@ -1,0 +1,69 @@
+"""The experiments that come with the project, and their schema."""
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from crossover import workflow
+from crossover.errors import ConfigError
+from crossover.validation import check_deployment, documents, load, schema
+
+CONFIG = Path(__file__).parents[3] / "config"
+EXPERIMENTS = sorted(path for path in CONFIG.glob("*.yaml") if path.stem not in ("pricing", "published"))
+
+
+def exists(path: Path) -> bool:
+    """Whether the architecture that the file names has its module; those to come are refused until then."""
+    try:
+        workflow.load(documents.read(path)["architecture"])
+    except ConfigError:
+        return False
+    return True
+
+
+def test_there_is_one_on_digits_and_one_at_the_papers_setting_for_each() -> None:
+    names = {path.stem for path in EXPERIMENTS}
+    digits = {name for name in names if not name.endswith("-cifar10")}
+    assert {"spirt", "mlless", "all-reduce", "scatter-reduce", "p2p-instance", "p2p-serverless", "gpu"} <= digits
+    assert names == digits | {f"{name}-cifar10" for name in digits}
+
+
+@pytest.mark.parametrize("path", [path for path in EXPERIMENTS if exists(path)], ids=lambda path: path.stem)
+def test_it_is_accepted_here_and_on_aws(path: Path) -> None:
+    found = load(path)
+    assert found.name == path.stem
+    check_deployment(found)
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_it_names_the_schema_and_keeps_it(path: Path) -> None:
+    assert path.read_text().startswith("# yaml-language-server: $schema=experiment.schema.json\n")
+    jsonschema.validate(documents.read(path), yaml.safe_load(schema.text()))
+
+
+def test_the_committed_schema_is_current() -> None:
+    assert (CONFIG / "experiment.schema.json").read_text() == schema.text(), (
+        "crossover schema > config/experiment.schema.json"
+    )
+
+
+def test_the_schema_refuses_what_validation_refuses() -> None:
+    text = yaml.safe_load(schema.text())
+    for wrong in ({"training": {"epochs": 0}}, {"trainig": {}}, {"training": {"epoch": 1}}, {"workers": "4"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"name": "a", "architecture": "spirt", **wrong}, text)
+
+
+def test_overrides_and_the_file_are_checked_together(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\narchitecture: spirt\ntraining:\n  epochs: 5\n")
+    assert load(path, ["training.epochs=3", "data.directory=/data"]).training.epochs == 3
+    with pytest.raises(ConfigError) as caught:
+        load(path, ["training.epochs=0", "workers=99"])
+    assert str(caught.value).splitlines() == [
+        f"{path}:",
+        "  workers: 99 is not allowed; expected an integer >= 1 and <= 64",
+        "  training.epochs: 0 is not allowed; expected an integer >= 1",
+    ]

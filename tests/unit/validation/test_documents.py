@@ -1,0 +1,101 @@
+"""YAML as people write it: what is read, what is refused, and where the error points."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover.errors import ConfigError
+from crossover.validation import documents
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),  # YAML 1.1 reads text here
+        ("5.", 5.0),
+        ("1_000", 1000),
+        ("-3", -3),
+        ("010", "010"),  # YAML 1.1 reads 8
+        ("1:30", "1:30"),  # YAML 1.1 reads 90
+        ("no", "no"),  # YAML 1.1 reads false
+        ("true", True),
+        ("", None),
+        ("~", None),
+        ("'12'", "12"),
+        ("2026-11-21", "2026-11-21"),
+        ("[1, a]", [1, "a"]),
+    ],
+)
+def test_scalars_mean_what_they_look_like(text: str, value: object) -> None:
+    found = documents.parse(text, source="here")
+    assert found == value
+    assert type(found) is type(value)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.none())
+def test_json_is_read_back(value: object) -> None:
+    import json
+
+    assert documents.parse(json.dumps(value), source="here") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("a: 1\nb: [1,\n", "line 3, column 1", "expected"),
+        ("a:\n  b: 1\n c: 2\n", "line 3, column 2", "expected"),
+        ("a: 1\nb: 2\na: 3\n", "line 3, column 1", "'a' stands here twice, first in line 1"),
+        ("s:\n  x: 1\n  x: 1\n", "line 3, column 3", "'x' stands here twice, first in line 2"),
+        ("a: &x {b: 1}\nc: *x\n", "line 2, column 4", "alias *x: write the value out"),
+        ("a: !!python/object:os.system {}\n", "line 1, column 4", "could not determine a constructor"),
+        ("a: \x07", "", "special characters"),
+    ],
+)
+def test_a_syntax_error_says_where(text: str, where: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        documents.parse(text, source="x.yaml")
+    assert str(caught.value).startswith("x.yaml")
+    assert where in str(caught.value)
+    assert what in str(caught.value)
+
+
+def test_a_missing_file_is_named_with_the_nearest_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "spirt.yaml").touch()
+    with pytest.raises(ConfigError, match=r"sprit\.yaml: no such file; did you mean .*spirt\.yaml\?"):
+        documents.read(tmp_path / "sprit.yaml")
+
+
+@pytest.mark.parametrize(("content", "found"), [(b"", "nothing"), (b"- a\n", "a list"), (b"text", "a single value")])
+def test_a_file_without_fields_is_refused(tmp_path: Path, content: bytes, found: str) -> None:
+    (tmp_path / "x.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"expected fields such as .*, found {found}"):
+        documents.read(tmp_path / "x.yaml")
+
+
+def test_a_folder_or_binary_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path, tmp_path / "x.yaml"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            documents.read(path)
+
+
+def test_an_override_sets_one_field_and_keeps_the_others() -> None:
+    plain = {"training": {"epochs": 20, "momentum": 0.9}, "data": None}
+    documents.apply(plain, "training.epochs=3")
+    documents.apply(plain, "functions.memory_mb.default=512")
+    documents.apply(plain, "data.directory=/tmp/a=b")
+    documents.apply(plain, "seed=")
+    assert plain == {
+        "training": {"epochs": 3, "momentum": 0.9},
+        "data": {"directory": "/tmp/a=b"},
+        "functions": {"memory_mb": {"default": 512}},
+        "seed": None,
+    }
+
+
+@pytest.mark.parametrize("override", ["training.epochs", "=3", "training.=3", ".epochs=3", "name.x=3", "workers.a.b=1"])
+def test_an_override_that_names_no_field_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--set "):
+        documents.apply({"name": "spirt", "workers": 4}, override)

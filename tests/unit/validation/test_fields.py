@@ -1,0 +1,123 @@
+"""Types, bounds, choices and unknown names: each problem in one line that says what would do."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.validation import fields
+
+LEAST = {"name": "spirt", "architecture": "spirt"}
+
+
+def problems(**changes: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        fields.experiment({**LEAST, **changes})
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": {"epochs": -3}}, "training.epochs: -3 is not allowed; expected an integer >= 1"),
+        ({"training": {"epochs": 3.0}}, "training.epochs: 3.0 is not allowed; expected an integer >= 1"),
+        ({"training": {"epochs": "3"}}, "training.epochs: '3' is not allowed; expected an integer >= 1"),
+        ({"training": {"epochs": True}}, "training.epochs: true is not allowed; expected an integer >= 1"),
+        ({"training": {"momentum": 1}}, "training.momentum: 1 is not allowed; expected a number >= 0 and < 1"),
+        ({"training": {"nesterov": 1}}, "training.nesterov: 1 is not allowed; expected true or false"),
+        ({"training": {"model": 5}}, "training.model: 5 is not allowed; expected text"),
+        (
+            {"training": {"optimizer": "sdg"}},
+            "training.optimizer: 'sdg' is not allowed; expected one of sgd, adam, adamw; did you mean sgd?",
+        ),
+        (
+            {"training": {"sync_every": 0}},
+            "training.sync_every: 0 is not allowed; expected an integer >= 1, or epoch, or null (none)",
+        ),
+        (
+            {"training": {"learning_rate": float("inf")}},
+            "training.learning_rate: 'inf' is not allowed; expected a number > 0",
+        ),
+        ({"data": {"validation": "tests"}}, None),
+        ({"faults": {"workers": [1, "a"]}}, "faults.workers.1: 'a' is not allowed; expected an integer"),
+        ({"faults": {"workers": 1}}, "faults.workers: 1 is not allowed; expected a list, each an integer"),
+        (
+            {"functions": {"memory_mb": {"collect": 64}}},
+            "functions.memory_mb.collect: 64 is not allowed; expected an integer >= 128 and <= 10240",
+        ),
+        ({"workers": None}, "workers: null is not allowed; expected an integer >= 1 and <= 64"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_was_expected(changes: dict[str, Any], message: str | None) -> None:
+    found = problems(**changes)
+    assert len(found) == 1
+    if message is not None:
+        assert found == [message]
+
+
+def test_what_is_required_is_asked_for() -> None:
+    with pytest.raises(ConfigError) as caught:
+        fields.experiment({})
+    assert str(caught.value).splitlines() == [
+        "name: is missing; expected text",
+        "architecture: is missing; expected text",
+    ]
+
+
+def test_an_unknown_name_gets_the_nearest_and_all() -> None:
+    assert problems(training={"epoch": 3})[0].startswith(
+        "training.epoch: is unknown; did you mean epochs?; one of model, epochs,"
+    )
+    assert problems(trainig={})[0].startswith("trainig: is unknown; did you mean training?; one of name, architecture,")
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    found = problems(training={"epochs": 0, "lr": 1}, workers=65, gpus={})
+    assert len(found) == 4
+    assert all("; " in line for line in found)
+
+
+def test_a_section_left_empty_is_its_defaults() -> None:
+    assert fields.experiment({**LEAST, "training": None}) == fields.experiment(LEAST) == Experiment(**LEAST)
+
+
+def test_an_integer_does_for_a_number() -> None:
+    found = fields.experiment({**LEAST, "training": {"learning_rate": 1}})
+    assert found.training.learning_rate == 1.0
+    assert isinstance(found.training.learning_rate, float)
+
+
+@given(
+    epochs=st.integers(1, 10_000),
+    rate=st.floats(1e-9, 1e3),
+    workers=st.integers(1, 64),
+    attackers=st.lists(st.integers(0, 63), max_size=5),
+    memory=st.dictionaries(st.sampled_from(["default", "collect"]), st.integers(128, 10_240)),
+    accuracy=st.none() | st.floats(0.01, 1.0),
+)
+def test_what_is_resolved_is_read_back(
+    epochs: int, rate: float, workers: int, attackers: list[int], memory: dict[str, int], accuracy: float | None
+) -> None:
+    plain = {
+        **LEAST,
+        "workers": workers,
+        "training": {"epochs": epochs, "learning_rate": rate, "target_accuracy": accuracy},
+        "faults": {"workers": attackers},
+        "functions": {"memory_mb": memory},
+    }
+    once = fields.experiment(plain)
+    assert fields.experiment(json.loads(json.dumps(once.resolved()))) == once
+
+
+def test_every_annotation_has_words() -> None:
+    def leaves(cls: Any) -> list[Any]:
+        hints = fields._hints(cls)
+        return [
+            h for hint in hints.values() for h in (leaves(hint) if hasattr(hint, "__dataclass_fields__") else [hint])
+        ]
+
+    assert all(fields.describe(annotation) for annotation in leaves(Experiment))
