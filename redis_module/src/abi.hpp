@@ -46,6 +46,8 @@ inline constexpr int flag_lua = 1 << 0;
 inline constexpr int flag_multi = 1 << 1;
 inline constexpr int flag_read_only = 1 << 4;
 inline constexpr int flag_aof = 1 << 6;
+inline constexpr int flag_replicated = 1 << 12;
+inline constexpr int flag_loading = 1 << 13;
 inline constexpr int flag_deny_blocking = 1 << 21;
 
 // Key specification flags
@@ -66,6 +68,10 @@ inline constexpr int reply_error = 1;
 inline constexpr int reply_integer = 2;
 inline constexpr int reply_array = 3;
 inline constexpr int reply_null = 4;
+inline constexpr int reply_map = 5;
+inline constexpr int reply_set = 6;
+inline constexpr int reply_bool = 7;
+inline constexpr int reply_double = 8;
 
 inline constexpr int option_handle_io_errors = 1 << 0;
 inline constexpr int notify_module = 1 << 13;

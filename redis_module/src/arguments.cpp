@@ -8,7 +8,7 @@
 #include <limits>
 
 
-using words::quoted;
+using words::shown;
 
 bool same_word(std::string_view argument, std::string_view keyword) {
     return std::ranges::equal(argument, keyword, [](unsigned char a, unsigned char b) { return std::toupper(a) == b; });
@@ -98,14 +98,23 @@ Options::Options(const Arguments& arguments, std::size_t start, const std::vecto
         if (rule == rules.end()) {
             std::string names;
             for (const OptionRule& r : rules) names += (names.empty() ? "" : ", ") + std::string(r.name);
-            refuse(arguments.command(), ": argument ", i, " is ", quoted(arguments[i]), "; expected one of ", names);
+            refuse(arguments.command(), ": argument ", i, " is ", shown(arguments[i]), "; expected one of ", names);
         }
-        if (arguments.size() - i - 1 < rule->operands) {
-            refuse(arguments.command(), ": ", rule->name, " at argument ", i, " has ", arguments.size() - i - 1, " values; expected ", rule->operands);
-        }
-        if (!places_.emplace(rule->name, i + 1).second) refuse(arguments.command(), ": ", rule->name, " is given twice, again at argument ", i);
-        i += 1 + rule->operands;
+        const bool counts = rule->operands == counted;
+        const std::size_t first = counts ? i + 2 : i + 1, rest = arguments.size() - std::min(arguments.size(), first);
+        const std::size_t operands = counts ? static_cast<std::size_t>(arguments.integer(i + 1, rule->name, 0, 1 << 20)) : rule->operands;
+        if (rest < operands) refuse(arguments.command(), ": ", rule->name, " at argument ", i, " has ", rest, " values; expected ", operands);
+        if (!places_.emplace(rule->name, first).second) refuse(arguments.command(), ": ", rule->name, " is given twice, again at argument ", i);
+        counts_[rule->name] = operands;
+        i = first + operands;
     }
+}
+
+std::vector<std::size_t> Options::places(std::string_view name) const {
+    std::vector<std::size_t> out;
+    if (has(name))
+        for (std::size_t k = 0; k < counts_.at(name); ++k) out.push_back(place(name) + k);
+    return out;
 }
 
 std::size_t Options::required(std::string_view name) const {

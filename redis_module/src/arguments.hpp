@@ -34,7 +34,7 @@ public:
     // "COMMAND: argument i (name) is 'value'; expected ..."
     template <typename... Parts>
     [[noreturn]] void refuse_argument(std::size_t i, std::string_view name, const Parts&... expected) const {
-        refuse(command_, ": argument ", i, " (", name, ") is ", words::quoted(values_[i]), "; expected ", expected...);
+        refuse(command_, ": argument ", i, " (", name, ") is ", words::shown(values_[i]), "; expected ", expected...);
     }
 
 private:
@@ -42,12 +42,14 @@ private:
     std::string command_;
 };
 
+inline constexpr std::size_t counted = static_cast<std::size_t>(-1);  // the first operand says how many follow
+
 struct OptionRule {
     std::string_view name;
     std::size_t operands;
 };
 
-// The options behind a command's fixed arguments, in any order: name -> index of the first operand.
+// The options behind a command's fixed arguments, in any order: name -> index of the first operand (behind the count).
 class Options {
 public:
     Options(const Arguments& arguments, std::size_t start, const std::vector<OptionRule>& rules);
@@ -55,10 +57,13 @@ public:
     bool has(std::string_view name) const { return places_.contains(name); }
     std::size_t place(std::string_view name) const { return places_.at(name); }
     std::size_t required(std::string_view name) const;
+    // The operands of a counted option; none when it is absent.
+    std::vector<std::size_t> places(std::string_view name) const;
 
 private:
     const Arguments& arguments_;
     std::map<std::string_view, std::size_t> places_;
+    std::map<std::string_view, std::size_t> counts_;
 };
 
 std::optional<std::int64_t> parse_integer(std::string_view text);

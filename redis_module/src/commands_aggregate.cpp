@@ -6,7 +6,7 @@
 #include "refused.hpp"
 #include "values.hpp"
 
-using words::quoted;
+using words::shown;
 
 namespace {
 
@@ -50,8 +50,8 @@ std::string common_kind(const Call& call, const Options& options, const Aggregat
     const std::string& kind = work.inputs.front().kind;
     for (std::size_t k = 1; k < work.inputs.size(); ++k)
         if (work.inputs[k].kind != kind)
-            refuse(call.arguments.command(), ": input key ", quoted(work.names[k]), " has kind ", quoted(work.inputs[k].kind), "; expected ",
-                   quoted(kind), " like the first, or KIND");
+            refuse(call.arguments.command(), ": input key ", shown(work.names[k]), " has kind ", shown(work.inputs[k].kind), "; expected ",
+                   shown(kind), " like the first, or KIND");
     return kind;
 }
 
@@ -109,7 +109,7 @@ void mean(const Call& call) {
 }
 
 [[noreturn]] void refuse_poisoned(const Job& job, const Aggregation& work, std::size_t k) {
-    refuse(job.command, ": input key ", quoted(work.names[k]), " contains NaN; expected numbers");
+    refuse(job.command, ": input key ", shown(work.names[k]), " contains NaN; expected numbers");
 }
 
 // The robust rules ignore weights, but their result stands for all samples.

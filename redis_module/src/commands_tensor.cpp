@@ -15,7 +15,7 @@
 #include "values.hpp"
 #include "version.hpp"
 
-using words::quoted;
+using words::shown;
 
 namespace {
 

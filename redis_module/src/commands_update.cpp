@@ -7,7 +7,7 @@
 #include "replies.hpp"
 #include "values.hpp"
 
-using words::quoted;
+using words::shown;
 
 namespace {
 
@@ -43,7 +43,7 @@ Step read_step(const Call& call, const Options& options, std::size_t state_count
     Step step;
     step.model = require_floats(call, 1, "model");
     if (step.model.shape.size() != 1)
-        refuse(call.arguments.command(), ": model key ", quoted(call.arguments[1]), " has shape ", shape_text(step.model.shape), "; expected one flat vector");
+        refuse(call.arguments.command(), ": model key ", shown(call.arguments[1]), " has shape ", shape_text(step.model.shape), "; expected one flat vector");
     step.gradient = require_floats_like(call, 2, "gradient", step.model);
     read_buffers(call, options, step);
     for (std::size_t k = 0; k < state_count; ++k) {
@@ -55,7 +55,7 @@ Step read_step(const Call& call, const Options& options, std::size_t state_count
         Tensor state = require_floats(call, i, "state");
         const std::vector<std::int64_t> expected{static_cast<std::int64_t>(step.parameters)};
         if (state.shape != expected)
-            refuse(call.arguments.command(), ": state key ", quoted(call.arguments[i]), " has shape ", shape_text(state.shape), "; expected ",
+            refuse(call.arguments.command(), ": state key ", shown(call.arguments[i]), " has shape ", shape_text(state.shape), "; expected ",
                    shape_text(expected), ", one number per parameter");
         step.states.emplace_back(std::move(state));
     }

@@ -3,7 +3,7 @@
 #include "pool.hpp"
 #include "refused.hpp"
 
-using words::quoted;
+using words::shown;
 
 namespace {
 
@@ -11,6 +11,7 @@ std::string output_of(const Job& job) { return job.command + ": output"; }
 
 void compute(Job& job) {
     try {
+        if (pool::stopping()) throw pool::Stopped{};
         job.compute(job);
         if (job.propagate)
             for (Result& result : job.results) result.blob = OwnedString(result.tensor.blob());

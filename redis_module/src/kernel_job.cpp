@@ -3,7 +3,7 @@
 #include "pool.hpp"
 #include "refused.hpp"
 
-using words::quoted;
+using words::shown;
 
 namespace {
 
@@ -15,14 +15,14 @@ Tensor require_floats(const Call& call, std::size_t i, std::string_view what) {
     const std::string place = call.arguments.command() + ": " + std::string(what);
     Tensor tensor = require_tensor(call.ctx, call.arguments.at(i, what), place);
     if (tensor.dtype != DType::float32)
-        refuse(place, " key ", quoted(call.arguments[i]), " is ", facts(tensor.dtype).name, "; expected FLOAT");
+        refuse(place, " key ", shown(call.arguments[i]), " is ", facts(tensor.dtype).name, "; expected FLOAT");
     return tensor;
 }
 
 Tensor require_floats_like(const Call& call, std::size_t i, std::string_view what, const Tensor& like) {
     Tensor tensor = require_floats(call, i, what);
     if (tensor.shape != like.shape)
-        refuse(call.arguments.command(), ": ", what, " key ", quoted(call.arguments[i]), " has shape ", shape_text(tensor.shape),
+        refuse(call.arguments.command(), ": ", what, " key ", shown(call.arguments[i]), " has shape ", shape_text(tensor.shape),
                "; expected ", shape_text(like.shape), " like the first");
     return tensor;
 }

@@ -6,14 +6,14 @@
 #include "memory.hpp"
 #include "refused.hpp"
 
-using words::quoted;
+using words::shown;
 
 Tensor* OpenedKey::tensor(std::string_view what, std::string_view name) const {
     if (empty()) return nullptr;
     const int type = abi::KeyType(key_);
     if (type != abi::key_module || abi::ModuleTypeGetType(key_) != tensor_type) {
         const char* held = type >= 0 && type <= 7 ? abi::key_type_names[type] : "a value of another type";
-        refuse_as("WRONGTYPE", what, " key ", quoted(name), " holds ", held, "; expected a tensor");
+        refuse_as("WRONGTYPE", what, " key ", shown(name), " holds ", held, "; expected a tensor");
     }
     return static_cast<Tensor*>(abi::ModuleTypeGetValue(key_));
 }
@@ -27,7 +27,7 @@ std::optional<Tensor> find_tensor(abi::Ctx* ctx, std::string_view name, std::str
 
 Tensor require_tensor(abi::Ctx* ctx, std::string_view name, std::string_view what) {
     std::optional<Tensor> tensor = find_tensor(ctx, name, what);
-    if (!tensor) refuse_as("NOKEY", what, " key ", quoted(name), " does not exist; expected a tensor");
+    if (!tensor) refuse_as("NOKEY", what, " key ", shown(name), " does not exist; expected a tensor");
     return *std::move(tensor);
 }
 

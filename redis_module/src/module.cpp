@@ -9,7 +9,11 @@
 #include "memory.hpp"
 #include "pool.hpp"
 #include "refused.hpp"
+#include "script_type.hpp"
 #include "version.hpp"
+#ifdef WITH_TORCH
+#include "script/engine.hpp"
+#endif
 
 namespace {
 
@@ -29,7 +33,7 @@ Settings read_settings(const Arguments& arguments, std::size_t count) {
         } else if (same_word(arguments[i], "SPARE-MB")) {
             settings.spare_mb = arguments.integer(i + 1, "spare-mb", 0, 1 << 20);
         } else {
-            refuse("module argument ", words::quoted(arguments[i]), " is unknown; expected threads, intra-op-threads or spare-mb");
+            refuse("module argument ", words::shown(arguments[i]), " is unknown; expected threads, intra-op-threads or spare-mb");
         }
     }
     return settings;
@@ -71,10 +75,12 @@ void load_module(abi::Ctx* ctx, const Settings& settings) {
     if (abi::AddACLCategory && abi::SetCommandACLCategories) abi::AddACLCategory(ctx, "tensor");
     abi::SetModuleOptions(ctx, abi::option_handle_io_errors);
     if (!register_tensor_type(ctx)) refuse("the server refused the type xo-tensor");
+    if (!register_script_type(ctx)) refuse("the server refused the type xo-script");
     for (const auto& group : {tensor_commands(), aggregate_commands(), update_commands()})
         for (const CommandFacts& facts : group) create(ctx, facts);
 #ifdef WITH_TORCH
     for (const CommandFacts& facts : script_commands()) create(ctx, facts);
+    engine::start(settings.intra_op_threads);
 #endif
     memory::set_spare_limit(static_cast<std::size_t>(settings.spare_mb) << 20);
     abi::SubscribeToServerEvent(ctx, abi::cron_event, memory::on_cron);

@@ -21,7 +21,8 @@ struct Pool {
     std::deque<std::function<void()>> jobs;
     std::deque<std::function<void()>> helpers;  // parts of running jobs: they go first
     std::vector<std::thread> threads;
-    std::size_t running = 0;
+    std::size_t running = 0, parked = 0;
+    std::condition_variable settled;  // running or parked changed while stopping
     int job_threads = 0;
     int intra_op_threads = 1;
     std::atomic<bool> stopping{false};
@@ -48,6 +49,7 @@ void work(bool takes_jobs) {
         job();
         lock.lock();
         if (!helps) --pool.running;
+        if (pool.stopping) pool.settled.notify_all();
     }
 }
 
@@ -94,8 +96,25 @@ void stop() {
         pool.stopping = true;
     }
     pool.wake.notify_all();
-    for (std::thread& thread : pool.threads) thread.join();
+    std::unique_lock lock(pool.mutex);
+    pool.settled.wait(lock, [&] { return pool.running == pool.parked; });
+    const bool all_end = pool.parked == 0;
+    lock.unlock();
+    for (std::thread& thread : pool.threads) all_end ? thread.join() : thread.detach();
     pool.threads.clear();
+}
+
+Parked::Parked() {
+    Pool& pool = the_pool();
+    const std::scoped_lock lock(pool.mutex);
+    ++pool.parked;
+    if (pool.stopping) pool.settled.notify_all();
+}
+
+Parked::~Parked() {
+    Pool& pool = the_pool();
+    const std::scoped_lock lock(pool.mutex);
+    --pool.parked;
 }
 
 bool stopping() { return the_pool().stopping.load(std::memory_order_relaxed); }

@@ -35,7 +35,7 @@ std::string text(Number value) {
 }
 
 // A value as a person may read it: quoted, at most 64 bytes, control bytes escaped (a line break would end the reply).
-inline std::string quoted(std::string_view value) {
+inline std::string shown(std::string_view value) {
     std::string out = "'";
     for (const char c : value.substr(0, 64)) {
         const auto byte = static_cast<unsigned char>(c);

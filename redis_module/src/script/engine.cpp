@@ -1,0 +1,208 @@
+#include "script/engine.hpp"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/jit/api/compilation_unit.h>
+#include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/frontend/resolver.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+
+#include "pool.hpp"
+#include "refused.hpp"
+#include "script/redis_ops.hpp"
+
+using words::shown;
+
+struct CompiledScript {
+    torch::jit::CompilationUnit unit;
+    bool writes_tensors = false;  // some operation works in place: the inputs, shared with keys, are copied first
+};
+
+namespace engine {
+
+namespace {
+
+constexpr std::array<at::ScalarType, dtype_count> scalar_types = {at::kFloat, at::kDouble, at::kChar, at::kShort, at::kInt,
+                                                                  at::kLong,  at::kByte,   at::kUInt16, at::kBool};
+int threads_per_run = 1;
+
+struct Names : torch::jit::Resolver {
+    std::shared_ptr<torch::jit::SugaredValue> resolveValue(const std::string& name, torch::jit::GraphFunction&, const torch::jit::SourceRange&) override {
+        if (name == "torch") return std::make_shared<torch::jit::BuiltinModule>("aten");
+        if (name == "redis") return std::make_shared<torch::jit::BuiltinModule>("redis");
+        return nullptr;
+    }
+};
+
+// torch's messages have many lines; an error reply has one.
+std::string one_line(std::string_view message) {
+    constexpr std::size_t longest = 1500;
+    std::string out;
+    bool space = false;
+    for (const char c : message.substr(0, longest)) {
+        if (static_cast<unsigned char>(c) <= ' ') {
+            space = !out.empty();
+            continue;
+        }
+        if (space) out += ' ';
+        space = false;
+        out += c;
+    }
+    return message.size() > longest ? out + " ..." : out;
+}
+
+std::string message_of(const std::exception& error) {
+    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    return one_line(torch_error ? torch_error->what_without_backtrace() : error.what());
+}
+
+bool writes_tensor(const torch::jit::Node& node) {
+    const c10::FunctionSchema* schema = node.maybeSchema();
+    if (!schema) return false;
+    const bool many = std::string_view(node.kind().toUnqualString()).starts_with("_foreach");
+    return std::ranges::any_of(schema->arguments(), [&](const c10::Argument& argument) {
+        const bool writes = argument.alias_info() && argument.alias_info()->isWrite();
+        return writes && (many || argument.type()->kind() == c10::TypeKind::TensorType);
+    });
+}
+
+// Operations that would reach the server's files.
+void require_no_files(const std::string& command, const torch::jit::Node& node) {
+    const std::string_view name = node.kind().toQualString();
+    if (name == "aten::save" || name == "aten::from_file" || name == "aten::_save" || name == "aten::load")
+        refuse(command, ": SOURCE uses ", std::string(node.kind().toUnqualString()), ", which reaches the server's files");
+}
+
+void inspect(const std::string& command, CompiledScript& script, at::ArrayRef<torch::jit::Block*> blocks) {
+    for (torch::jit::Block* block : blocks)
+        for (torch::jit::Node* node : block->nodes()) {
+            require_no_files(command, *node);
+            script.writes_tensors = script.writes_tensors || writes_tensor(*node);
+            inspect(command, script, node->blocks());
+        }
+}
+
+at::Tensor to_torch(const Tensor& tensor, bool copied) {
+    const auto type = scalar_types.at(static_cast<std::size_t>(tensor.dtype));
+    const at::Tensor view = at::from_blob(tensor.payload->data(), tensor.shape, type);
+    return copied ? view.clone() : view;
+}
+
+Tensor from_torch(const std::string& command, const at::Tensor& given) {
+    const auto type = std::ranges::find(scalar_types, given.scalar_type());
+    if (type == scalar_types.end()) refuse(command, ": the script returned a tensor of dtype ", c10::toString(given.scalar_type()), "; expected one that AI.TENSORSET knows");
+    const at::Tensor value = given.resolve_conj().resolve_neg().contiguous();
+    Tensor tensor;
+    tensor.dtype = static_cast<DType>(type - scalar_types.begin());
+    tensor.shape = value.sizes().vec();
+    if (tensor.shape.size() > largest_rank) refuse(command, ": the script returned a tensor of rank ", tensor.shape.size(), "; expected at most ", largest_rank);
+    tensor.payload = std::make_shared<Payload>(value.nbytes());
+    if (value.nbytes()) std::memcpy(tensor.payload->data(), value.const_data_ptr(), value.nbytes());
+    return tensor;
+}
+
+void collect(const std::string& command, const c10::IValue& value, std::vector<Tensor>& out) {
+    if (value.isNone()) return;
+    if (value.isTensor()) {
+        out.push_back(from_torch(command, value.toTensor()));
+    } else if (value.isTensorList()) {
+        for (const at::Tensor& tensor : value.toTensorVector()) out.push_back(from_torch(command, tensor));
+    } else if (value.isTuple()) {
+        for (const c10::IValue& element : value.toTupleRef().elements()) collect(command, element, out);
+    } else {
+        refuse(command, ": the script returned a ", value.tagKind(), "; expected tensors");
+    }
+}
+
+torch::jit::Function& find(const std::string& command, CompiledScript& script, const std::string& name) {
+    torch::jit::Function* function = script.unit.find_function(c10::QualifiedName(name));
+    if (!function) refuse(command, ": the script has no function ", shown(name));
+    return *function;
+}
+
+std::vector<Tensor> run_function(const std::string& command, torch::jit::Function& function, std::vector<c10::IValue> stack, const Run& run) {
+    at::set_num_threads(threads_per_run);  // a setting of the calling thread
+    const c10::InferenceMode inference;
+    const redis_ops::Current current(run);
+    std::vector<Tensor> out;
+    c10::IValue result;
+    try {
+        result = function(std::move(stack));
+    } catch (const Refused&) {
+        throw;
+    } catch (const std::exception& error) {
+        if (redis_ops::ending() == redis_ops::Ending::shutdown) throw pool::Stopped{};
+        if (redis_ops::ending() == redis_ops::Ending::deadline) refuse_as("TIMEOUT", command, ": the script ran longer than its TIMEOUT; nothing was stored");
+        refuse(command, ": the script failed: ", message_of(error));
+    }
+    collect(command, result, out);
+    return out;
+}
+
+}  // namespace
+
+void start(int intra_op_threads) {
+    threads_per_run = intra_op_threads;
+    at::set_num_interop_threads(1);
+    at::set_num_threads(intra_op_threads);
+    // Profiling would run the first calls differently from the later ones.
+    torch::jit::getProfilingMode() = false;
+    redis_ops::register_all();
+}
+
+std::shared_ptr<CompiledScript> compile(const std::string& command, const std::string& source) {
+    static std::mutex& one_at_a_time = *new std::mutex;
+    const std::scoped_lock lock(one_at_a_time);
+    auto script = std::make_shared<CompiledScript>();
+    try {
+        script->unit.define(std::nullopt, source, std::make_shared<Names>(), nullptr);
+        for (torch::jit::Function* function : script->unit.get_functions()) {
+            function->ensure_defined();
+            const std::shared_ptr<torch::jit::Graph> graph = torch::jit::toGraphFunction(*function).graph();
+            torch::jit::Block* top = graph->block();
+            inspect(command, *script, at::ArrayRef<torch::jit::Block*>(&top, 1));
+            redis_ops::insert_ticks(*graph);
+        }
+    } catch (const Refused&) {
+        throw;
+    } catch (const std::exception& error) {
+        refuse(command, ": SOURCE does not compile: ", message_of(error));
+    }
+    return script;
+}
+
+void check_entry_points(const std::string& command, CompiledScript& script, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+        const c10::FunctionSchema& schema = find(command, script, name).getSchema();
+        const auto is = [&](std::size_t i, const char* type) { return schema.arguments().size() == 3 && schema.arguments()[i].type()->str() == type; };
+        if (!is(0, "Tensor[]") || !is(1, "str[]") || !is(2, "str[]"))
+            refuse(command, ": the entry point ", shown(name), " is ", one_line(c10::toString(schema)),
+                   "; expected (tensors: List[Tensor], keys: List[str], args: List[str])");
+    }
+}
+
+std::vector<Tensor> execute(const std::string& command, CompiledScript& script, const std::string& function, const std::vector<Tensor>& inputs,
+                            const std::vector<std::string>& keys, const std::vector<std::string>& args, const Run& run) {
+    c10::List<at::Tensor> tensors;
+    for (const Tensor& input : inputs) tensors.push_back(to_torch(input, script.writes_tensors));
+    return run_function(command, find(command, script, function), {tensors, c10::List<std::string>(keys), c10::List<std::string>(args)}, run);
+}
+
+std::vector<Tensor> call(const std::string& command, CompiledScript& script, const std::string& function, const std::vector<Tensor>& inputs,
+                         std::optional<std::size_t> list_from, const Run& run) {
+    std::vector<c10::IValue> stack;
+    const std::size_t single = list_from.value_or(inputs.size());
+    for (std::size_t i = 0; i < single; ++i) stack.emplace_back(to_torch(inputs[i], script.writes_tensors));
+    if (list_from) {
+        c10::List<at::Tensor> rest;
+        for (std::size_t i = single; i < inputs.size(); ++i) rest.push_back(to_torch(inputs[i], script.writes_tensors));
+        stack.emplace_back(rest);
+    }
+    return run_function(command, find(command, script, function), std::move(stack), run);
+}
+
+}  // namespace engine

@@ -1,0 +1,26 @@
+// Scripts as a native type: source text. Both builds can load and save them, only the torch build compiles them.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "abi.hpp"
+
+struct ScriptStatistics {  // the main thread's alone
+    std::uint64_t calls = 0, errors = 0, duration_us = 0;
+};
+
+struct CompiledScript;
+
+struct Script {
+    std::string source, tag;
+    std::vector<std::string> entry_points;  // empty: stored with AI.SCRIPTSET, whose functions take tensors one by one
+    std::shared_ptr<ScriptStatistics> statistics = std::make_shared<ScriptStatistics>();
+    std::shared_ptr<CompiledScript> compiled;  // nullptr until first used: loading a file must not wait for a compiler
+};
+
+extern RedisModuleType* script_type;
+bool register_script_type(abi::Ctx* ctx);
+// The words of the command that stores this script, behind the key.
+std::vector<std::string> script_words(const Script& script);
