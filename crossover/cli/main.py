@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from crossover.cli import deployment, doctor, plan, run, schema, status
+from crossover.cli import compare, deployment, doctor, plan, run, schema, status
 from crossover.errors import CrossoverError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 for command in (
     run.run,
+    compare.compare,
     plan.plan,
     doctor.doctor,
     deployment.deploy,

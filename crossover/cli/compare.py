@@ -1,0 +1,29 @@
+"""`crossover compare`: several runs side by side, in one table, one report, one CSV."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from crossover.cli.arguments import Debug
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for report.html and comparison.csv.")] = Path("results/comparison"),
+    mixed: Annotated[bool, typer.Option("--mixed", help="Show different data or models side by side.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Compare runs: one table, report.html and a CSV file."""
+    from crossover.reports import compare as comparing  # matplotlib comes with the report: not for --help
+    from crossover.reports.folder import write_atomically
+    from crossover.reports.html import write_comparison
+    from crossover.reports.tables import comparison
+
+    found = comparing.read(folders, mixed=mixed)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "comparison.csv", comparing.to_csv(found).encode())
+    write_comparison(found, out)
+    Console().print(comparison(found))
+    print(f"report: {out / 'report.html'}")
