@@ -156,13 +156,17 @@ class Environment:
             except ProcessLookupError:  # so young that it has no group of its own yet
                 os.kill(self.pid, signal.SIGKILL)
 
+    def wait(self, timeout_s: float) -> None:
+        """Until its process is gone."""
+        self._over.wait(timeout_s)
+
     def _wait(self, request_id: str, result: Future[tuple[bytes, str]]) -> tuple[bytes, str]:
         try:
             return result.result(self.function.timeout_s)
         except NotYet:
             self._finish(request_id, timed_out(request_id, self.function.timeout_s), "timeout")
             self.kill()
-            self._over.wait(_END_S)  # so that it is over before anybody retries
+            self.wait(_END_S)  # so that it is over before anybody retries
             return result.result()
 
     def _wait_for_start(self) -> float:
@@ -170,7 +174,7 @@ class Environment:
             self._ready.result(_INIT_S)
         except NotYet:
             self.kill()
-            self._over.wait(_END_S)
+            self.wait(_END_S)
         return (time.perf_counter() - self._started_at) * 1000
 
     def _resolve_ready(self) -> None:

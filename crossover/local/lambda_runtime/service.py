@@ -32,6 +32,7 @@ _PLAIN_AT_ONCE = 8
 _IDLE_KEPT: Mapping[Kind, int] = {"torch": 8, "plain": 32}
 _EVENT_RETRIES_S = (1.0, 2.0)  # Lambda: after one and two minutes
 _WATCH_S = 0.05
+_END_S = 2.0
 
 
 class Lambdas:
@@ -121,6 +122,8 @@ class Lambdas:
             zygotes, environments = list(self._zygotes.values()), list(self._environments.values())
         for environment in environments:
             environment.kill()
+        for environment in environments:
+            environment.wait(_END_S)  # so that their parent, the zygote, is still there to reap them
         for zygote in zygotes:
             zygote.close()
         for environment in environments:

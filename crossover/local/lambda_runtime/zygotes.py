@@ -1,5 +1,6 @@
 """This process's side of the zygotes: start one per kind when it is first needed, ask it for environments, hear when they end."""
 
+import contextlib
 import json
 import os
 import socket
@@ -81,6 +82,8 @@ class Zygote:
     def close(self) -> None:
         """End the zygote; its environments die with it."""
         self._closed = True
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)  # wakes the listening thread, which a close would not
         self._channel.close()
         processes.stop(self._process, patience_s=1.0)
 

@@ -1,0 +1,317 @@
+"""Invoke semantics: what a caller gets for every way an invocation can end, and how environments are reused, queued, limited."""
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.local.lambda_runtime import Answer, Function, Lambdas, TooLarge, TooManyRequests
+from crossover.local.lambda_runtime.function import EVENT_LIMIT, REQUEST_LIMIT
+from tests.local.parts import eventually
+
+CODE = """
+import os, pathlib, sys, time
+import helper
+
+count = 0
+
+def echo(event, context):
+    global count
+    count += 1
+    print("hello from", context.function_name)
+    return {
+        "event": event, "count": count, "pid": os.getpid(), "helper": helper.NAME, "request_id": context.aws_request_id,
+        "arn": context.invoked_function_arn, "left_ms": context.get_remaining_time_in_millis(), "memory_mb": context.memory_limit_in_mb,
+    }
+
+def about(event, context):
+    return {
+        "environment": dict(os.environ), "path": sys.path, "modules": sorted(sys.modules), "folder": os.getcwd(),
+        "threads": len(os.listdir("/proc/self/task")), "origin": __file__,
+    }
+
+def fail(event, context):
+    raise ValueError("no such luck")
+
+def crash(event, context):
+    os._exit(3)
+
+def sleep(event, context):
+    pathlib.Path(event["started"], str(os.getpid())).touch()
+    time.sleep(3600)
+
+def meet(event, context):
+    # returns once as many callers as event["others"] are in at the same time
+    folder = pathlib.Path(event["folder"])
+    (folder / context.aws_request_id).touch()
+    while len(list(folder.iterdir())) < event["others"]:
+        time.sleep(0.01)
+    return len(list(folder.iterdir()))
+
+def most(event, context):
+    # the most callers that were ever in at the same time
+    folder = pathlib.Path(event["folder"])
+    mine = folder / context.aws_request_id
+    mine.touch()
+    time.sleep(0.05)
+    inside = len(list(folder.iterdir()))
+    mine.unlink()
+    return inside
+
+def hoard(event, context):
+    data = []
+    while True:
+        data.append(bytearray(1024 * 1024))
+        time.sleep(0.001)
+
+def large(event, context):
+    return "x" * event["size"]
+
+def flaky(event, context):
+    with open(event["file"], "a") as file:
+        file.write("x")
+    if os.path.getsize(event["file"]) < event["after"]:
+        raise ValueError("not yet")
+
+def tensors(event, context):
+    import torch
+    values = torch.frombuffer(bytearray(8), dtype=torch.float32) + 1
+    return {"sum": float(values.sum()), "numpy": "numpy" in sys.modules and sys.modules["numpy"] is not None}
+"""
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "handlers.py").write_text(CODE)
+    (folder / "helper.py").write_text("NAME = 'first'")
+    (folder / "broken.py").write_text("import no_such_package\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lambdas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lambdas]:
+    service = Lambdas(tmp_path_factory.mktemp("workspace"), cores=2, concurrency=20)
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def function(code: Path) -> Any:
+    def make(called: str, **given: Any) -> Function:
+        return Function(
+            **{
+                "name": f"test-{called}",
+                "arn": f"arn:aws:lambda:us-east-1:123456789012:function:test-{called}",
+                "handler": f"handlers.{called}",
+                "folder": code,
+                "timeout_s": 30.0,
+                "memory_mb": 256,
+                **given,
+            }
+        )
+
+    return make
+
+
+def call(lambdas: Lambdas, function: Function, event: Any = None) -> Any:
+    answer = lambdas.invoke(function, json.dumps(event).encode())
+    assert answer.error is None, answer.payload
+    return json.loads(answer.payload)
+
+
+def failure(answer: Answer) -> tuple[str, str]:
+    assert answer.error == "Unhandled"
+    payload = json.loads(answer.payload)
+    return payload["errorType"], payload["errorMessage"]
+
+
+def test_cold_then_warm(lambdas: Lambdas, function: Any) -> None:
+    first = call(lambdas, function("echo"), {"x": 1})
+    second = call(lambdas, function("echo"), {"x": 2})
+    assert (first["event"], first["count"]) == ({"x": 1}, 1)
+    assert (second["event"], second["count"], second["pid"]) == ({"x": 2}, 2, first["pid"])
+    assert first["request_id"] != second["request_id"]
+    assert first["arn"].endswith(":test-echo")
+    assert 0 < first["left_ms"] <= 30_000
+    assert int(first["memory_mb"]) == 256
+
+
+def test_a_changed_function_gets_a_new_environment(lambdas: Lambdas, function: Any) -> None:
+    first = call(lambdas, function("echo", name="changing"))
+    second = call(lambdas, function("echo", name="changing", environment={"NEW": "1"}))
+    assert (second["pid"] != first["pid"], second["count"]) == (True, 1)
+
+
+def test_a_worker_sees_its_own_code_and_nothing_of_the_checkout(
+    lambdas: Lambdas, function: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "handlers.py").write_text(CODE)
+    (tmp_path / "helper.py").write_text("NAME = 'second'")
+    first, second = call(lambdas, function("echo")), call(lambdas, function("echo", name="other", folder=tmp_path))
+    assert (first["helper"], second["helper"]) == ("first", "second")
+
+    about = call(lambdas, function("about", name="other-about", folder=tmp_path))
+    checkout = str(Path(__file__).parents[3])
+    assert about["folder"] == str(tmp_path)
+    assert about["path"][0] == str(tmp_path)
+    assert checkout not in about["path"]
+    assert about["origin"].startswith(str(tmp_path))
+    assert not [name for name in about["modules"] if name.split(".")[0] in ("crossover", "tests", "moto", "torch")]
+    assert about["threads"] == 1
+    assert about["environment"]["AWS_LAMBDA_FUNCTION_NAME"] == "other-about"
+    assert not {"HOME", "PYTHONPATH", "VIRTUAL_ENV"} & about["environment"].keys()
+
+
+def test_a_torch_worker_has_torch_and_no_numpy(lambdas: Lambdas, function: Any) -> None:
+    answer = call(lambdas, function("tensors", torch=True, memory_mb=1769))
+    assert answer == {"sum": 2.0, "numpy": False}
+
+
+def test_an_error_is_passed_on(lambdas: Lambdas, function: Any) -> None:
+    answer = lambdas.invoke(function("fail"), b"{}")
+    assert failure(answer) == ("ValueError", "no such luck")
+    assert "stackTrace" in json.loads(answer.payload)
+    assert b"[ERROR] ValueError: no such luck" in answer.log_tail
+
+
+def test_a_handler_that_cannot_be_imported(lambdas: Lambdas, function: Any) -> None:
+    kind, message = failure(lambdas.invoke(function("broken", handler="broken.handler"), b"{}"))
+    assert kind == "Runtime.ImportModuleError"
+    assert "no_such_package" in message
+
+
+def test_a_crash_is_a_runtime_exit_and_the_next_call_starts_afresh(lambdas: Lambdas, function: Any) -> None:
+    crash = function("crash")
+    for _ in range(2):
+        kind, message = failure(lambdas.invoke(crash, b"{}"))
+        assert kind == "Runtime.ExitError"
+        assert message.endswith("Error: Runtime exited with error: exit status 3")
+
+
+def test_a_time_out_kills_the_environment(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    answer = lambdas.invoke(function("sleep", timeout_s=0.5), json.dumps({"started": str(tmp_path)}).encode())
+    kind, message = failure(answer)
+    assert kind == "Sandbox.Timedout"
+    assert message == f"RequestId: {answer.request_id} Error: Task timed out after 0.50 seconds"
+    (pid,) = (int(entry.name) for entry in tmp_path.iterdir())
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_more_memory_than_the_function_has(lambdas: Lambdas, function: Any) -> None:
+    kind, message = failure(lambdas.invoke(function("hoard", memory_mb=128), b"{}"))
+    assert kind == "Runtime.OutOfMemory"
+    assert message.endswith("signal: killed")
+
+
+def test_a_payload_above_the_limit_is_refused(lambdas: Lambdas, function: Any) -> None:
+    with pytest.raises(TooLarge, match=str(REQUEST_LIMIT)):
+        lambdas.invoke(function("echo"), b" " * (REQUEST_LIMIT + 1))
+    with pytest.raises(TooLarge, match=str(EVENT_LIMIT)):
+        lambdas.invoke_event(function("echo"), b" " * (EVENT_LIMIT + 1))
+
+
+def test_a_response_at_and_above_the_limit(lambdas: Lambdas, function: Any) -> None:
+    assert len(call(lambdas, function("large"), {"size": REQUEST_LIMIT - 2})) == REQUEST_LIMIT - 2
+    kind, _ = failure(lambdas.invoke(function("large"), json.dumps({"size": REQUEST_LIMIT + 200}).encode()))
+    assert kind == "Function.ResponseSizeTooLarge"
+
+
+def test_functions_that_wait_for_one_another_all_run(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    meet = function("meet", waits=True)
+    with ThreadPoolExecutor(12) as pool:
+        event = {"folder": str(tmp_path), "others": 12}
+        assert list(pool.map(lambda _: call(lambdas, meet, event), range(12))) == [12] * 12
+
+
+@pytest.mark.parametrize(("torch", "places"), [(True, 2), (False, 8)])
+def test_functions_that_only_compute_queue(
+    lambdas: Lambdas, function: Any, tmp_path: Path, torch: bool, places: int
+) -> None:
+    most = function("most", torch=torch, name=f"most-{torch}", memory_mb=1769)
+    with ThreadPoolExecutor(20) as pool:
+        seen = list(pool.map(lambda _: call(lambdas, most, {"folder": str(tmp_path)}), range(30)))
+    assert max(seen) <= places
+
+
+def test_the_accounts_concurrency_is_not_exceeded(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    sleep = function("sleep", waits=True, timeout_s=60.0)
+    with ThreadPoolExecutor(20) as pool:
+        event = json.dumps({"started": str(tmp_path)}).encode()
+        running = [pool.submit(lambdas.invoke, sleep, event) for _ in range(20)]
+        eventually(lambda: len(list(tmp_path.iterdir())) == 20, what="20 functions run")
+        with pytest.raises(TooManyRequests):
+            lambdas.invoke(function("echo", waits=True), b"{}")
+        for environment in lambdas.running():
+            environment.kill()
+        assert {failure(each.result())[0] for each in running} == {"Runtime.ExitError"}
+    assert call(lambdas, function("echo"), 1)["event"] == 1
+
+
+def test_kill_random_hits_a_running_environment(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    assert lambdas.kill_random(random.Random(1)) is None
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambdas.invoke, function("sleep"), json.dumps({"started": str(tmp_path)}).encode())
+        eventually(lambda: bool(list(tmp_path.iterdir())), what="the function runs")
+        assert lambdas.kill_random(random.Random(1)) == "test-sleep"
+        kind, message = failure(running.result())
+    assert kind == "Runtime.ExitError"
+    assert message.endswith("signal: killed")
+
+
+def test_an_event_is_retried(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    file = tmp_path / "calls"
+    lambdas.invoke_event(function("flaky"), json.dumps({"file": str(file), "after": 2}).encode())
+    eventually(lambda: file.exists() and file.read_text() == "xx", what="called twice")
+
+
+def test_extra_environment_reaches_new_environments(lambdas: Lambdas, function: Any) -> None:
+    lambdas.extra_environment["extra"] = {"CROSSOVER_KILL_AT": "7"}
+    about = call(lambdas, function("about", name="extra", environment={"OWN": "1"}))
+    assert (about["environment"]["CROSSOVER_KILL_AT"], about["environment"]["OWN"]) == ("7", "1")
+
+
+def test_logs_and_report(tmp_path: Path, function: Any) -> None:
+    seen: list[tuple[str, list[str]]] = []
+    service = Lambdas(tmp_path, sink=lambda deployed, stream, lines: seen.append((deployed.name, lines)))
+    try:
+        request_ids = [service.invoke(function("echo"), b"{}").request_id for _ in range(2)]
+    finally:
+        service.close()
+    assert [(name, lines[0]) for name, lines in seen] == [("test-echo", "hello from test-echo")] * 2
+    cold, warm = [json.loads(line) for line in (tmp_path / "logs/test-echo/platform.jsonl").read_text().splitlines()]
+    assert [cold["record"]["requestId"], warm["record"]["requestId"]] == request_ids
+    assert (cold["type"], cold["record"]["status"]) == ("platform.report", "success")
+    figures = cold["record"]["metrics"]
+    assert figures["billedDurationMs"] >= figures["durationMs"] + figures["initDurationMs"] > 0
+    assert figures["memorySizeMB"] == 256
+    assert 0 < figures["maxMemoryUsedMB"] < 256
+    assert "initDurationMs" not in warm["record"]["metrics"]
+    assert json.loads(seen[1][1][-1]) == warm
+
+
+def test_closing_ends_every_process_and_answers_every_caller(tmp_path: Path, function: Any) -> None:
+    service = Lambdas(tmp_path)
+    answers: list[Answer] = []
+    started = tmp_path / "started"
+    started.mkdir()
+
+    def invoke() -> None:
+        answers.append(service.invoke(function("sleep", waits=True), json.dumps({"started": str(started)}).encode()))
+
+    threads = [threading.Thread(target=invoke) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(list(started.iterdir())) == 3, what="three functions run")
+    service.close()
+    for thread in threads:
+        thread.join(30)
+    assert [failure(answer)[0] for answer in answers] == ["Runtime.ExitError"] * 3
+    for entry in started.iterdir():
+        eventually(lambda pid=entry.name: not Path(f"/proc/{pid}").exists(), what="worker gone")  # type: ignore[misc]
+    assert not list((tmp_path / "tmp").iterdir())

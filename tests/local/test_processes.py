@@ -1,0 +1,82 @@
+"""Nothing started may outlive the process that started it, however that process ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossover.local import processes, watchdog
+from tests.local.parts import eventually
+
+# A main process with a child, a grandchild that left its session, and a temporary folder; it prints what the test needs and waits.
+MAIN = """
+import pathlib, sys, time
+from crossover.local import processes
+
+with processes.ending_on_signals(), processes.temporary_folder() as folder:
+    child = processes.start(["sh", "-c", "setsid sleep 3600 & sleep 3600"])
+    try:
+        print(processes.mark()[processes.MARK], folder, flush=True)
+        while True:
+            time.sleep(0.1)
+    finally:
+        print("left in order", flush=True)
+"""
+
+
+@pytest.fixture
+def main_process() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_nothing_outlives_the_main_process(main_process: subprocess.Popen[str], number: signal.Signals) -> None:
+    assert main_process.stdout
+    value, _, folder = main_process.stdout.readline().strip().partition(" ")
+    mark = f"{processes.MARK}={value}".encode()
+    eventually(lambda: len(watchdog.marked(mark)) == 3, what="shell and both sleeps run")
+    assert Path(folder).is_dir()
+
+    main_process.send_signal(number)
+    rest = main_process.stdout.read()
+    main_process.wait()
+    main_process.stdout.close()
+
+    eventually(lambda: not watchdog.marked(mark), what=f"children ended after {number.name}")
+    eventually(lambda: not Path(folder).exists(), what="temporary folder removed")
+    assert ("left in order" in rest) == (number is not signal.SIGKILL)
+
+
+def test_stop_kills_what_ignores_the_signal() -> None:
+    child = processes.start([sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"])
+    status = Path(f"/proc/{child.pid}/status")
+    ignoring = f"{1 << (signal.SIGTERM - 1):016x}"
+    eventually(lambda: _ignored(status) >= int(ignoring, 16), what="the child ignores SIGTERM")
+    assert processes.stop(child, patience_s=0.05) == -signal.SIGKILL
+    assert processes.stop(child) == -signal.SIGKILL  # harmless to repeat
+
+
+def _ignored(status: Path) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith("SigIgn"))
+    mask = int(line.split()[1], 16)
+    return mask & (1 << (signal.SIGTERM - 1))
+
+
+def test_temporary_folder_goes_at_the_end_of_the_block() -> None:
+    with processes.temporary_folder() as folder:
+        (folder / "file").touch()
+    assert not folder.exists()
+
+
+def test_signal_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end, processes.ending_on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    assert end.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,79 @@
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from crossover import slots
+
+
+def test_as_many_hold_a_slot_as_there_are(tmp_path: Path) -> None:
+    slots.create(tmp_path, 2)
+    most, inside, lock = 0, 0, threading.Lock()
+    waits = []
+
+    def work() -> None:
+        nonlocal most, inside
+        for _ in range(5):
+            with slots.slot(tmp_path) as wait_s:
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                    waits.append(wait_s)
+                threading.Event().wait(0.002)
+                with lock:
+                    inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 2
+    assert len(waits) == 30
+    assert min(waits) >= 0
+
+
+def test_the_wait_is_what_it_took(tmp_path: Path) -> None:
+    slots.create(tmp_path, 1)
+    waited: list[float] = []
+    queued = threading.Event()
+
+    def second() -> None:
+        queued.set()
+        with slots.slot(tmp_path) as wait_s:
+            waited.append(wait_s)
+
+    with slots.slot(tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        queued.wait()
+        threading.Event().wait(0.1)
+        assert not waited
+    thread.join()
+    assert waited[0] >= 0.05
+
+
+def _hold_and_die(slot: Callable[[Path], AbstractContextManager[float]], folder: Path) -> None:
+    with slot(folder):
+        os._exit(9)
+
+
+def test_a_dead_process_gives_its_slot_back(tmp_path: Path) -> None:
+    slots.create(tmp_path, 1)
+    process = multiprocessing.get_context("spawn").Process(target=_hold_and_die, args=(slots.slot, tmp_path))
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+    with slots.slot(tmp_path) as wait_s:
+        assert wait_s < 5
+
+
+def test_without_slots_it_says_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"slots.create"), slots.slot(tmp_path):
+        pass
+    with pytest.raises(ValueError, match="at least 1"):
+        slots.create(tmp_path, 0)
