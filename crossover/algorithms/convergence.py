@@ -1,51 +1,43 @@
-"""When to stop, and when to learn slower: pure functions of the validation history, so that every worker comes to the same answer."""
+"""When to stop, and when to learn slower: pure functions of the validation history, so that every worker comes to the same answer.
+
+A history is the (validation loss, validation accuracy) of the epochs so far, in order. Free of torch: light steps ask it too.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from crossover.experiment import Training
 
-
-@dataclass(frozen=True, slots=True)
-class EpochResult:
-    """What validation said after an epoch: mean loss, accuracy in 0..1."""
-
-    loss: float
-    accuracy: float
+History = Sequence[tuple[float, float]]
 
 
-def stop_reason(training: Training, history: Sequence[EpochResult]) -> str | None:
-    """Why training ends after these epochs; None: it goes on. The last epoch is a reason like any other."""
-    if training.target_accuracy is not None and history and history[-1].accuracy >= training.target_accuracy:
-        return f"target: validation accuracy {history[-1].accuracy:.4f} reached {training.target_accuracy}"
+def verdict(training: Training, history: History) -> str:
+    """Why training ends after these epochs, in words; empty while it goes on. The last epoch is a reason like any other."""
+    if training.target_accuracy is not None and history and history[-1][1] >= training.target_accuracy:
+        return f"target: validation accuracy {history[-1][1]:.4f} reached {training.target_accuracy}"
     waited = epochs_without_improvement(history)
     if training.early_stopping and waited >= training.early_stopping:
         return f"early stopping: {waited} epochs without a better validation loss"
     if len(history) >= training.epochs:
         return f"epochs: all {training.epochs} done"
-    return None
+    return ""
 
 
-def epochs_without_improvement(history: Sequence[EpochResult]) -> int:
+def epochs_without_improvement(history: History) -> int:
     """Epochs since the lowest validation loss. A loss that is not a number improves nothing."""
     best, since = float("inf"), 0
-    for result in history:
-        better = result.loss < best
-        best, since = (result.loss, 0) if better else (best, since + 1)
+    for loss, _ in history:
+        best, since = (loss, 0) if loss < best else (best, since + 1)
     return since
 
 
-def plateau_reductions(history: Sequence[EpochResult], *, patience: int, threshold: float = 1e-4) -> int:
+def plateau_reductions(history: History, *, patience: int, threshold: float = 1e-4) -> int:
     """How often torch's ReduceLROnPlateau (mode min, relative threshold, no cooldown) would have reduced the rate after these epochs.
 
     It reduces once more than `patience` epochs in a row brought no loss below best * (1 - threshold), then counts anew.
     """
     best, bad, reductions = float("inf"), 0, 0
-    for result in history:
-        if result.loss < best * (1 - threshold):
-            best, bad = result.loss, 0
-        else:
-            bad += 1
+    for loss, _ in history:
+        best, bad = (loss, 0) if loss < best * (1 - threshold) else (best, bad + 1)
         if bad > patience:
             reductions, bad = reductions + 1, 0
     return reductions

@@ -1,9 +1,8 @@
 """The learning rate of a round, as a pure function of the settings, the round and the validation history."""
 
 import math
-from collections.abc import Sequence
 
-from crossover.algorithms.convergence import EpochResult, plateau_reductions
+from crossover.algorithms.convergence import History, plateau_reductions
 from crossover.experiment import Training
 
 # one_cycle's ends relative to the peak, as in torch's OneCycleLR
@@ -11,7 +10,7 @@ _START = 1 / 25
 _END = _START / 10_000
 
 
-def learning_rate(training: Training, *, round: int, rounds: int, history: Sequence[EpochResult] = ()) -> float:
+def learning_rate(training: Training, *, round: int, rounds: int, history: History = ()) -> float:
     """The rate of `round` (from 0) out of `rounds` of the whole run; `training.learning_rate` is the constant, the first or the peak rate.
 
     - constant

@@ -5,7 +5,7 @@ The CIFAR variant keeps stride 1 in the stem and the first block, so that a 32x3
 
 from torch import Tensor, nn
 
-from crossover.learning.models.layers import ConvNorm
+from crossover.learning.models.layers import ConvNorm, initialised
 
 # (output channels, stride) of the 13 depthwise-separable blocks
 _BLOCKS = (
@@ -17,7 +17,7 @@ _BLOCKS = (
 class MobileNet(nn.Module):
     """images (N, C, 32, 32) -> logits (N, classes)."""
 
-    def __init__(self, classes: int, channels: int = 3) -> None:
+    def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
         blocks: list[nn.Module] = [ConvNorm(channels, 32, 3)]
         width = 32
@@ -28,10 +28,9 @@ class MobileNet(nn.Module):
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        pooled: Tensor = self.features(images).mean((2, 3))
-        logits: Tensor = self.classifier(pooled)
+        logits: Tensor = self.classifier(self.features(images).mean((2, 3)))
         return logits
 
 
 def mobilenet(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    return MobileNet(classes, input_shape[0])
+    return initialised(MobileNet(classes, input_shape[0]))

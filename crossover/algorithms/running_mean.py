@@ -1,0 +1,49 @@
+"""The weighted mean of vectors that arrive one after another: bit for bit `averaging.mean`, with two vectors in memory instead of all."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class RunningMean:
+    """The mean of len(weights) flat vectors, given in the order of their weights; the weights must be known beforehand.
+
+    `total`, (D,): receives the sum, then the mean; it is what a checkpoint keeps of a mean that is not complete. `added`: how many are in it.
+    """
+
+    def __init__(self, weights: Sequence[int], *, total: Tensor, added: int = 0) -> None:
+        if not weights or min(weights) < 0 or sum(weights) <= 0:
+            raise ValueError(f"weights: {list(weights)}; non-negative numbers with a positive sum are needed")
+        self._weights = list(weights)
+        self._equal = len(set(weights)) == 1
+        self.total = total
+        self.added = added
+        self._product: Tensor | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.added == len(self._weights)
+
+    def add(self, vector: Tensor) -> None:
+        """The next vector, (D,). What is added is not kept."""
+        if self.complete:
+            raise ValueError(f"mean: all {self.added} vectors are in it already")
+        weight, first = self._weights[self.added], self.added == 0
+        if self._equal:
+            self.total.copy_(vector) if first else self.total.add_(vector)
+        elif first:
+            torch.mul(vector, float(weight), out=self.total)
+        else:  # product and sum are rounded separately, as everywhere
+            if self._product is None:
+                self._product = torch.empty_like(self.total)
+            self.total.add_(torch.mul(vector, float(weight), out=self._product))
+        self.added += 1
+
+    def result(self) -> Tensor:
+        """The mean, in `total`; once, when complete."""
+        if not self.complete:
+            raise ValueError(f"mean: {self.added} of {len(self._weights)} vectors are in it")
+        if len(self._weights) > 1:  # one vector is copied
+            self.total.div_(float(len(self._weights) if self._equal else sum(self._weights)))
+        return self.total

@@ -1,0 +1,103 @@
+"""MLLess's significance filter: which part of what a worker has accumulated is worth telling the others.
+
+Gimeno Sarroca and Sanchez-Artigas, "MLLess: Achieving Cost Efficiency in Serverless Machine Learning Training" (2022), and the variant by norm of
+the comparison paper (2025). A worker's model is x = y + r: y is what all have been told, equal on every worker; r, the residual, is what it has not
+told yet. After a local step the filter takes from r what is significant beside x and leaves the rest for later.
+"""
+
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+BLOCK = 131_072  # elements: the blocks being compared stay in the cache, and calls are few
+
+
+def local_step(
+    residual: Tensor,
+    velocity: Tensor | None,
+    gradient: Tensor,
+    model: Tensor,
+    *,
+    share: float,
+    learning_rate: float,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    buffers: int = 0,
+    statistics_momentum: float = 1.0,
+) -> None:
+    """One step of SGD into the residual, in place: v = momentum v + share (g + weight_decay x); r -= learning_rate v.
+
+    residual, gradient [P gradient | B statistics] and model x: (P + B,); velocity: (P,), zeros before the first step, None without momentum.
+    `share`: the worker's samples over all workers' samples of this step, so that the sum of all residuals is a step on the mean gradient.
+    The buffers move by share * statistics_momentum towards the minibatch's statistics: summed over the workers, BatchNorm's own rule.
+    """
+    count = residual.numel() - buffers
+    grad = gradient[:count].mul(share)
+    if weight_decay:
+        grad.add_(model[:count], alpha=weight_decay * share)
+    if velocity is not None:
+        velocity.mul_(momentum).add_(grad)
+        grad = grad.add_(velocity, alpha=momentum) if nesterov else velocity
+    residual[:count].add_(grad, alpha=-learning_rate)
+    if buffers:
+        residual[count:].add_(gradient[count:] - model[count:], alpha=share * statistics_momentum)
+
+
+def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> tuple[Tensor, Tensor]:
+    """(indices int64 ascending, values) of the coordinates with r != 0 and |r| > threshold / sqrt(step + 1) * |y + r|, taken out of `residual`.
+
+    Both (D,). The comparison multiplies, so a weight of zero is always significant and 0/0 never occurs. `step` counts from 0. What is taken becomes
+    zero in `residual`; values + residual' = residual. Raises ValueError where the residual is not finite: NaN compares false and would hide.
+    """
+    _check(residual, shared, threshold=threshold, step=step)
+    factor = threshold / sqrt(step + 1)
+    size = min(BLOCK, residual.numel())
+    bound, magnitude = torch.empty(size, dtype=residual.dtype), torch.empty(size, dtype=residual.dtype)
+    mask = torch.empty(size, dtype=torch.bool)
+    indices, values = [], []
+    for start in range(0, residual.numel(), BLOCK):
+        block = residual[start : start + BLOCK]
+        x, r, significant = bound[: block.numel()], magnitude[: block.numel()], mask[: block.numel()]
+        torch.add(shared[start : start + BLOCK], block, out=x).abs_().mul_(factor)
+        torch.abs(block, out=r)
+        # r != 0 is implied: nothing is below zero. Comparing into floats and converting is three times as fast as comparing into bool.
+        significant.copy_(torch.gt(r, x, out=x))
+        found = significant.nonzero().squeeze(1)
+        values.append(block.index_select(0, found))
+        block.index_fill_(0, found, 0.0)
+        indices.append(found.add_(start))
+    _refuse_infinite(residual, values)
+    if not indices:
+        return torch.empty(0, dtype=torch.int64), residual.new_empty(0)
+    return torch.cat(indices), torch.cat(values)
+
+
+def is_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> bool:
+    """The filter by norm, all or nothing: ||r|| > threshold / sqrt(step + 1) * ||y + r||, accumulated in float64. Raises ValueError as above."""
+    _check(residual, shared, threshold=threshold, step=step)
+    own, whole = 0.0, 0.0
+    for start in range(0, residual.numel(), BLOCK):
+        block = residual[start : start + BLOCK].double()
+        own += float(block.dot(block))
+        x = block.add_(shared[start : start + BLOCK])
+        whole += float(x.dot(x))
+    if not own < float("inf"):
+        raise ValueError("residual: contains NaN or infinite values; nothing of it can be sent")
+    return sqrt(own) > threshold / sqrt(step + 1) * sqrt(whole)
+
+
+def _check(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> None:
+    if residual.shape != shared.shape or residual.ndim != 1:
+        raise ValueError(
+            f"residual: shape {tuple(residual.shape)} beside a model of {tuple(shared.shape)}; flat and equal is needed"
+        )
+    if threshold < 0 or step < 0:
+        raise ValueError(f"threshold {threshold}, step {step}: neither can be negative")
+
+
+def _refuse_infinite(residual: Tensor, values: list[Tensor]) -> None:
+    # Sums are finite unless a term is not (or they overflow, which no residual of a training does): one cheap pass instead of a mask.
+    if not all(bool(part.sum().isfinite()) for part in (residual, *values)):
+        raise ValueError("residual: contains NaN or infinite values; nothing of it can be sent")

@@ -1,0 +1,167 @@
+"""The learner: gradients and evaluations of one model, in memory that is allocated once and that the data plane receives into directly."""
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+# Large activations in huge pages: a training step of MobileNet otherwise spends a third of its time on page faults. torch reads this once, at
+# its first large allocation; where the kernel offers no huge pages it changes nothing.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from crossover.algorithms import buffers
+from crossover.algorithms.randomness import generator
+from crossover.algorithms.seeds import seed
+from crossover.errors import ConfigError, Refused
+from crossover.experiment import Experiment
+from crossover.learning.batch import Batch
+from crossover.learning.flat import FlatModel, flattened
+from crossover.learning.images import Preparation, crop_flip
+from crossover.learning.models import registry
+from crossover.learning.models.layers import Dropout
+
+Shape = tuple[int, int, int]
+_initialising = threading.Lock()  # modules draw their first weights from torch's global generator
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean loss (cross entropy without label smoothing) and share of right answers, over `samples`."""
+
+    loss: float
+    accuracy: float
+    samples: int
+
+
+class Learner:
+    """One model of one run. Not for two threads at once: a process that computes side by side has one for each.
+
+    `slot` is held around computing only; `affine` is the manifest's, `input_shape` (C, H, W).
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        classes: int,
+        input_shape: Shape,
+        affine: Mapping[str, Sequence[float]],
+        slot: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        _check_precision(experiment)
+        _make_deterministic()
+        self.slot = slot
+        self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
+        self._flat = FlatModel(_skeleton(experiment.training.model, classes, input_shape))
+        self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
+        self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
+        self.parameters: int = self._flat.parameters
+        self.buffers: int = self._flat.buffers
+        self.model: memoryview = buffers.view(self._flat.model)
+        self.gradient: memoryview = buffers.view(self._flat.gradient)
+
+    def initial_model(self) -> memoryview:
+        """The model vector that `experiment.seed` alone decides, the same on every worker; also left in `model`."""
+        module = _built(self._experiment.training.model, self._classes, self._input_shape, seed_=self._experiment.seed)
+        self._flat.model.copy_(flattened(module))
+        return self.model
+
+    def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
+        """The mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
+
+        The same arguments give the same bits in any process of the same machine type, torch build and thread count. Raises Refused on a loss or
+        gradient that is not finite, ConfigError where a BatchNorm layer sees a single value.
+        """
+        training, experiment = self._experiment.training, self._experiment
+        where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
+        with self.slot():
+            self._begin(training.threads)
+            random = generator("dropout", experiment.seed, round, worker, minibatch) if self._dropouts else None
+            for layer in self._dropouts:
+                layer.generator = random
+            images = batch.images
+            if experiment.data.augment == "crop_flip":
+                images = crop_flip(images, batch.sample_ids, seed=experiment.seed, epoch=epoch)
+            self._flat.train()
+            with self._autocast():
+                logits = self._forward(self._prepare(images), where=where)
+            loss = F.cross_entropy(logits.float(), batch.labels, label_smoothing=training.label_smoothing)
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise Refused(
+                    f"{where}: the loss is {value}; a lower training.learning_rate or a warm-up may keep it finite"
+                )
+            loss.backward()  # type: ignore[no-untyped-call]
+            if not math.isfinite(float(self._flat.gradient.sum())) and not bool(self._flat.gradient.isfinite().all()):
+                raise Refused(f"{where}: the gradient has values that are not finite, though the loss is {value}")
+        return value
+
+    def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+        """`model`, with the statistics behind it, on `batches`. Raises ValueError where there are none."""
+        loss, right, samples = 0.0, 0, 0
+        for batch in batches:
+            with self.slot(), torch.inference_mode():
+                self._begin(self._experiment.training.threads)
+                self._flat.evaluate()
+                with self._autocast():
+                    logits = self._flat.module(self._prepare(batch.images))
+                loss += float(F.cross_entropy(logits.float(), batch.labels, reduction="sum"))
+                right += int((logits.argmax(1) == batch.labels).sum())
+            samples += batch.samples
+        if not samples:
+            raise ValueError("batches: none given; an evaluation needs at least one sample")
+        return Evaluation(loss / samples, right / samples, samples)
+
+    def _begin(self, threads: int) -> None:
+        if torch.get_num_threads() != threads:  # every thread of the process has a number of its own
+            torch.set_num_threads(threads)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self._experiment.training.precision == "bf16")
+
+    def _forward(self, images: torch.Tensor, *, where: str) -> torch.Tensor:
+        try:
+            logits: torch.Tensor = self._flat.module(images)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ConfigError(
+                f"training.batch_size: {where} has {images.shape[0]} sample, and a BatchNorm layer of {self._experiment.training.model}"
+                " sees one value per channel; set data.drop_last, or a batch size whose last minibatch has 2 samples or more"
+            ) from error
+        return logits
+
+
+def _check_precision(experiment: Experiment) -> None:
+    if experiment.training.precision == "fp16":
+        raise ConfigError(
+            "training.precision: fp16 needs a GPU (its gradients underflow without loss scaling, and processors have no fast fp16);"
+            " fp32 or bf16 is expected here"
+        )
+
+
+def _make_deterministic() -> None:
+    """Process-wide: operations without a deterministic form raise. Memory is not filled, which that mode would do by default."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def _skeleton(name: str, classes: int, input_shape: Shape) -> nn.Module:
+    """The module without weights of its own: FlatModel brings the memory. A module from outside may need real tensors to be built."""
+    if name in registry.MODELS:
+        with torch.device("meta"):
+            return registry.factory(name)(classes, input_shape)
+    return _built(name, classes, input_shape, seed_=0)
+
+
+def _built(name: str, classes: int, input_shape: Shape, *, seed_: int) -> nn.Module:
+    """The module with weights drawn from `seed_`; torch's global generator is left as it was."""
+    with _initialising, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed("model", seed_))
+        return registry.factory(name)(classes, input_shape)

@@ -1,0 +1,59 @@
+"""Models by name: `training.model` of the experiment is a name from here, or `package.module:factory` for one's own.
+
+A factory is called with the number of classes and the input shape (C, H, W) and returns a torch module from images to logits. BatchNorm layers are
+handled as docs say of statistics; other buffers of a module must be constants, since they do not travel.
+"""
+
+import difflib
+import importlib
+from collections.abc import Callable
+
+from torch import nn
+
+from crossover.errors import ConfigError
+from crossover.learning.models.mobilenet import mobilenet
+from crossover.learning.models.mobilenet_v3 import mobilenet_v3_small
+from crossover.learning.models.resnet import resnet18, resnet18_cifar, resnet50, resnet50_cifar
+from crossover.learning.models.small_cnn import small_cnn
+from crossover.learning.models.squeezenet import squeezenet
+from crossover.learning.models.vgg import vgg11
+
+Factory = Callable[[int, tuple[int, int, int]], nn.Module]
+
+MODELS: dict[str, Factory] = {
+    "mobilenet": mobilenet,
+    "mobilenet_v3_small": mobilenet_v3_small,
+    "resnet18": resnet18,
+    "resnet18_cifar": resnet18_cifar,
+    "resnet50": resnet50,
+    "resnet50_cifar": resnet50_cifar,
+    "small_cnn": small_cnn,
+    "squeezenet": squeezenet,
+    "vgg11": vgg11,
+}
+
+
+def factory(name: str) -> Factory:
+    """The factory of `name`. Raises ConfigError with the names that exist, and the likely one first."""
+    if name in MODELS:
+        return MODELS[name]
+    if ":" in name:
+        return _custom(name)
+    close = difflib.get_close_matches(name.replace("-", "_"), MODELS, n=1, cutoff=0.5)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise ConfigError(
+        f"training.model: {name!r} is unknown{hint}; one of {', '.join(MODELS)}, or package.module:factory"
+    )
+
+
+def _custom(name: str) -> Factory:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"training.model: {name!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ConfigError(
+            f"training.model: {name!r} is a {type(found).__name__}; a function (classes, input_shape) is expected"
+        )
+    return found  # type: ignore[no-any-return]
