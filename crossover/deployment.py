@@ -77,7 +77,6 @@ class DeployedClients:
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
         return connecting.tensor_compute(
             self.tensors(experiment, worker, traffic),
-            engine=experiment.database.engine,
             compute=experiment.database.compute,
         )
 

@@ -55,6 +55,12 @@ class MemoryObjectStore:
         self._traffic.count("exists")
         return key in self._objects
 
+    def delete(self, *keys: str) -> None:
+        self._traffic.count("delete")
+        with self._lock:
+            for key in keys:
+                self._objects.pop(key, None)
+
     def list(self, prefix: str) -> list[str]:
         self._traffic.count("list")
         with self._lock:
@@ -62,9 +68,8 @@ class MemoryObjectStore:
 
     def delete_prefix(self, prefix: str) -> int:
         keys = self.list(prefix)
-        self._traffic.count("delete")
-        with self._lock:
-            return sum(self._objects.pop(key, None) is not None for key in keys)
+        self.delete(*keys)
+        return len(keys)
 
 
 class MemoryTensorStore:

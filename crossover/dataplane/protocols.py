@@ -33,11 +33,14 @@ class ObjectStore(Protocol):
 
     def exists(self, key: str) -> bool: ...
 
+    def delete(self, *keys: str) -> None:
+        """Delete; keys that are not there are fine."""
+
     def list(self, prefix: str) -> list[str]:
         """All keys under `prefix`, sorted, paged through to the end."""
 
     def delete_prefix(self, prefix: str) -> int:
-        """Delete every key under `prefix`; how many there were."""
+        """List and delete every key under `prefix`; how many there were."""
 
 
 class TensorStore(Protocol):

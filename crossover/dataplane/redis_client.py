@@ -2,6 +2,7 @@
 
 import os
 import select
+import ssl
 import time
 from collections.abc import Sequence
 from threading import Lock
@@ -118,6 +119,8 @@ class RedisClient:
     def _connected(self) -> RedisConnection:
         try:
             connection = RedisConnection(self.address, timeout_s=_CONNECT_S)
+        except ssl.SSLCertVerificationError as error:
+            raise Refused(f"{self.address}: it shows another certificate than expected: {_said(error)}") from None
         except OSError as error:
             raise Unavailable(f"{self.address}: no connection: {_said(error)}") from None
         try:

@@ -6,7 +6,6 @@ from crossover.dataplane.protocols import StateKeys
 from crossover.dataplane.redis_tensors import RedisTensorStore, text
 from crossover.dataplane.redis_wire import Argument
 from crossover.dataplane.states import optimizer_keys
-from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind
 from crossover.errors import Corrupt
 
@@ -14,15 +13,11 @@ _NONE = "-"  # the module's word for a vector that does not exist (yet)
 
 
 class RedisCompute:
-    """The TENSOR.* commands on the vectors of `store`. Every result is created (NX) and lives as long as the store's keys."""
+    """The TENSOR.* commands on the vectors of `store`, counted into its traffic. Every result is created (NX) and lives as long as the store's keys."""
 
-    def __init__(self, store: RedisTensorStore, traffic: Traffic) -> None:
+    def __init__(self, store: RedisTensorStore) -> None:
         self._store = store
-        self._traffic = traffic
-
-    def beside(self, traffic: Traffic) -> "RedisCompute":
-        """The same database, counted into `traffic`."""
-        return RedisCompute(self._store, traffic)
+        self._traffic = store.traffic
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
         self._combine("MEAN", keys, out)

@@ -35,7 +35,7 @@ class RedisTensorStore:
     def __init__(self, client: RedisClient, traffic: Traffic, *, time_to_live_s: float) -> None:
         self.client = client
         self.time_to_live_ms = round(time_to_live_s * 1000)
-        self._traffic = traffic
+        self.traffic = traffic
 
     def beside(self, traffic: Traffic) -> "RedisTensorStore":
         """The same store by the same connections, counted into `traffic`."""
@@ -55,7 +55,7 @@ class RedisTensorStore:
         temporary = [f"{key}:{mark}" for key in keys]
         for key, (_, vector) in zip(temporary, vectors, strict=True):
             self._set(key, vector, operation="put")
-        self._traffic.count("rename")
+        self.traffic.count("rename")
         names = [*temporary, *keys]
         return bool(self.client.control("EVAL", APPEAR_TOGETHER, len(names), *names, self.time_to_live_ms, keys=keys))
 
@@ -67,22 +67,22 @@ class RedisTensorStore:
             reply = self.client.command("TENSOR.GET", key, keys=[key], place=place)
         except Missing:
             reply = None
-        self._traffic.count("get", bytes_in=reply[-1].nbytes if reply else 0)
+        self.traffic.count("get", bytes_in=reply[-1].nbytes if reply else 0)
         if reply is None:
             raise Missing(key)
         return expect(_vector(key, reply), key=key, kind=kind)
 
     def exists(self, key: str) -> bool:
-        self._traffic.count("exists")
+        self.traffic.count("exists")
         return bool(self.client.control("EXISTS", key, keys=[key]))
 
     def delete(self, *keys: str) -> None:
-        self._traffic.count("delete")
+        self.traffic.count("delete")
         if keys:
             self.client.control("UNLINK", *keys, keys=keys)
 
     def _set(self, key: str, vector: Vector, *options: str, operation: str) -> Any:
-        self._traffic.count(operation, bytes_out=vector.data.nbytes)
+        self.traffic.count(operation, bytes_out=vector.data.nbytes)
         about: list[Argument] = ["KIND", vector.kind.value]
         if (
             vector.samples

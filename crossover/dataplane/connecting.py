@@ -1,0 +1,94 @@
+"""The composition root of the data plane: which implementation stands behind a Protocol, by URL and engine.
+
+Imports stand inside the functions: boto3, redis and pika cost a cold start tenths of a second each, and most steps need only some of them.
+Clients are made once per process; `beside(traffic)` gives each invocation its own counters over the same connections.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import ConfigError
+
+if TYPE_CHECKING:
+    from crossover.dataplane.files import FileObjectStore
+    from crossover.dataplane.object_tensors import ObjectTensorStore
+    from crossover.dataplane.protocols import ObjectStore, TensorCompute, TensorStore
+    from crossover.dataplane.rabbitmq import RabbitMessageBus
+    from crossover.dataplane.redis_tensors import RedisTensorStore
+    from crossover.dataplane.redisai import RedisAITensorStore
+    from crossover.dataplane.s3 import S3ObjectStore
+
+Engine = Literal["crossover", "redisai"]
+Place = Literal["in_database", "fetch"]
+
+
+def object_store(url: str, traffic: Traffic) -> "S3ObjectStore | FileObjectStore":
+    """A bucket (its name or s3://name) or a folder (file:///path)."""
+    scheme, separator, rest = url.partition("://")
+    if scheme == "file" and separator:
+        from pathlib import Path
+
+        from crossover.dataplane.files import FileObjectStore
+
+        return FileObjectStore(Path(rest), traffic)
+    if separator and scheme != "s3" or "/" in rest:
+        raise ConfigError(f"object store {url!r}: expected a bucket's name, s3://<bucket> or file:///<folder>")
+    from crossover.dataplane.s3 import S3ObjectStore
+
+    return S3ObjectStore(rest or scheme, traffic)
+
+
+def object_tensors(objects: "ObjectStore") -> "ObjectTensorStore":
+    """Vectors as objects, counted into the traffic of `objects`."""
+    from crossover.dataplane.object_tensors import ObjectTensorStore
+
+    return ObjectTensorStore(objects)
+
+
+def tensor_store(
+    url: str,
+    *,
+    password: str | None = None,
+    certificate: str | None = None,
+    engine: Engine = "crossover",
+    time_to_live_s: float,
+    traffic: Traffic,
+) -> "RedisTensorStore | RedisAITensorStore":
+    """A Redis by URL: redis://, rediss:// (verified against `certificate`, PEM text) or unix://."""
+    from crossover.dataplane.redis_address import redis_address
+    from crossover.dataplane.redis_client import RedisClient
+
+    client = RedisClient(redis_address(url, password=password, certificate=certificate))
+    if engine == "redisai":
+        from crossover.dataplane.redisai import RedisAITensorStore
+
+        return RedisAITensorStore(client, traffic, time_to_live_s=time_to_live_s)
+    from crossover.dataplane.redis_tensors import RedisTensorStore
+
+    return RedisTensorStore(client, traffic, time_to_live_s=time_to_live_s)
+
+
+def tensor_compute(store: "TensorStore", *, compute: Place = "in_database") -> "TensorCompute":
+    """Arithmetic on the vectors of `store`: in the database where `compute` says so and it is one, else fetch, compute, store."""
+    if compute == "in_database":
+        from crossover.dataplane.redis_compute import RedisCompute
+        from crossover.dataplane.redis_tensors import RedisTensorStore
+        from crossover.dataplane.redisai import RedisAITensorStore
+        from crossover.dataplane.redisai_compute import RedisAICompute
+
+        if isinstance(store, RedisTensorStore):
+            return RedisCompute(store)
+        if isinstance(store, RedisAITensorStore):
+            return RedisAICompute(store)
+    from crossover.dataplane.fetch_compute import FetchCompute
+
+    return FetchCompute(store)
+
+
+def message_bus(
+    url: str, *, username: str, password: str, traffic: Traffic, certificate: str | None = None
+) -> "RabbitMessageBus":
+    """RabbitMQ by URL: amqp:// or amqps:// (verified by the system's authorities, or against `certificate`, PEM text)."""
+    from crossover.dataplane.rabbitmq import RabbitMessageBus
+
+    return RabbitMessageBus(url, username=username, password=password, certificate=certificate, traffic=traffic)

@@ -1,0 +1,35 @@
+"""Vectors as objects: LambdaML's S3 channel. The payload stands behind vector.py's header."""
+
+from collections.abc import Sequence
+
+from crossover.dataplane.buffers import deliver
+from crossover.dataplane.protocols import ObjectStore
+from crossover.dataplane.vector import Kind, Vector, decode, header
+
+
+class ObjectTensorStore:
+    """A TensorStore over any ObjectStore, counted into that store's traffic. Keys live until the bucket's lifecycle rule ends them."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+
+    def put(self, key: str, vector: Vector) -> None:
+        self._objects.put(key, [header(vector), vector.data])
+
+    def create(self, key: str, vector: Vector) -> bool:
+        return self._objects.put_new(key, [header(vector), vector.data])
+
+    def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
+        # Whoever finds the first key finds the others: it comes last. Another attempt writes the same bits.
+        for key, vector in vectors[:0:-1]:
+            self.create(key, vector)
+        return self.create(*vectors[0])
+
+    def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
+        return deliver(decode(self._objects.get(key), key=key, kind=kind), key=key, kind=kind, out=out)
+
+    def exists(self, key: str) -> bool:
+        return self._objects.exists(key)
+
+    def delete(self, *keys: str) -> None:
+        self._objects.delete(*keys)

@@ -1,0 +1,201 @@
+"""TensorCompute inside stock RedisAI: TorchScript run by AI.SCRIPTEXECUTE on the stored tensors."""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from math import sqrt
+
+from crossover.dataplane.protocols import StateKeys
+from crossover.dataplane.redis_wire import Argument
+from crossover.dataplane.redisai import About, RedisAITensorStore, temporary_key, tensor_get
+from crossover.dataplane.redisai_scripts import ENTRY_POINTS, SOURCE
+from crossover.dataplane.states import optimizer_keys
+from crossover.dataplane.vector import Kind
+from crossover.errors import Corrupt, Refused
+
+_SCRIPT = f"crossover:arithmetic:{hashlib.sha256(SOURCE.encode()).hexdigest()[:16]}"
+
+
+class RedisAICompute:
+    """The vectors of `store`, computed on where they lie. Results go to temporary keys first and get their names by one command."""
+
+    def __init__(self, store: RedisAITensorStore) -> None:
+        self._store = store
+        self._client = store.client
+
+    def mean(self, keys: Sequence[str], *, out: str) -> None:
+        self._combine("mean", keys, out)
+
+    def median(self, keys: Sequence[str], *, out: str) -> None:
+        self._combine("median", keys, out, [], refuse_nan=True)
+
+    def trimmed_mean(self, keys: Sequence[str], *, trim: int, out: str) -> None:
+        if not 0 <= 2 * trim < len(keys):
+            raise Refused(f"trimmed_mean: trim {trim} of {len(keys)} vectors; 2 * trim must be less than the vectors")
+        self._combine("trimmed_mean", keys, out, [trim], refuse_nan=True)
+
+    def krum(self, keys: Sequence[str], *, faulty: int, select: int = 1, out: str) -> None:
+        if faulty < 0 or len(keys) < 2 * faulty + 3:
+            raise Refused(f"krum: {len(keys)} vectors for faulty {faulty}; at least 2 * faulty + 3 are needed")
+        if not 1 <= select <= len(keys):
+            raise Refused(f"krum: select {select} of {len(keys)} vectors")
+        self._combine("krum", keys, out, [faulty, select], refuse_nan=True)
+
+    def sgd_step(
+        self,
+        state: StateKeys,
+        gradient: str,
+        *,
+        out: StateKeys,
+        learning_rate: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        first: bool = False,
+        buffers: int = 0,
+        statistics_momentum: float = 1.0,
+    ) -> None:
+        optimizer_keys("sgd_step", state, out, vectors=1 if momentum else 0, first=first)
+        if nesterov and not momentum:
+            raise Refused("sgd_step: nesterov needs a momentum above 0")
+        self._update(
+            "sgd",
+            state,
+            gradient,
+            out,
+            kind=Kind.VELOCITY,
+            first=first,
+            buffers=buffers,
+            numbers=[learning_rate, momentum, int(nesterov), weight_decay, buffers, statistics_momentum],
+        )
+
+    def adam_step(
+        self,
+        state: StateKeys,
+        gradient: str,
+        *,
+        out: StateKeys,
+        step: int,
+        learning_rate: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+        buffers: int = 0,
+        statistics_momentum: float = 1.0,
+    ) -> None:
+        optimizer_keys("adam_step", state, out, vectors=2, first=step == 1)
+        numbers = [learning_rate, beta1, beta2, epsilon, weight_decay, int(decoupled), step]
+        self._update(
+            "adam",
+            state,
+            gradient,
+            out,
+            kind=Kind.MOMENT,
+            first=step == 1,
+            buffers=buffers,
+            numbers=[*numbers, buffers, statistics_momentum],
+        )
+
+    def norm(self, key: str) -> float:
+        return sqrt(self._facts([key])[0][0])
+
+    def finite(self, key: str) -> bool:
+        return bool(self._facts([key])[0][1])
+
+    def _combine(
+        self,
+        function: str,
+        keys: Sequence[str],
+        out: str,
+        numbers: Sequence[float] | None = None,
+        *,
+        refuse_nan: bool = False,
+    ) -> None:
+        """`function` of the vectors; its numbers are their weights (a vector without samples counts once) where none are given."""
+        if self._store.exists(out):
+            return
+        abouts = self._store.about(keys)
+        _refuse_mixed(keys, abouts)
+        if refuse_nan:
+            for key, (_, _, has_nan) in zip(keys, self._facts(keys), strict=True):
+                if has_nan:
+                    raise Refused(f"{key}: contains NaN; a robust rule would hide a broken gradient")
+        weights = [about.samples or 1 for about in abouts]
+        about = About(abouts[0].kind, sum(weights), "float32", abouts[0].elements)
+        self._run(function, keys, weights if numbers is None else numbers, [(out, about)])
+
+    def _update(
+        self,
+        function: str,
+        state: StateKeys,
+        gradient: str,
+        out: StateKeys,
+        *,
+        kind: Kind,
+        first: bool,
+        buffers: int,
+        numbers: Sequence[float],
+    ) -> None:
+        if self._store.exists(out.model):
+            return
+        optimizer = [] if first else list(state.optimizer)
+        keys = [state.model, gradient, *optimizer]
+        kinds = [Kind.MODEL, Kind.GRADIENT, *(kind for _ in optimizer)]
+        abouts = self._store.about(keys)
+        total = abouts[0].elements
+        if not 0 <= buffers <= total:
+            raise Refused(f"{function}_step: buffers {buffers} of a model of {total} elements")
+        for key, about, expected in zip(keys, abouts, kinds, strict=True):
+            if about.kind != expected:
+                raise Corrupt(f"{key}: holds a {about.kind} vector where a {expected} was expected")
+            length = total - buffers if expected == kind else total
+            if about.elements != length or about.dtype != "float32":
+                raise Refused(f"{key}: holds {about.elements} {about.dtype}; {length} float32 are expected")
+        outputs = [(out.model, abouts[0])]
+        outputs += [(key, About(kind, 0, "float32", total - buffers)) for key in out.optimizer]
+        self._run(function, keys, numbers, outputs)
+
+    def _facts(self, keys: Sequence[str]) -> list[tuple[float, float, float]]:
+        """Per vector: the sum of squares in float64, whether all is finite, whether there is a NaN."""
+        self._store.about(keys)  # raises Missing by name
+        name = temporary_key("facts")
+        self._execute("facts", keys, [], [name])
+        try:
+            blob = tensor_get(self._client, name, lambda bytes_: memoryview(bytearray(bytes_)))
+        finally:
+            self._client.control("UNLINK", name, keys=[name])
+        return list(struct.iter_unpack("<3d", blob))
+
+    def _run(
+        self, function: str, keys: Sequence[str], numbers: Sequence[float], outputs: Sequence[tuple[str, About]]
+    ) -> None:
+        temporary = [temporary_key(key) for key, _ in outputs]
+        self._execute(function, keys, numbers, temporary)
+        self._store.appear([(name, key, about) for name, (key, about) in zip(temporary, outputs, strict=True)])
+
+    def _execute(self, function: str, keys: Sequence[str], numbers: Sequence[float], outputs: Sequence[str]) -> None:
+        self._store.traffic.count(function)
+        if not self._client.control("EXISTS", _SCRIPT):
+            points: list[Argument] = ["ENTRY_POINTS", len(ENTRY_POINTS), *ENTRY_POINTS]
+            self._client.command("AI.SCRIPTSTORE", _SCRIPT, "CPU", *points, "SOURCE", SOURCE, keys=[_SCRIPT])
+        arguments: list[Argument] = ["INPUTS", len(keys), *keys]
+        if numbers:
+            arguments += ["ARGS", len(numbers), *(repr(number) for number in numbers)]
+        arguments += ["OUTPUTS", len(outputs), *outputs]
+        self._client.command("AI.SCRIPTEXECUTE", _SCRIPT, function, *arguments, keys=keys)
+
+
+def _refuse_mixed(keys: Sequence[str], abouts: Sequence[About]) -> None:
+    """Refused where kinds, types or lengths differ: torch would stretch a vector of one element to any length."""
+    if not keys:
+        raise Refused("keys: none given; at least one vector is needed")
+    first = abouts[0]
+    for key, about in zip(keys, abouts, strict=True):
+        if about.dtype != "float32":
+            raise Refused(f"{key}: holds {about.dtype}; arithmetic is on float32")
+        if about.kind != first.kind:
+            raise Refused(f"{key}: holds a {about.kind} vector, {keys[0]} a {first.kind}; kinds cannot be mixed")
+        if about.elements != first.elements:
+            raise Refused(f"{key}: holds {about.elements} elements, {keys[0]} {first.elements}; lengths must be equal")
