@@ -13,6 +13,8 @@ from crossover.reports.folder import RunFolder
 
 Result = Mapping[str, Any]
 MUST_AGREE = (("data", "dataset"), ("data", "validation"), ("data", "limit"), ("training", "model"))
+LEVEL = 1.05  # one run each: a smaller margin is noise
+LEAD = 0.01  # accuracy; a lead within a point changes hands by chance
 SHOULD_AGREE = ("workers", "seed")
 
 
@@ -40,6 +42,12 @@ class Entry:
     goal_s: float | None = None
     goal_paper_usd: float | None = None
     goal_full_usd: float | None = None
+
+    @property
+    def display_name(self) -> str:
+        """The name, with what a reader must know about the run's state."""
+        failed = "" if self.outcome == "finished" else " (failed)"
+        return f"{self.name}{failed}{'' if self.complete else ' (incomplete)'}"
 
     @property
     def competes(self) -> bool:
@@ -206,13 +214,13 @@ def _verdict(entries: Sequence[Entry], goal: float | None, why: str) -> str:
         return f"no verdict: fewer than two finished, complete runs to compare.{aside}"
     if len({entry.label for entry in racers}) > 1:
         return f"no verdict: seconds and dollars of different labels are not comparable.{aside}"
-    projected = " (projected from local seconds)" if racers[0].cost_label == "projected" else ""
+    projected = " Dollars are projected from local seconds." if racers[0].cost_label == "projected" else ""
     parts = [
         _won(racers, lambda e: e.goal_s, "soonest", "sooner", display.seconds),
-        _won(racers, lambda e: e.goal_full_usd, "cheapest in full", "cheaper", display.usd) + projected,
-        _won(racers, lambda e: e.goal_paper_usd, "cheapest by the papers' method", "cheaper", display.usd) + projected,
+        _won(racers, lambda e: e.goal_full_usd, "cheapest in full", "cheaper", display.usd),
+        _won(racers, lambda e: e.goal_paper_usd, "cheapest by the papers' method", "cheaper", display.usd),
     ]
-    return f"At {display.percent(goal)} ({why}): {'; '.join(parts)}.{aside}"
+    return f"At {display.percent(goal)} ({why}): {'; '.join(parts)}.{projected}{aside}"
 
 
 def _won(
@@ -224,27 +232,41 @@ def _won(
 ) -> str:
     first, second = sorted(racers, key=lambda entry: of(entry) or 0.0)[:2]
     mine, other = of(first) or 0.0, of(second) or 0.0
-    if mine == other:
-        return f"{first.name} and {second.name} are level ({shown(mine)})"
+    if other <= mine * LEVEL:
+        return f"{first.name} ({shown(mine)}) and {second.name} ({shown(other)}) are about level as {what}"
     margin = f"{display.times(other / mine)} {better} than" if mine else "before"
     return f"{first.name} is {what} with {shown(mine)}, {margin} {second.name} ({shown(other)})"
 
 
-def lead_changes(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[tuple[float, str]]:
-    """Where one run overtakes another: (x, name) whenever another run has the best accuracy seen until x (a tie
-    changes nothing).
+def lead_changes(
+    curves: Mapping[str, Sequence[tuple[float, float]]], *, margin: float = LEAD
+) -> list[tuple[float, str]]:
+    """Where one run overtakes another: (x, name) whenever a run's accuracy at x beats the leader's by `margin`.
 
-    `curves`: (x, accuracy) by run, x ascending: seconds or dollars.
+    `curves`: (x, accuracy) by run, x ascending: seconds or dollars. Between evaluations the best accuracy so far is
+    taken as rising straight; a run takes part from its first evaluation on.
     """
-    moments = sorted((x, y, name) for name, points in curves.items() for x, y in points)
     changes: list[tuple[float, str]] = []
-    best = float("-inf")
-    for x, y, name in moments:
-        if y > best:
-            best = y
-            if not changes or changes[-1][1] != name:
-                changes.append((x, name))
+    for x in sorted({x for points in curves.values() for x, _ in points}):
+        now = {name: y for name, points in curves.items() if (y := _best_at(points, x)) is not None}
+        first = max(now, key=lambda name: now[name])
+        leader = changes[-1][1] if changes else None
+        if leader is None or (first != leader and now[first] > now[leader] + margin):
+            changes.append((x, first))
     return changes
+
+
+def _best_at(points: Sequence[tuple[float, float]], x: float) -> float | None:
+    """The best accuracy until `x`, rising straight between points; None before the first."""
+    best: float | None = None
+    before = 0.0
+    for at, y in points:
+        if at > x:
+            if best is None or y <= best:
+                return best
+            return best + (y - best) * (x - before) / (at - before)
+        best, before = max(y, best or 0.0), at
+    return best
 
 
 def to_csv(comparison: Comparison) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 DASH = "–"
+GAP = "\u00a0"  # a unit stays on its figure's line
 
 
 def usd(value: float | None) -> str:
@@ -12,6 +13,8 @@ def usd(value: float | None) -> str:
         return DASH
     if value == 0:
         return "$0"
+    if 0 < value < 1e-7:
+        return "< $0.0000001"
     if abs(value) >= 1:
         return f"${value:,.2f}"
     digits = 3
@@ -20,16 +23,24 @@ def usd(value: float | None) -> str:
     return f"${value:.{digits}f}"
 
 
+def usd_tick(value: float) -> str:
+    """Dollars on an axis: no more digits than the tick needs."""
+    text = f"{value:.9f}".rstrip("0").rstrip(".")
+    return f"${text}"
+
+
 def seconds(value: float | None) -> str:
     if value is None:
         return DASH
+    if value == 0:
+        return f"0{GAP}s"
     if value < 0.0995:
-        return f"{value * 1_000:.1f} ms"
+        return f"{value * 1_000:.1f}{GAP}ms"
     if value < 120:
-        return f"{value:.3g} s" if value < 10 else f"{value:.1f} s"
+        return f"{value:.3g}{GAP}s" if value < 10 else f"{value:.1f}{GAP}s"
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return f"{hours}{GAP}h {minutes:02d}{GAP}min" if hours else f"{minutes}{GAP}min {rest:02d}{GAP}s"
 
 
 def bytes_(value: float | None) -> str:
@@ -38,13 +49,13 @@ def bytes_(value: float | None) -> str:
         return DASH
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 1_000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+            return f"{value:.0f}{GAP}{unit}" if unit == "B" else f"{value:.3g}{GAP}{unit}"
         value /= 1_000
-    return f"{value:.3g} TB"
+    return f"{value:.3g}{GAP}TB"
 
 
 def percent(value: float | None) -> str:
-    return DASH if value is None else f"{100 * value:.1f} %"
+    return DASH if value is None else f"{100 * value:.1f}{GAP}%"
 
 
 def number(value: float | None) -> str:

@@ -48,8 +48,8 @@ def build(
         raise ValueError(f"label: {label!r} is unknown; one of {', '.join(LABELS)}")
     prices = prices or pricing.load()
     infrastructure = infrastructure or infrastructures.of(experiment)
-    last = max([latest(records) or started_at, *(float(epoch["at"]) for epoch in epochs if "at" in epoch)])
-    duration_s = max(0.0, last - started_at)
+    agreed = [float(epoch["at"]) for epoch in epochs if "at" in epoch]
+    duration_s = max([started_at, latest(records) or started_at, *agreed]) - started_at
     cost = costs.of_run(
         experiment,
         records,
@@ -88,12 +88,13 @@ def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Time by stage, in order of first appearance; `other` is what steps spent outside every named stage."""
     table: dict[str, dict[str, Any]] = {}
     for record in records:
-        rest = {"stage": "other", "wall_s": float(record["wall_s"]), "cpu_s": float(record["cpu_s"])}
         for stage in record["stages"]:
             _add(table, stage, record)
-            rest["wall_s"] -= stage["wall_s"]
-            rest["cpu_s"] -= stage["cpu_s"]
-        _add(table, {**rest, "wall_s": max(0.0, rest["wall_s"]), "cpu_s": max(0.0, rest["cpu_s"])}, record)
+        rest = {
+            figure: max(0.0, float(record[figure]) - sum(stage[figure] for stage in record["stages"]))
+            for figure in ("wall_s", "cpu_s")
+        }
+        _add(table, {"stage": "other", **rest}, record)
     other = table.pop("other", None)
     return [*table.values(), *([other] if other else [])]
 

@@ -1,0 +1,131 @@
+"""The page of several runs side by side."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from crossover.reports import display, plots
+from crossover.reports.compare import LEAD, Comparison, lead_changes
+from crossover.reports.page import Page, Plot, Sheet, cost_sheet, plot, stages_sheet
+from crossover.reports.run_page import printed, subtitle, tiles
+
+Points = dict[str, list[tuple[float, float]]]
+
+
+def page(found: Comparison) -> Page:
+    """Verdict, table, curves over one another, where one overtakes another, and every run's stages and cost folded
+    below.
+    """
+    first = found.runs[0].result["experiment"]
+    labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
+    facts = f"{first['training']['model']} on {first['data']['dataset']}, {len(found.runs)} runs"
+    drawn = _curves(found)
+    sheets = [_table(found), *_leads(found)]
+    beside = printed([entry.architecture for entry in found.entries])
+    return Page(
+        title="Comparison",
+        subtitle=facts,
+        labels=labels,
+        verdict=found.verdict,
+        warnings=found.marks,
+        plots=[*drawn, *_bars(found)],
+        sheets=[*sheets, *([beside] if beside else [])],
+        folded=[
+            Page(
+                title=entry.name,
+                subtitle=subtitle(run.result),
+                labels=[run.result["label"]],
+                tiles=tiles(run.result),
+                sheets=[stages_sheet(run.result), cost_sheet(run.result)],
+            )
+            for run, entry in zip(found.runs, found.entries, strict=True)
+        ],
+    )
+
+
+def _points(found: Comparison, figure: str, *, labelled: bool = True) -> Points:
+    return {
+        f"{entry.name} [{entry.label}]" if labelled else entry.name: [
+            (epoch[figure], epoch["val_accuracy"])
+            for epoch in run.result["epochs"]
+            if epoch["val_accuracy"] is not None
+        ]
+        for run, entry in zip(found.runs, found.entries, strict=True)
+    }
+
+
+def _curves(found: Comparison) -> list[Plot]:
+    projected = any(entry.cost_label == "projected" for entry in found.entries)
+    basis = " (projected from local seconds)" if projected else ""
+    wanted: list[tuple[str, str, str, Callable[[float], str] | None]] = [
+        ("Accuracy against time", "elapsed_s", "seconds", None),
+        ("Accuracy against dollars, in full", "full_usd", f"dollars{basis}", display.usd_tick),
+        ("Accuracy against dollars, papers' method", "paper_method_usd", f"dollars{basis}", display.usd_tick),
+        ("Accuracy against epochs", "epoch", "epoch", None),
+    ]
+    drawn = []
+    for title, figure, axis, shown in wanted:
+        points = _points(found, figure)
+        log_x = figure != "epoch" and plots.spread(points)
+        picture = plots.lines(
+            points, x=axis, y="validation accuracy", name=figure, percent=True, log_x=log_x, format_x=shown
+        )
+        drawn.append(plot(title, picture))
+    return drawn
+
+
+def _bars(found: Comparison) -> list[Plot]:
+    entries = found.entries
+    moved = [(entry.name, float(entry.moved_bytes)) for entry in entries]
+    full = [(entry.name, entry.full_usd) for entry in entries]
+    return [
+        plot(
+            "Cost of the whole run, in full",
+            plots.bars(full, x="dollars", name="full", shown=display.usd, tick=display.usd_tick, title="Cost"),
+        ),
+        plot("Traffic", plots.bars(moved, x="bytes", name="moved", shown=display.bytes_, title="Traffic")),
+    ]
+
+
+def _table(found: Comparison) -> Sheet:
+    goal = f"to {display.percent(found.goal)}" if found.goal is not None else "to the goal"
+    head = [
+        "run", "label", "best accuracy", f"time {goal}", f"papers' method {goal}", f"in full {goal}", "time",
+        "papers' method", "in full", "moved", "invocations",
+    ]  # fmt: skip
+    rows = [
+        [
+            entry.display_name,
+            entry.label,
+            display.percent(entry.best_accuracy),
+            display.seconds(entry.goal_s),
+            display.usd(entry.goal_paper_usd),
+            display.usd(entry.goal_full_usd),
+            display.seconds(entry.duration_s),
+            display.usd(entry.paper_method_usd),
+            display.usd(entry.full_usd),
+            display.bytes_(entry.moved_bytes),
+            f"{entry.invocations:,}",
+        ]
+        for entry in found.entries
+    ]
+    kinds = {entry.cost_label for entry in found.entries}
+    note = "Dollars are projected from local seconds." if "projected" in kinds else ""
+    return Sheet(title="Side by side", head=head, rows=rows, words=2, note=note)
+
+
+def _leads(found: Comparison) -> list[Sheet]:
+    """Where one overtakes another, on time and on dollars. Runs of different labels do not race."""
+    if len(found.runs) < 2 or len({entry.label for entry in found.entries}) > 1:
+        return []
+    axes: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+        "time": ("elapsed_s", display.seconds),
+        "dollars, in full": ("full_usd", display.usd),
+        "dollars, papers' method": ("paper_method_usd", display.usd),
+    }
+    rows = []
+    for axis, (figure, shown) in axes.items():
+        changes = lead_changes(_points(found, figure, labelled=False))
+        rows += [[axis, shown(x), name] for x, name in changes]
+    note = f"Who has the best accuracy so far, and from where on: by more than {display.percent(LEAD)}, less is noise."
+    head, label = ["by", "from", "leader"], found.entries[0].label
+    return [Sheet(title="Where one overtakes another", head=head, rows=rows, note=note, words=1, label=label)]

@@ -1,0 +1,200 @@
+"""Plots as inline SVG that follows the page: text and axes take the page's colour, series its palette, dark or light.
+
+Drawn by matplotlib's own SVG backend, without a display. Colours are placeholders that become CSS variables, because a
+picture cannot know
+whether its reader's page is dark.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+INK, FAINT = "#010203", "#040506"
+SERIES = tuple(f"#0a0b{n:02x}" for n in range(10, 20))
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a dollar is a dollar
+    "svg.hashsalt": "crossover",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.5,
+    "grid.color": FAINT,
+    "axes.linewidth": 0.7,
+    "axes.labelsize": 9,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 3.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "figure.constrained_layout.use": True,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+}
+WIDTH_IN, HEIGHT_IN = 4.6, 3.0  # small enough that its text stays legible on a phone
+Point = tuple[float, float]
+
+
+def series(n: int) -> str:
+    """The n-th colour of the page's palette."""
+    return SERIES[n % len(SERIES)]
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Our style, and matplotlib's settings as they were afterwards."""
+    with mpl.rc_context(STYLE):
+        yield
+
+
+def lines(
+    curves: Mapping[str, Sequence[Point]],
+    *,
+    x: str,
+    y: str,
+    name: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    percent: bool = False,
+    format_x: Callable[[float], str] | None = None,
+    dashed: frozenset[str] = frozenset(),
+) -> str:
+    """Curves by label as one SVG; `name` makes its ids unique in a page.
+
+    Points with x <= 0 are left out on a log axis.
+    """
+    with styled():
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN))
+        axes = figure.subplots()
+        for n, (label, points) in enumerate(curves.items()):
+            kept = [(a, b) for a, b in points if b is not None and (a > 0 or not log_x) and (b > 0 or not log_y)]
+            style = "--" if label in dashed else "-"
+            axes.plot([a for a, _ in kept], [b for _, b in kept], style, marker="o", color=series(n), label=label)
+        _scales(axes, curves, log_x=log_x, log_y=log_y, percent=percent, format_x=format_x)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        if len(curves) > 1:
+            axes.legend(loc="best")
+        return svg(figure, name=name, title=f"{y} against {x}")
+
+
+def bars(
+    rows: Sequence[tuple[str, float]],
+    *,
+    x: str,
+    name: str,
+    shown: Callable[[float], str],
+    title: str,
+    tick: Callable[[float], str] | None = None,
+) -> str:
+    """Horizontal bars, one per row, each with its figure; `tick` where the axis wants another form."""
+    with styled():
+        figure = Figure(figsize=(WIDTH_IN, 0.7 + 0.27 * max(1, len(rows))))
+        axes = figure.subplots()
+        widest = max((value for _, value in rows), default=0.0) or 1.0
+        places = range(len(rows))
+        axes.barh(places, [value for _, value in rows], height=0.62, color=series(0))
+        axes.set_yticks(places, [label for label, _ in rows])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlim(0, widest * 1.28)
+        for place, (_, value) in zip(places, rows, strict=True):
+            axes.text(value + widest * 0.02, place, shown(value), va="center", fontsize=8.5)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        axes.xaxis.set_major_formatter(_formatter(tick or shown))
+        axes.set_xlabel(x)
+        return svg(figure, name=name, title=title)
+
+
+def _scales(
+    axes: Axes,
+    curves: Mapping[str, Sequence[Point]],
+    *,
+    log_x: bool,
+    log_y: bool,
+    percent: bool,
+    format_x: Callable[[float], str] | None,
+) -> None:
+    points = [point for curve in curves.values() for point in curve]
+    if log_x and any(a > 0 for a, _ in points):
+        axes.set_xscale("log")
+        _log_ticks(axes.xaxis, [a for a, _ in points if a > 0], format_x or _plain)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=all(float(a).is_integer() for a, _ in points)))
+        if format_x is not None:
+            axes.xaxis.set_major_formatter(_formatter(format_x))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    if log_y and any(b > 0 for _, b in points):
+        axes.set_yscale("log")
+        _log_ticks(axes.yaxis, [b for _, b in points if b > 0], _plain)
+    if percent:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+
+
+def _log_ticks(axis: Axis, values: Sequence[float], shown: Callable[[float], str]) -> None:
+    """Ticks at 1 and 3 of each decade while there are few decades, else at 1; each as a plain number."""
+    narrow = max(values) / min(values) < 150
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0) if narrow else (1.0,)))
+    axis.set_major_formatter(_formatter(shown))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _formatter(shown: Callable[[float], str]) -> FuncFormatter:
+    return FuncFormatter(lambda value, _: shown(value))
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+def spread(points: Mapping[str, Sequence[Point]]) -> bool:
+    """Whether x runs over more than a factor of 30: then a log axis shows more."""
+    values = [a for curve in points.values() for a, _ in curve if a > 0]
+    return bool(values) and max(values) / min(values) > 30
+
+
+COLOURS = {INK: "currentColor", FAINT: "var(--faint)"} | {
+    colour: f"var(--series-{n})" for n, colour in enumerate(SERIES)
+}
+
+
+def svg(figure: Figure, *, name: str, title: str) -> str:
+    """The figure as an inline SVG element: transparent, without size of its own, ids of its own, a title for screen
+    readers.
+    """
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = file.getvalue().decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r'<svg ([^>]*?)width="[^"]*"',
+        rf'<svg class="plot" role="img" aria-label="{_attribute(title)}" \1',
+        text,
+        count=1,
+    )
+    text = re.sub(r'(<svg [^>]*?)height="[^"]*" ', r"\1", text, count=1)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    for placeholder, colour in COLOURS.items():
+        text = text.replace(placeholder, colour)
+    return text.strip()
+
+
+def _attribute(text: str) -> str:
+    escapes: dict[str, Any] = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+    return "".join(escapes.get(letter, letter) for letter in text)

@@ -1,0 +1,200 @@
+"""The page of one run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crossover.reports import display, plots, published, timeline
+from crossover.reports.folder import RunFolder
+from crossover.reports.page import (
+    Page,
+    Plot,
+    Sheet,
+    Tile,
+    cost_sheet,
+    facts_sheet,
+    flat,
+    plot,
+    stages_sheet,
+    steps_sheet,
+    traffic_sheet,
+)
+from crossover.reports.tables import warnings
+
+Result = Mapping[str, Any]
+
+
+def page(run: RunFolder) -> Page:
+    """Everything a run's records say, and the papers' figures beside it."""
+    result = run.result
+    return Page(
+        title=result["architecture"],
+        subtitle=subtitle(result),
+        labels=[result["label"], *({result["cost"]["label"]} - {result["label"]})],
+        warnings=warnings(result),
+        tiles=tiles(result),
+        plots=[*_plots(result), *_timeline(run)],
+        sheets=[
+            stages_sheet(result),
+            steps_sheet(result),
+            cost_sheet(result),
+            traffic_sheet(result),
+            *_printed([result["architecture"]]),
+            _configuration(result),
+            facts_sheet("Data", result.get("data", {}), folded=True),
+            facts_sheet("Versions", result["versions"], folded=True),
+        ],
+    )
+
+
+def subtitle(result: Result) -> str:
+    experiment = result["experiment"]
+    return (
+        f"{experiment['training']['model']} on {experiment['data']['dataset']}, {experiment['workers']} workers, "
+        f"{len(result['epochs'])} epochs, {result['where']}, started {result['started_at']}"
+    )
+
+
+def tiles(result: Result) -> list[Tile]:
+    cost, made, epochs = result["cost"], result["invocations"], result["epochs"]
+    accuracy = (result["final"] or {}).get("val_accuracy", epochs[-1]["val_accuracy"] if epochs else None)
+    best = max((e["val_accuracy"] for e in epochs if e["val_accuracy"] is not None), default=None)
+    requests = sum(channel["requests"] for channel in result["traffic"].values())
+    attempts = f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale"
+    return [
+        Tile(
+            name="accuracy",
+            value=display.percent(accuracy),
+            note=f"best {display.percent(best)}",
+            label=result["label"],
+        ),
+        Tile(
+            name="time",
+            value=display.seconds(result["duration_s"]),
+            note="first start to last end",
+            label=result["label"],
+        ),
+        Tile(
+            name="papers' method", value=display.usd(cost["paper_method_usd"]), note=cost["basis"], label=cost["label"]
+        ),
+        Tile(name="in full", value=display.usd(cost["full_usd"]), note=cost["basis"], label=cost["label"]),
+        Tile(name="moved", value=display.bytes_(display.moved(result["traffic"])), note=f"{requests:,} requests"),
+        Tile(name="invocations", value=f"{made['count']:,}", note=attempts),
+    ]
+
+
+def _plots(result: Result) -> list[Plot]:
+    epochs = [epoch for epoch in result["epochs"] if epoch["val_accuracy"] is not None]
+    if not epochs:
+        return []
+    projected = " (projected from local seconds)" if result["cost"]["label"] == "projected" else ""
+    in_time = {"validation": [(e["elapsed_s"], e["val_accuracy"]) for e in epochs]}
+    in_usd = {
+        "papers' method": [(e["paper_method_usd"], e["val_accuracy"]) for e in epochs],
+        "in full": [(e["full_usd"], e["val_accuracy"]) for e in epochs],
+    }
+    losses = {
+        "training": [(e["epoch"], e["train_loss"]) for e in epochs if e["train_loss"] is not None],
+        "validation": [(e["epoch"], e["val_loss"]) for e in epochs if e["val_loss"] is not None],
+    }
+    losses = {name: points for name, points in losses.items() if points}
+    found = [
+        plot(
+            "Accuracy against time",
+            plots.lines(
+                in_time, x="seconds", y="validation accuracy", name="time", percent=True, log_x=plots.spread(in_time)
+            ),
+        ),
+        plot(
+            "Accuracy against dollars",
+            plots.lines(
+                in_usd,
+                x=f"dollars{projected}",
+                y="validation accuracy",
+                name="usd",
+                percent=True,
+                log_x=plots.spread(in_usd),
+                format_x=display.usd_tick,
+            ),
+        ),
+    ]
+    if losses:
+        found.append(plot("Loss", plots.lines(losses, x="epoch", y="loss", name="loss", log_y=True)))
+    return [*found, *_bars(result)]
+
+
+def _bars(result: Result) -> list[Plot]:
+    stages = [(row["stage"], row["wall_s"]) for row in result["stages"]]
+    lines = sorted(((line["item"], line["usd"]) for line in result["cost"]["lines"]), key=lambda row: -row[1])
+    moved = [
+        (f"{channel.replace('_', ' ')}, {way}", figures[key])
+        for channel, figures in result["traffic"].items()
+        for way, key in (("received", "bytes_in"), ("sent", "bytes_out"))
+    ]
+    top = [(_short(item), usd) for item, usd in lines[:8]]
+    draw = plots.bars
+    return [
+        plot(
+            "Time by stage",
+            draw(stages, x="seconds, all invocations", name="st", shown=display.seconds, title="Stages"),
+        ),
+        plot(
+            "Largest cost lines",
+            draw(top, x="dollars", name="cost", shown=display.usd, tick=display.usd_tick, title="Cost lines"),
+        ),
+        plot("Traffic", draw(moved, x="bytes", name="tr", shown=display.bytes_, title="Traffic by channel")),
+    ]
+
+
+def _short(item: str) -> str:
+    """A cost line's name in the room that a plot has; the table has the whole."""
+    item = item.removesuffix(" (price not verified)").split(", ")[0]
+    return item if len(item) <= 26 else item[:25] + "…"
+
+
+def _timeline(run: RunFolder) -> list[Plot]:
+    if not run.records:
+        return []
+    from datetime import datetime
+
+    started_at = datetime.fromisoformat(run.result["started_at"]).timestamp()
+    drawn = timeline.draw(run.records, started_at=started_at, epochs=run.result["epochs"], name="tl")
+    caption = (
+        f"{len(run.records):,} invocations, one row per worker. INIT lies before its step; a wait for a core of this "
+        "machine is drawn where its step begins."
+    )
+    return [plot("Every invocation", drawn, caption=caption, wide=True)]
+
+
+def _printed(architectures: Sequence[str]) -> list[Sheet]:
+    """The papers' rows for these architectures, with their source and what does not follow from the paper's formula."""
+    sheet = printed(architectures)
+    return [sheet] if sheet else []
+
+
+def printed(architectures: Sequence[str]) -> Sheet | None:
+    shown = {"model", "accuracy", "minutes", "function_s", "epoch_s", "compute_s", "memory_mb", "total_usd", "peer_usd"}
+    rows = []
+    for row in published.load():
+        if row.figures.get("architecture") in architectures and shown & (row.figures.keys() - {"model"}):
+            figures = ", ".join(f"{name} {value}" for name, value in row.figures.items() if name in shown)
+            rows.append([row.row, figures, row.note, f"{row.paper}, {row.table}"])
+    if not rows:
+        return None
+    note = "Other models, data and machines than this run's, unless the row says so: to stand beside, not to race."
+    head = ["row", "figures", "note", "source"]
+    title = "What the papers printed"
+    return Sheet(title=title, head=head, rows=rows, note=note, words=4, folded=True, label="published")
+
+
+def _configuration(result: Result) -> Sheet:
+    from crossover.experiment import Experiment
+
+    experiment = result["experiment"]
+    default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).resolved()
+    usual = dict(flat(default))
+    rows = [
+        [name, str(value), "" if name not in usual or usual[name] == value else f"default {usual[name]}"]
+        for name, value in flat(experiment)
+    ]
+    head = ["field", "value", ""]
+    return Sheet(title="Configuration", head=head, rows=rows, words=3, folded=True)

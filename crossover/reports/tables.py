@@ -1,0 +1,131 @@
+"""Tables for the terminal: one run's summary, and several runs side by side with a last line that says what won."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from crossover.reports import display
+from crossover.reports.compare import Comparison
+
+Result = Mapping[str, Any]
+LABEL_STYLES = {
+    "measured-local": "cyan",
+    "measured-aws": "green",
+    "published": "magenta",
+    "projected": "yellow",
+}
+
+
+def label(name: str) -> Text:
+    """A label, always in the same colour and brackets."""
+    return Text(f"[{name}]", style=LABEL_STYLES.get(name, "red"))
+
+
+def summary(result: Result) -> RenderableType:
+    """One run: outcome, accuracy, time, cost both ways, traffic, stages; and what is missing, if anything is."""
+    parts: list[RenderableType] = [_title(result), Padding(_figures(result), (1, 0, 1, 0)), _stages(result)]
+    parts += [Text(f"! {warning}", style="bold red") for warning in warnings(result)]
+    return Group(*parts)
+
+
+def warnings(result: Result) -> list[str]:
+    """What a reader must know before believing the figures."""
+    found = []
+    if result["outcome"] != "finished":
+        found.append(f"this run failed: {result.get('failure') or 'no cause was recorded'}")
+    found += [f"incomplete: {sentence}" for sentence in result["incomplete"]]
+    if result["completeness"] != "checked":
+        found.append(f"completeness {result['completeness']}")
+    if any(epoch["val_loss"] is None for epoch in result["epochs"]):
+        found.append("diverged: the validation loss is not a finite number in at least one epoch")
+    return found
+
+
+def _title(result: Result) -> Text:
+    experiment = result["experiment"]
+    facts = (
+        f"  {experiment['training']['model']} on {experiment['data']['dataset']}, {experiment['workers']} workers, "
+        f"{len(result['epochs'])} epochs, {result['where']}"
+    )
+    return Text.assemble((result["architecture"], "bold"), "  ", label(result["label"]), facts)
+
+
+def _figures(result: Result) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    table.add_column()
+    cost, made, epochs = result["cost"], result["invocations"], result["epochs"]
+    basis = Text.assemble(label(cost["label"]), f" {cost['basis']}, prices of {cost['prices_as_of']}")
+    accuracy = (result["final"] or {}).get("val_accuracy", epochs[-1]["val_accuracy"] if epochs else None)
+    waited_s = sum(step["slot_wait_s"] for step in result["steps"])
+    attempts = f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale, {made['retried']} retried"
+    waits = f"functions waited {display.seconds(waited_s)} in all for a core of this machine" if waited_s > 0.05 else ""
+    table.add_row("accuracy", display.percent(accuracy), "on the validation set")
+    table.add_row("time", display.seconds(result["duration_s"]), waits)
+    table.add_row(
+        "cost, papers' method",
+        display.usd(cost["paper_method_usd"]),
+        Text.assemble(label(cost["label"]), f" {cost['paper_method']}"),
+    )
+    table.add_row("cost, in full", display.usd(cost["full_usd"]), basis)
+    table.add_row("invocations", f"{made['count']:,}", attempts)
+    for channel, moved in result["traffic"].items():
+        facts = f"{display.bytes_(moved['bytes_out'])} sent, {moved['requests']:,} requests"
+        table.add_row(channel.replace("_", " "), display.bytes_(moved["bytes_in"]), f"received, {facts}")
+    return table
+
+
+def _stages(result: Result) -> Table:
+    table = Table(title="stages", title_justify="left", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("stage")
+    for column in ("count", "wall", "mean", "cpu", "peak memory"):
+        table.add_column(column, justify="right")
+    for row in result["stages"]:
+        table.add_row(
+            row["stage"],
+            f"{row['count']:,}",
+            display.seconds(row["wall_s"]),
+            display.seconds(row["wall_s"] / row["count"]),
+            f"{100 * row['cpu_s'] / row['wall_s']:.0f} %" if row["wall_s"] else display.DASH,
+            f"{row['max_rss_mb']:,.0f} MB",
+        )
+    return table
+
+
+def comparison(found: Comparison) -> RenderableType:
+    """Several runs: one row each, the marks, and the verdict last."""
+    goal = f"to {display.percent(found.goal)}" if found.goal is not None else "to the goal"
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("run", style="bold", no_wrap=True)
+    table.add_column("label", no_wrap=True)
+    for column in (
+        "best accuracy",
+        f"time {goal}",
+        f"papers' method {goal}",
+        f"in full {goal}",
+        "time",
+        "in full",
+        "moved",
+    ):
+        table.add_column(column, justify="right")
+    for entry in found.entries:
+        table.add_row(
+            entry.display_name,
+            label(entry.label),
+            display.percent(entry.best_accuracy),
+            display.seconds(entry.goal_s),
+            display.usd(entry.goal_paper_usd),
+            display.usd(entry.goal_full_usd),
+            display.seconds(entry.duration_s),
+            display.usd(entry.full_usd),
+            display.bytes_(entry.moved_bytes),
+        )
+    notes = [Text(f"! {mark}", style="yellow") for mark in found.marks]
+    if any(entry.cost_label == "projected" for entry in found.entries):
+        notes.append(Text.assemble(label("projected"), " dollars are projected from local seconds"))
+    return Group(table, *notes, Text(found.verdict, style="bold"))
