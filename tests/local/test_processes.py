@@ -1,6 +1,5 @@
 """Nothing started may outlive the process that started it, however that process ends."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -76,7 +75,6 @@ def test_temporary_folder_goes_at_the_end_of_the_block() -> None:
 def test_signal_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as end, processes.ending_on_signals():
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.pause()
+        signal.raise_signal(signal.SIGTERM)
     assert end.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
