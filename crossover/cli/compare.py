@@ -17,13 +17,10 @@ def compare(
 ) -> None:
     """Compare runs: one table, report.html and a CSV file."""
     from crossover.reports import compare as comparing  # matplotlib comes with the report: not for --help
-    from crossover.reports.folder import write_atomically
     from crossover.reports.html import write_comparison
     from crossover.reports.tables import comparison
 
     found = comparing.read(folders, mixed=mixed)
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "comparison.csv", comparing.to_csv(found).encode())
-    write_comparison(found, out)
+    report = write_comparison(found, out)
     Console().print(comparison(found))
-    print(f"report: {out / 'report.html'}")
+    print(f"report: {report}")

@@ -31,7 +31,7 @@ def aws_errors_explained() -> Iterator[None]:
     except NoCredentialsError:
         raise UserError("no AWS credentials; set AWS_PROFILE, or sign in with `aws sso login`") from None
     except NoRegionError:
-        raise UserError("no AWS region; set AWS_REGION, for example us-east-1") from None
+        raise UserError("no AWS region; set AWS_DEFAULT_REGION, for example us-east-1") from None
     except (ProfileNotFound, EndpointConnectionError) as error:
         raise UserError(f"AWS: {error}") from None
     except ClientError as error:

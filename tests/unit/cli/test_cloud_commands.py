@@ -1,0 +1,137 @@
+"""plan, doctor, status, deploy, destroy: what they say, what they call, and what they refuse."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from crossover.cli import deployment, doctor
+from crossover.cli.main import main
+from crossover.cli.status import rows
+from crossover.validation import load
+
+ROOT = Path(__file__).parents[3]
+CONFIG = ROOT / "config" / "spirt.yaml"
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    code = caught.value.code
+    return code if isinstance(code, int) else 0
+
+
+def test_plan_lists_functions_machines_and_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plan", str(CONFIG)) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "compute_gradients",
+        "1769",
+        "state machines: round, epoch, worker, run",
+        "4 x m7g.large",
+        "8 hours after deployment",
+    ):
+        assert part in shown
+
+
+def test_plan_refuses_what_cannot_be_deployed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("name: x\narchitecture: spirt\ntraining: {precision: bf16}\n")
+    for command in ("plan", "deploy"):
+        assert call(command, str(path)) == 2
+        assert "Graviton2" in capsys.readouterr().err
+
+
+def test_doctor_names_what_is_missing_and_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "SYSTEM_FOLDERS", ())
+    assert call("doctor", str(CONFIG)) == 2
+    shown = capsys.readouterr()
+    assert "missing  rabbitmq-server: apt-get install rabbitmq-server" in shown.out
+    assert "this machine lacks redis-server, rabbitmq-server, g++, make" in shown.err
+
+
+def test_doctor_takes_valkey_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "valkey-server"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "SYSTEM_FOLDERS", ())
+    found = {finding.name: finding for finding in doctor.examine(load(CONFIG))}
+    assert found["redis-server"].holds
+    assert found["redis-server"].detail == str(program)
+    assert not found["g++"].holds
+
+
+def test_status_tells_deployed_stacks_from_others() -> None:
+    with mock_aws():
+        client = boto3.client("cloudformation")
+        template = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
+        client.create_stack(StackName="crossover-network", TemplateBody=json.dumps(template))
+        first, second = rows(client, ["crossover-network", "crossover-spirt"])
+    assert first[:2] == ("crossover-network", "CREATE_COMPLETE")
+    assert first[2].endswith(" UTC")
+    assert second == ("crossover-spirt", "not deployed", "")
+
+
+@pytest.mark.parametrize("command", ["status", "deploy", "destroy"])
+def test_without_credentials_it_says_how_to_get_them(command: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment |= {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "AWS_DEFAULT_REGION": "us-east-1"}
+    code = "from crossover.cli.main import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, command, str(CONFIG)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        "error: no AWS credentials; set AWS_PROFILE, or sign in with `aws sso login`\n",
+    )
+
+
+@pytest.fixture
+def npx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in npx's place that notes how it was called and ends with the status in `status`."""
+    program, calls = tmp_path / "npx", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$PWD $*" >> {calls}\nexit $(cat {tmp_path}/status)\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "status").write_text("0")
+    monkeypatch.setattr(deployment, "npx", lambda: [str(program)])
+    return calls
+
+
+@mock_aws
+def test_deploy_and_destroy_call_the_cdk_for_this_experiment_alone(npx: Path) -> None:
+    assert call("deploy", str(CONFIG), "--yes") == 0
+    assert call("destroy", str(CONFIG), "--yes") == 0
+    cdk = f"{ROOT} --yes aws-cdk@2.1148.1"
+    assert npx.read_text().splitlines() == [
+        f"{cdk} deploy --require-approval never crossover-spirt --context config={CONFIG}",
+        f"{cdk} destroy --exclusively --force crossover-spirt --context config={CONFIG}",
+    ]
+
+
+@mock_aws
+def test_a_failure_of_the_cdk_is_ours_to_report(npx: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (npx.parent / "status").write_text("7")
+    assert call("deploy", str(CONFIG), "--yes") == 1
+    assert "cdk deploy ended with status 7" in capsys.readouterr().err
+
+
+@mock_aws
+@pytest.mark.parametrize("command", ["deploy", "destroy"])
+def test_without_a_terminal_nothing_is_changed_unasked(
+    command: str, npx: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(os.devnull) as nobody:
+        monkeypatch.setattr("sys.stdin", nobody)
+        assert call(command, str(CONFIG)) == 2
+    assert "add --yes" in capsys.readouterr().err
+    assert not npx.exists()

@@ -1,0 +1,126 @@
+"""What the command line's exit status says, and that nobody sees a traceback without asking."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.cli import main as command_line
+from crossover.cli import run as run_command
+from crossover.errors import RunFailed
+
+ROOT = Path(__file__).parents[3]
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        command_line.main(arguments)
+    code = caught.value.code
+    return code if isinstance(code, int) else 0
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\narchitecture: spirt\n")
+    return path
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["compare", "-h"], ["schema"]])
+def test_help_and_schema_end_well(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*arguments) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fly"],
+        ["run"],
+        ["run", "no/such.yaml"],
+        ["run", "{config}", "--on", "moon"],
+        ["run", "{config}", "--set", "training.epochs=0"],
+        ["run", "{config}", "--data", "/no/such/folder"],
+        ["run", "{config}", "--resume", "20261121-1", "--on", "local"],
+        ["run", "{config}", "--out", "{config}"],
+        ["run", "{config}", "--out", "{folder}"],
+        ["plan", "no/such.yaml"],
+        ["compare", "{folder}"],
+        ["compare"],
+    ],
+)
+def test_what_the_user_can_mend_is_2(arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*[a.format(config=config, folder=config.parent) for a in arguments]) == 2
+    shown = capsys.readouterr().err
+    assert shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(("error", "status"), [(RunFailed("step x failed"), 1), (ZeroDivisionError("oh"), 1)])
+def test_our_fault_is_1_and_the_traceback_waits_for_debug(
+    error: Exception, status: int, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(run_command, "_start", fail)
+    arguments = ["run", str(config), "--out", str(config.parent / "out")]
+    assert call(*arguments) == status
+    shown = capsys.readouterr().err
+    assert f"error: {'' if isinstance(error, RunFailed) else 'ZeroDivisionError: '}{error}" in shown
+    assert "Traceback" not in shown
+    assert call(*arguments, "--debug") == status
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_command, "_start", interrupt)
+    assert call("run", str(config), "--out", str(config.parent / "out")) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_real_ctrl_c_ends_with_130_and_without_a_traceback(config: Path) -> None:
+    """The run is interrupted once its first line stands on the screen."""
+    command = [
+        sys.executable,
+        "-c",
+        "from crossover.cli.main import main; main()",
+        "run",
+        str(config),
+        "--on",
+        "inline",
+    ]
+    command += ["--set", "training.epochs=1000", "--out", str(config.parent / "out")]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, shown = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert "mine: spirt" in first
+    assert process.returncode == 130
+    assert "Traceback" not in shown
+
+
+def test_a_reader_that_leaves_early_is_no_failure_to_explain() -> None:
+    pipe = f"{sys.executable} -c 'from crossover.cli.main import main; main()' schema | true; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", pipe], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stderr == ""
+
+
+def test_the_schema_that_is_printed_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("schema") == 0
+    assert json.loads(capsys.readouterr().out)["properties"]["training"]

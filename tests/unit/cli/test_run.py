@@ -1,0 +1,81 @@
+"""`crossover run`: progress for people, in lines or with a bar, and a run from the command line to its folder."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from crossover.cli.main import main
+from crossover.cli.progress import epoch_line, show_progress
+from crossover.experiment import Experiment
+from crossover.running import Progress
+
+DONE = Progress(epoch=3, epochs=20, train_loss=0.41214, val_loss=0.39, val_accuracy=0.912, seconds=12.34, usd=0.00123)
+MINE = Experiment(name="mine", architecture="spirt")
+
+
+def test_an_epoch_is_one_line() -> None:
+    assert epoch_line(DONE) == (
+        "epoch  3/20  loss 0.4121  validation loss 0.3900  accuracy  91.20 %     12.3 s  $0.0012 by AWS's prices"
+    )
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    first = Progress(epoch=1, epochs=2, train_loss=None, val_loss=2.0, val_accuracy=0.1, seconds=1.0, usd=None)
+    assert epoch_line(first) == "epoch 1/2  validation loss 2.0000  accuracy  10.00 %      1.0 s"
+
+
+def shown(*, terminal: bool) -> str:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=terminal, width=120, soft_wrap=True, highlight=False)
+    with show_progress(MINE, where="local", out=Path("results/mine"), console=console) as on_progress:
+        on_progress(DONE)
+    return text.getvalue()
+
+
+def test_plain_lines_where_the_output_is_no_terminal() -> None:
+    lines = shown(terminal=False).splitlines()
+    assert lines[0] == "mine: spirt, small_cnn on digits, 4 workers, at most 20 epochs, on the cloud on this machine"
+    assert lines[1] == epoch_line(DONE)
+    assert lines[2].startswith("finished in ")
+    assert lines[2].endswith("; results in results/mine")
+    assert len(lines) == 3
+
+
+def test_a_bar_on_a_terminal() -> None:
+    text = shown(terminal=True)
+    assert "\x1b[" in text
+    assert "3/20" in text
+    assert epoch_line(DONE) in text
+
+
+def test_a_failed_run_is_not_called_finished() -> None:
+    text = io.StringIO()
+    with (
+        pytest.raises(ZeroDivisionError),
+        show_progress(MINE, where="local", out=Path("x"), console=Console(file=text)),
+    ):
+        raise ZeroDivisionError
+    assert "finished" not in text.getvalue()
+
+
+def test_from_the_command_line_to_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Inline, twice into the same folder, then both compared."""
+    out = tmp_path / "mine"
+    config = tmp_path / "mine.yaml"
+    config.write_text("name: mine\narchitecture: spirt\nworkers: 2\ntraining: {epochs: 2, batch_size: 240}\n")
+    for epochs in (1, 2):
+        with pytest.raises(SystemExit) as caught:
+            main(["run", str(config), "--on", "inline", "--set", f"training.epochs={epochs}", "--out", str(out)])
+        assert caught.value.code in (0, None)
+        assert len(json.loads((out / "result.json").read_text())["epochs"]) == epochs
+    told = capsys.readouterr().out
+    assert "epoch 2/2" in told
+    assert str(out / "report.html") in told
+    with pytest.raises(SystemExit) as caught:
+        main(["compare", str(out), str(out), "--out", str(tmp_path / "both")])
+    assert caught.value.code in (0, None)
+    assert (tmp_path / "both" / "report.html").stat().st_size > 0
+    assert len((tmp_path / "both" / "comparison.csv").read_text().splitlines()) == 3
