@@ -48,9 +48,17 @@ class Keys:
     def outcome(self) -> str:
         return f"runs/{self.run}/outcome.json"
 
-    def checkpoint(self, worker: int, step: int) -> str:
-        """All of a long worker's state after `step`, one create-only object."""
-        return f"runs/{self.run}/checkpoint/{worker}/{step:08d}"
+    @property
+    def checkpoints(self) -> str:
+        return f"runs/{self.run}/checkpoint/"
+
+    def checkpoint(self, worker: int, round: int, minibatch: int = 0) -> str:
+        """All of a long worker's state with `minibatch` minibatches of `round` behind it, one create-only object."""
+        return f"{self.checkpoints}{worker}/{round:08d}.{minibatch:05d}"
+
+    def failed(self, attempt: int, member: int) -> str:
+        """Why `member` left this attempt of the run for good: whoever waits for it need not wait on."""
+        return f"runs/{self.run}/failed/{attempt}/{member}"
 
     # --- tensor store -------------------------------------------------------------------------------------------------
 
@@ -74,6 +82,26 @@ class Keys:
     def aggregate(self, round: int, worker: int) -> str:
         """The combination of all workers' averages, in this worker's database."""
         return f"{self.run}/{round}/{worker}/aggregate"
+
+    def merged(self, round: int, part: int | None = None) -> str:
+        """What a shared database holds for all: the combination of all workers' contributions, or chunk `part` of it."""
+        return f"{self.run}/{round}/merged" if part is None else f"{self.run}/{round}/merged/{part}"
+
+    def chunk(self, round: int, worker: int, part: int) -> str:
+        """Chunk `part` of a worker's contribution, for the worker of that rank."""
+        return f"{self.run}/{round}/{worker}/chunk/{part}"
+
+    def update(self, step: int, worker: int) -> str:
+        """MLLess: what a worker tells the others after `step`."""
+        return f"{self.run}/{step}/{worker}/update"
+
+    def report(self, step: int, worker: int) -> str:
+        """MLLess: what a worker tells the supervisor after `step`."""
+        return f"{self.run}/{step}/{worker}/report"
+
+    def expected(self, step: int) -> str:
+        """MLLess: the supervisor's word on `step`: whose updates all workers apply, and who goes on."""
+        return f"{self.run}/{step}/expected"
 
     # --- bus ----------------------------------------------------------------------------------------------------------
 
