@@ -1,0 +1,50 @@
+"""Servers for the tensor module's tests."""
+
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.redis_module.servers import Server, Start, build, starting
+
+
+@pytest.fixture(scope="session")
+def core_module() -> Path:
+    """The variant without torch."""
+    return build("core", "tensors.so")
+
+
+@pytest.fixture(scope="session")
+def torch_module() -> Path:
+    """The variant with scripts; about a minute of compiling the first time."""
+    if find_spec("torch") is None:
+        pytest.skip("the script variant needs torch, which is not installed here")
+    return build("torch", "tensors-torch.so", PYTHON=sys.executable)
+
+
+@pytest.fixture(scope="module")
+def shared_server(core_module: Path) -> Iterator[Server]:
+    """One server for a file's tests; each test finds it empty."""
+    with starting(core_module) as start:
+        yield start(config={"proto-max-bulk-len": "1gb"})
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    shared_server.client().flushall()
+    return shared_server
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    return server.client()
+
+
+@pytest.fixture
+def start(core_module: Path) -> Iterator[Start]:
+    """Starts servers of a test's own."""
+    with starting(core_module) as start_one:
+        yield start_one

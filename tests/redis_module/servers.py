@@ -1,0 +1,138 @@
+"""Redis servers with the tensor module: own folder, free port and socket, always stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+ROOT = Path(__file__).parents[2]
+MODULE = ROOT / "redis_module"
+READY_S = 60  # an emulated server needs seconds
+
+
+def build(target: str, product: str, **variables: str) -> Path:
+    """`make -C redis_module target`; nothing to do when it is up to date. Skips where the compiler is missing."""
+    if shutil.which("make") is None or shutil.which("g++") is None:
+        pytest.skip("the tensor module is built with make and g++, which this machine lacks")
+    command = ["make", "-C", str(MODULE), target, *(f"{name}={value}" for name, value in variables.items())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return MODULE / "build" / product
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """One redis-server process. Its folder outlives restarts and goes with `close`."""
+
+    def __init__(
+        self,
+        module: Path,
+        *,
+        program: Sequence[str] = ("redis-server",),
+        module_arguments: Sequence[str] = (),
+        config: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tensors-"))
+        self.port = free_port()
+        self.path = str(self.folder / "socket")
+        self._command = [*program, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.path]
+        self._command += ["--dir", str(self.folder), "--save", "", "--enable-debug-command", "yes"]
+        for name, value in (config or {}).items():
+            self._command += [f"--{name}", *value.split(" ")]
+        self._command += ["--loadmodule", str(module), *module_arguments]
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._clients: list[redis.Redis] = []
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def start(self) -> Server:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment)
+        give_up = time.monotonic() + READY_S
+        while True:
+            assert self.process.poll() is None, f"the server ended at once:\n{self.log}"
+            assert time.monotonic() < give_up, f"the server is not ready after {READY_S} s:\n{self.log}"
+            try:
+                with contextlib.closing(redis.Redis(unix_socket_path=self.path)) as probe:
+                    probe.ping()
+                return self
+            except redis.ConnectionError:  # not listening yet, or loading its data (BusyLoadingError)
+                time.sleep(0.01)
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A client of its own connection over the socket."""
+        made = redis.Redis(unix_socket_path=self.path, **options)
+        self._clients.append(made)
+        return made
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Ends the server and returns its exit status."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        self.process.send_signal(how)
+        return self.process.wait(timeout=120)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.stop(signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+Start = Callable[..., Server]
+
+
+@contextlib.contextmanager
+def starting(default: Path) -> Iterator[Start]:
+    """Yields a function that starts servers; all end with the block."""
+    servers: list[Server] = []
+
+    def start(module: Path = default, **options: Any) -> Server:
+        server = Server(module, **options)
+        servers.append(server)
+        return server.start()
+
+    try:
+        yield start
+    finally:
+        for server in servers:
+            server.close()
+
+
+def until(condition: Callable[[], bool], *, what: str, timeout_s: float = 30) -> None:
+    """Waits for a condition that no event announces; fails naming it."""
+    give_up = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up, f"not after {timeout_s} s: {what}"
+        time.sleep(0.002)
+
+
+def statistics(client: redis.Redis) -> dict[str, Any]:
+    reply = client.execute_command("TENSOR.STATS")
+    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
