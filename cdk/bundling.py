@@ -1,8 +1,8 @@
 """The first-party files that a handler can reach, so that its zip holds those and nothing else. Third-party packages come from layers.
 
 Imports at module level run when the function starts: the packages behind them must be there. Imports inside functions are deferred on
-purpose (`crossover/context.py` is the composition root); their files belong into the zip as well, unless importing them needs a package that the
-function lacks: a step without the torch layer cannot reach what imports torch.
+purpose (`crossover/context.py` is the composition root); their files belong into the zip as well, unless importing them needs a package
+that the function lacks: a step without the torch layer cannot reach what imports torch.
 """
 
 import ast
@@ -83,6 +83,11 @@ class Sources:
             self._needs[module] = frozenset(name for name in packages if not self.path(name))
         return self._needs[module]
 
+    def wanted(self, module: str) -> frozenset[str]:
+        """Third-party packages that `module` or anything it can reach imports at module level."""
+        reached = self._reach([module], deferred=True, leave_out=frozenset())
+        return frozenset().union(*(self.needs(name) for name in reached))
+
     def _reach(self, todo: list[str], *, deferred: bool, leave_out: frozenset[str]) -> set[str]:
         seen: set[str] = set()
         while todo:
@@ -106,9 +111,7 @@ class Sources:
                 f"{module}: importing it needs {', '.join(sorted(missing))}, which the function's layers lack; "
                 "import it inside the function that uses it, or mark the step torch=True"
             )
-        everything = self._reach([module], deferred=True, leave_out=frozenset())
-        lacking = frozenset().union(*(self.needs(name) for name in everything)) - available
-        reached = self._reach([module], deferred=True, leave_out=lacking)
+        reached = self._reach([module], deferred=True, leave_out=self.wanted(module) - available)
         packages = frozenset().union(*(self.needs(name) for name in reached))
         return Closure(tuple(sorted(path for name in reached if (path := self.path(name)))), packages)
 

@@ -165,6 +165,6 @@ def _check(experiment: Experiment, steps: Sequence[Step]) -> None:
 
 def _code(sources: bundling.Sources, module: str, *, torch: bool, folder: Path) -> lambda_.Code:
     available = bundling.RUNTIME | bundling.DATAPLANE | (bundling.TORCH if torch else frozenset())
-    out = folder / f"{module}-{'torch' if torch else 'plain'}"
+    out = folder / ("torch" if torch else "plain") / module.replace(".", "-")
     bundling.stage(sources.closure(module, available=available), root=sources.root, out=out)
     return lambda_.Code.from_asset(str(out))

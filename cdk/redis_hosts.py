@@ -19,6 +19,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 
 MODULE = Path(__file__).parent.parent / "redis_module"
+PORT = 6379
 BOOT_TIMEOUT_S = 1_500
 VOLUME_GB = 30  # gp3: 125 MB/s, which every write reaches before it is acknowledged
 PASSWORD_LENGTH = 40
@@ -54,7 +55,7 @@ class RedisHosts(Construct):
         handle = self._wait_for(count)
         self.instances = [self._host(rank, handle) for rank in range(count)]
         self._wait.node.add_dependency(*self.instances)
-        self.urls = [f"rediss://{host.attr_private_ip}:6379" for host in self.instances]
+        self.urls = [f"rediss://{host.attr_private_ip}:{PORT}" for host in self.instances]
 
     def _role(self) -> iam.Role:
         """Read the module and the password, write certificates, answer the session manager."""
@@ -122,6 +123,7 @@ class RedisHosts(Construct):
             "SECRET": self.secret_arn,
             "MODULE": self._module.s3_object_url,
             "BUCKET": self._storage.bucket.bucket_name,
+            "PORT": str(PORT),
             "THREADS": str(self._experiment.database.threads),
             "DEB": processor(self._experiment.database.instance_type),
         }

@@ -1,7 +1,6 @@
 # A Redis host's first boot: the tensor module built from source, a certificate of its own, the server behind a password.
-# The header that CDK writes before this sets RANK, REGION, SIGNAL_URL, SECRET, MODULE, BUCKET, THREADS and DEB.
+# The header that CDK writes before this sets RANK, REGION, SIGNAL_URL, SECRET, MODULE, BUCKET, PORT, THREADS and DEB.
 set -Eeuo pipefail
-umask 027
 
 signal() { # STATUS REASON: tells CloudFormation's wait condition
   curl -sS --retry 5 -X PUT -H 'Content-Type:' \
@@ -29,7 +28,8 @@ attempt aws s3 cp --only-show-errors "$MODULE" "$work/module.zip"
 unzip -q "$work/module.zip" -d "$work/module"
 make -C "$work/module" core
 # Debian's unit lets redis-server execute nothing outside /usr/lib.
-install -D -m 0755 "$work/module/build/tensors.so" /usr/lib/crossover/tensors.so
+install -d -m 0755 /usr/lib/crossover
+install -m 0755 "$work/module/build/tensors.so" /usr/lib/crossover/tensors.so
 
 token=$(curl -sSf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' http://169.254.169.254/latest/api/token)
 address=$(curl -sSf -H "X-aws-ec2-metadata-token: $token" http://169.254.169.254/latest/meta-data/local-ipv4)
@@ -42,10 +42,10 @@ chmod 0640 /etc/redis/tls/*.pem
 password=$(attempt aws secretsmanager get-secret-value --secret-id "$SECRET" --query SecretString --output text)
 memory_mb=$(awk '/MemTotal/ { print int($2 / 1024 * 0.7) }' /proc/meminfo)
 # appendfsync always: what a step was told is stored is there after a crash, so nobody has to create it again.
-cat >/etc/redis/redis.conf <<CONF
+(umask 077 && cat >/etc/redis/redis.conf) <<CONF
 bind *
 port 0
-tls-port 6379
+tls-port $PORT
 tls-cert-file /etc/redis/tls/certificate.pem
 tls-key-file /etc/redis/tls/key.pem
 tls-auth-clients no
@@ -65,7 +65,7 @@ chown root:redis /etc/redis/redis.conf
 chmod 0640 /etc/redis/redis.conf
 systemctl enable --now redis-server
 
-ping() { REDISCLI_AUTH=$password redis-cli -h "$address" --tls --cacert /etc/redis/tls/certificate.pem "$@"; }
+ping() { REDISCLI_AUTH=$password redis-cli -e -h "$address" -p "$PORT" --tls --cacert /etc/redis/tls/certificate.pem "$@"; }
 attempt ping tensor.stats
 aws s3 cp --only-show-errors /etc/redis/tls/certificate.pem "s3://$BUCKET/hosts/redis/$RANK.pem"
 rm -rf "$work"

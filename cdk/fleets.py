@@ -1,0 +1,138 @@
+"""EC2 fleets for programs: peers, GPU workers. Deployed empty; `run` sets the capacity and takes it back.
+
+Instances do not know their rank beforehand: each claims one by a conditional PUT with a lease, under `runs/<id>/`.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aws_cdk import CfnTag, Stack
+from aws_cdk import aws_autoscaling as autoscaling
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3_assets as assets
+from constructs import Construct
+
+from cdk import bundling, grants
+from cdk.functions import ROOT
+from cdk.hosts import user_data
+from cdk.nag import acknowledge
+from cdk.names import arn, resource_name
+from cdk.network import Network
+from crossover.experiment import Experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """What the fleet is made of. `image`: an AMI's id; `requirements`: what pip installs beside the image's packages."""
+
+    instance_type: str
+    image: str
+    count: int
+    volume_gb: int
+    requirements: str
+    spot: bool = False
+
+
+class Fleet(Construct):
+    """An Auto Scaling group, minimum 0 and no desired capacity, whose instances run `module.main`. `name` is the group's."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        experiment: Experiment,
+        network: Network,
+        machines: Machines,
+        module: str,
+        environment: Mapping[str, str],
+        may: Sequence[grants.Grant],
+    ) -> None:
+        super().__init__(scope, id)
+        self.name = resource_name(experiment, "fleet")
+        self._experiment, self._network, self._machines = experiment, network, machines
+        code = self._code(module)
+        facts = {
+            "REGION": Stack.of(self).region,
+            "CODE": code.s3_object_url,
+            "REQUIREMENTS": machines.requirements,
+            "PROGRAM": module,
+            "FLEET": self.name,
+            "MAXIMUM_S": str(int(experiment.lifetime.maximum_run_hours * 3_600)),
+            "ENVIRONMENT": "\n".join(f"CROSSOVER_{key}={value}" for key, value in environment.items()),
+        }
+        template = self._template(self._profile(code, may), user_data("program.sh", facts))
+        self._group(template)
+
+    def _code(self, module: str) -> assets.Asset:
+        """The files that the program reaches; pip installs whatever package it wants, so nothing is left out."""
+        sources = bundling.Sources(ROOT)
+        with tempfile.TemporaryDirectory() as folder:
+            closure = sources.closure(module, available=sources.wanted(module))
+            bundling.stage(closure, root=ROOT, out=Path(folder) / "program")
+            return assets.Asset(self, "Code", path=str(Path(folder) / "program"))
+
+    def _profile(self, code: assets.Asset, may: Sequence[grants.Grant]) -> iam.CfnInstanceProfile:
+        group = arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{self.name}")
+        allowed = [
+            *may,
+            grants.Grant(actions=["s3:GetObject"], resources=[code.bucket.arn_for_objects(code.s3_object_key)]),
+            grants.Grant(
+                actions=["autoscaling:TerminateInstanceInAutoScalingGroup"],
+                resources=[group],
+                why="The group's ARN holds an id that is made when it is deployed.",
+            ),
+            grants.session_manager(),
+        ]
+        role = grants.role(self, "Role", service="ec2", grants=allowed)
+        return iam.CfnInstanceProfile(self, "Profile", roles=[role.role_name])
+
+    def _template(self, profile: iam.CfnInstanceProfile, script: str) -> ec2.CfnLaunchTemplate:
+        machines, template = self._machines, ec2.CfnLaunchTemplate
+        tags = [CfnTag(key="Name", value=self.name), CfnTag(key="crossover:role", value="program")]
+        data = template.LaunchTemplateDataProperty(
+            image_id=machines.image,
+            instance_type=machines.instance_type,
+            iam_instance_profile=template.IamInstanceProfileProperty(arn=profile.attr_arn),
+            security_group_ids=[self._network.programs_group],
+            metadata_options=template.MetadataOptionsProperty(
+                http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
+            ),
+            instance_initiated_shutdown_behavior="terminate",
+            instance_market_options=template.InstanceMarketOptionsProperty(market_type="spot")
+            if machines.spot
+            else None,
+            block_device_mappings=[
+                template.BlockDeviceMappingProperty(
+                    device_name="/dev/sda1" if machines.volume_gb >= 100 else "/dev/xvda",
+                    ebs=template.EbsProperty(
+                        encrypted=True, volume_type="gp3", volume_size=machines.volume_gb, delete_on_termination=True
+                    ),
+                )
+            ],
+            tag_specifications=[
+                template.TagSpecificationProperty(resource_type=kind, tags=tags) for kind in ("instance", "volume")
+            ],
+            user_data=script,
+        )
+        return template(self, "Template", launch_template_data=data)
+
+    def _group(self, template: ec2.CfnLaunchTemplate) -> None:
+        """No desired capacity in the template: deploying again must not change what a run has set."""
+        group = autoscaling.CfnAutoScalingGroup(
+            self,
+            "Group",
+            auto_scaling_group_name=self.name,
+            min_size="0",
+            max_size=str(self._machines.count),
+            vpc_zone_identifier=[self._network.hosts_subnet],
+            launch_template=autoscaling.CfnAutoScalingGroup.LaunchTemplateSpecificationProperty(
+                launch_template_id=template.ref, version=template.attr_latest_version_number
+            ),
+        )
+        acknowledge(
+            group, {"AwsSolutions-AS3": "The runner that set the capacity watches it; nobody would read notifications."}
+        )

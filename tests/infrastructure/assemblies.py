@@ -1,0 +1,115 @@
+"""Reading a synthesized cloud assembly: templates as plain data."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def resources(template: Json, kind: str) -> dict[str, Json]:
+    """Properties by logical id, of one resource type."""
+    return {
+        name: resource.get("Properties", {})
+        for name, resource in template["Resources"].items()
+        if resource["Type"] == kind
+    }
+
+
+def only(template: Json, kind: str) -> Json:
+    """The properties of the template's one resource of a type."""
+    (found,) = resources(template, kind).values()
+    return found
+
+
+def flat(value: Any) -> str:
+    """A value as one string: references in angle brackets, joins put together."""
+    match value:
+        case {"Ref": name}:
+            return f"<{name}>"
+        case {"Fn::GetAtt": [name, attribute]}:
+            return f"<{name}.{attribute}>"
+        case {"Fn::Join": [separator, parts]}:
+            return str(separator).join(map(flat, parts))
+        case {"Fn::Base64": inner}:
+            return flat(inner)
+        case {"Fn::Sub": text}:
+            return str(text)
+    return str(value)
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A folder that `synthesize` wrote."""
+
+    folder: Path
+    name: str = "crossover-spirt"
+
+    @cached_property
+    def manifest(self) -> Json:
+        found: Json = json.loads((self.folder / "manifest.json").read_text())
+        return found
+
+    def template(self, stack: str) -> Json:
+        found: Json = json.loads((self.folder / f"{stack}.template.json").read_text())
+        return found
+
+    @cached_property
+    def templates(self) -> dict[str, Json]:
+        stacks = [n for n, a in self.manifest["artifacts"].items() if a["type"] == "aws:cloudformation:stack"]
+        return {name: self.template(name) for name in stacks}
+
+    @property
+    def experiment(self) -> Json:
+        return self.templates[self.name]
+
+    @property
+    def network(self) -> Json:
+        return self.templates["crossover-network"]
+
+    @property
+    def broker(self) -> Json:
+        return self.templates["crossover-broker"]
+
+    def function(self, step: str) -> Json:
+        """The properties of a step's function."""
+        for properties in resources(self.experiment, "AWS::Lambda::Function").values():
+            if str(properties.get("Handler", "")).endswith(f".{step}"):
+                return properties
+        raise KeyError(step)
+
+    def steps(self) -> list[str]:
+        handlers = [p["Handler"] for p in resources(self.experiment, "AWS::Lambda::Function").values()]
+        return [handler.rpartition(".")[2] for handler in handlers if handler.startswith("functions.")]
+
+    def asset(self, template: Json, code: Json) -> Path:
+        """The folder of the asset that a function's Code or a layer's Content names."""
+        digest = flat(code["S3Key"]).partition(".")[0]
+        (found,) = (p for p in self.folder.glob(f"asset.{digest}*"))
+        return found
+
+
+def statements(template: Json) -> Iterator[tuple[str, Json]]:
+    """(role's logical id, statement) of every inline policy."""
+    for name, role in resources(template, "AWS::IAM::Role").items():
+        for policy in role.get("Policies", []):
+            for statement in policy["PolicyDocument"]["Statement"]:
+                yield name, statement
+
+
+def actions_of(template: Json, role: Any) -> dict[str, set[str]]:
+    """What a role, given as {"Fn::GetAtt": [id, "Arn"]}, may do: resources by action."""
+    name = role["Fn::GetAtt"][0]
+    found: dict[str, set[str]] = {}
+    for owner, statement in statements(template):
+        if owner == name:
+            for action in listed(statement["Action"]):
+                found.setdefault(action, set()).update(flat(r) for r in listed(statement["Resource"]))
+    return found

@@ -1,0 +1,66 @@
+"""Assemblies, synthesized once per session: a CDK App takes a second."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover import validation
+from crossover.experiment import Experiment
+from tests.infrastructure.assemblies import Assembly
+
+ROOT = Path(__file__).parents[2]
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+Synthesize = Callable[..., Assembly]
+
+
+@pytest.fixture(scope="session")
+def spirt() -> Experiment:
+    """config/spirt.yaml as it stands."""
+    return validation.load(ROOT / "config" / "spirt.yaml")
+
+
+@pytest.fixture(scope="session")
+def synth(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
+    """`synth(layers=..., now=..., field=value)`: config/spirt.yaml with fields replaced, on placeholder layers unless given."""
+    nowhere = tmp_path_factory.mktemp("no-layers")
+
+    def make(*, layers: Path = nowhere, now: datetime = NOW, **fields: Any) -> Assembly:
+        experiment = replace(spirt, **fields)
+        folder = synthesize(experiment, tmp_path_factory.mktemp("assembly"), layers=layers, now=now)
+        return Assembly(folder, f"{experiment.project}-{experiment.name}")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def assembly(synth: Synthesize) -> Assembly:
+    """The assembly of config/spirt.yaml."""
+    return synth()
+
+
+@pytest.fixture(scope="session")
+def large(synth: Synthesize, spirt: Experiment) -> Assembly:
+    """The largest: 64 workers, more minibatches than an inline Map takes, SnapStart."""
+    return synth(
+        name="large",
+        workers=64,
+        training=replace(spirt.training, batch_size=8),
+        data=replace(spirt.data, dataset="cifar10"),
+        functions=replace(spirt.functions, snap_start=True),
+    )
+
+
+@pytest.fixture(scope="session")
+def fetching(synth: Synthesize, spirt: Experiment) -> Assembly:
+    """Fetch-compute-store instead of in-database, and a bucket per worker."""
+    return synth(
+        name="fetching",
+        database=replace(spirt.database, compute="fetch"),
+        storage=replace(spirt.storage, bucket_per_worker=True),
+    )

@@ -1,0 +1,141 @@
+"""One function per step: layers, memory, network and environment follow from what the step declares."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crossover import workflow
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from functions.spirt import ARCHITECTURE
+from tests.infrastructure.assemblies import Assembly, actions_of, flat, listed, resources, statements
+from tests.infrastructure.conftest import Synthesize
+
+STEPS = workflow.steps(ARCHITECTURE)
+
+
+def layers_of(assembly: Assembly, function: dict[str, Any]) -> list[str]:
+    made = resources(assembly.experiment, "AWS::Lambda::LayerVersion")
+    return [made[layer["Ref"]]["LayerName"].rpartition("-")[2] for layer in function["Layers"]]
+
+
+def test_every_step_has_its_function(assembly: Assembly) -> None:
+    assert sorted(assembly.steps()) == sorted(step.name for step in STEPS)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_a_function_is_what_its_step_declares(assembly: Assembly, spirt: Experiment, step: workflow.Step) -> None:
+    function, torch = assembly.function(step.name), step.needs_torch(spirt)
+    assert function["FunctionName"] == f"crossover-spirt-{step.name.replace('_', '-')}"
+    assert function["Handler"] == f"{step.module}.{step.name}"
+    assert function["Runtime"] == "python3.13"
+    assert function["Architectures"] == ["arm64"]
+    assert function["Timeout"] == spirt.functions.timeout_s
+    assert function["MemorySize"] == spirt.functions.memory_of(step.name, torch=torch)
+    assert layers_of(assembly, function) == (["dataplane", "torch"] if torch else ["dataplane"])
+    assert ("VpcConfig" in function) == bool(step.uses & {"tensors", "bus"})
+    tags = {tag["Key"]: tag["Value"] for tag in function["Tags"]}
+    assert tags["crossover:step"] == step.name
+    assert tags["crossover:torch"] == str(torch).lower()
+    assert tags["crossover:waits"] == str(step.waits).lower()
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_the_environment_holds_facts_and_no_secret(assembly: Assembly, step: workflow.Step) -> None:
+    variables = {k: flat(v) for k, v in assembly.function(step.name)["Environment"]["Variables"].items()}
+    expected = {"PROJECT", "EXPERIMENT", "ARCHITECTURE", "BUCKET"}
+    if "tensors" in step.uses:
+        expected |= {"REDIS", "REDIS_SECRET", "REDIS_CERTIFICATES"}
+        urls = variables["CROSSOVER_REDIS"].split()
+        assert len(urls) == 4
+        assert all(url.startswith("rediss://<RedisHost") and url.endswith(".PrivateIp>:6379") for url in urls)
+        assert [url.index("Host") and url[len("rediss://<RedisHost")] for url in urls] == list("0123")  # by rank
+        assert variables["CROSSOVER_REDIS_CERTIFICATES"] == "hosts/redis/"
+    if "bus" in step.uses:
+        expected |= {"BROKER", "BROKER_SECRET"}
+    assert set(variables) == {f"CROSSOVER_{name}" for name in expected}
+    assert not any("resolve:" in value for value in variables.values())
+
+
+def test_memory_by_name(synth: Synthesize, spirt: Experiment) -> None:
+    memory = {"default": 2_000, "compute_gradients": 3_008}
+    made = synth(functions=replace(spirt.functions, memory_mb=memory, timeout_s=120))
+    sizes = {step: made.function(step)["MemorySize"] for step in made.steps()}
+    assert sizes["compute_gradients"] == 3_008
+    assert sizes["detect_convergence"] == 2_000
+    assert sizes["notify_peers"] == 512
+    assert {made.function(step)["Timeout"] for step in made.steps()} == {120}
+
+
+def test_fetching_takes_torch_to_what_the_database_did(fetching: Assembly) -> None:
+    for step in ("average_in_database", "aggregate_peers", "update_model"):
+        assert layers_of(fetching, fetching.function(step)) == ["dataplane", "torch"]
+    assert layers_of(fetching, fetching.function("notify_peers")) == ["dataplane"]
+
+
+def test_a_bucket_per_worker(fetching: Assembly, spirt: Experiment, synth: Synthesize) -> None:
+    buckets = resources(fetching.experiment, "AWS::S3::Bucket")
+    assert len(buckets) == 5
+    function = fetching.function("compute_gradients")
+    names = flat(function["Environment"]["Variables"]["CROSSOVER_DATA_BUCKETS"]).split()
+    assert [name[1:-1] for name in names] == [
+        next(b for b in buckets if f"Data{rank}" in b) for rank in range(spirt.workers)
+    ]
+    readable = actions_of(fetching.experiment, function["Role"])["s3:GetObject"]
+    assert {f"<{name[1:-1]}.Arn>/data/*" for name in names} <= readable
+    with pytest.raises(ConfigError, match=r"storage.bucket_per_worker: 64 bucket names do not fit"):
+        synth(workers=64, storage=replace(spirt.storage, bucket_per_worker=True))
+
+
+def test_platform_reports_are_logged_as_json_in_groups_that_go_with_the_stack(assembly: Assembly) -> None:
+    """Billed time, INIT and peak memory come from platform.report (aws.md 18); groups that Lambda makes itself would stay (17)."""
+    groups = {name: r for name, r in assembly.experiment["Resources"].items() if r["Type"] == "AWS::Logs::LogGroup"}
+    functions = resources(assembly.experiment, "AWS::Lambda::Function")
+    assert len(groups) == len(functions)
+    for function in functions.values():
+        group = groups[function["LoggingConfig"]["LogGroup"]["Ref"]]
+        assert group["DeletionPolicy"] == "Delete"
+        assert group["Properties"]["RetentionInDays"] <= 14
+        assert group["Properties"]["LogGroupName"] == f"/aws/lambda/{function['FunctionName']}"
+        if function["Handler"].startswith("functions."):
+            assert function["LoggingConfig"]["LogFormat"] == "JSON"
+            assert function["LoggingConfig"]["SystemLogLevel"] == "INFO"
+
+
+def test_nobody_may_bring_a_log_group_back(assembly: Assembly, large: Assembly) -> None:
+    for template in [*assembly.templates.values(), large.experiment]:
+        for _, statement in statements(template):
+            assert not {"logs:CreateLogGroup", "logs:*", "*"} & set(listed(statement["Action"]))
+        for role in resources(template, "AWS::IAM::Role").values():
+            assert "ManagedPolicyArns" not in role
+
+
+def test_snap_start_is_off_unless_asked_for(assembly: Assembly) -> None:
+    kinds = {resource["Type"] for resource in assembly.experiment["Resources"].values()}
+    assert not kinds & {"AWS::Lambda::Version", "AWS::Lambda::Alias"}
+    assert all("SnapStart" not in assembly.function(step) for step in assembly.steps())
+
+
+def test_snap_start_publishes_a_version_and_invokes_its_alias(large: Assembly) -> None:
+    template = large.experiment
+    aliases = resources(template, "AWS::Lambda::Alias")
+    assert len(aliases) == len(resources(template, "AWS::Lambda::Version")) == len(STEPS)
+    assert all(large.function(step)["SnapStart"] == {"ApplyOn": "PublishedVersions"} for step in large.steps())
+    invoked = {
+        flat(value)[1:-1]
+        for machine in resources(template, "AWS::StepFunctions::StateMachine").values()
+        for key, value in machine["DefinitionSubstitutions"].items()
+        if key.startswith("step_")
+    }
+    assert invoked == set(aliases)
+
+
+def test_images_are_refused_until_they_exist(synth: Synthesize, spirt: Experiment) -> None:
+    with pytest.raises(ConfigError, match=r"functions.packaging: 'image' cannot be deployed yet"):
+        synth(functions=replace(spirt.functions, packaging="image"))
+
+
+def test_names_that_aws_would_refuse(synth: Synthesize) -> None:
+    with pytest.raises(ConfigError, match=r"name: .* 64: shorten it by"):
+        synth(name="x" * 50)

@@ -1,0 +1,83 @@
+"""Functions and hosts: what each may do, written out by hand."""
+
+import pytest
+
+from crossover import workflow
+from functions.spirt import ARCHITECTURE
+from tests.infrastructure.assemblies import Assembly, actions_of, flat, listed, only, resources, statements
+
+STEPS = workflow.steps(ARCHITECTURE)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_a_step_may_do_exactly_what_it_declares(assembly: Assembly, step: workflow.Step) -> None:
+    template, function = assembly.experiment, assembly.function(step.name)
+    (bucket,) = resources(template, "AWS::S3::Bucket")
+    name = function["FunctionName"]
+    streams = f"arn:<AWS::Partition>:logs:<AWS::Region>:<AWS::AccountId>:log-group:/aws/lambda/{name}:*"
+    expected = {
+        "logs:CreateLogStream": {streams},
+        "logs:PutLogEvents": {streams},
+        "s3:GetObject": {f"<{bucket}.Arn>/runs/*", f"<{bucket}.Arn>/data/*"},
+        "s3:PutObject": {f"<{bucket}.Arn>/runs/*"},
+        "s3:ListBucket": {f"<{bucket}.Arn>"},
+    }
+    if step.uses & {"tensors", "bus"}:
+        expected |= {
+            f"ec2:{action}": {"*"}
+            for action in (
+                "CreateNetworkInterface",
+                "DescribeNetworkInterfaces",
+                "DescribeSubnets",
+                "DeleteNetworkInterface",
+                "AssignPrivateIpAddresses",
+                "UnassignPrivateIpAddresses",
+            )
+        }
+    variables = function["Environment"]["Variables"]
+    secrets = {flat(variables[k]) for k in ("CROSSOVER_REDIS_SECRET", "CROSSOVER_BROKER_SECRET") if k in variables}
+    if secrets:
+        expected["secretsmanager:GetSecretValue"] = secrets
+    if "tensors" in step.uses:
+        expected["s3:GetObject"] = expected["s3:GetObject"] | {f"<{bucket}.Arn>/hosts/redis/*"}
+    assert actions_of(template, function["Role"]) == expected
+
+
+def test_a_redis_host_may_do_exactly_this(assembly: Assembly) -> None:
+    template = assembly.experiment
+    profile = only(template, "AWS::IAM::InstanceProfile")
+    (bucket,) = resources(template, "AWS::S3::Bucket")
+    (secret,) = resources(template, "AWS::SecretsManager::Secret")
+    allowed = actions_of(template, {"Fn::GetAtt": [profile["Roles"][0]["Ref"], "Arn"]})
+    session = {a: r for a, r in allowed.items() if a.startswith(("ssm:", "ssmmessages:"))}
+    assert set(session) == {
+        "ssm:UpdateInstanceInformation",
+        *(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")),
+    }
+    rest = {a: r for a, r in allowed.items() if a not in session}
+    (module,) = rest.pop("s3:GetObject")
+    assert "cdk-hnb659fds-assets-" in module
+    assert "*" not in module
+    assert rest == {
+        "s3:PutObject": {f"<{bucket}.Arn>/hosts/redis/*"},
+        "secretsmanager:GetSecretValue": {f"<{secret}>"},
+    }
+
+
+def test_only_hosts_write_certificates(assembly: Assembly) -> None:
+    """Functions trust what lies there (aws.md 10)."""
+    writers = {
+        owner
+        for owner, statement in statements(assembly.experiment)
+        if any(a.startswith("s3:Put") for a in listed(statement["Action"]))
+        and any("hosts" in flat(r) or flat(r).endswith(".Arn>/*") for r in listed(statement["Resource"]))
+    }
+    assert len(writers) == 1
+    assert "Redis" in writers.pop()
+
+
+def test_no_action_has_a_wildcard(assembly: Assembly, large: Assembly) -> None:
+    for template in [*assembly.templates.values(), large.experiment]:
+        for owner, statement in statements(template):
+            assert not any("*" in action for action in listed(statement["Action"])), owner
+            assert statement["Effect"] == "Allow"

@@ -1,0 +1,78 @@
+"""The shared network: no NAT, two subnets in one zone, closed groups, and only the endpoints that are needed."""
+
+from dataclasses import replace
+from typing import Any
+
+from tests.infrastructure.assemblies import Assembly, flat, listed, resources
+from tests.infrastructure.conftest import Synthesize
+
+
+def test_nothing_in_it_is_billed_by_the_hour_but_one_endpoint(assembly: Assembly) -> None:
+    kinds = [resource["Type"] for resource in assembly.network["Resources"].values()]
+    assert "AWS::EC2::NatGateway" not in kinds
+    assert "AWS::EC2::EIP" not in kinds
+    endpoints = resources(assembly.network, "AWS::EC2::VPCEndpoint").values()
+    services = sorted((e["VpcEndpointType"], flat(e["ServiceName"])) for e in endpoints)
+    assert services == [
+        ("Gateway", "com.amazonaws.<AWS::Region>.s3"),
+        ("Interface", "com.amazonaws.<AWS::Region>.secretsmanager"),
+    ]
+
+
+def test_one_public_and_one_isolated_subnet(assembly: Assembly) -> None:
+    subnets = resources(assembly.network, "AWS::EC2::Subnet")
+    assert sorted(s["MapPublicIpOnLaunch"] for s in subnets.values()) == [False, True]
+    routes = resources(assembly.network, "AWS::EC2::Route").values()
+    (default,) = routes
+    assert "Hosts" in flat(default["RouteTableId"])
+    assert "IGW" in flat(default["GatewayId"])
+
+
+def test_the_zone_is_the_one_of_the_yaml(synth: Synthesize, spirt: Any) -> None:
+    made = synth(network=replace(spirt.network, availability_zone="us-east-1d"))
+    zones = {flat(s["AvailabilityZone"]) for s in resources(made.network, "AWS::EC2::Subnet").values()}
+    assert zones == {"us-east-1d"}
+
+
+def test_only_these_ports_come_in_and_only_from_our_own_groups(assembly: Assembly) -> None:
+    template = assembly.network
+    for group in resources(template, "AWS::EC2::SecurityGroup").values():
+        assert "SecurityGroupIngress" not in group  # the rules stand apart, each from a group
+    rules = {
+        (flat(r["SourceSecurityGroupId"])[1:6], r["FromPort"], r["ToPort"], flat(r["GroupId"])[1:6])
+        for r in resources(template, "AWS::EC2::SecurityGroupIngress").values()
+    }
+    assert rules == {
+        ("Funct", 6379, 6379, "Hosts"),
+        ("Funct", 5671, 5671, "Broke"),
+        ("Progr", 5671, 5671, "Broke"),
+        ("Funct", 443, 443, "Endpo"),
+        ("Hosts", 443, 443, "Endpo"),
+        ("Progr", 443, 443, "Endpo"),
+    }
+
+
+def test_what_goes_out_is_named(assembly: Assembly) -> None:
+    template = assembly.network
+    ports = {
+        name[:5]: sorted(rule.get("FromPort") for rule in group["SecurityGroupEgress"] if rule["IpProtocol"] == "tcp")
+        for name, group in resources(template, "AWS::EC2::SecurityGroup").items()
+    }
+    assert ports == {"Funct": [443], "Hosts": [80, 443], "Progr": [80, 443], "Broke": [], "Endpo": []}
+
+
+def test_groups_and_subnets_of_functions_outlive_experiments(assembly: Assembly) -> None:
+    """Network interfaces of functions block the deletion of both for 20 to 40 minutes (aws.md 3)."""
+    kinds = {resource["Type"] for resource in assembly.experiment["Resources"].values()}
+    assert not kinds & {"AWS::EC2::SecurityGroup", "AWS::EC2::Subnet", "AWS::EC2::VPC", "AWS::EC2::SecurityGroupIngress"}
+    for step in assembly.steps():
+        config = assembly.function(step).get("VpcConfig")
+        for reference in [*config["SubnetIds"], *config["SecurityGroupIds"]] if config else []:
+            path = assembly.experiment["Parameters"][reference["Ref"]]["Default"]
+            assert path.startswith("/crossover/crossover/network/functions_")
+
+
+def test_private_dns_reaches_hosts_and_programs_too(assembly: Assembly) -> None:
+    """The endpoint's name resolves to it in the whole VPC, so every group that reads secrets must be let in."""
+    endpoint = next(e for e in resources(assembly.network, "AWS::EC2::VPCEndpoint").values() if e.get("PrivateDnsEnabled"))
+    assert len(listed(endpoint["SecurityGroupIds"])) == 1

@@ -1,0 +1,76 @@
+"""Network and broker are shared without CloudFormation exports, and the broker is as Amazon MQ wants it."""
+
+import json
+
+from tests.infrastructure.assemblies import Assembly, flat, only, resources
+
+
+def test_an_experiment_brings_network_and_broker_along(assembly: Assembly) -> None:
+    artifacts = assembly.manifest["artifacts"]
+    stacks = {name for name, a in artifacts.items() if a["type"] == "aws:cloudformation:stack"}
+    assert stacks == {"crossover-network", "crossover-broker", "crossover-spirt"}
+    assert {"crossover-network", "crossover-broker"} <= set(artifacts["crossover-spirt"]["dependencies"])
+    assert "crossover-network" in artifacts["crossover-broker"]["dependencies"]
+    assert not {"crossover-spirt", "crossover-broker"} & set(artifacts["crossover-network"].get("dependencies", []))
+
+
+def test_nothing_is_exported_or_imported(assembly: Assembly) -> None:
+    """Deploying a second architecture would drop exports that the first still imports (aws.md 2)."""
+    for template in assembly.templates.values():
+        assert "Outputs" not in template
+        assert "Fn::ImportValue" not in json.dumps(template)
+
+
+def test_two_experiments_mean_the_same_shared_stacks(assembly: Assembly, fetching: Assembly, large: Assembly) -> None:
+    for other in (fetching, large):
+        assert other.network == assembly.network
+        assert other.broker == assembly.broker
+
+
+def test_what_is_looked_up_is_published_earlier(assembly: Assembly) -> None:
+    published: dict[str, str] = {}
+    for stack in ("crossover-network", "crossover-broker", "crossover-spirt"):
+        template = assembly.templates[stack]
+        for parameter in template["Parameters"].values():
+            path = parameter.get("Default", "")
+            if path.startswith("/crossover/"):
+                assert parameter["Type"] == "AWS::SSM::Parameter::Value<String>"
+                assert path in published, f"{stack} reads {path}, which nobody before it writes"
+        for written in resources(template, "AWS::SSM::Parameter").values():
+            assert written["Name"] not in published
+            published[written["Name"]] = stack
+
+
+def test_the_runner_finds_the_experiment_by_name_alone(assembly: Assembly) -> None:
+    parameters = resources(assembly.experiment, "AWS::SSM::Parameter").values()
+    facts = {p["Name"].removeprefix("/crossover/crossover/spirt/"): flat(p["Value"]) for p in parameters}
+    assert {"bucket", "run_machine", "redis", "redis_secret", "functions", "version", "shape", "machines"} <= set(facts)
+    assert facts["run_machine"].endswith(":stateMachine:crossover-spirt-run")
+    assert facts["redis"].count("rediss://") == 4
+    assert all(p["Type"] == "String" for p in parameters)
+    assert json.loads(facts["shape"])["workers"] == 4
+
+
+def test_the_broker(assembly: Assembly) -> None:
+    broker = only(assembly.broker, "AWS::AmazonMQ::Broker")
+    assert broker["EngineType"] == "RABBITMQ"
+    assert broker["EngineVersion"] == "4.2"
+    assert broker["HostInstanceType"] == "mq.m7g.medium"
+    assert broker["DeploymentMode"] == "SINGLE_INSTANCE"
+    assert broker["PubliclyAccessible"] is False
+    assert len(broker["SubnetIds"]) == len(broker["SecurityGroups"]) == 1
+    assert "Configuration" not in broker  # MQ configurations cannot be deleted
+    assert "AWS::AmazonMQ::Configuration" not in {r["Type"] for r in assembly.broker["Resources"].values()}
+    assert "Logs" not in broker  # log groups of a broker outlive it
+
+
+def test_the_brokers_login(assembly: Assembly) -> None:
+    broker, secret = only(assembly.broker, "AWS::AmazonMQ::Broker"), only(assembly.broker, "AWS::SecretsManager::Secret")
+    (user,) = broker["Users"]
+    assert user["Username"] != "guest"
+    assert "{{resolve:secretsmanager:" in flat(user["Password"])
+    generate = secret["GenerateSecretString"]
+    assert generate["ExcludePunctuation"] is True  # Amazon MQ refuses , : =
+    assert json.loads(generate["SecretStringTemplate"]) == {"username": user["Username"]}
+    assert generate["GenerateStringKey"] == "password"
+    assert generate["PasswordLength"] >= 12

@@ -1,0 +1,110 @@
+"""State machines from the generated definitions, each with exactly the permissions that its definition needs."""
+
+import json
+import re
+from typing import Any
+
+from crossover import asl
+from crossover.experiment import Experiment
+from functions.spirt import ARCHITECTURE
+from tests.infrastructure.assemblies import Assembly, actions_of, flat, resources
+
+RULE = "rule/StepFunctionsGetEventsForStepFunctionsExecutionRule"
+HERE = "<AWS::Region>:<AWS::AccountId>"
+
+
+def machines(assembly: Assembly) -> dict[str, dict[str, Any]]:
+    """Properties by short name."""
+    found = resources(assembly.experiment, "AWS::StepFunctions::StateMachine").values()
+    return {m["StateMachineName"].removeprefix(f"{assembly.name}-"): m for m in found}
+
+
+def test_the_definitions_are_the_generated_ones(assembly: Assembly, spirt: Experiment) -> None:
+    generated = asl.definitions(ARCHITECTURE, spirt, minibatches=6)
+    deployed = machines(assembly)
+    assert {name: json.loads(m["DefinitionString"]) for name, m in deployed.items()} == generated
+    assert {m["StateMachineType"] for m in deployed.values()} == {"STANDARD"}
+
+
+def test_every_placeholder_is_substituted(assembly: Assembly) -> None:
+    for name, machine in machines(assembly).items():
+        keys = set(re.findall(r"\$\{(.*?)\}", machine["DefinitionString"]))
+        assert keys == set(machine["DefinitionSubstitutions"]), name
+        for key, value in machine["DefinitionSubstitutions"].items():
+            kind, _, target = key.partition("_")
+            text = flat(value)
+            match kind:
+                case "step":
+                    handler = resources(assembly.experiment, "AWS::Lambda::Function")[value["Fn::GetAtt"][0]]["Handler"]
+                    assert handler.endswith(f".{target}")
+                case "machine":
+                    assert text == f"arn:<AWS::Partition>:states:{HERE}:stateMachine:crossover-spirt-{target}"
+                case "executions":
+                    assert text == f"arn:<AWS::Partition>:states:{HERE}:execution:crossover-spirt-{target}"
+
+
+def expected(assembly: Assembly, name: str) -> dict[str, set[str]]:
+    """What a machine needs, from its definition alone (written apart from the code that grants it)."""
+    machine = machines(assembly)[name]
+    text, substitutions = machine["DefinitionString"], machine["DefinitionSubstitutions"]
+    needs: dict[str, set[str]] = {}
+
+    def need(resource: str, *actions: str) -> None:
+        for action in actions:
+            needs.setdefault(action, set()).add(resource)
+
+    states = f"arn:<AWS::Partition>:states:{HERE}"
+    for key, value in substitutions.items():
+        if key.startswith("step_"):
+            need(flat(value), "lambda:InvokeFunction")
+        if key.startswith("machine_"):
+            child = f"{assembly.name}-{key.removeprefix('machine_')}"
+            need(f"{states}:stateMachine:{child}", "states:StartExecution")
+            need(f"{states}:execution:{child}:*", "states:DescribeExecution", "states:StopExecution")
+            rule = f"arn:<AWS::Partition>:events:{HERE}:{RULE}"
+            need(rule, "events:PutTargets", "events:PutRule", "events:DescribeRule")
+    if "DISTRIBUTED" in text:
+        own = f"{assembly.name}-{name}"
+        need(f"{states}:stateMachine:{own}", "states:StartExecution")
+        need(f"{states}:execution:{own}:*", "states:DescribeExecution", "states:StopExecution")
+        need(
+            f"{states}:execution:{own}/*:*",
+            "states:DescribeExecution",
+            "states:StopExecution",
+            "states:RedriveExecution",
+        )
+    return needs
+
+
+def test_a_machine_may_do_what_its_definition_does_and_nothing_else(assembly: Assembly, large: Assembly) -> None:
+    for made in (assembly, large):
+        for name, machine in machines(made).items():
+            assert actions_of(made.experiment, machine["RoleArn"]) == expected(made, name), f"{made.name} {name}"
+
+
+def test_a_machine_waits_for_its_permissions(assembly: Assembly) -> None:
+    """Creation fails with .sync:2 while the role lacks the events permissions (aws.md 5)."""
+    for resource in assembly.experiment["Resources"].values():
+        if resource["Type"] == "AWS::StepFunctions::StateMachine":
+            assert resource["Properties"]["RoleArn"]["Fn::GetAtt"][0] in resource["DependsOn"]
+    # Policies are part of their role; none comes later as a resource of its own.
+    assert not resources(assembly.experiment, "AWS::IAM::Policy")
+
+
+def test_maps_are_inline_while_they_fit_and_distributed_above(assembly: Assembly, large: Assembly) -> None:
+    """An inline Map runs 40 iterations at most, so a barrier of 64 workers would never open (aws.md 7)."""
+    small = {name: "DISTRIBUTED" in m["DefinitionString"] for name, m in machines(assembly).items()}
+    assert not any(small.values())
+    big = {name: "DISTRIBUTED" in m["DefinitionString"] for name, m in machines(large).items()}
+    assert big["run"]
+    assert big["round"]
+    run = json.loads(machines(large)["run"]["DefinitionString"])
+    (each,) = [state for state in run["States"].values() if state["Type"] == "Map"]
+    assert each["MaxConcurrency"] >= 64
+    shapes = [
+        json.loads(p["Value"])
+        for made in (assembly, large)
+        for p in resources(made.experiment, "AWS::SSM::Parameter").values()
+        if p["Name"].endswith("/shape")
+    ]
+    assert [(s["workers"], s["minibatches"]) for s in shapes] == [(4, 6), (64, 79)]
