@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -29,6 +29,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SERVICES = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
+
+
+class lazy(Generic[T]):
+    """A property computed once per object. functools.cached_property of Python 3.11 holds one lock for all objects
+    while it computes, and ours
+    do I/O: an attempt that hangs would hang every other worker of an inline run."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        value = self._compute(instance)
+        instance.__dict__[self._name] = value  # found there first from now on
+        return value
 
 
 class Machines(Protocol):
@@ -185,17 +202,17 @@ class Context:
 
     # --- services -----------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @lazy
     def objects(self) -> ObjectStore:
         """The run's bucket."""
         return self.resources.clients.objects(self.traffic["object_store"])
 
-    @cached_property
+    @lazy
     def data(self) -> ByWorker[ObjectStore]:
         """Where each worker's minibatches lie."""
         return ByWorker(self.experiment.workers, lambda w: self.resources.clients.data(w, self.traffic["object_store"]))
 
-    @cached_property
+    @lazy
     def _tensors(self) -> ByWorker[TensorStore]:
         make, traffic = self.resources.clients.tensors, self.traffic["tensor_store"]
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
@@ -205,7 +222,7 @@ class Context:
         self._allowed("tensors")
         return self._tensors
 
-    @cached_property
+    @lazy
     def _compute(self) -> ByWorker[TensorCompute]:
         make, traffic = self.resources.clients.compute, self.traffic["tensor_store"]
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
@@ -243,7 +260,7 @@ class Context:
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @lazy
     def facts(self) -> RunFacts:
         return self.resources.facts_of(self.run, self.objects)
 

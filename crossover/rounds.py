@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from crossover import keys
-from crossover.algorithms.convergence import EpochResult, stop_reason
+from crossover.algorithms.convergence import verdict
 from crossover.algorithms.schedule import learning_rate
 from crossover.context import Context, RunFacts
 from crossover.dataplane.protocols import StateKeys, TensorCompute
@@ -211,11 +211,11 @@ def decision(ctx: Context, epoch: int) -> dict[str, Any]:
     return agreed
 
 
-def history(ctx: Context, epoch: int) -> list[EpochResult]:
-    """What validation said after the epochs 1..epoch."""
+def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
+    """(validation loss, validation accuracy) of the epochs 1..epoch."""
     if epoch == 0:
         return []
-    return [EpochResult(loss, accuracy) for loss, accuracy in decision(ctx, epoch)["history"]]
+    return [(loss, accuracy) for loss, accuracy in decision(ctx, epoch)["history"]]
 
 
 def decide(ctx: Context, event: Event, *, model: str) -> None:
@@ -226,15 +226,15 @@ def decide(ctx: Context, event: Event, *, model: str) -> None:
     with ctx.stage("evaluate"):
         ctx.tensors[event["worker"]].get(model, kind=Kind.MODEL, out=ctx.learner.model)
         result = evaluate(ctx)
-    known = [*history(ctx, epoch - 1), EpochResult(result.loss, result.accuracy)]
-    reason = stop_reason(ctx.experiment.training, known)
+    known = [*history(ctx, epoch - 1), (result.loss, result.accuracy)]
+    reason = verdict(ctx.experiment.training, known)
     agreed = {
         "epoch": epoch,
         "val_loss": result.loss,
         "val_accuracy": result.accuracy,
-        "history": [(each.loss, each.accuracy) for each in known],
-        "finished": reason is not None,
-        "reason": reason or "",
+        "history": known,
+        "finished": bool(reason),
+        "reason": reason,
         "at": time.time(),
     }
     ctx.objects.create(ctx.keys.decision(epoch), json.dumps(agreed).encode())

@@ -12,7 +12,7 @@ from crossover.context import Context, InlineClients, Resources
 from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, decode
-from crossover.errors import StaleAttempt, Unavailable
+from crossover.errors import Refused, StaleAttempt, Unavailable
 from crossover.experiment import Data, Experiment, Training
 from crossover.running import Prepared, prepare
 from crossover.workflow import Event, Step, architectures, execute, first_event, load
@@ -161,10 +161,12 @@ class FailAt:
 
 
 class Zombies:
-    """The first attempt of every `step` stops at its k-th call until the second attempt is through, then goes on alone."""
+    """The first attempt of every `step` stops at its k-th call until the second attempt is through (`until_end`: the
+    whole run), then goes on."""
 
-    def __init__(self, step: str, k: int, clients: WatchedClients) -> None:
-        self.step, self.k = step, k
+    def __init__(self, step: str, k: int, clients: WatchedClients, *, until_end: bool) -> None:
+        self.step, self.k, self.until_end = step, k, until_end
+        self.paused: list[threading.Event] = []
         self.local = threading.local()
         self.threads: list[threading.Thread] = []
         self.outcomes: list[BaseException | None] = []
@@ -200,14 +202,20 @@ class Zombies:
             thread.start()
             zombie["paused"].wait(timeout=60)
             result = run(step, ctx, event)
-            zombie["resume"].set()
+            if self.until_end:
+                self.paused.append(zombie["resume"])
+            else:
+                zombie["resume"].set()
             self.threads.append(thread)
             return result
 
         return attempt
 
     def finish(self) -> None:
+        for resume in self.paused:
+            resume.set()
         for thread in self.threads:
             thread.join(timeout=60)
-        unexpected = [e for e in self.outcomes if e is not None and not isinstance(e, StaleAttempt)]
+        # Refused: the run ended and took its barrier back before the late attempt asked for it.
+        unexpected = [e for e in self.outcomes if e is not None and not isinstance(e, StaleAttempt | Refused)]
         assert not unexpected, unexpected

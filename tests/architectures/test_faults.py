@@ -63,13 +63,14 @@ def steps_of(architecture: str) -> list[tuple[str, str]]:
     return [(architecture, step.name) for step in steps(load(architecture))]
 
 
+@pytest.mark.parametrize("until_end", [False, True], ids=["after_the_retry", "after_the_run"])
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize(("architecture", "step"), [pair for name in tree_architectures() for pair in steps_of(name)])
 def test_a_first_attempt_that_comes_late_changes_nothing(
-    architecture: str, step: str, k: int, monkeypatch: pytest.MonkeyPatch
+    architecture: str, step: str, k: int, until_end: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job(small(architecture))
-    zombies = Zombies(step, k, job.clients)
+    zombies = Zombies(step, k, job.clients, until_end=until_end)
     with every_step(monkeypatch, zombies.wrap):
         model = job.run()
         zombies.finish()
