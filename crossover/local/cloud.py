@@ -28,6 +28,7 @@ from crossover.local.seams.replacing import Replacements
 from crossover.local.seams.resource_types import ACCOUNT, REGION
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
+_WORDS = 2000  # characters of an error: some quote a whole template
 
 
 class LocalCloud:
@@ -79,7 +80,7 @@ class LocalCloud:
         seams.install(changes, cloud=self)
         self._end.callback(_forget_everything)
         _forget_everything()
-        self.endpoint = Endpoint()
+        self.endpoint = Endpoint(self.workspace / "logs" / "endpoint.log")
         self._end.callback(self.endpoint.stop)
         self._bootstrap()
 
@@ -184,7 +185,7 @@ class LocalCloud:
             s3.put_object(Bucket=asset.bucket, Key=asset.key, Body=body)
 
     def _create(self, stack: assemblies.Stack) -> None:
-        from botocore.exceptions import ClientError
+        from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             self.client("cloudformation").create_stack(
@@ -195,7 +196,9 @@ class LocalCloud:
                 Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
             )
         except ClientError as error:
-            raise RunFailed(f"{stack.name}: {error.response['Error'].get('Message', error)}") from error
+            raise RunFailed(f"{stack.name}: {error.response['Error'].get('Message', error)}"[:_WORDS]) from error
+        except BotoCoreError as error:  # an answer that is none: some of moto's errors are in another service's format
+            raise RunFailed(f"{stack.name}: {error}"[:_WORDS]) from error
         self._stacks.append(stack)
 
 

@@ -4,7 +4,10 @@ import contextlib
 import logging
 import socket
 import threading
+import traceback
+from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 from crossover.local.seams.resource_types import REGION
 
@@ -12,8 +15,9 @@ from crossover.local.seams.resource_types import REGION
 class Endpoint:
     """A server in a thread; `url` once it is made."""
 
-    def __init__(self) -> None:
-        self._server = _server()
+    def __init__(self, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._server = _server(log)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="aws-endpoint", daemon=True
         )
@@ -38,9 +42,32 @@ class Endpoint:
         self._log.setLevel(self._level)
 
 
-def _server() -> Any:
+def _server(log: Path) -> Any:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import ThreadedWSGIServer
+
+    def create(service: Any) -> Any:
+        application = create_backend_app(service)
+        application.config["PROPAGATE_EXCEPTIONS"] = True
+        return application
+
+    application = DomainDispatcherApplication(create)
+
+    def answering(environ: Any, start_response: Any) -> Any:
+        """An error inside moto or a seam as an answer that names it, with the traceback in the log; else a bare status 500."""
+        try:
+            return application(environ, start_response)
+        except Exception as error:
+            with log.open("a") as file:
+                traceback.print_exc(file=file)
+            words = escape(f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})")
+            body = (
+                f"<ErrorResponse><Error><Code>InternalFailure</Code><Message>{words}</Message></Error></ErrorResponse>"
+            )
+            start_response(
+                "500 Internal Server Error", [("Content-Type", "text/xml"), ("Content-Length", str(len(body.encode())))]
+            )
+            return [body.encode()]
 
     class Handler(MotoRequestHandler):
         protocol_version = "HTTP/1.1"  # without it every request pays for a connection and a thread
@@ -53,7 +80,7 @@ def _server() -> Any:
 
         def __init__(self) -> None:
             self.open: set[socket.socket] = set()
-            super().__init__("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), Handler)
+            super().__init__("127.0.0.1", 0, answering, Handler)
 
         def process_request(self, request: Any, client_address: Any) -> None:
             self.open.add(request)

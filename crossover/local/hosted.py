@@ -45,15 +45,23 @@ class Servers:
     def stop_instance(self, identity: str) -> None:
         with self._lock:
             server = self.redis.pop(identity, None)
+            if server:
+                self._addresses = {address: url for address, url in self._addresses.items() if url != server.url}
         if server:
-            self._addresses = {address: url for address, url in self._addresses.items() if url != server.url}
             server.stop()
 
-    def start_broker(self, name: str, username: str, password: str) -> RabbitServer:
+    def start_broker(self, name: str, username: str, password: str) -> str:
+        """Its URL."""
         server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
         with self._lock:
             self.brokers[name] = server
-        return server
+        return server.url
+
+    def stop_broker(self, name: str) -> None:
+        with self._lock:
+            server = self.brokers.pop(name, None)
+        if server:
+            server.stop()
 
     def reachable(self, text: str) -> str:
         """`text` with every rediss://PRIVATE-ADDRESS:PORT of a host replaced by its server's URL on this machine."""
@@ -62,12 +70,10 @@ class Servers:
         return text
 
     def stop(self) -> None:
-        for redis in self.redis.values():
-            redis.stop()
-        for broker in self.brokers.values():
-            broker.stop()
-        self.redis.clear()
-        self.brokers.clear()
+        for identity in list(self.redis):
+            self.stop_instance(identity)
+        for name in list(self.brokers):
+            self.stop_broker(name)
 
 
 def tensor_module(variant: str = "core") -> Path:

@@ -2,7 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from crossover.local.seams import broker, deletion, functions, hosts, resource_types, secrets, step_functions
+from crossover.local.seams import (
+    broker,
+    deletion,
+    functions,
+    hosts,
+    parameters,
+    resource_types,
+    secrets,
+    step_functions,
+)
 from crossover.local.seams.replacing import Replacements
 
 if TYPE_CHECKING:
@@ -11,7 +20,7 @@ if TYPE_CHECKING:
 
 def _types(cloud: "LocalCloud") -> dict[str, resource_types.ResourceType]:
     return {
-        **broker.resource_types(cloud.servers.start_broker),
+        **broker.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
         **deletion.resource_types(),
         **functions.resource_types(),
         **secrets.resource_types(),
@@ -27,6 +36,7 @@ def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
     """Every seam, for `cloud`; undone when `changes` is closed."""
     resource_types.install(changes, _types(cloud))
     deletion.install(changes)
+    parameters.install(changes)
     hosts.install(changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance)
     functions.install(
         changes,

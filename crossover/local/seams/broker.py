@@ -1,43 +1,38 @@
 """AWS::AmazonMQ::Broker: a real RabbitMQ on this machine, with the template's user."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from crossover.local.seams.resource_types import ACCOUNT, REGION, Made, ResourceType, Wanted
 
-
-class Server(Protocol):
-    @property
-    def url(self) -> str: ...
-
-    def stop(self) -> None: ...
+Start = Callable[[str, str, str], str]  # broker's name, user, password -> URL
+Stop = Callable[[str], None]
 
 
-Start = Callable[[str, str, str], Server]  # broker's name, user, password
+def resource_types(start: Start, stop: Stop) -> dict[str, ResourceType]:
+    make = functools.partial(_make, start=start, stop=stop)
+    return {"AWS::AmazonMQ::Broker": ResourceType(make=make, name_property="BrokerName")}
 
 
-def resource_types(start: Start) -> dict[str, ResourceType]:
-    return {"AWS::AmazonMQ::Broker": ResourceType(make=lambda wanted: _make(wanted, start), name_property="BrokerName")}
-
-
-def _make(wanted: Wanted, start: Start) -> Made:
+def _make(wanted: Wanted, *, start: Start, stop: Stop) -> Made:
     from moto.mq.models import mq_backends
 
     backend = mq_backends[ACCOUNT][REGION]
     user = wanted.properties["Users"][0]
-    server = start(wanted.name, user["Username"], user["Password"])
+    url = start(wanted.name, user["Username"], user["Password"])
     arn, identity = backend.create_broker(**_arguments(wanted))
-    endpoint = {"consoleURL": "", "endpoints": [server.url], "ipAddress": "127.0.0.1"}
+    endpoint = {"consoleURL": "", "endpoints": [url], "ipAddress": "127.0.0.1"}
     backend.brokers[identity].instances = [endpoint]
 
     def remove() -> None:
-        server.stop()
+        stop(wanted.name)
         backend.delete_broker(identity)
 
     attributes = {
         "Arn": arn,
         "Id": identity,
-        "AmqpEndpoints": [server.url],
+        "AmqpEndpoints": [url],
         "IpAddresses": ["127.0.0.1"],
         "ConsoleURLs": [""],
         "EngineVersionCurrent": wanted.properties.get("EngineVersion", ""),

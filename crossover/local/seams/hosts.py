@@ -1,7 +1,6 @@
-"""EC2: instances tagged `crossover:role` become servers on this machine; image parameters and launch templates are accepted."""
+"""EC2: instances of templates are announced, so that those tagged `crossover:role` become servers on this machine."""
 
 import base64
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,16 +9,10 @@ from crossover.local.seams.resource_types import ACCOUNT, REGION
 
 ROLE_TAG = "crossover:role"
 Started = Callable[[str, Mapping[str, str], str, str], None]  # instance id, tags, private address, user data
-_ANY_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 
 
 def install(changes: Replacements, *, started: Started, stopped: Callable[[str], None]) -> None:
     """`started` is told of every instance of a template, `stopped(instance id)` of its end."""
-    _instances(changes, started, stopped)
-    _images(changes)
-
-
-def _instances(changes: Replacements, started: Started, stopped: Callable[[str], None]) -> None:
     from moto.ec2.models.instances import Instance
 
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
@@ -60,17 +53,3 @@ def _with_launch_template(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 def _user_data(encoded: Any) -> str:
     return base64.b64decode(str(encoded)).decode(errors="replace") if encoded else ""
-
-
-def _images(changes: Replacements) -> None:
-    """Public parameters that name machine images: those that moto does not know name one that it knows."""
-    from moto.ssm.models import SimpleSystemManagerBackend
-
-    def get(old: Any, self: Any, name: str) -> Any:
-        found = old(self, name)
-        if found is None and name.startswith("/aws/service/"):
-            found = copy.copy(old(self, _ANY_IMAGE))
-            found.name = name
-        return found
-
-    changes.wrap(SimpleSystemManagerBackend, "get_parameter", get)

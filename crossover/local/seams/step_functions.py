@@ -43,6 +43,16 @@ def _execute(changes: Replacements) -> None:
     changes.set_item(default_user_config, "stepfunctions", {"execute_state_machine": True})
     changes.replace(models, "stepfunctions_backends", stepfunctions_parser_backends)
 
+    def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        properties = dict(cloudformation_json["Properties"])
+        definition = properties["DefinitionString"]
+        for name, value in properties.get("DefinitionSubstitutions", {}).items():  # moto leaves them in place
+            definition = definition.replace(f"${{{name}}}", str(value))
+        properties["DefinitionString"] = definition
+        return old(resource_name, {**cloudformation_json, "Properties": properties}, *rest, **named)
+
+    changes.wrap(models.StateMachine, "create_from_cloudformation_json", create)
+
 
 def _lambda_in_process(changes: Replacements, invoke: Invoke) -> None:
     """A task invokes the function directly: no HTTP, no boto client."""
