@@ -1,0 +1,198 @@
+"""Tags, lifetime and budget: what people forget ends by itself."""
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cdk import expiry
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from tests.infrastructure.assemblies import Assembly, actions_of, flat, only, resources, statements
+from tests.infrastructure.conftest import NOW, Synthesize
+
+TAGGED = (
+    "AWS::Lambda::Function",
+    "AWS::EC2::Instance",
+    "AWS::S3::Bucket",
+    "AWS::IAM::Role",
+    "AWS::SecretsManager::Secret",
+    "AWS::StepFunctions::StateMachine",
+    "AWS::Logs::LogGroup",
+    "AWS::AmazonMQ::Broker",
+    "AWS::EC2::VPC",
+    "AWS::EC2::VPCEndpoint",
+)
+
+
+def tags_of(properties: dict[str, Any]) -> dict[str, str]:
+    tags = properties.get("Tags", [])
+    return tags if isinstance(tags, dict) else {tag["Key"]: tag["Value"] for tag in tags}
+
+
+def stack_tags(assembly: Assembly, stack: str) -> dict[str, str]:
+    found: dict[str, str] = assembly.manifest["artifacts"][stack]["properties"]["tags"]
+    return found
+
+
+def test_everything_is_tagged(assembly: Assembly) -> None:
+    for stack, template in assembly.templates.items():
+        for kind in TAGGED:
+            for name, properties in resources(template, kind).items():
+                if name.startswith("CustomS3AutoDelete"):
+                    continue  # CDK's own; the stack's tags reach it
+                tags = tags_of(properties)
+                assert tags["project"] == "crossover", f"{stack} {name}"
+                assert tags["experiment"] == ("spirt" if stack == "crossover-spirt" else "shared")
+                if stack == "crossover-spirt":
+                    assert tags["owner"] == "unknown"
+
+
+def test_stacks_say_when_they_end(assembly: Assembly, spirt: Experiment) -> None:
+    """CloudFormation hands a stack's tags down to every resource, at each deployment."""
+    ends = (NOW + timedelta(hours=spirt.lifetime.ttl_hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for stack in assembly.templates:
+        tags = stack_tags(assembly, stack)
+        assert tags["expires-at"] == ends
+        assert tags["project"] == "crossover"
+        assert tags["stack-kind"] == {"crossover-spirt": "experiment"}.get(stack, stack.removeprefix("crossover-"))
+
+
+def test_time_passes_and_templates_stay(assembly: Assembly, synth: Synthesize, spirt: Experiment) -> None:
+    later = synth(now=NOW + timedelta(days=1))
+    assert stack_tags(later, "crossover-spirt")["expires-at"] > stack_tags(assembly, "crossover-spirt")["expires-at"]
+    for stack in assembly.templates:
+        before, after = ((made.folder / f"{stack}.template.json").read_bytes() for made in (assembly, later))
+        assert after == before
+
+
+def test_the_lifetime_is_the_yamls(synth: Synthesize, spirt: Experiment) -> None:
+    made = synth(lifetime=replace(spirt.lifetime, ttl_hours=2.5))
+    ends = datetime.fromisoformat(stack_tags(made, "crossover-spirt")["expires-at"])
+    assert ends - NOW == timedelta(hours=2.5)
+
+
+# --- the machine that deletes -----------------------------------------------------------------------------------------
+
+
+def test_the_schedule_starts_the_machine_and_nothing_else(assembly: Assembly) -> None:
+    schedule = only(assembly.network, "AWS::Scheduler::Schedule")
+    assert schedule["ScheduleExpression"] == "rate(15 minutes)"
+    assert schedule.get("State", "ENABLED") == "ENABLED"
+    (machine,) = resources(assembly.network, "AWS::StepFunctions::StateMachine")
+    assert flat(schedule["Target"]["Arn"]) == f"<{machine}>"
+    assert actions_of(assembly.network, schedule["Target"]["RoleArn"]) == {
+        "states:StartExecution": {
+            "arn:<AWS::Partition>:states:<AWS::Region>:<AWS::AccountId>:stateMachine:crossover-expiry"
+        }
+    }
+
+
+def test_its_role_deletes_stacks_of_the_project_and_nothing_else(assembly: Assembly) -> None:
+    machine = only(assembly.network, "AWS::StepFunctions::StateMachine")
+    assert actions_of(assembly.network, machine["RoleArn"]) == {
+        "cloudformation:DeleteStack": {
+            "arn:<AWS::Partition>:cloudformation:<AWS::Region>:<AWS::AccountId>:stack/crossover-*/*"
+        },
+        "tag:GetResources": {"*"},
+    }
+    (deleting,) = (s for _, s in statements(assembly.network) if s["Action"] == "cloudformation:DeleteStack")
+    assert deleting["Condition"] == {"StringEquals": {"aws:ResourceTag/project": "crossover"}}
+
+
+def test_the_role_outlives_what_it_deletes(assembly: Assembly) -> None:
+    """It stands in the network's stack, which goes last."""
+    for stack in ("crossover-spirt", "crossover-broker"):
+        assert not resources(assembly.templates[stack], "AWS::Scheduler::Schedule")
+        assert "cloudformation:DeleteStack" not in json.dumps(assembly.templates[stack])
+
+
+def look(stacks: dict[str, tuple[str, str]], *, now: str) -> list[str]:
+    """Walk the machine's states as Step Functions would: `stacks` = name -> (kind, expires-at); what it deletes, in order."""
+    machine = expiry.definition("crossover")
+    deleted: list[str] = []
+
+    def listing(state: dict[str, Any]) -> list[dict[str, Any]]:
+        filters = {f["Key"]: f.get("Values") for f in state["Parameters"]["TagFilters"]}
+        assert filters["project"] == ["crossover"]
+        assert filters["expires-at"] is None
+        return [
+            {"ResourceARN": name, "Tags": [{"Key": "expires-at", "Value": ends}]}
+            for name, (kind, ends) in stacks.items()
+            if kind in filters["stack-kind"]
+        ]
+
+    def iterate(processor: dict[str, Any], stack: dict[str, Any]) -> None:
+        state, data = processor["States"][processor["StartAt"]], {"stack": stack}
+        while True:
+            match state["Type"]:
+                case "Pass" if "Parameters" in state:
+                    assert "expires-at" in state["Parameters"]["ends.$"]
+                    data = {"stack": stack["ResourceARN"], "ends": stack["Tags"][0]["Value"]}
+                case "Choice":
+                    (choice,) = state["Choices"]
+                    assert choice["Variable"] == "$.ends"
+                    assert choice["TimestampLessThanEqualsPath"] == "$$.State.EnteredTime"
+                    state = processor["States"][choice["Next"] if data["ends"] <= now else state["Default"]]
+                    continue
+                case "Task":
+                    assert state["Resource"].endswith(":cloudformation:deleteStack")
+                    deleted.append(data["stack"])
+            if state.get("End"):
+                return
+            state = processor["States"][state["Next"]]
+
+    name, data = machine["StartAt"], list[dict[str, Any]]()
+    while True:
+        state = machine["States"][name]
+        match state["Type"]:
+            case "Succeed":
+                return deleted
+            case "Task":
+                data = listing(state)
+            case "Map":
+                for stack in data:
+                    iterate(state["ItemProcessor"], stack)
+            case "Choice":
+                name = state["Choices"][0]["Next"] if data else state["Default"]
+                continue
+        name = state["Next"]
+
+
+SOON, LATER, NOON = "2026-03-01T11:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("stacks", "expected"),
+    [
+        ({"a": ("experiment", SOON), "b": ("experiment", LATER), "net": ("network", SOON), "mq": ("broker", SOON)}, ["a"]),
+        ({"a": ("experiment", SOON), "net": ("network", SOON), "mq": ("broker", SOON)}, ["a"]),
+        ({"net": ("network", SOON), "mq": ("broker", SOON)}, ["mq"]),
+        ({"net": ("network", SOON)}, ["net"]),
+        ({"net": ("network", LATER), "mq": ("broker", LATER)}, []),
+        ({"net": ("network", SOON), "mq": ("broker", LATER)}, []),
+        ({"b": ("experiment", LATER), "net": ("network", SOON), "mq": ("broker", SOON)}, []),
+        ({}, []),
+    ],
+)
+def test_experiments_go_first_and_shared_stacks_when_none_is_left(
+    stacks: dict[str, tuple[str, str]], expected: list[str]
+) -> None:
+    assert look(stacks, now=NOON) == expected
+
+
+# --- budget -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_writes_to_the_owner(synth: Synthesize, spirt: Experiment, assembly: Assembly) -> None:
+    assert not resources(assembly.experiment, "AWS::Budgets::Budget")
+    made = synth(owner="ada@example.org", lifetime=replace(spirt.lifetime, budget_usd=12.5))
+    budget = only(made.experiment, "AWS::Budgets::Budget")
+    assert budget["Budget"]["BudgetLimit"] == {"Amount": 12.5, "Unit": "USD"}
+    assert budget["Budget"]["CostFilters"] == {"TagKeyValue": ["user:experiment$spirt"]}
+    addresses = [s["Address"] for n in budget["NotificationsWithSubscribers"] for s in n["Subscribers"]]
+    assert addresses == ["ada@example.org"] * 2
+    with pytest.raises(ConfigError, match=r"owner: 'unknown' cannot be written to"):
+        synth(lifetime=replace(spirt.lifetime, budget_usd=12.5))
