@@ -16,7 +16,7 @@ from crossover.errors import CrossoverError
 
 FIRST_PARTY = ("crossover", "functions", "peers")
 RUNTIME = frozenset({"boto3", "botocore", "awslambdaric"})  # Lambda's python3.13 brings them
-DATAPLANE = frozenset({"redis", "hiredis", "pika", "safetensors", "annotated_types"})
+DATAPLANE = frozenset({"redis", "hiredis", "pika", "safetensors", "annotated_types", "tenacity"})
 TORCH = frozenset({"torch"})
 
 
@@ -111,7 +111,10 @@ class Sources:
                 f"{module}: importing it needs {', '.join(sorted(missing))}, which the function's layers lack; "
                 "import it inside the function that uses it, or mark the step torch=True"
             )
-        reached = self._reach([module], deferred=True, leave_out=self.wanted(module) - available)
+        lacking = self.wanted(module) - available
+        if unknown := lacking - TORCH:  # only what computes may be left out: the rest is reached sooner or later
+            raise Unreachable(f"{module}: can reach {', '.join(sorted(unknown))}, which no layer has")
+        reached = self._reach([module], deferred=True, leave_out=lacking)
         packages = frozenset().union(*(self.needs(name) for name in reached))
         return Closure(tuple(sorted(path for name in reached if (path := self.path(name)))), packages)
 
