@@ -35,14 +35,12 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit. Every failure ends here, as one message for people."""
+    """Run the command line and exit. Every failure ends here, as one message for people; Ctrl-C is typer's 130."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         app(args=list(arguments), prog_name="crossover")
     except CrossoverError as error:
         _fail(error, str(error), status=error.exit_code, debug="--debug" in arguments)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except BrokenPipeError:  # the reader of our output has left, as in `crossover schema | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -103,6 +103,7 @@ def npx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(f'#!/bin/sh\necho "$PWD $*" >> {calls}\nexit $(cat {tmp_path}/status)\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "status").write_text("0")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(deployment, "npx", lambda: [str(program)])
     return calls
 

@@ -47,8 +47,8 @@ def test_plain_lines_where_the_output_is_no_terminal() -> None:
 def test_a_bar_on_a_terminal() -> None:
     text = shown(terminal=True)
     assert "\x1b[" in text
-    assert "3/20" in text
     assert epoch_line(DONE) in text
+    assert " 3/20" in text.replace(epoch_line(DONE), "")
 
 
 def test_a_failed_run_is_not_called_finished() -> None:
