@@ -35,7 +35,7 @@ def seconds(value: float | None) -> str:
     if value == 0:
         return f"0{GAP}s"
     if value < 0.0995:
-        return f"{value * 1_000:.1f}{GAP}ms"
+        return f"{value * 1_000:.3g}{GAP}ms"
     if value < 120:
         return f"{value:.3g}{GAP}s" if value < 10 else f"{value:.1f}{GAP}s"
     minutes, rest = divmod(round(value), 60)

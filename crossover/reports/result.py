@@ -48,6 +48,8 @@ def build(
         raise ValueError(f"label: {label!r} is unknown; one of {', '.join(LABELS)}")
     prices = prices or pricing.load()
     infrastructure = infrastructure or infrastructures.of(experiment)
+    # A resumed run's facts are newer than the records of its first attempt.
+    started_at = min([started_at, *(float(record["started_at"]) for record in records)])
     agreed = [float(epoch["at"]) for epoch in epochs if "at" in epoch]
     duration_s = max([started_at, latest(records) or started_at, *agreed]) - started_at
     cost = costs.of_run(
@@ -65,7 +67,7 @@ def build(
         "label": label,
         "outcome": "failed" if failure else "finished",
         "failure": failure,
-        "started_at": datetime.fromtimestamp(started_at, UTC).isoformat(timespec="seconds"),
+        "started_at": datetime.fromtimestamp(started_at, UTC).isoformat(timespec="milliseconds"),
         "duration_s": duration_s,
         "versions": dict(versions),
         "experiment": experiment.resolved(),
@@ -87,7 +89,7 @@ def build(
 def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Time by stage, in order of first appearance; `other` is what steps spent outside every named stage."""
     table: dict[str, dict[str, Any]] = {}
-    for record in records:
+    for record in sorted(records, key=lambda r: float(r["started_at"])):
         for stage in record["stages"]:
             _add(table, stage, record)
         rest = {

@@ -1,8 +1,10 @@
 """The page of one run."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from crossover.experiment import Experiment
 from crossover.reports import display, plots, published, timeline
 from crossover.reports.folder import RunFolder
 from crossover.reports.page import (
@@ -50,7 +52,7 @@ def subtitle(result: Result) -> str:
     experiment = result["experiment"]
     return (
         f"{experiment['training']['model']} on {experiment['data']['dataset']}, {experiment['workers']} workers, "
-        f"{len(result['epochs'])} epochs, {result['where']}, started {result['started_at']}"
+        f"{len(result['epochs'])} epochs, {result['where']}, started {result['started_at'][:19]} UTC"
     )
 
 
@@ -154,8 +156,6 @@ def _short(item: str) -> str:
 def _timeline(run: RunFolder) -> list[Plot]:
     if not run.records:
         return []
-    from datetime import datetime
-
     started_at = datetime.fromisoformat(run.result["started_at"]).timestamp()
     drawn = timeline.draw(run.records, started_at=started_at, epochs=run.result["epochs"], name="tl")
     caption = (
@@ -187,8 +187,6 @@ def printed(architectures: Sequence[str]) -> Sheet | None:
 
 
 def _configuration(result: Result) -> Sheet:
-    from crossover.experiment import Experiment
-
     experiment = result["experiment"]
     default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).resolved()
     usual = dict(flat(default))

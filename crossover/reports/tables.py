@@ -87,7 +87,7 @@ def _stages(result: Result) -> Table:
         table.add_column(column, justify="right")
     for row in result["stages"]:
         table.add_row(
-            row["stage"],
+            Text(row["stage"]),
             f"{row['count']:,}",
             display.seconds(row["wall_s"]),
             display.seconds(row["wall_s"] / row["count"]),
@@ -115,7 +115,7 @@ def comparison(found: Comparison) -> RenderableType:
         table.add_column(column, justify="right")
     for entry in found.entries:
         table.add_row(
-            entry.display_name,
+            Text(entry.display_name),
             label(entry.label),
             display.percent(entry.best_accuracy),
             display.seconds(entry.goal_s),

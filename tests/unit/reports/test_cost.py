@@ -63,7 +63,8 @@ def test_whole_milliseconds_are_billed_as_they_are(ms: int) -> None:
 def test_the_papers_gigabyte_is_not_amazons() -> None:
     assert cost.lambda_usd(1.0, memory_mb=1_000) == pytest.approx(0.0000166667)
     line = billing.lambda_duration(PRICES, billing.gb_seconds(1_000, memory_mb=1_024))
-    assert (line.quantity, line.usd, line.unit) == (1.0, pytest.approx(0.0000133334), "GB-second")
+    assert (line.quantity, line.unit) == (1.0, "GB-second")
+    assert line.usd == pytest.approx(0.0000133334)
 
 
 def test_every_line_of_a_spirt_runs_bill() -> None:
@@ -134,8 +135,9 @@ def test_table_2_gpu_from_time() -> None:
     fleet = Fleet(purpose="GPU worker", instance_type="g4dn.xlarge", count=4)
     arguments: dict[str, Any] = {"prices": PRICES, "duration_s": 92.0}
     experiment = Experiment(name="x", architecture="gpu")
-    found = cost.paper_method(experiment, [], infrastructure=Infrastructure(fleets=(fleet,)), **arguments)
-    assert found == (cost.FORMULA_2025_GPU, pytest.approx(0.0538, abs=5e-5))
+    formula, usd = cost.paper_method(experiment, [], infrastructure=Infrastructure(fleets=(fleet,)), **arguments)
+    assert formula == cost.FORMULA_2025_GPU
+    assert usd == pytest.approx(0.0538, abs=5e-5)
     other = replace(fleet, instance_type="g5.xlarge", count=1)
     _, usd = cost.paper_method(experiment, [], infrastructure=Infrastructure(fleets=(other,)), **arguments)
     assert usd == pytest.approx(92 / 3_600 * 1.006)

@@ -31,7 +31,7 @@ def test_the_format_of_the_design() -> None:
     assert found["cost"].keys() >= {"paper_method_usd", "full_usd", "lines"}
     assert found["cost"]["lines"][0].keys() == {"item", "quantity", "unit", "usd", "as_of"}
     assert found["final"].keys() == {"val_accuracy", "parameters_sha256"}
-    assert found["started_at"] == "2026-11-18T11:06:40+00:00"
+    assert found["started_at"] == "2026-11-18T11:06:40.000+00:00"
     json.dumps(found, allow_nan=False)
 
 
@@ -133,6 +133,13 @@ def test_epochs_by_moment_or_by_duration() -> None:
     rows = EXAMPLE.result(epochs=durations)["epochs"]
     assert rows[1]["elapsed_s"] == pytest.approx(begin - STARTED_AT + 4.0)
     assert rows[0]["train_loss"] == 3.0
+
+
+def test_a_resumed_run_begins_with_its_first_record() -> None:
+    first = min(r["started_at"] for r in EXAMPLE.records)
+    found = EXAMPLE.result(started_at=STARTED_AT + 10.0)
+    assert found["duration_s"] == pytest.approx(EXAMPLE.result()["duration_s"] - (first - STARTED_AT))
+    assert found["epochs"][0]["elapsed_s"] == pytest.approx(EXAMPLE.epochs[0]["at"] - first)
 
 
 def test_a_diverged_loss_is_null_not_nan() -> None:

@@ -1,0 +1,124 @@
+"""Plots and the timeline: inline SVG that follows the page, whole and escaped."""
+
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import matplotlib as mpl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossover.reports import display, plots, timeline
+from crossover.reports.invocations import busy_s, init_s
+from crossover.reports.timeline import COLD, WAIT, Span
+from tests.unit.reports.example_run import STARTED_AT, spirt
+
+EXAMPLE = spirt(epochs=3)
+
+
+def lines(**changes: object) -> str:
+    curves = {"a": [(1.0, 0.1), (2.0, 0.2)], "b": [(0.0, 0.3), (90.0, 0.5)]}
+    return plots.lines(curves, x="seconds", y="accuracy", name="p1", **changes)  # type: ignore[arg-type]
+
+
+def test_a_plot_is_one_svg_element_without_colours_or_size_of_its_own() -> None:
+    text = lines(log_x=True, percent=True)
+    root = ET.fromstring(text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "width" not in root.attrib and "height" not in root.attrib and "viewBox" in root.attrib
+    assert root.attrib["aria-label"] == "accuracy against seconds"
+    placeholders = [plots.INK, plots.FAINT, *plots.SERIES]
+    assert not [colour for colour in placeholders if colour in text]
+    assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text)) == set(), "every colour is the page's"
+    assert "var(--series-0)" in text and "var(--series-1)" in text and "currentColor" in text
+
+
+def test_ids_are_unique_in_a_page_and_every_reference_is_kept() -> None:
+    text = lines()
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert ids and all(name.startswith("p1-") for name in ids)
+    references = re.findall(r'href="#([^"]+)"', text) + re.findall(r"url\(#([^)]+)\)", text)
+    assert references and set(references) <= set(ids)
+
+
+def test_the_same_figures_draw_the_same_bytes() -> None:
+    assert lines() == lines()
+
+
+def test_settings_of_matplotlib_are_left_alone() -> None:
+    before = dict(mpl.rcParams)
+    lines()
+    assert dict(mpl.rcParams) == before
+
+
+def test_labels_are_escaped() -> None:
+    text = plots.lines({"<script>&": [(1.0, 1.0)], "$x$": [(1.0, 2.0)]}, x='"><b>', y="<i>", name="p")
+    ET.fromstring(text)
+    assert "<script>" not in text and "<b>" not in text and "<i>" not in text
+    assert "$x$" in text, "a dollar is a dollar"
+    bars = plots.bars([("<script>", 1.0)], x="x", name="p", shown=display.usd, title='"><script>')
+    assert "<script>" not in bars
+
+
+def test_odd_series_can_be_drawn() -> None:
+    odd: list[dict[str, list[plots.Point]]] = [{}, {"a": []}, {"a": [(1.0, 1.0)]}, {"a": [(0.0, 0.0), (0.0, 0.0)]}]
+    for curves in odd:
+        for log in (False, True):
+            ET.fromstring(plots.lines(curves, x="x", y="y", name="p", log_x=log, log_y=log))
+    ET.fromstring(plots.bars([], x="x", name="p", shown=display.usd, title="t"))
+    ET.fromstring(plots.bars([("a", 0.0)], x="x", name="p", shown=display.usd, title="t"))
+
+
+def test_every_invocation_is_drawn_with_its_cold_start_and_wait() -> None:
+    spans = timeline.spans(EXAMPLE.records, started_at=STARTED_AT)
+    steps = [span for span in spans if span.kind not in (COLD, WAIT)]
+    assert len(steps) == len(EXAMPLE.records)
+    assert len([s for s in spans if s.kind == COLD]) == sum(bool(init_s(r)) for r in EXAMPLE.records)
+    assert len([s for s in spans if s.kind == WAIT]) == sum(r["slot_wait_s"] > 0 for r in EXAMPLE.records)
+    drawn = sum(span.end_s - span.begin_s for span in spans)
+    assert abs(drawn - sum(init_s(r) + busy_s(r) for r in EXAMPLE.records)) < 1e-3
+    assert sum(span.failed for span in steps) == 2
+    assert {span.row for span in spans} == {"run", "worker 0", "worker 1", "worker 2", "worker 3"}
+
+
+def test_no_two_spans_of_a_lane_overlap() -> None:
+    lanes: dict[tuple[str, int], list[Span]] = {}
+    for span in timeline.spans(EXAMPLE.records, started_at=STARTED_AT):
+        lanes.setdefault((span.row, span.lane), []).append(span)
+    for spans in lanes.values():
+        ordered = sorted(spans, key=lambda s: (s.begin_s, s.end_s))
+        assert all(a.end_s <= b.begin_s + 1e-6 for a, b in pairwise(ordered))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.floats(0, 100), st.floats(0.001, 5), st.sampled_from("ab"), st.booleans()),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_a_coarser_picture_covers_the_same_long_spans(raw: list[tuple[int, float, float, str, bool]]) -> None:
+    spans = [Span(f"w{lane}", 0, begin, begin + length, kind, bad) for lane, begin, length, kind, bad in raw]
+    grain = max(span.end_s for span in spans) / timeline.COLUMNS
+    coarse = timeline.coarsened(spans, limit=1)
+    assert len(coarse) <= len(spans)
+    for span in spans:
+        if span.failed or span.end_s - span.begin_s >= grain / 4 or len(spans) == 1:
+            same = [s for s in coarse if (s.row, s.kind, s.failed) == (span.row, span.kind, span.failed)]
+            assert any(s.begin_s <= span.begin_s and span.end_s <= s.end_s for s in same)
+    assert timeline.coarsened(spans) == spans
+
+
+def test_a_long_runs_timeline_stays_small() -> None:
+    records = [
+        EXAMPLE.records[5] | {"worker": n % 4, "started_at": STARTED_AT + n * 0.05, "wall_s": 0.04, "slot_wait_s": 0.0}
+        for n in range(60_000)
+    ]
+    text = timeline.draw(records, started_at=STARTED_AT, epochs=[], name="t")
+    assert len(text) < 1_500_000
+
+
+def test_the_timeline_of_nothing_but_a_failed_step() -> None:
+    record = EXAMPLE.records[0] | {"outcome": "error"}
+    ET.fromstring(timeline.draw([record], started_at=STARTED_AT, epochs=[], name="t"))

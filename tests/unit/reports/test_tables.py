@@ -1,0 +1,67 @@
+"""Terminal tables: labels always there, warnings too, the verdict last."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from crossover.reports import compare, display, folder, tables
+from tests.unit.reports.example_run import spirt
+
+
+def printed(what: RenderableType, *, width: int = 160) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None).print(what)
+    return file.getvalue().replace(display.GAP, " ")
+
+
+EXAMPLE = spirt(epochs=3)
+
+
+def test_a_runs_summary() -> None:
+    result = EXAMPLE.result()
+    text = printed(tables.summary(result))
+    assert "spirt  [measured-local]  small_cnn on digits, 4 workers, 3 epochs, local" in text
+    assert text.count("[projected]") == 2, "both costs of a local run are projections"
+    assert "projected from local seconds, prices of 2026-11" in text
+    assert display.usd(result["cost"]["full_usd"]) in text
+    assert "1 failed, 1 stale, 1 retried" in text
+    assert "in all for a core of this machine" in text
+    assert "!" not in text
+    for row in result["stages"]:
+        assert f"\n{row['stage']} " in text
+
+
+def test_warnings_are_printed() -> None:
+    records = [r for r in EXAMPLE.records if r["step"] != "collect"]
+    epochs = [EXAMPLE.epochs[0] | {"val_loss": float("nan")}]
+    result = EXAMPLE.result(records=records, epochs=epochs, failure="worker 3 is gone", expected=EXAMPLE.expected)
+    text = printed(tables.summary(result))
+    assert "! this run failed: worker 3 is gone" in text
+    assert "! incomplete: collect: 1 of 1 records missing" in text
+    assert "! diverged" in text
+    assert "! completeness not checked" in printed(tables.summary(EXAMPLE.result(expected=None)))
+
+
+def test_square_brackets_in_a_cause_are_text() -> None:
+    result = EXAMPLE.result(failure="[red]KeyError[/nonsense]: 'x'")
+    assert "! this run failed: [red]KeyError[/nonsense]: 'x'" in printed(tables.summary(result))
+
+
+def test_a_run_without_epochs_prints() -> None:
+    assert "accuracy" in printed(tables.summary(EXAMPLE.result(records=[], epochs=[], final=None, failure="x")))
+
+
+def test_the_comparison_ends_with_the_verdict(tmp_path: Path) -> None:
+    fast = spirt(epochs=3, speed=4.0, architecture="all_reduce", name="all-reduce")
+    runs = [
+        folder.write(tmp_path / "spirt", result=EXAMPLE.result(), records=[]),
+        folder.write(tmp_path / "[b]", result=fast.result(failure="gone"), records=[]),
+        folder.write(tmp_path / "fast", result=fast.result(), records=[]),
+    ]
+    found = compare.of(runs)
+    text = printed(tables.comparison(found), width=300)
+    assert text.count("[measured-local]") == 3
+    assert "[projected] dollars are projected from local seconds" in text
+    assert "! [b] failed: gone" in text and "[b] (failed)" in text
+    assert " ".join(text.split()).endswith(found.verdict.replace(display.GAP, " "))
