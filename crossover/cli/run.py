@@ -48,6 +48,7 @@ def run(
         raise UserError(f"--resume {resume}: a run --on {on} leaves nothing to go on with; only --on aws can resume")
     if on is Place.AWS:
         check_deployment(experiment)
+    _check_model(experiment)
     with show_progress(experiment, where=on, out=folder) as on_progress:
         finished = _start(experiment, on, folder, on_progress, resume=resume or "")
     _summarise(finished)
@@ -63,6 +64,13 @@ def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgres
             return running.run_local(experiment, out, on_progress)
         case Place.AWS:
             return running.run_aws(experiment, out, on_progress, resume=resume)
+
+
+def _check_model(experiment: Experiment) -> None:
+    """Before anything is started. Validation leaves it to us: the models' names come with torch, which a run needs anyway."""
+    from crossover.learning.models.registry import factory
+
+    factory(experiment.training.model)
 
 
 def _summarise(folder: "RunFolder") -> None:

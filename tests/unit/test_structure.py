@@ -15,7 +15,7 @@ PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
 BASE = {"crossover.errors", "crossover.experiment", "crossover.algorithms"}
 DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.slots"}
 CONTEXT = DATA | {"crossover.context", "crossover.deployment", "crossover.metering"}
-WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.rounds"}
+WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.rounds", "crossover.long_workers"}
 ALLOWED = {
     "crossover.errors": set(),
     "crossover.experiment": set(),
@@ -28,6 +28,7 @@ ALLOWED = {
     "crossover.context": CONTEXT,
     "crossover.deployment": CONTEXT,
     "crossover.rounds": CONTEXT,
+    "crossover.long_workers": CONTEXT | {"crossover.rounds"},
     "crossover.workflow": CONTEXT,
     "crossover.asl": WORKFLOW,
     "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.workflow"},

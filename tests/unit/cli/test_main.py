@@ -45,6 +45,7 @@ def test_help_and_schema_end_well(arguments: list[str], capsys: pytest.CaptureFi
         ["run", "no/such.yaml"],
         ["run", "{config}", "--on", "moon"],
         ["run", "{config}", "--set", "training.epochs=0"],
+        ["run", "{config}", "--set", "training.model=mobilnet"],
         ["run", "{config}", "--data", "/no/such/folder"],
         ["run", "{config}", "--resume", "20261121-1", "--on", "local"],
         ["run", "{config}", "--out", "{config}"],
