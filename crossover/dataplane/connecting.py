@@ -31,7 +31,7 @@ def object_store(url: str, traffic: Traffic) -> "S3ObjectStore | FileObjectStore
         from crossover.dataplane.files import FileObjectStore
 
         return FileObjectStore(Path(rest), traffic)
-    if separator and scheme != "s3" or "/" in rest:
+    if (separator and scheme != "s3") or "/" in rest:
         raise ConfigError(f"object store {url!r}: expected a bucket's name, s3://<bucket> or file:///<folder>")
     from crossover.dataplane.s3 import S3ObjectStore
 

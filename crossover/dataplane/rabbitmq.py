@@ -1,8 +1,8 @@
 """A MessageBus on RabbitMQ: queues that wake, mailboxes that keep the latest message, barriers of distinct members.
 
-A message that one reader holds is invisible to the others, and a quorum queue (what Amazon MQ makes by default) may drop a message after 20
-redeliveries: so every queue here is declared as a classic one, what is read to stay is requeued (never rejected), and who finds nothing looks
-again for a while.
+A message that one reader holds is invisible to the others, and a quorum queue (what Amazon MQ makes by default) may drop a
+message after 20 redeliveries: so every queue here is declared as a classic one, what is read to stay is requeued (never
+rejected), and who finds nothing looks again for a while.
 """
 
 import random

@@ -24,8 +24,9 @@ _LATER = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")  # codes o
 class RedisClient:
     """Connections to one Redis, made when needed, one per thread at a time, reused by later invocations.
 
-    A Lambda function freezes between invocations and its connections may die meanwhile: one that was idle for `idle_s` answers a PING before it is
-    used again. Every wait ends after `timeout_s`. A command whose connection breaks is sent once more: each command of the data plane may be repeated.
+    A Lambda function freezes between invocations and its connections may die meanwhile: one that was idle for `idle_s` answers a
+    PING before it is used again. Every wait ends after `timeout_s`. A command whose reused connection breaks is sent once more:
+    each command of the data plane may be repeated.
     Raises Unavailable (no answer), Missing (NOKEY), Refused (any other error reply), naming command and key, never payload or password.
     """
 

@@ -13,7 +13,10 @@ _NONE = "-"  # the module's word for a vector that does not exist (yet)
 
 
 class RedisCompute:
-    """The TENSOR.* commands on the vectors of `store`, counted into its traffic. Every result is created (NX) and lives as long as the store's keys."""
+    """The TENSOR.* commands on the vectors of `store`, counted into its traffic.
+
+    Every result is created (NX) and lives as long as the store's keys.
+    """
 
     def __init__(self, store: RedisTensorStore) -> None:
         self._store = store

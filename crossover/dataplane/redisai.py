@@ -1,8 +1,8 @@
 """Vectors in a Redis with stock RedisAI 1.2.7, by its public commands alone (oss.redis.com/redisai/1.2/commands).
 
-Its tensors carry neither kind nor samples, it cannot create if absent, and it cannot set a time to live: so a vector is sent under a temporary key,
-and one script gives it its name, its description (`<key>:about`) and its time to live, or drops it where the name is taken. A client that is killed
-between the two commands leaves that one temporary tensor behind.
+Its tensors carry neither kind nor samples, it cannot create if absent, and it cannot set a time to live: so a vector is sent
+under a temporary key, and one script gives it its name, its description (`<key>:about`) and its time to live, or drops it
+where the name is taken. A client that is killed between the two commands leaves that one temporary tensor behind.
 """
 
 import uuid

@@ -1,5 +1,6 @@
 """TorchScript for RedisAI 1.2.7 (torch 1.11): the arithmetic of crossover.algorithms, operation by operation, so that the bits agree.
 
+Where a dtype is meant, its number stands (6: float32, 7: float64): RedisAI's compiler knows the functions of `torch`, not its constants.
 Inputs share the stored tensors' memory: every function writes to copies only. `args` are decimal strings.
 """
 
@@ -85,7 +86,7 @@ def krum(tensors: List[Tensor], keys: List[str], args: List[str]):
             if i != j:
                 a = tensors[min(i, j)]
                 b = tensors[max(i, j)]
-                distance = float(torch.sub(a.to(torch.float64), b.to(torch.float64)).square().sum().item())
+                distance = float(torch.sub(a.to(7), b.to(7)).square().sum().item())
                 if distance != distance:
                     distance = float('inf')
                 distances.append(distance)
@@ -115,7 +116,8 @@ def blended(model: Tensor, gradient: Tensor, moved: Tensor, share: float):
     statistic = gradient[moved.numel():]
     if share == 1.0:
         return torch.cat([moved, statistic])
-    return torch.cat([moved, torch.mul(old, 1.0 - share).add_(torch.mul(statistic, share))])
+    mixed = statistic.to(7).mul_(share).add_(old.to(7).mul_(1.0 - share))  # rounded once
+    return torch.cat([moved, mixed.to(6)])
 
 def sgd(tensors: List[Tensor], keys: List[str], args: List[str]):
     # tensors: model, gradient[, velocity]; args: rate, momentum, nesterov, weight decay, buffers, statistics' share
@@ -175,8 +177,8 @@ def facts(tensors: List[Tensor], keys: List[str], args: List[str]):
     # of each tensor: sum of squares in float64, 1 if all is finite, 1 if there is a NaN
     found: List[Tensor] = []
     for t in tensors:
-        found.append(t.to(torch.float64).square().sum())
-        found.append(torch.isfinite(t).all().to(torch.float64))
-        found.append(torch.isnan(t).any().to(torch.float64))
+        found.append(t.to(7).square().sum())
+        found.append(torch.isfinite(t).all().to(7))
+        found.append(torch.isnan(t).any().to(7))
     return torch.stack(found)
 """

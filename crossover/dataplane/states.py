@@ -5,7 +5,7 @@ from crossover.errors import Refused
 
 
 def optimizer_keys(step: str, state: StateKeys, out: StateKeys, *, vectors: int, first: bool) -> None:
-    """Refused unless `out` names `vectors` keys beside the model (SGD with momentum 1, Adam 2) and, after the first step, `state` as well."""
+    """Refused unless `out` names `vectors` keys beside the model (SGD with momentum 1, Adam 2), and `state` too after the first step."""
     if len(out.optimizer) != vectors:
         raise Refused(f"{step}: out.optimizer: {list(out.optimizer)}; {vectors} keys are needed here")
     if not first and len(state.optimizer) != vectors:

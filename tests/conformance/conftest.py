@@ -1,0 +1,163 @@
+"""The implementations under test: each suite asks for a factory by name, each test gets keys of its own."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from crossover.dataplane import connecting
+from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorStore
+from crossover.dataplane.traffic import Traffic
+from crossover.local import processes
+from crossover.local.rabbitmq_server import RabbitServer
+from crossover.local.redis_server import RedisServer
+from crossover.local.tls import TlsFiles, self_made
+from tests.conformance import servers
+
+OBJECT_STORES = ("memory", "files", "s3")
+TENSOR_STORES = ("memory", "objects", "redis", "redis-tls", "redis-socket", "redisai")
+BUSES = ("memory", "rabbitmq", "rabbitmq-tls")
+BUCKET = "conformance"
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """A folder that is gone after the session, however it ends."""
+    with processes.temporary_folder() as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def tls(folder: Path) -> TlsFiles:
+    return self_made(folder / "tls")
+
+
+@pytest.fixture(scope="session")
+def redis(folder: Path, tls: TlsFiles) -> Iterator[RedisServer]:
+    with servers.redis_server(folder / "redis", "core", "tensors.so", tls) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redisai(folder: Path) -> Iterator[RedisServer]:
+    with servers.redis_server(folder / "redisai", "torch", "tensors-torch.so") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbit(folder: Path, tls: TlsFiles) -> Iterator[RabbitServer]:
+    with servers.rabbit_server(folder / "rabbit", tls) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3(s3_endpoint: str) -> Iterator[object]:
+    """boto3's client of a server that speaks S3, with one bucket."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=s3_endpoint)
+    client.create_bucket(Bucket=BUCKET)
+    yield client
+    client.close()
+
+
+MakeObjects = Callable[[str, Traffic], ObjectStore]
+MakeTensors = Callable[[str, Traffic], TensorStore]
+MakeBus = Callable[[str, Traffic], MessageBus]
+
+
+@pytest.fixture(scope="session")
+def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
+    """An ObjectStore by its name in OBJECT_STORES."""
+
+    def make(name: str, traffic: Traffic) -> ObjectStore:
+        if name == "s3":
+            from crossover.dataplane.s3 import S3ObjectStore
+
+            return S3ObjectStore(BUCKET, traffic, client=request.getfixturevalue("s3"))
+        if name == "files":
+            return connecting.object_store(f"file://{folder}/objects", traffic)
+        from crossover.dataplane.memory import MemoryObjectStore
+
+        return MemoryObjectStore(traffic)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeTensors]:
+    """A TensorStore by its name in TENSOR_STORES."""
+    made = []
+
+    def make(name: str, traffic: Traffic) -> TensorStore:
+        from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
+
+        if name == "memory":
+            return MemoryTensorStore(traffic)
+        if name == "objects":
+            return connecting.object_tensors(MemoryObjectStore(traffic))
+        server: RedisServer = request.getfixturevalue(name.partition("-")[0])
+        urls = {"redis-tls": server.tls_url, "redis-socket": server.socket_url}
+        store = connecting.tensor_store(
+            urls.get(name, server.url),
+            password=servers.PASSWORD,
+            certificate=tls.certificate.read_text(),
+            engine="redisai" if name == "redisai" else "crossover",
+            time_to_live_s=600,
+            traffic=traffic,
+        )
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        store.client.close()
+
+
+@pytest.fixture(scope="session")
+def make_bus(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeBus]:
+    """A MessageBus by its name in BUSES."""
+    made: list[MessageBus] = []
+
+    def make(name: str, traffic: Traffic) -> MessageBus:
+        if name == "memory":
+            from crossover.dataplane.memory_bus import MemoryMessageBus
+
+            return MemoryMessageBus(traffic)
+        server: RabbitServer = request.getfixturevalue("rabbit")
+        bus = connecting.message_bus(
+            server.tls_url if name == "rabbitmq-tls" else server.url,
+            username=servers.USERNAME,
+            password=servers.PASSWORD,
+            certificate=tls.certificate.read_text(),
+            traffic=traffic,
+        )
+        made.append(bus)
+        return bus
+
+    yield make
+    for bus in made:
+        bus.close()
+
+
+@pytest.fixture
+def traffic() -> Traffic:
+    return Traffic()
+
+
+@pytest.fixture
+def run() -> str:
+    """A prefix of keys that no other test uses."""
+    return f"runs/{uuid.uuid4().hex}"

@@ -1,0 +1,116 @@
+"""What the conformance suites run against: real servers of our own, started once per session."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from crossover.errors import MissingTool
+from crossover.local.rabbitmq_server import RabbitServer
+from crossover.local.redis_server import RedisServer
+from crossover.local.tls import TlsFiles
+
+ROOT = Path(__file__).parents[2]
+PASSWORD = "p \"x'#,: ü"  # every character that a configuration file, a URL or an inline command could trip over
+USERNAME = "trainer"
+
+
+def module(target: str, product: str) -> Path:
+    """The tensor module, built if it is missing. Skips where it cannot be built."""
+    path = ROOT / "redis_module" / "build" / product
+    if not path.exists():
+        command = ["make", "-C", str(ROOT / "redis_module"), target, f"PYTHON={sys.executable}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"the tensor module ({product}) was not built: {done.stderr[-400:]}")
+    return path
+
+
+def redis_server(
+    folder: Path, target: str, product: str, tls: TlsFiles | None = None, *, durable: bool = False
+) -> RedisServer:
+    try:
+        return RedisServer(folder, password=PASSWORD, module=module(target, product), tls=tls, durable=durable)
+    except MissingTool as error:
+        pytest.skip(str(error))
+
+
+def rabbit_server(folder: Path, tls: TlsFiles) -> RabbitServer:
+    try:
+        return RabbitServer(folder, username=USERNAME, password=PASSWORD, tls=tls)
+    except MissingTool as error:
+        pytest.skip(str(error))
+
+
+class Proxy:
+    """A TCP port in front of another, which can cut every connection, at once or after so many bytes towards the server."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._pairs: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._remaining: int | None = None
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Break every connection there is; new ones are accepted."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for each in pairs:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def cut_after(self, bytes_: int) -> None:
+        """Break the connections once so many more bytes have gone to the server, one time."""
+        with self._lock:
+            self._remaining = bytes_
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            with self._lock:
+                self._pairs += [client, server]
+                self.connections += 1
+            for source, target, counted in ((client, server, True), (server, client, False)):
+                threading.Thread(target=self._pump, args=(source, target, counted), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                if counted and self._spent(len(data)):
+                    self.cut()
+                    return
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _spent(self, bytes_: int) -> bool:
+        with self._lock:
+            if self._remaining is None:
+                return False
+            self._remaining -= bytes_
+            if self._remaining > 0:
+                return False
+            self._remaining = None
+            return True

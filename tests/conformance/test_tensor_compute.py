@@ -1,0 +1,421 @@
+"""Every TensorCompute: the same bits as a straightforward reference, wherever the arithmetic happens."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from crossover.algorithms.buffers import tensor
+from crossover.dataplane import connecting
+from crossover.dataplane.protocols import StateKeys, TensorCompute, TensorStore
+from crossover.dataplane.traffic import Traffic
+from crossover.dataplane.vector import Kind
+from crossover.errors import Corrupt, Missing, Refused
+from tests.conformance.conftest import MakeTensors
+from tests.conformance.vectors import at_once, of, random, vector
+
+PLACES = {
+    "memory": ("memory", "fetch"),
+    "fetch-objects": ("objects", "fetch"),
+    "fetch-redis": ("redis", "fetch"),
+    "redis": ("redis", "in_database"),
+    "redisai": ("redisai", "in_database"),
+}
+
+
+@dataclass(frozen=True)
+class Database:
+    """Vectors and the arithmetic on them; keys are of this instance alone."""
+
+    store: TensorStore
+    compute: TensorCompute
+    traffic: Traffic
+
+    def put(self, name: str, values: Tensor, kind: Kind = Kind.GRADIENT, samples: int = 0) -> str:
+        self.store.put(name, of(values, kind, samples))
+        return name
+
+    def get(self, name: str, kind: Kind | None = None) -> Tensor:
+        return tensor(self.store.get(name, kind=kind).data)
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def database(request: pytest.FixtureRequest, make_tensors: MakeTensors) -> Database:
+    name, where = PLACES[request.param]
+    traffic = Traffic()
+    store = make_tensors(name, traffic)
+    return Database(store, connecting.tensor_compute(store, compute=where), traffic)  # type: ignore[arg-type]
+
+
+def bits(values: Tensor) -> bytes:
+    return values.numpy().tobytes()
+
+
+SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 300), st.integers(0, 2**31))
+
+
+# --- means ------------------------------------------------------------------------------------------------------------
+
+
+def reference_mean(vectors: list[Tensor], weights: list[int]) -> "np.ndarray[Any, Any]":
+    """docs/correctness.md, 2, in numpy: each product, sum and quotient rounded to float32."""
+    if len(vectors) == 1:
+        return vectors[0].numpy()
+    arrays = [each.numpy() for each in vectors]
+    if len(set(weights)) == 1:
+        total = arrays[0].copy()
+        for array in arrays[1:]:
+            total = total + array
+        return total / np.float32(len(arrays))
+    total = np.float32(weights[0]) * arrays[0]
+    for array, weight in zip(arrays[1:], weights[1:], strict=True):
+        total = total + np.float32(weight) * array
+    return total / np.float32(sum(weights))
+
+
+@settings(max_examples=30)
+@given(shape=SHAPES, weights=st.lists(st.integers(1, 70_000), min_size=6, max_size=6), equal=st.booleans())
+def test_mean_has_the_references_bits(
+    database: Database, shape: tuple[int, int, int], weights: list[int], equal: bool
+) -> None:
+    count, elements, seed = shape
+    weights = [weights[0]] * count if equal else weights[:count]
+    vectors = [random(elements, seed=seed + i, scale=10.0**i) for i in range(count)]
+    keys = [database.put(f"m{i}", each, samples=w) for i, (each, w) in enumerate(zip(vectors, weights, strict=True))]
+    database.store.delete("mean")
+    database.compute.mean(keys, out="mean")
+    got = database.store.get("mean", kind=Kind.GRADIENT)
+    assert bytes(got.data) == reference_mean(vectors, weights).tobytes()
+    assert got.samples == sum(weights)
+
+
+def test_a_vector_without_samples_counts_once(database: Database, run: str) -> None:
+    for name, samples in (("a", 0), ("b", 3)):
+        database.put(f"{run}/{name}", torch.full((5,), float(samples)), Kind.MODEL, samples)
+    database.compute.mean([f"{run}/a", f"{run}/b"], out=f"{run}/out")
+    assert database.store.get(f"{run}/out") == of(torch.full((5,), 9 / 4), Kind.MODEL, 4)
+
+
+def test_a_mean_of_nan_is_nan(database: Database, run: str) -> None:
+    database.put(f"{run}/a", torch.tensor([1.0, math.nan]))
+    database.put(f"{run}/b", torch.tensor([3.0, 1.0]))
+    database.compute.mean([f"{run}/a", f"{run}/b"], out=f"{run}/out")
+    out = database.get(f"{run}/out")
+    assert out[0] == 2.0
+    assert out[1].isnan()
+
+
+# --- robust rules -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(shape=SHAPES)
+def test_median_has_the_references_bits(database: Database, shape: tuple[int, int, int]) -> None:
+    count, elements, seed = shape
+    vectors = [random(elements, seed=seed + i) + i for i in range(count)]  # + i: no zeros, whose order signs leave open
+    keys = [database.put(f"d{i}", each, samples=i + 1) for i, each in enumerate(vectors)]
+    database.store.delete("median")
+    database.compute.median(keys, out="median")
+    rows = np.sort(np.stack([each.numpy() for each in vectors]), axis=0)
+    middle = rows[count // 2] if count % 2 else (rows[count // 2 - 1] + rows[count // 2]) / np.float32(2)
+    np.testing.assert_array_equal(database.get("median").numpy(), middle)
+    assert database.store.get("median").samples == sum(range(1, count + 1))
+
+
+@settings(max_examples=25)
+@given(shape=SHAPES, data=st.data())
+def test_trimmed_mean_has_the_references_bits(
+    database: Database, shape: tuple[int, int, int], data: st.DataObject
+) -> None:
+    count, elements, seed = shape
+    trim = data.draw(st.integers(0, (count - 1) // 2))
+    vectors = [random(elements, seed=seed + i) for i in range(count)]
+    keys = [database.put(f"t{i}", each) for i, each in enumerate(vectors)]
+    database.store.delete("trimmed")
+    database.compute.trimmed_mean(keys, trim=trim, out="trimmed")
+    rows = np.sort(np.stack([each.numpy() for each in vectors]), axis=0)[trim : count - trim]
+    total = rows[0].copy()
+    for row in rows[1:]:
+        total = total + row
+    np.testing.assert_array_equal(database.get("trimmed").numpy(), total / np.float32(len(rows)))
+
+
+@settings(max_examples=25)
+@given(elements=st.integers(1, 300), seed=st.integers(0, 2**31), data=st.data())
+def test_krum_selects_as_the_reference(database: Database, elements: int, seed: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(3, 7))
+    faulty = data.draw(st.integers(0, (count - 3) // 2))
+    select = data.draw(st.integers(1, count))
+    vectors = [random(elements, seed=seed + i) for i in range(count)]
+    vectors[-1] = vectors[0].clone()  # a tie: the lower index wins
+    keys = [database.put(f"k{i}", each) for i, each in enumerate(vectors)]
+    database.store.delete("krum")
+    database.compute.krum(keys, faulty=faulty, select=select, out="krum")
+    wide = [each.numpy().astype(np.float64) for each in vectors]
+    scores = [
+        sum(sorted(float(((a - b) ** 2).sum()) for j, b in enumerate(wide) if j != i)[: count - faulty - 2])
+        for i, a in enumerate(wide)
+    ]
+    chosen = sorted(sorted(range(count), key=lambda i: (round(scores[i], 9), i))[:select])
+    expected = reference_mean([vectors[i] for i in chosen], [1] * select)
+    np.testing.assert_array_equal(database.get("krum").numpy(), expected)
+
+
+ROBUST: dict[str, Callable[[TensorCompute, list[str], str], None]] = {
+    "median": lambda compute, keys, out: compute.median(keys, out=out),
+    "trimmed_mean": lambda compute, keys, out: compute.trimmed_mean(keys, trim=1, out=out),
+    "krum": lambda compute, keys, out: compute.krum(keys, faulty=0, out=out),
+}
+RULES = {"mean": lambda compute, keys, out: compute.mean(keys, out=out), **ROBUST}
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+def test_a_poisoned_input_of_a_robust_rule_is_named(database: Database, run: str, rule: str) -> None:
+    values = [torch.ones(70_000) for _ in range(3)]
+    values[1][66_000] = math.nan
+    keys = [database.put(f"{run}/{i}", each) for i, each in enumerate(values)]
+    with pytest.raises(Refused, match=f"{run}/1.*NaN"):
+        ROBUST[rule](database.compute, keys, f"{run}/out")
+    assert not database.store.exists(f"{run}/out")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_refuse_what_does_not_fit_and_store_nothing(database: Database, run: str, rule: str) -> None:
+    apply = RULES[rule]
+    database.put(f"{run}/gradient", torch.ones(4))
+    database.put(f"{run}/model", torch.ones(4), Kind.MODEL)
+    database.put(f"{run}/short", torch.ones(1))
+    good, out = f"{run}/gradient", f"{run}/out"
+    with pytest.raises(Refused, match="model"):
+        apply(database.compute, [good, good, f"{run}/model"], out)
+    with pytest.raises(Refused, match="short"):
+        apply(database.compute, [good, good, f"{run}/short"], out)
+    with pytest.raises(Missing) as caught:
+        apply(database.compute, [good, f"{run}/nothing", good], out)
+    assert caught.value.key == f"{run}/nothing"
+    assert not database.store.exists(out)
+
+
+def test_rules_refuse_impossible_parameters(database: Database, run: str) -> None:
+    keys = [database.put(f"{run}/{i}", torch.ones(4)) for i in range(4)]
+    with pytest.raises(Refused):
+        database.compute.trimmed_mean(keys, trim=2, out=f"{run}/out")
+    with pytest.raises(Refused):
+        database.compute.krum(keys, faulty=1, out=f"{run}/out")
+    with pytest.raises(Refused):
+        database.compute.krum(keys, faulty=0, select=5, out=f"{run}/out")
+    assert not database.store.exists(f"{run}/out")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_finished_step_changes_nothing_even_when_its_inputs_are_gone(database: Database, run: str, rule: str) -> None:
+    keys = [database.put(f"{run}/{i}", torch.full((4,), float(i))) for i in range(3)]
+    RULES[rule](database.compute, keys, f"{run}/out")
+    before = database.store.get(f"{run}/out")
+    database.put(keys[0], torch.full((4,), 100.0))
+    RULES[rule](database.compute, keys, f"{run}/out")
+    database.store.delete(*keys)
+    RULES[rule](database.compute, keys, f"{run}/out")
+    assert database.store.get(f"{run}/out") == before
+
+
+# --- optimizer steps --------------------------------------------------------------------------------------------------
+
+
+def blended(running: Tensor, statistic: Tensor, momentum: float) -> Tensor:
+    """BatchNorm's running statistics as torch's CPU kernel updates them: in float64, rounded once."""
+    wide = momentum * statistic.numpy().astype(np.float64) + (1 - momentum) * running.numpy().astype(np.float64)
+    return statistic.clone() if momentum == 1.0 else torch.from_numpy(wide.astype(np.float32))
+
+
+OPTIMIZER = st.fixed_dictionaries(
+    {
+        "learning_rate": st.sampled_from([0.1, 0.01, 1.0, 1 / 3]),
+        "weight_decay": st.sampled_from([0.0, 5e-4, 0.1]),
+        "buffers": st.integers(0, 9),
+        "statistics_momentum": st.sampled_from([1.0, 0.1]),
+    }
+)
+
+
+@settings(max_examples=25)
+@given(
+    parameters=st.integers(1, 300),
+    seed=st.integers(0, 2**31),
+    options=OPTIMIZER,
+    momentum=st.sampled_from([0.0, 0.9, 0.5]),
+    nesterov=st.booleans(),
+)
+def test_sgd_has_torchs_bits_over_several_steps(
+    database: Database, parameters: int, seed: int, options: dict[str, Any], momentum: float, nesterov: bool
+) -> None:
+    buffers: int = options["buffers"]
+    nesterov = nesterov and momentum > 0
+    model = random(parameters + buffers, seed=seed)
+    database.put("model0", model, Kind.MODEL)
+    weights = torch.nn.Parameter(model[:parameters].clone())
+    running = model[parameters:].clone()
+    sgd = torch.optim.SGD(
+        [weights],
+        lr=options["learning_rate"],
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=options["weight_decay"],
+        foreach=False,
+    )
+    for step in range(3):
+        gradient = random(parameters + buffers, seed=seed + step + 1)
+        database.put("gradient", gradient)
+        state = StateKeys(f"model{step}", (f"velocity{step}",) if momentum and step else ())
+        out = StateKeys(f"model{step + 1}", (f"velocity{step + 1}",) if momentum else ())
+        database.store.delete(out.model, *out.optimizer)
+        database.compute.sgd_step(
+            state, "gradient", out=out, momentum=momentum, nesterov=nesterov, first=step == 0, **options
+        )
+        weights.grad = gradient[:parameters].clone()
+        sgd.step()
+        running = blended(running, gradient[parameters:], options["statistics_momentum"])
+        got = database.get(out.model, Kind.MODEL)
+        assert bits(got[:parameters]) == bits(weights.detach())
+        assert bits(got[parameters:]) == bits(running)
+        if momentum:
+            buffer = sgd.state[weights]["momentum_buffer"]
+            assert bits(database.get(out.optimizer[0], Kind.VELOCITY)) == bits(buffer)
+
+
+@settings(max_examples=15)
+@given(parameters=st.integers(1, 300), seed=st.integers(0, 2**31), options=OPTIMIZER, decoupled=st.booleans())
+def test_adam_is_torchs_within_a_millionth_of_the_update(
+    database: Database, parameters: int, seed: int, options: dict[str, Any], decoupled: bool
+) -> None:
+    buffers: int = options["buffers"]
+    rate = options["learning_rate"]
+    model = torch.randn(parameters + buffers, generator=torch.Generator().manual_seed(seed))
+    database.put("adam0", model, Kind.MODEL)
+    weights = torch.nn.Parameter(model[:parameters].clone())
+    optimizer = (torch.optim.AdamW if decoupled else torch.optim.Adam)(
+        [weights], lr=rate, weight_decay=options["weight_decay"], foreach=False
+    )
+    for step in range(1, 4):
+        gradient = torch.randn(parameters + buffers, generator=torch.Generator().manual_seed(seed + step))
+        database.put("gradient", gradient)
+        state = StateKeys(f"adam{step - 1}", (f"m{step - 1}", f"v{step - 1}") if step > 1 else ())
+        out = StateKeys(f"adam{step}", (f"m{step}", f"v{step}"))
+        database.store.delete(out.model, *out.optimizer)
+        database.compute.adam_step(state, "gradient", out=out, step=step, decoupled=decoupled, **options)
+        before = weights.detach().clone()
+        weights.grad = gradient[:parameters].clone()
+        optimizer.step()
+        update = float((weights.detach() - before).abs().max())
+        got = database.get(out.model, Kind.MODEL)[:parameters]
+        # one step from equal state; the sum itself is rounded to the parameters' own last place
+        assert float((got - weights.detach()).abs().max()) <= 1e-6 * update + 2.0**-23 * float(before.abs().max())
+        for key, name in zip(out.optimizer, ("exp_avg", "exp_avg_sq"), strict=True):
+            moment = database.get(key, Kind.MOMENT)
+            torch.testing.assert_close(moment, optimizer.state[weights][name], rtol=1e-6, atol=1e-9)
+            database.put(key, optimizer.state[weights][name].clone(), Kind.MOMENT)
+        equal = database.get(out.model).clone()
+        equal[:parameters] = weights.detach()
+        database.put(out.model, equal, Kind.MODEL)
+
+
+def step_of(database: Database, run: str, **options: Any) -> Callable[[], None]:
+    """An SGD step with momentum on freshly stored vectors."""
+    database.put(f"{run}/model", torch.ones(8), Kind.MODEL)
+    database.put(f"{run}/gradient", torch.full((8,), 2.0), samples=9)
+    database.put(f"{run}/velocity", torch.full((6,), 3.0), Kind.VELOCITY)
+    values: dict[str, Any] = {
+        "state": StateKeys(f"{run}/model", (f"{run}/velocity",)),
+        "gradient": f"{run}/gradient",
+        "out": StateKeys(f"{run}/model1", (f"{run}/velocity1",)),
+        "learning_rate": 0.5,
+        "momentum": 0.5,
+        "buffers": 2,
+        **options,
+    }
+    return lambda: database.compute.sgd_step(values.pop("state"), values.pop("gradient"), **values)
+
+
+def test_the_whole_state_appears_once(database: Database, run: str) -> None:
+    step_of(database, run)()
+    expected = [1 - 0.5 * 3.5] * 6 + [2.0] * 2
+    assert database.get(f"{run}/model1").tolist() == expected
+    step_of(database, run, learning_rate=7.0)()
+    assert database.get(f"{run}/model1").tolist() == expected
+    assert database.get(f"{run}/velocity1").tolist() == [3.5] * 6
+    assert database.get(f"{run}/model").tolist() == [1.0] * 8  # nothing is changed in place
+
+
+def test_a_finished_update_is_free(database: Database, run: str) -> None:
+    step_of(database, run)()
+    again = step_of(database, run)
+    database.store.delete(f"{run}/model", f"{run}/gradient", f"{run}/velocity")
+    again()
+
+
+def test_many_attempts_make_one_state(database: Database, run: str) -> None:
+    steps = [step_of(database, run) for _ in range(6)]
+    at_once(6, lambda i: steps[i]())
+    assert database.get(f"{run}/velocity1", Kind.VELOCITY).tolist() == [3.5] * 6
+
+
+def test_updates_refuse_what_does_not_fit_and_store_nothing(database: Database, run: str) -> None:
+    gradient, model = f"{run}/gradient", f"{run}/model"
+    wrong: list[tuple[type[Exception], dict[str, Any]]] = [
+        (Corrupt, {"gradient": model}),
+        (Corrupt, {"state": StateKeys(gradient, (f"{run}/velocity",))}),
+        (Corrupt, {"state": StateKeys(model, (gradient,))}),
+        (Missing, {"gradient": f"{run}/nothing"}),
+        (Missing, {"state": StateKeys(model, (f"{run}/nothing",))}),
+        (Refused, {"buffers": 3}),  # velocity of 6 for 5 parameters
+        (Refused, {"state": StateKeys(model)}),
+        (Refused, {"out": StateKeys(f"{run}/model1")}),
+        (Refused, {"momentum": 0.0}),
+    ]
+    for error, options in wrong:
+        with pytest.raises(error):
+            step_of(database, run, **options)()
+        assert not database.store.exists(f"{run}/model1"), options
+        assert not database.store.exists(f"{run}/velocity1"), options
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def test_norm_and_finite(database: Database, run: str) -> None:
+    database.put(f"{run}/v", torch.tensor([3.0, 4.0]))
+    database.put(f"{run}/large", torch.full((10_000,), 1e30))  # its squares pass float32
+    database.put(f"{run}/nan", torch.tensor([1.0, math.nan]))
+    database.put(f"{run}/inf", torch.tensor([1.0, math.inf]))
+    assert database.compute.norm(f"{run}/v") == 5.0
+    assert database.compute.norm(f"{run}/large") == pytest.approx(1e32, rel=1e-6)
+    assert [database.compute.finite(f"{run}/{name}") for name in ("v", "large", "nan", "inf")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    with pytest.raises(Missing):
+        database.compute.norm(f"{run}/nothing")
+
+
+def test_in_database_no_vector_leaves_it(make_tensors: MakeTensors, run: str) -> None:
+    for name in ("redis", "redisai"):
+        traffic = Traffic()
+        store = make_tensors(name, traffic)
+        keys = [f"{run}/{i}" for i in range(4)]
+        for key in keys:
+            store.put(key, vector(1, 2, 3))
+        sent = traffic.bytes_out
+        compute = connecting.tensor_compute(store, compute="in_database")
+        compute.mean(keys, out=f"{run}/mean")
+        compute.median(keys, out=f"{run}/median")
+        assert (traffic.bytes_in, traffic.bytes_out) == (0, sent)
+        assert all(store.client.control("PTTL", f"{run}/{out}") > 0 for out in ("mean", "median"))  # type: ignore[attr-defined]
