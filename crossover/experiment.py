@@ -106,6 +106,7 @@ class Functions:
 
     memory_mb: Mapping[str, Annotated[int, Ge(128), Le(10_240)]] = field(default_factory=lambda: {"default": 1_769})
     timeout_s: Annotated[int, Ge(10), Le(900)] = 900
+    checkpoint_every: Positive = 8  # rounds; long workers: how much a restarted one replays, how long results stay
     packaging: Literal["layer", "image"] = "layer"
     snap_start: bool = False
 
@@ -132,7 +133,8 @@ class MLLess:
     slack: Annotated[int, Ge(0)] = 0  # 0: bulk synchronous
     scale_in: bool = False
     min_workers: Positive = 1
-    knee_window_s: Annotated[float, Gt(0.0)] = 10.0
+    knee_window_s: Annotated[float, Gt(0.0)] = 10.0  # how far ahead the loss is predicted
+    knee_reduction: Fraction = 0.02  # a worker goes when so small a share of the loss, or less, is predicted to fall away
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,9 +52,12 @@ class Keys:
     def checkpoints(self) -> str:
         return f"runs/{self.run}/checkpoint/"
 
+    def checkpoints_of(self, worker: int) -> str:
+        return f"{self.checkpoints}{worker}/"
+
     def checkpoint(self, worker: int, round: int, minibatch: int = 0) -> str:
         """All of a long worker's state with `minibatch` minibatches of `round` behind it, one create-only object."""
-        return f"{self.checkpoints}{worker}/{round:08d}.{minibatch:05d}"
+        return f"{self.checkpoints_of(worker)}{round:08d}.{minibatch:05d}"
 
     def failed(self, attempt: int, member: int) -> str:
         """Why `member` left this attempt of the run for good: whoever waits for it need not wait on."""

@@ -219,13 +219,18 @@ def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
 
 
 def decide(ctx: Context, event: Event, *, model: str) -> None:
-    """Agreement after an epoch: evaluate, create the decision; the first one written holds for every worker."""
+    """Agreement after an epoch, by the model in the worker's store."""
     epoch = event["epoch"]
     if ctx.objects.exists(ctx.keys.decision(epoch)):
         return
     with ctx.stage("evaluate"):
         ctx.tensors[event["worker"]].get(model, kind=Kind.MODEL, out=ctx.learner.model)
-        result = evaluate(ctx)
+        agree(ctx, epoch)
+
+
+def agree(ctx: Context, epoch: int) -> None:
+    """Evaluate the learner's model and create the decision; the first one written holds for every worker."""
+    result = evaluate(ctx)
     known = [*history(ctx, epoch - 1), (result.loss, result.accuracy)]
     reason = verdict(ctx.experiment.training, known)
     agreed = {
@@ -255,6 +260,17 @@ def advance(ctx: Context, event: Event) -> Event:
         return {**at(ctx, event, event["round"] + 1), "epoch_finished": False}
     finished = decision(ctx, event["epoch"])["finished"]
     return {**at(ctx, event, event["round"] + 1), "epoch_finished": True, "finished": finished}
+
+
+def gather_stages(ctx: Context) -> None:
+    """A long invocation's stages added up by name, with their `count`: its record must not grow with every round."""
+    table: dict[str, dict[str, Any]] = {}
+    for stage in ctx.stages:
+        row = table.setdefault(stage["stage"], {"stage": stage["stage"], "count": 0, "wall_s": 0.0, "cpu_s": 0.0})
+        row["count"] += stage.get("count", 1)
+        for figure in ("wall_s", "cpu_s"):
+            row[figure] = round(row[figure] + stage[figure], 6)
+    ctx.stages[:] = table.values()
 
 
 # --- begin and end ----------------------------------------------------------------------------------------------------
@@ -302,15 +318,19 @@ def collect(ctx: Context, event: Event) -> None:
     agreed = decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
     last = agreed["epoch"] * calendar(ctx.facts).rounds_per_epoch
     if not ctx.objects.exists(ctx.keys.outcome):
-        vector = ctx.tensors[0].get(ctx.keys.model(last, 0), kind=Kind.MODEL)
-        ctx.objects.put(ctx.keys.final_model, [header(vector), vector.data])
-        outcome = {
-            "val_accuracy": agreed["val_accuracy"],
-            "val_loss": agreed["val_loss"],
-            "epochs": agreed["epoch"],
-            "reason": agreed["reason"],
-            "parameters_sha256": hashlib.sha256(vector.data).hexdigest(),
-        }
-        ctx.objects.create(ctx.keys.outcome, json.dumps(outcome).encode())
+        conclude(ctx, agreed, ctx.tensors[0].get(ctx.keys.model(last, 0), kind=Kind.MODEL))
     for worker in range(event["workers"]):
         ctx.tensors[worker].delete(*(key for round in (last - 1, last) for key in spent(ctx, round, worker)))
+
+
+def conclude(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
+    """The trained model and what the last epoch's decision says of it, to the bucket."""
+    ctx.objects.put(ctx.keys.final_model, [header(model), model.data])
+    outcome = {
+        "val_accuracy": agreed["val_accuracy"],
+        "val_loss": agreed["val_loss"],
+        "epochs": agreed["epoch"],
+        "reason": agreed["reason"],
+        "parameters_sha256": hashlib.sha256(model.data).hexdigest(),
+    }
+    ctx.objects.create(ctx.keys.outcome, json.dumps(outcome).encode())

@@ -1,4 +1,6 @@
-"""The weighted mean of vectors that arrive one after another: bit for bit `averaging.mean`, with two vectors in memory instead of all."""
+"""The weighted mean of vectors that arrive one after another: bit for bit `averaging.mean`, with two vectors in
+memory instead of all.
+"""
 
 from collections.abc import Sequence
 
@@ -7,9 +9,11 @@ from torch import Tensor
 
 
 class RunningMean:
-    """The mean of len(weights) flat vectors, given in the order of their weights; the weights must be known beforehand.
+    """The mean of len(weights) flat vectors, given in the order of their weights; the weights must be known
+    beforehand.
 
-    `total`, (D,): receives the sum, then the mean; it is what a checkpoint keeps of a mean that is not complete. `added`: how many are in it.
+    `total`, (D,): receives the sum, then the mean; it is what a checkpoint keeps of a mean that is not complete.
+    `added`: how many are in it.
     """
 
     def __init__(self, weights: Sequence[int], *, total: Tensor, added: int = 0) -> None:

@@ -28,13 +28,14 @@ ALLOWED = {
     "crossover.context": CONTEXT,
     "crossover.deployment": CONTEXT,
     "crossover.rounds": CONTEXT,
-    "crossover.long_workers": CONTEXT | {"crossover.rounds"},
+    "crossover.long_workers": CONTEXT
+    | {"crossover.rounds", "crossover.workflow"},  # what functions of one long life share
     "crossover.workflow": CONTEXT,
     "crossover.asl": WORKFLOW,
     "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.workflow"},
     "crossover.reports": BASE | {"crossover.keys", "crossover.metering", "crossover.workflow"},
     "crossover.local": DATA,
-    "functions": WORKFLOW,
+    "functions": WORKFLOW | {"crossover.long_workers"},
     "peers": WORKFLOW | {"functions"},
     "cdk": WORKFLOW | {"crossover.asl", "crossover.validation"},
     "stacks": WORKFLOW | {"cdk", "functions", "peers", "crossover.asl"},
@@ -141,7 +142,10 @@ def test_every_part_of_the_house_has_its_rule() -> None:
         ("crossover.cli.main", ("torch", "boto3", "moto", "aws_cdk", "matplotlib", "numpy", "redis", "pika")),
         ("crossover.validation", ("torch", "boto3", "moto", "aws_cdk", "numpy", "redis", "pika", "typer")),
         ("crossover.context", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),
-        ("functions.spirt", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),
+        *(
+            (f"functions.{name}", ("torch", "boto3", "redis", "pika", "pydantic", "numpy"))
+            for name in ("spirt", "all_reduce", "scatter_reduce")
+        ),
     ],
 )
 def test_start_up_is_light(module: str, heavy: tuple[str, ...]) -> None:
