@@ -15,7 +15,7 @@ from crossover.experiment import Experiment
 if TYPE_CHECKING:
     from crossover.running import Progress
 
-WHERE = {"local": "the cloud on this machine", "inline": "this process", "aws": "AWS"}
+WHERE = {"local": "on the cloud on this machine", "inline": "in this process", "aws": "on AWS"}
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def show_progress(
     epochs, training = experiment.training.epochs, experiment.training
     console.print(
         f"{experiment.name}: {experiment.architecture}, {training.model} on {experiment.data.dataset}, "
-        f"{experiment.workers} workers, at most {epochs} epochs, on {WHERE[where]}"
+        f"{experiment.workers} workers, at most {epochs} epochs, {WHERE[where]}"
     )
     with _bar(console, epochs=epochs) as (advance, close):
 
