@@ -1,6 +1,7 @@
 """Reading a synthesized cloud assembly: templates as plain data."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,3 +114,11 @@ def actions_of(template: Json, role: Any) -> dict[str, set[str]]:
             for action in listed(statement["Action"]):
                 found.setdefault(action, set()).update(flat(r) for r in listed(statement["Resource"]))
     return found
+
+
+def masked(template: Any) -> Any:
+    """Without what changes with the contents of assets: their hashes, and names salted with them."""
+    text = json.dumps(template, indent=1, sort_keys=True)
+    text = re.sub(r"\b[0-9a-f]{64}\b", "<asset>", text)
+    text = re.sub(r"(Redis(?:All)?Ready)[0-9a-f]{8}[0-9A-F]{8}", r"\1<salt>", text)
+    return json.loads(re.sub(r'"#!/bin/bash\\n.*?(?=")', '"<boot script>', text))

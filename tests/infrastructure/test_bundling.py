@@ -100,7 +100,9 @@ def test_what_is_for_type_checkers_only_stays_out(tmp_path: Path) -> None:
 
 
 @given(edges=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), max_size=15))
-def test_the_closure_is_reachability(tmp_path_factory: pytest.TempPathFactory, edges: list[tuple[int, int, bool]]) -> None:
+def test_the_closure_is_reachability(
+    tmp_path_factory: pytest.TempPathFactory, edges: list[tuple[int, int, bool]]
+) -> None:
     """Against a plain graph search: cycles, deferred and immediate imports alike."""
     root = tmp_path_factory.mktemp("graph")
     files = {f"crossover__m{i}": "" for i in range(7)}

@@ -49,4 +49,6 @@ def test_built_layers_deploy(built: Assembly) -> None:
 def test_one_layer_is_not_enough(synth: Synthesize, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "layer-dataplane.zip", "w") as archive:
         archive.writestr("python/x.txt", "x")
-    assert [n for n in synth(layers=tmp_path).experiment["Rules"] if n.endswith("LayerIsBuilt")] == ["TorchLayerIsBuilt"]
+    assert [n for n in synth(layers=tmp_path).experiment["Rules"] if n.endswith("LayerIsBuilt")] == [
+        "TorchLayerIsBuilt"
+    ]

@@ -64,7 +64,12 @@ def test_what_goes_out_is_named(assembly: Assembly) -> None:
 def test_groups_and_subnets_of_functions_outlive_experiments(assembly: Assembly) -> None:
     """Network interfaces of functions block the deletion of both for 20 to 40 minutes (aws.md 3)."""
     kinds = {resource["Type"] for resource in assembly.experiment["Resources"].values()}
-    assert not kinds & {"AWS::EC2::SecurityGroup", "AWS::EC2::Subnet", "AWS::EC2::VPC", "AWS::EC2::SecurityGroupIngress"}
+    assert not kinds & {
+        "AWS::EC2::SecurityGroup",
+        "AWS::EC2::Subnet",
+        "AWS::EC2::VPC",
+        "AWS::EC2::SecurityGroupIngress",
+    }
     for step in assembly.steps():
         config = assembly.function(step).get("VpcConfig")
         for reference in [*config["SubnetIds"], *config["SecurityGroupIds"]] if config else []:
@@ -74,5 +79,7 @@ def test_groups_and_subnets_of_functions_outlive_experiments(assembly: Assembly)
 
 def test_private_dns_reaches_hosts_and_programs_too(assembly: Assembly) -> None:
     """The endpoint's name resolves to it in the whole VPC, so every group that reads secrets must be let in."""
-    endpoint = next(e for e in resources(assembly.network, "AWS::EC2::VPCEndpoint").values() if e.get("PrivateDnsEnabled"))
+    endpoint = next(
+        e for e in resources(assembly.network, "AWS::EC2::VPCEndpoint").values() if e.get("PrivateDnsEnabled")
+    )
     assert len(listed(endpoint["SecurityGroupIds"])) == 1

@@ -65,7 +65,10 @@ def test_the_broker(assembly: Assembly) -> None:
 
 
 def test_the_brokers_login(assembly: Assembly) -> None:
-    broker, secret = only(assembly.broker, "AWS::AmazonMQ::Broker"), only(assembly.broker, "AWS::SecretsManager::Secret")
+    broker, secret = (
+        only(assembly.broker, "AWS::AmazonMQ::Broker"),
+        only(assembly.broker, "AWS::SecretsManager::Secret"),
+    )
     (user,) = broker["Users"]
     assert user["Username"] != "guest"
     assert "{{resolve:secretsmanager:" in flat(user["Password"])

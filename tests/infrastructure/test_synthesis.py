@@ -1,0 +1,214 @@
+"""The app as people and the CDK command line start it; whole templates: size, lint, snapshots."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover import validation, workflow
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from tests.infrastructure.assemblies import Assembly, masked
+from tests.infrastructure.conftest import ROOT, Synthesize
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+CONFIGS = sorted(
+    path.stem
+    for path in (ROOT / "config").glob("*.yaml")
+    if path.stem not in ("pricing", "published")
+    and path.stem.removesuffix("-cifar10").replace("-", "_") in workflow.architectures()
+)
+
+
+def app(
+    *arguments: str, out: Path | None = None, code: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`python app.py` without credentials, and with every proxy leading nowhere."""
+    nowhere = {f"{scheme}_PROXY": "http://127.0.0.1:9" for scheme in ("HTTP", "HTTPS", "ALL")}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "CDK_"))}
+    if out is not None:
+        environment["CDK_OUTDIR"] = str(out)
+    return subprocess.run(
+        [sys.executable, *(["-c", code] if code else ["app.py"]), *arguments],
+        cwd=ROOT,
+        env=clean | nowhere | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_app_with_validation_and_nag(tmp_path: Path) -> None:
+    """CDK's template validator and cdk-nag on every stack: no finding is left, neither error nor warning."""
+    done = app("-c", "config=config/spirt.yaml", out=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ERROR" not in done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
+    assert {(tmp_path / f"crossover-{name}.template.json").exists() for name in ("network", "broker", "spirt")} == {
+        True
+    }
+
+
+def test_both_would_have_spoken_up(tmp_path: Path) -> None:
+    """The same app without its acknowledgements, and with a parameter that nothing refers to."""
+    sabotage = """
+import cdk.nag, cdk.published
+cdk.nag.acknowledge = lambda construct, reasons: None
+original = cdk.published.publish
+def publish(scope, *rest):
+    import aws_cdk
+    aws_cdk.CfnParameter(scope, "Idle", default="x")
+    original(scope, *rest)
+cdk.published.publish = publish
+import runpy
+runpy.run_path("app.py", run_name="__main__")
+"""
+    done = app("-c", "config=config/spirt.yaml", out=tmp_path, code=sabotage)
+    assert done.returncode != 0
+    for rule in ("AwsSolutions-IAM5", "AwsSolutions-L1", "AwsSolutions-VPC7", "AwsSolutions-S1", "AwsSolutions-SMG4"):
+        assert rule in done.stderr
+    assert "'Idle' is not referenced anywhere in the template (CloudFormation Validate)" in done.stderr
+
+
+def test_through_the_command_lines_context_it_is_the_same(tmp_path: Path, assembly: Assembly) -> None:
+    """The CDK command line passes context in the environment."""
+    flags = json.loads((ROOT / "cdk.json").read_text())["context"]
+    context = json.dumps(flags | {"config": "config/spirt.yaml"})
+    done = app(out=tmp_path, CDK_CONTEXT_JSON=context, CDK_VALIDATION="false")
+    assert done.returncode == 0, done.stderr
+    made = Assembly(tmp_path)
+    assert masked(made.network) == masked(assembly.network)
+    assert masked(made.broker) == masked(assembly.broker)
+    if not list((ROOT / "build").glob("layer-*.zip")):  # else its layers are real ones
+        assert masked(made.experiment) == masked(assembly.experiment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "config: no experiment is named; add -c config=config/spirt.yaml"),
+        (("-c", "config=config/nowhere.yaml"), "config/nowhere.yaml: no such file"),
+        (("-c", "config=config/spirt.yaml", "-c", "set=training.epochs=-3"), "training.epochs: -3 is not allowed"),
+        (("-c", "config=config/spirt.yaml", "-c", "set=training.precision=bf16"), "training.precision"),
+        (("-c", "config=config/spirt.yaml", "-c", "set=functions.packaging=image"), "functions.packaging: 'image'"),
+    ],
+)
+def test_the_users_faults_are_one_line_and_no_traceback(arguments: tuple[str, ...], said: str) -> None:
+    done = app(*arguments, CDK_VALIDATION="false")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_experiment_synthesizes(config: str, synth: Synthesize, tmp_path: Path) -> None:
+    from cdk.synthesis import synthesize
+
+    experiment = validation.load(ROOT / "config" / f"{config}.yaml")
+    made = Assembly(synthesize(experiment, tmp_path / "out", layers=tmp_path), f"crossover-{experiment.name}")
+    assert made.experiment["Resources"]
+
+
+def test_an_architecture_without_a_stack_is_refused(synth: Synthesize) -> None:
+    with pytest.raises(ConfigError, match=r"architecture: 'hierarchical' cannot be deployed yet; one of .*spirt"):
+        synth(architecture="hierarchical")
+
+
+def test_synthesis_does_not_move_with_the_working_directory(
+    synth: Synthesize, assembly: Assembly, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert masked(synth().experiment) == masked(assembly.experiment)
+
+
+def test_cdk_json() -> None:
+    settings = json.loads((ROOT / "cdk.json").read_text())
+    assert settings["build"] == "make -s assets"
+    assert settings["app"].endswith("app.py")
+    assert settings["context"]["@aws-cdk/aws-ec2:uniqueImdsv2TemplateName"] is True
+    assert settings["context"]["@aws-cdk/core:explicitStackTags"] is True
+    assert settings["versionReporting"] is False
+
+
+def test_templates_fit(assembly: Assembly, large: Assembly) -> None:
+    """CloudFormation takes 1 MB, 500 resources, 200 parameters; a definition may have 1 MB."""
+    for made in (assembly, large):
+        for name, template in made.templates.items():
+            assert (made.folder / f"{name}.template.json").stat().st_size < 1_000_000
+            assert len(template["Resources"]) < 500
+            assert len(template["Parameters"]) < 200
+
+
+def test_a_functions_environment_fits(large: Assembly) -> None:
+    """4 KB, with addresses of 15 characters, names of 63 and ARNs of 120 in the place of references."""
+    for step in large.steps():
+        variables = large.function(step)["Environment"]["Variables"]
+        size = sum(len(name) + _size(value) for name, value in variables.items())
+        assert size < 4_096, f"{step}: {size}"
+
+
+def _size(value: Any) -> int:
+    match value:
+        case str():
+            return len(value)
+        case {"Fn::GetAtt": [_, "PrivateIp"]}:
+            return 15
+        case {"Ref": name}:
+            return 63 if "Storage" in name else 120
+        case {"Fn::Join": [_, parts]}:
+            return sum(map(_size, parts))
+    raise TypeError(value)
+
+
+@pytest.fixture(scope="module")
+def unusual(synth: Synthesize, spirt: Experiment) -> Assembly:
+    """Every resource type that the plain experiment lacks, at the size of one worker."""
+    return synth(
+        name="unusual",
+        owner="ada@example.org",
+        workers=1,
+        functions=replace(spirt.functions, snap_start=True),
+        storage=replace(spirt.storage, bucket_per_worker=True),
+        lifetime=replace(spirt.lifetime, budget_usd=5.0),
+        data=replace(spirt.data, dataset="elsewhere:loader"),  # of unknown size: distributed Maps
+    )
+
+
+def test_cfn_lint_finds_no_error(assembly: Assembly, unusual: Assembly) -> None:
+    from cfnlint.api import lint_file
+    from cfnlint.config import ManualArgs
+
+    templates = [(assembly, name) for name in assembly.templates] + [(unusual, unusual.name)]
+    for made, name in templates:
+        found = lint_file(made.folder / f"{name}.template.json", config=ManualArgs(regions=["us-east-1"]))
+        assert [str(match) for match in found if match.rule.severity == "error"] == [], name
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def _structure(template: Any) -> Any:
+    """Types, references and settings; definitions and the module's hash have tests of their own."""
+    found = masked(template)
+    for resource in found["Resources"].values():
+        properties = resource.get("Properties", {})
+        if "DefinitionString" in properties:
+            properties["DefinitionString"] = "<definition>"
+        if "UserData" in properties:
+            properties["UserData"] = "<boot script>"
+    return found
+
+
+@pytest.mark.parametrize("stack", ["network", "broker", "spirt"])
+def test_snapshots(stack: str, assembly: Assembly) -> None:
+    """A change of the templates must be seen and meant: UPDATE_SNAPSHOTS=1 writes them anew."""
+    path, found = SNAPSHOTS / f"{stack}.json", _structure(assembly.templates[f"crossover-{stack}"])
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    assert found == json.loads(path.read_text())
