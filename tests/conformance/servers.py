@@ -50,13 +50,13 @@ def rabbit_server(folder: Path, tls: TlsFiles) -> RabbitServer:
 class Proxy:
     """A TCP port in front of another, which can cut every connection, at once or after so many bytes towards the server."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
         self._target = port
         self._pairs: list[socket.socket] = []
         self._lock = threading.Lock()
         self._remaining: int | None = None
         self.connections = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 

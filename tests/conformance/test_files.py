@@ -1,0 +1,71 @@
+"""What only a folder does: keys that would leave it, names that clash, nothing half written."""
+
+from pathlib import Path
+
+import pytest
+
+from crossover.dataplane.files import FileObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import Missing, Refused
+from tests.conformance.vectors import at_once
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileObjectStore:
+    return FileObjectStore(tmp_path / "objects", Traffic())
+
+
+@pytest.mark.parametrize(
+    "key", ["", ".", "..", "../x", "a/../../x", "/etc/passwd", "a//b", "a/./b", "a/", ".unfinished/x", "a\0b"]
+)
+def test_keys_cannot_leave_the_folder(store: FileObjectStore, tmp_path: Path, key: str) -> None:
+    for use in (
+        lambda: store.put(key, b""),
+        lambda: store.get(key),
+        lambda: store.delete(key),
+        lambda: store.exists(key),
+    ):
+        with pytest.raises(Refused, match="relative path"):
+            use()
+    assert [each.name for each in tmp_path.iterdir()] == ["objects"]
+
+
+def test_an_object_cannot_be_a_folder_too(store: FileObjectStore) -> None:
+    store.put("a", b"1")
+    with pytest.raises(Refused, match="folder"):
+        store.put("a/b", b"2")
+    store.put("c/d", b"3")
+    with pytest.raises(Refused, match="folder"):
+        store.put("c", b"4")
+    with pytest.raises(Missing):
+        store.get("c")
+    with pytest.raises(Missing):
+        store.get("a/b")
+    assert store.list("") == ["a", "c/d"]
+
+
+def test_nothing_unfinished_stays(store: FileObjectStore, tmp_path: Path) -> None:
+    store.put("a/b", b"1")
+    store.put_new("a/b", b"2")
+    store.create("a/c", b"3")
+    assert list((tmp_path / "objects" / ".unfinished").iterdir()) == []
+    assert store.delete_prefix("") == 2
+    assert [each.name for each in (tmp_path / "objects").iterdir()] == [".unfinished"]
+
+
+def test_writing_beside_a_deletion(store: FileObjectStore) -> None:
+    def write_or_delete(i: int) -> None:
+        for turn in range(50):
+            if i % 2:
+                store.delete_prefix("deep/er/")
+            else:
+                store.put(f"deep/er/{i}-{turn}", b"x")
+
+    at_once(4, write_or_delete)
+    store.put("deep/er/last", b"y")
+    assert store.get("deep/er/last") == b"y"
+
+
+def test_two_stores_on_one_folder_see_each_other(store: FileObjectStore, tmp_path: Path) -> None:
+    other = FileObjectStore(tmp_path / "objects", Traffic())
+    assert store.create("k", b"mine") == other.create("k", b"theirs") == b"mine"

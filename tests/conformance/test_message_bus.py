@@ -1,0 +1,223 @@
+"""Every MessageBus keeps its Protocol: queues wake, mailboxes keep the latest, barriers count distinct members."""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from crossover.dataplane.messages import MAX_BODY_BYTES
+from crossover.dataplane.protocols import MessageBus
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import Refused
+from tests.conformance.conftest import BUSES, MakeBus
+from tests.conformance.vectors import at_once
+
+
+class Named:
+    """A bus and the names of one queue, one mailbox and one barrier of four members, which are gone after the test."""
+
+    def __init__(self, bus: MessageBus) -> None:
+        mark = uuid.uuid4().hex
+        self.bus = bus
+        self.queue, self.mailbox, self.barrier = f"queue-{mark}", f"mailbox-{mark}", f"barrier-{mark}"
+        self.names = {"queues": [self.queue], "mailboxes": [self.mailbox], "barriers": [(self.barrier, 4)]}
+        self.declare()
+
+    def declare(self) -> None:
+        self.bus.declare(queues=[self.queue], mailboxes=[self.mailbox], barriers=[(self.barrier, 4)])
+
+    def remove(self) -> None:
+        self.bus.remove(queues=[self.queue], mailboxes=[self.mailbox], barriers=[(self.barrier, 4)])
+
+    def arrived(self, round_: int, reader: int = 0) -> set[int]:
+        return set(self.bus.arrived(self.barrier, round=round_, reader=reader))
+
+    def arrive(self, round_: int, *members: int) -> None:
+        for member in members:
+            self.bus.arrive(self.barrier, round=round_, member=member)
+
+
+@pytest.fixture(params=BUSES)
+def on(request: pytest.FixtureRequest, make_bus: MakeBus, traffic: Traffic) -> Iterator[Named]:
+    named = Named(make_bus(request.param, traffic))
+    yield named
+    named.remove()
+    named.bus.close()
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+def test_messages_come_in_order_and_once(on: Named) -> None:
+    for body in (b"1", bytearray(b"2"), memoryview(b"3"), b""):
+        on.bus.publish(on.queue, body)
+    assert [on.bus.receive(on.queue, timeout_s=5) for _ in range(4)] == [b"1", b"2", b"3", b""]
+    assert on.bus.receive(on.queue, timeout_s=0) is None
+
+
+def test_an_empty_queue_ends_the_wait(on: Named) -> None:
+    assert on.bus.receive(on.queue, timeout_s=0.05) is None
+
+
+def test_a_message_wakes_who_waits(on: Named) -> None:
+    def wait_or_send(i: int) -> bytes | None:
+        if i == 0:
+            return on.bus.receive(on.queue, timeout_s=30)
+        on.bus.publish(on.queue, b"wake")
+        return None
+
+    assert at_once(2, wait_or_send) == [b"wake", None]
+
+
+def test_several_receivers_share_a_queue(on: Named) -> None:
+    for i in range(20):
+        on.bus.publish(on.queue, b"%d" % i)
+    taken = at_once(4, lambda _: [on.bus.receive(on.queue, timeout_s=10) for _ in range(5)])
+    assert sorted(int(body or b"-1") for part in taken for body in part) == list(range(20))
+
+
+def test_the_largest_message_fits_and_a_longer_one_is_refused_with_advice(on: Named) -> None:
+    body = bytes(range(256)) * (MAX_BODY_BYTES // 256)
+    on.bus.publish(on.queue, body)
+    assert on.bus.receive(on.queue, timeout_s=30) == body
+    with pytest.raises(Refused, match="object store"):
+        on.bus.publish(on.queue, body + b"!")
+    with pytest.raises(Refused, match="object store"):
+        on.bus.replace(on.mailbox, body + b"!")
+
+
+def test_declaring_again_loses_nothing(on: Named) -> None:
+    on.bus.publish(on.queue, b"kept")
+    on.bus.replace(on.mailbox, b"kept")
+    on.arrive(1, 2)
+    on.declare()
+    assert on.bus.receive(on.queue, timeout_s=5) == b"kept"
+    assert on.bus.peek(on.mailbox) == b"kept"
+    assert on.arrived(1) == {2}
+
+
+def test_removing_twice_is_harmless(on: Named) -> None:
+    on.remove()
+    on.remove()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda on: on.bus.publish("undeclared", b""),
+        lambda on: on.bus.receive("undeclared", timeout_s=0),
+        lambda on: on.bus.replace("undeclared", b""),
+        lambda on: on.bus.peek("undeclared"),
+        lambda on: on.bus.arrive("undeclared", round=1, member=0),
+        lambda on: on.bus.arrived("undeclared", round=1, reader=0),
+        lambda on: on.bus.arrived(on.barrier, round=1, reader=4),
+    ],
+)
+def test_what_nobody_declared_is_refused_and_the_bus_goes_on(on: Named, use: Callable[[Named], object]) -> None:
+    with pytest.raises(Refused):
+        use(on)
+    on.bus.publish(on.queue, b"next")
+    assert on.bus.receive(on.queue, timeout_s=5) == b"next"
+
+
+# --- mailboxes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_mailbox_keeps_the_latest_for_every_reader(on: Named) -> None:
+    assert on.bus.peek(on.mailbox) is None
+    for body in (b"1", b"2", b"3"):
+        on.bus.replace(on.mailbox, body)
+    assert [on.bus.peek(on.mailbox) for _ in range(3)] == [b"3"] * 3
+
+
+def test_twelve_readers_peek_while_the_message_is_replaced(on: Named) -> None:
+    on.bus.replace(on.mailbox, b"0" * 1000)
+    replaced = 0
+    reading = threading.Event()
+
+    def read_or_write(i: int) -> list[bytes | None]:
+        nonlocal replaced
+        if i:
+            bodies = [on.bus.peek(on.mailbox) for _ in range(50)]
+            reading.set()
+            return bodies
+        while replaced < 20 or not reading.is_set():
+            replaced += 1
+            on.bus.replace(on.mailbox, b"%d" % (replaced % 10) * 1000)
+        return []
+
+    seen = [body for bodies in at_once(13, read_or_write) for body in bodies]
+    assert len(seen) == 600
+    assert all(body is not None and len(body) == 1000 and len(set(body)) == 1 for body in seen)
+    assert on.bus.peek(on.mailbox) == b"%d" % (replaced % 10) * 1000
+
+
+def test_a_peeked_message_survives_its_reader(make_bus: MakeBus, on: Named) -> None:
+    on.bus.replace(on.mailbox, b"kept")
+    for _ in range(30):  # a quorum queue would drop it after 20 redeliveries
+        assert on.bus.peek(on.mailbox) == b"kept"
+    on.bus.close()
+    assert on.bus.peek(on.mailbox) == b"kept"
+
+
+# --- barriers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_barrier_counts_distinct_members(on: Named) -> None:
+    on.arrive(1, 0, 2, 2, 0, 2)
+    assert on.arrived(1) == {0, 2}
+    assert on.arrived(1) == {0, 2}  # looking changes nothing
+    on.arrive(1, 3)
+    assert on.arrived(1) == {0, 2, 3}
+    assert on.arrived(1, reader=3) == {0, 2, 3}
+
+
+def test_rounds_are_apart_and_older_ones_are_forgotten(on: Named) -> None:
+    on.arrive(1, 0, 1)
+    on.arrive(2, 1)
+    assert on.arrived(1) == {0, 1}
+    assert on.arrived(2) == {1}
+    on.arrive(1, 3)  # a straggler of a round that is over
+    assert on.arrived(2) == {1}
+    assert on.arrived(1) == set()
+    assert on.arrived(1, reader=1) == {0, 1, 3}  # each reader has its own inbox
+    on.arrive(2, 0)
+    assert on.arrived(2) == {0, 1}
+
+
+def test_a_round_that_nobody_reached_is_empty(on: Named) -> None:
+    on.arrive(5, 1)
+    assert on.arrived(3) == set()
+    assert on.arrived(5) == {1}
+
+
+def test_two_readers_of_one_inbox_lose_nothing(on: Named) -> None:
+    on.arrive(1, 0, 1, 2, 3, 1, 2)
+    seen = at_once(2, lambda _: [on.arrived(1) for _ in range(25)])
+    assert all(members <= {0, 1, 2, 3} for part in seen for members in part)
+    assert on.arrived(1) == {0, 1, 2, 3}
+
+
+def test_members_arrive_and_look_at_once(on: Named) -> None:
+    def meet(member: int) -> list[int]:
+        rounds = []
+        for round_ in range(1, 6):
+            on.arrive(round_, member, member)
+            while on.arrived(round_, reader=member) != {0, 1, 2, 3}:
+                pass
+            rounds.append(round_)
+        return rounds
+
+    assert at_once(4, meet) == [[1, 2, 3, 4, 5]] * 4
+
+
+def test_traffic_counts_bodies(on: Named, traffic: Traffic) -> None:
+    before = traffic.as_record()
+    on.bus.publish(on.queue, b"12345")
+    on.bus.receive(on.queue, timeout_s=5)
+    on.bus.replace(on.mailbox, b"123")
+    on.bus.peek(on.mailbox)
+    after = traffic.as_record()
+    assert (after["bytes_out"] - before["bytes_out"], after["bytes_in"] - before["bytes_in"]) == (8, 8)
+    assert after["requests"] - before["requests"] == 4

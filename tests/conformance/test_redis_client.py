@@ -1,0 +1,236 @@
+"""The zero-copy client: broken, frozen and refused connections, time-outs, TLS, and errors that keep secrets."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from crossover.dataplane.redis_address import redis_address
+from crossover.dataplane.redis_client import RedisClient
+from crossover.dataplane.redis_tensors import RedisTensorStore
+from crossover.dataplane.redis_wire import new_memory
+from crossover.dataplane.traffic import Traffic
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import ConfigError, Missing, Refused, Unavailable
+from crossover.local.ports import free_port
+from crossover.local.redis_server import RedisServer
+from crossover.local.tls import TlsFiles, self_made
+from tests.conformance.conftest import MakeTensors
+from tests.conformance.servers import PASSWORD, Proxy, module
+from tests.conformance.vectors import vector
+
+SCHEMES = ("redis", "rediss")
+
+
+def client_at(
+    url: str, *, password: str | None = PASSWORD, certificate: str | None = None, **options: float
+) -> RedisClient:
+    return RedisClient(redis_address(url, password=password, certificate=certificate), **options)
+
+
+def store_at(client: RedisClient) -> RedisTensorStore:
+    return RedisTensorStore(client, Traffic(), time_to_live_s=600)
+
+
+def proxied(scheme: str, redis: RedisServer) -> Proxy:
+    return Proxy(redis.tls_port if scheme == "rediss" else redis.port)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_connection_that_died_while_idle_is_replaced(
+    redis: RedisServer, tls: TlsFiles, run: str, scheme: str
+) -> None:
+    with proxied(scheme, redis) as proxy:
+        client = client_at(f"{scheme}://127.0.0.1:{proxy.port}", certificate=tls.certificate.read_text())
+        store = store_at(client)
+        for turn in range(3):
+            store.put(f"{run}/{turn}", vector(turn))
+            assert store.exists(f"{run}/{turn}")
+            proxy.cut()  # what a frozen function finds when it wakes
+        assert store.get(f"{run}/2") == vector(2)
+        client.close()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_reused_connection_that_breaks_midway_sends_again(
+    redis: RedisServer, tls: TlsFiles, run: str, scheme: str
+) -> None:
+    data = bytes(range(256)) * 20_000
+    with proxied(scheme, redis) as proxy:
+        client = client_at(f"{scheme}://127.0.0.1:{proxy.port}", certificate=tls.certificate.read_text())
+        store = store_at(client)
+        store.put(f"{run}/before", vector(1))
+        proxy.cut_after(1_000_000)
+        assert store.create(f"{run}/v", Vector(Kind.SPARSE, memoryview(data), dtype="uint8")) is True
+        assert store.get(f"{run}/v").data == data
+        client.close()
+
+
+def test_a_new_connection_that_breaks_is_unavailable(redis: RedisServer, run: str) -> None:
+    with Proxy(redis.port) as proxy:
+        client = client_at(f"redis://127.0.0.1:{proxy.port}")
+        proxy.cut_after(1_000_000)
+        with pytest.raises(Unavailable, match=f"AI.TENSORSET {run}/v"):
+            store_at(client).put(f"{run}/v", Vector(Kind.SPARSE, memoryview(bytes(5_000_000)), dtype="uint8"))
+        client.close()
+
+
+def test_an_idle_connection_is_asked_before_it_is_used(redis: RedisServer) -> None:
+    client = client_at(redis.url, idle_s=0.0)
+    client.command("CONFIG", "RESETSTAT")
+    for _ in range(3):
+        client.command("EXISTS", "nothing")
+    stats = client.control("INFO", "commandstats")
+    assert stats["cmdstat_ping"]["calls"] >= 3
+    client.close()
+
+
+def test_connections_are_reused(redis: RedisServer, run: str) -> None:
+    with Proxy(redis.port) as proxy:
+        client = client_at(f"redis://127.0.0.1:{proxy.port}")
+        store = store_at(client)
+        for turn in range(20):
+            store.put(f"{run}/{turn}", vector(turn))
+        assert proxy.connections == 1
+        client.close()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_silent_server_ends_the_wait(tls: TlsFiles, redis: RedisServer, scheme: str) -> None:
+    # BLPOP is a server that takes its time
+    url = redis.tls_url if scheme == "rediss" else redis.url
+    client = client_at(url, certificate=tls.certificate.read_text(), timeout_s=0.2)
+    with pytest.raises(Unavailable, match="BLPOP empty"):
+        client.command("BLPOP", "empty", 30, keys=["empty"])
+    client.close()
+
+
+@pytest.mark.parametrize("kind", ["plain", "tls", "socket"])
+def test_payloads_travel_without_being_joined(redis: RedisServer, tls: TlsFiles, run: str, kind: str) -> None:
+    url = {"plain": redis.url, "tls": redis.tls_url, "socket": redis.socket_url}[kind]
+    client = client_at(url, certificate=tls.certificate.read_text())
+    payload = bytearray(range(256)) * 100_000
+    client.command("SET", f"{run}/v", memoryview(payload))
+    into = bytearray(len(payload))
+    reply = client.command("GET", f"{run}/v", place=lambda bytes_: memoryview(into))
+    assert reply.obj is into
+    assert into == payload
+    assert client.command("MSET", f"{run}/a", memoryview(b"1"), f"{run}/b", memoryview(b""), f"{run}/c", 0.1) == "OK"
+    assert client.command("MGET", f"{run}/a", f"{run}/b", f"{run}/c", f"{run}/d") == [b"1", b"", b"0.1", None]
+    client.close()
+
+
+def test_errors_inside_an_array_do_not_break_the_stream(redis: RedisServer, run: str) -> None:
+    client = client_at(redis.url)
+    client.command("SET", f"{run}/text", "a")
+    client.command("MULTI")
+    client.command("INCR", f"{run}/text")
+    client.command("SET", f"{run}/text", "b")
+    first, second = client.command("EXEC")
+    assert isinstance(first, Exception)
+    assert second == "OK"
+    assert client.command("GET", f"{run}/text") == b"b"
+    client.close()
+
+
+def test_errors_name_command_and_key_but_neither_payload_nor_password(redis: RedisServer, run: str) -> None:
+    client = client_at(redis.url)
+    secret = memoryview(b"secret-payload")
+    client.command("LPUSH", f"{run}/list", "x")
+    with pytest.raises(Refused, match=f"AI.TENSORSET {run}/list") as wrong_type:
+        client.command("AI.TENSORSET", f"{run}/list", "FLOAT", 1, "NX", "BLOB", secret, keys=[f"{run}/list"])
+    with pytest.raises(Refused, match=r"NO\.SUCH: .*is the tensor module loaded") as unknown:
+        client.command("NO.SUCH", secret)
+    with pytest.raises(Missing) as missing:
+        client.command("TENSOR.NORM", f"{run}/nothing", keys=[f"{run}/nothing"])
+    assert missing.value.key == f"{run}/nothing"
+    for password in ("not-the-password", None):
+        with pytest.raises(Refused, match="password") as refused:
+            client_at(redis.url, password=password).command("GET", "k")
+        with pytest.raises(Refused) as by_redis_py:
+            client_at(redis.url, password=password).control("GET", "k")
+        assert "not-the-password" not in str(refused.value) + str(by_redis_py.value)
+    assert "secret" not in str(wrong_type.value) + str(unknown.value)
+    assert PASSWORD not in repr(client.address)
+    client.close()
+
+
+def test_a_server_without_a_password_refuses_one(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with RedisServer(tmp_path_factory.mktemp("open"), durable=False) as server:
+        client = client_at(server.url, password=None)
+        assert client.command("PING") == "PONG"
+        client.close()
+        with pytest.raises(Refused, match="password"):
+            client_at(server.url).command("PING")
+
+
+def test_another_certificate_is_refused(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = self_made(tmp_path_factory.mktemp("other")).certificate.read_text()
+    for certificate in (other, None):
+        client = client_at(redis.tls_url, certificate=certificate)
+        with pytest.raises(Refused, match="certificate"):
+            client.command("PING")
+        with pytest.raises((Refused, Unavailable)):
+            client.control("PING")
+
+
+def test_a_certificate_of_another_host_is_refused(redis: RedisServer, tls: TlsFiles) -> None:
+    with Proxy(redis.tls_port, host="127.0.0.2") as proxy:
+        client = client_at(f"rediss://127.0.0.2:{proxy.port}", certificate=tls.certificate.read_text())
+        with pytest.raises(Refused, match="certificate"):
+            client.command("PING")
+        with pytest.raises((Refused, Unavailable)):
+            client.control("PING")
+
+
+def test_no_server_is_unavailable() -> None:
+    for url in (f"redis://127.0.0.1:{free_port()}", "unix:///nowhere/redis.sock"):
+        with pytest.raises(Unavailable, match="no connection"):
+            client_at(url).command("PING")
+        with pytest.raises(Unavailable):
+            client_at(url).control("PING")
+
+
+@pytest.mark.parametrize("url", ["http://host", "redis://", "redis://host:port", "redis://:secret@host"])
+def test_bad_urls_are_refused_without_their_secret(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        redis_address(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_was_acknowledged_survives_a_crash(folder: Path, run: str) -> None:
+    with RedisServer(folder / "crash", password=PASSWORD, module=module("core", "tensors.so"), durable=True) as server:
+        client = client_at(server.url)
+        store = store_at(client)
+        model, velocity = vector(*range(1000), kind=Kind.MODEL, samples=5), vector(0.1, kind=Kind.VELOCITY)
+        store.create(f"{run}/gradient", vector(1, 2, samples=3))
+        store.create_together([(f"{run}/m", model), (f"{run}/v", velocity)])
+        client.command("TENSOR.MEAN", 1, f"{run}/gradient", "OUT", f"{run}/mean", "NX", "PX", 600_000)
+        server.kill()
+        with pytest.raises(Unavailable):
+            store.get(f"{run}/m")
+        server.start()
+        assert store.get(f"{run}/gradient") == store.get(f"{run}/mean") == vector(1, 2, samples=3)
+        assert store.get(f"{run}/m", kind=Kind.MODEL) == model
+        assert store.get(f"{run}/v", kind=Kind.VELOCITY) == velocity
+        assert 0 < client.control("PTTL", f"{run}/mean") <= 600_000
+        assert store.create(f"{run}/m", vector(9)) is False
+        client.close()
+
+
+def test_threads_get_connections_of_their_own(make_tensors: MakeTensors, run: str) -> None:
+    store = make_tensors("redis", Traffic())
+    client = store.client  # type: ignore[attr-defined]
+    waiting = threading.Thread(target=client.command, args=("BLPOP", f"{run}/list", 10))
+    waiting.start()
+    store.put(f"{run}/v", vector(1))  # not held up by the one that waits
+    client.control("LPUSH", f"{run}/list", "x")
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("bytes_", [0, 1, 4 * 2**20, 10_000_001])
+def test_new_memory_has_the_length_and_can_be_written(bytes_: int) -> None:
+    memory = new_memory(bytes_)
+    assert memory.nbytes == bytes_
+    memory[:] = b"\xff" * bytes_

@@ -1,0 +1,112 @@
+"""What only S3 does: conflicts of conditional writes, refusals by code, bodies read in pieces."""
+
+import io
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.stub import ANY, Stubber
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover.dataplane.s3 import Chain, S3ObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import Missing, Refused, Unavailable
+from crossover.local.ports import free_port
+
+
+def stubbed() -> tuple[S3ObjectStore, Stubber]:
+    client = boto3.client("s3", config=Config(retries={"total_max_attempts": 1}))
+    return S3ObjectStore("bucket", Traffic(), client=client), Stubber(client)
+
+
+PUT = {"Bucket": "bucket", "Key": "k", "Body": ANY, "IfNoneMatch": "*"}
+
+
+def test_a_conflict_of_creators_is_tried_again() -> None:
+    store, stub = stubbed()
+    stub.add_client_error("put_object", "ConditionalRequestConflict", "", 409, expected_params=PUT)
+    stub.add_client_error("put_object", "ConditionalRequestConflict", "", 409, expected_params=PUT)
+    stub.add_response("put_object", {}, PUT)
+    with stub:
+        assert store.put_new("k", b"data") is True
+        stub.assert_no_pending_responses()
+
+
+def test_a_conflict_that_was_lost_gets_the_winner() -> None:
+    store, stub = stubbed()
+    stub.add_client_error("put_object", "ConditionalRequestConflict", "", 409, expected_params=PUT)
+    stub.add_client_error("put_object", "PreconditionFailed", "", 412, expected_params=PUT)
+    stub.add_response("get_object", {"Body": io.BytesIO(b"winner")}, {"Bucket": "bucket", "Key": "k"})
+    with stub:
+        assert store.create("k", b"data") == b"winner"
+
+
+def test_endless_conflicts_are_unavailable() -> None:
+    store, stub = stubbed()
+    for _ in range(6):
+        stub.add_client_error("put_object", "ConditionalRequestConflict", "", 409, expected_params=PUT)
+    with stub, pytest.raises(Unavailable, match="other writers"):
+        store.put_new("k", b"data")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("NoSuchKey", 404, Missing),
+        ("NoSuchBucket", 404, Refused),
+        ("AccessDenied", 403, Refused),
+        ("SlowDown", 503, Unavailable),
+        ("InternalError", 500, Unavailable),
+    ],
+)
+def test_codes_become_errors_that_name_the_object(code: str, status: int, error: type[Exception]) -> None:
+    store, stub = stubbed()
+    for _ in range(6):
+        stub.add_client_error("get_object", code, "said S3", status)
+    with stub, pytest.raises(error, match="k") as caught:
+        store.get("k")
+    assert error is Missing or "said S3" in str(caught.value)
+
+
+def test_a_body_that_breaks_off_is_read_again() -> None:
+    class Broken(io.BytesIO):
+        def read(self, *_: Any) -> bytes:
+            from botocore.exceptions import ReadTimeoutError
+
+            raise ReadTimeoutError(endpoint_url="s3")
+
+    store, stub = stubbed()
+    stub.add_response("get_object", {"Body": Broken()})
+    stub.add_response("get_object", {"Body": io.BytesIO(b"whole")})
+    with stub:
+        assert store.get("k") == b"whole"
+
+
+def test_a_deletion_that_fails_is_told() -> None:
+    store, stub = stubbed()
+    stub.add_response("delete_objects", {"Errors": [{"Key": "k", "Code": "AccessDenied", "Message": "no"}]})
+    with stub, pytest.raises(Refused, match="bucket/k: not deleted: no"):
+        store.delete("k")
+
+
+def test_no_endpoint_is_unavailable() -> None:
+    client = boto3.client(
+        "s3", endpoint_url=f"http://127.0.0.1:{free_port()}", config=Config(retries={"total_max_attempts": 1})
+    )
+    with pytest.raises(Unavailable, match="bucket/k"):
+        S3ObjectStore("bucket", Traffic(), client=client).put("k", b"")
+
+
+@given(
+    parts=st.lists(st.binary(max_size=20), max_size=5), reads=st.lists(st.integers(-1, 25), max_size=8), data=st.data()
+)
+def test_a_chain_reads_like_one_file(parts: list[bytes], reads: list[int], data: st.DataObject) -> None:
+    chain, file = Chain([memoryview(part) for part in parts]), io.BytesIO(b"".join(parts))
+    for size in reads:
+        assert chain.read(size) == file.read(size)
+        assert chain.tell() == file.tell()
+        whence = data.draw(st.sampled_from([io.SEEK_SET, io.SEEK_END]))
+        offset = data.draw(st.integers(0, 30)) * (1 if whence == io.SEEK_SET else 0)
+        assert chain.seek(offset, whence) == file.seek(offset, whence)
