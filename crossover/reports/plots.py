@@ -178,7 +178,7 @@ def svg(figure: Figure, *, name: str, title: str) -> str:
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue().decode()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->\n?", "", text, flags=re.DOTALL)
     text = re.sub(
         r'<svg ([^>]*?)width="[^"]*"',
         rf'<svg class="plot" role="img" aria-label="{_attribute(title)}" \1',

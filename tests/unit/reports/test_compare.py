@@ -43,8 +43,12 @@ def test_what_won_and_by_how_much(save: Save) -> None:
 
 
 def test_a_small_margin_is_no_victory(save: Save) -> None:
-    found = compare.of([save("a", SPIRT), save("b", SPIRT)])
-    assert "are about level as soonest" in found.verdict
+    first, second = save("a", SPIRT), save("b", SPIRT)
+    assert "are about level as soonest" in compare.of([first, second]).verdict
+    for factor, level in ((1.04, True), (1.06, False)):
+        slower = [epoch | {"elapsed_s": epoch["elapsed_s"] * factor} for epoch in second.result["epochs"]]
+        verdict = compare.of([first, changed(second, epochs=slower)]).verdict
+        assert ("are about level as soonest" in verdict) == level
 
 
 def test_goals_are_the_common_target_or_what_all_reached(save: Save) -> None:
@@ -155,8 +159,14 @@ def test_the_csv_has_raw_figures(save: Save) -> None:
 def test_where_one_overtakes_another() -> None:
     curves = {"early": [(1.0, 0.5), (3.0, 0.7)], "late": [(2.0, 0.3), (4.0, 0.9)]}
     assert compare.lead_changes(curves) == [(1.0, "early"), (4.0, "late")]
-    # Between its evaluations a run rises straight: at 3.0 `late` stands at 0.6, not at 0.3.
-    assert compare.lead_changes(curves | {"middle": [(2.0, 0.1), (3.0, 0.65)]}) == [(1.0, "early"), (4.0, "late")]
+    # Between its evaluations a run rises straight: at 2.0 `steady` stands at 0.7, not at 0.5.
+    steady = [(1.0, 0.5), (3.0, 0.9)]
+    assert compare.lead_changes({"steady": steady, "b": [(2.0, 0.65)]}) == [(1.0, "steady")]
+    assert compare.lead_changes({"steady": steady, "b": [(2.0, 0.75)]}) == [
+        (1.0, "steady"),
+        (2.0, "b"),
+        (3.0, "steady"),
+    ]
     assert compare.lead_changes({"a": [(1.0, 0.5)], "b": [(2.0, 0.505)]}) == [(1.0, "a")]
     assert compare.lead_changes({"a": [(1.0, 0.9), (2.0, 0.1)], "b": [(2.0, 0.8)]}) == [(1.0, "a")]
     assert compare.lead_changes({"a": []}) == []

@@ -46,6 +46,7 @@ def record(**changes: Any) -> dict[str, Any]:
         ({"wall_s": 0.1}, 100),
         ({"wall_s": 0.0}, 1),
         ({"wall_s": 1.0, "cold": True, "init_s": 0.5004}, 1_501),
+        ({"wall_s": 0.1, "cold": True, "init_s": 0.2}, 300),  # 0.1 + 0.2 > 0.3 in binary
         ({"wall_s": 1.0, "cold": False, "init_s": 9.0}, 1_000),
         ({"wall_s": 1.0, "slot_wait_s": 5.0}, 1_000),
         ({"wall_s": 1.0, "billed_ms": 2_345}, 2_345),
@@ -201,6 +202,9 @@ def test_cost_accrues_monotonically_up_to_the_total() -> None:
         assert spent == sorted(spent) and spent[0] > 0
         assert spent[-1] <= found["cost"][total]
         assert spent[-1] >= 0.9 * found["cost"][total]
+        middle = len(spent) // 2
+        elapsed = found["epochs"][middle]["elapsed_s"] / found["duration_s"]
+        assert spent[middle] / found["cost"][total] == pytest.approx(elapsed, abs=0.15)
 
 
 def test_an_instance_type_without_price_is_refused() -> None:
