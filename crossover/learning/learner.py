@@ -148,7 +148,8 @@ def _check_precision(experiment: Experiment) -> None:
 
 def _make_deterministic() -> None:
     """Process-wide: operations without a deterministic form raise. Memory is not filled, which that mode would do by default."""
-    torch.use_deterministic_algorithms(True)
+    # What torch.use_deterministic_algorithms(True) does for eager code, without importing torch's compiler (0.7 s, 100 MB).
+    torch._C._set_deterministic_algorithms(True, warn_only=False)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
