@@ -1,0 +1,114 @@
+"""Whole architectures on the cloud on one machine: the synthesized state machine, real functions, real Redis, real RabbitMQ.
+
+The same calls as the tree in this process, the same bits as the single-process reference, also while environments are being killed.
+"""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover.experiment import Data, Experiment
+from crossover.local.cloud import LocalCloud
+from crossover.reports.folder import RunFolder
+from crossover.running import run_deployed, run_inline
+from tests.architectures.harness import small, tree_architectures
+
+pytestmark = pytest.mark.slow
+
+# MLLess's supervisor answers whoever asks first, so its polls and removals are no fixed list of calls.
+SYNCHRONOUS = [name for name in tree_architectures() if name != "mlless"]
+WORKERS = 3
+
+
+def experiment(architecture: str) -> Experiment:
+    """Three workers, ragged minibatches, momentum; a name of its own, because stacks of several live side by side."""
+    found = small(architecture, workers=WORKERS, epochs=2, batch_size=8)
+    return replace(
+        found,
+        name=f"small-{architecture.replace('_', '-')}",
+        data=Data(dataset="digits", limit=61, validation=0.02),
+    )
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=SYNCHRONOUS)
+def deployed(
+    request: pytest.FixtureRequest, cloud: LocalCloud, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """One architecture's stacks at a time; the shared ones stay for the next."""
+    architecture: str = request.param
+    cloud.deploy(synthesize(experiment(architecture), tmp_path_factory.mktemp("assembly")))
+    yield architecture
+    cloud.destroy(f"crossover-{experiment(architecture).name}")
+
+
+def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:
+    return run_deployed(experiment(architecture), out, lambda progress: None, session=cloud.session(), where="local")
+
+
+def calls(records: list[Mapping[str, Any]]) -> Counter[tuple[Any, ...]]:
+    """What was called, for whom and when in the run; a poll counts once however often it looked."""
+    found = Counter(
+        (r["step"], r["worker"], r["epoch"], r["round"], r["minibatch"]) for r in records if r["outcome"] == "ok"
+    )
+    return Counter({call: 1 if call[0].startswith("check_") else count for call, count in found.items()})
+
+
+def order(records: list[Mapping[str, Any]], worker: int) -> list[tuple[int, str]]:
+    """(round, step) of one worker by time, side-by-side minibatches and repeated polls as one."""
+    mine = sorted((r for r in records if r["worker"] == worker and r["epoch"]), key=lambda r: float(r["started_at"]))
+    listed = [(r["round"], r["step"]) for r in mine]
+    return [each for n, each in enumerate(listed) if n == 0 or each != listed[n - 1]]
+
+
+def test_the_state_machines_make_the_calls_that_execute_makes(deployed: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
+    local = run(cloud, deployed, tmp_path / "local")
+    assert calls(list(local.records)) == calls(list(inline.records))
+    for worker in range(WORKERS):
+        assert order(list(local.records), worker) == order(list(inline.records), worker)
+    assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
+    assert local.result["incomplete"] == []
+
+
+@contextmanager
+def killing(cloud: LocalCloud, seed: int, *, kills: int) -> Iterator[list[str]]:
+    """Environments die by SIGKILL at random moments, `kills` times, while the block runs."""
+    rng, over, killed = random.Random(seed), threading.Event(), list[str]()
+
+    def loop() -> None:
+        while len(killed) < kills and not over.wait(rng.uniform(0.05, 0.6)):
+            name = cloud.lambdas.kill_random(rng)
+            if name:
+                killed.append(name)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_environments_change_nothing(deployed: str, cloud: LocalCloud, tmp_path: Path, seed: int) -> None:
+    inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
+    with killing(cloud, seed, kills=5) as killed:
+        local = run(cloud, deployed, tmp_path / "local")
+    assert killed, "nothing was killed: the run was over too soon"
+    assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
+    assert local.result["epochs"][-1]["val_accuracy"] == inline.result["epochs"][-1]["val_accuracy"]
