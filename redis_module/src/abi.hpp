@@ -219,6 +219,10 @@ struct CommandInfo {
     X(KeyAtPosWithFlags, void, (Ctx*, int position, int flags))                                                 \
     X(GetCommand, RedisModuleCommand*, (Ctx*, const char*))                                                     \
     X(SetCommandInfo, int, (RedisModuleCommand*, const CommandInfo*))                                           \
+    X(CreateTimer, std::uint64_t, (Ctx*, TimeMs, void (*)(Ctx*, void*), void*))                                  \
+    X(StopTimer, int, (Ctx*, std::uint64_t, void**))                                                            \
+    X(GetSelectedDb, int, (Ctx*))                                                                               \
+    X(SelectDb, int, (Ctx*, int))                                                                               \
     X(GetThreadSafeContext, Ctx*, (Blocked*))                                                                   \
     X(FreeThreadSafeContext, void, (Ctx*))                                                                      \
     X(ThreadSafeContextLock, void, (Ctx*))                                                                      \

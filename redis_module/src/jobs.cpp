@@ -7,6 +7,8 @@ using words::shown;
 
 namespace {
 
+constexpr const char* timed_out_text = "TIMEOUT the command ran longer than its TIMEOUT; nothing was stored";
+
 std::string output_of(const Job& job) { return job.command + ": output"; }
 
 void compute(Job& job) {
@@ -51,7 +53,12 @@ void store(abi::Ctx* ctx, Job& job) {
 }
 
 int reply(abi::Ctx* ctx, abi::String**, int) {
-    Job& job = *static_cast<Job*>(abi::GetBlockedClientPrivateData(ctx));
+    auto* pointer = static_cast<Job*>(abi::GetBlockedClientPrivateData(ctx));
+    if (!pointer) {
+        abi::ReplyWithError(ctx, timed_out_text);
+        return abi::ok;
+    }
+    Job& job = *pointer;
     try {
         if (!job.refusal.empty()) {
             abi::ReplyWithError(ctx, job.refusal.c_str());
@@ -74,14 +81,32 @@ int reply(abi::Ctx* ctx, abi::String**, int) {
     return abi::ok;
 }
 
-int timed_out(abi::Ctx* ctx, abi::String**, int) {
-    abi::ReplyWithError(ctx, "TIMEOUT the command ran longer than its TIMEOUT; nothing was stored");
-    return abi::ok;
-}
-
+// After the reply, or in its place when the client has left.
 void release(abi::Ctx* ctx, void* data) {
     const std::unique_ptr<Job> job(static_cast<Job*>(data));
-    if (job && job->finished) job->finished(ctx, job->refusal);
+    if (!job) return;
+    if (job->timer) abi::StopTimer(ctx, job->timer, nullptr);
+    if (job->finished) job->finished(job->refusal);
+}
+
+// The server's own time-out for blocked clients loses the reply when a worker finishes at that very moment, so the module
+// keeps the time itself. From here on the job is its worker's, which finds it answered and drops it.
+void on_timeout(abi::Ctx*, void* data) {
+    Job& job = *static_cast<Job*>(data);
+    abi::Blocked* client = job.client;
+    const auto finished = job.finished;
+    if (job.answered.exchange(true)) return;
+    if (finished) finished(timed_out_text);
+    abi::UnblockClient(client, nullptr);
+}
+
+void work(Job* job) {
+    compute(*job);
+    if (job->answered.exchange(true)) {
+        delete job;
+    } else {
+        abi::UnblockClient(job->client, job);
+    }
 }
 
 }  // namespace
@@ -102,9 +127,7 @@ void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job) {
     }
     require_memory(ctx, job->command, job->bytes);
     job->propagate = propagates(ctx);
-    job->client = abi::BlockClient(ctx, reply, timed_out, release, job->timeout_ms);
-    pool::submit([pointer = job.release()] {
-        compute(*pointer);
-        abi::UnblockClient(pointer->client, pointer);
-    });
+    job->client = abi::BlockClient(ctx, reply, nullptr, release, 0);
+    if (job->timeout_ms) job->timer = abi::CreateTimer(ctx, job->timeout_ms, on_timeout, job.get());
+    pool::submit([pointer = job.release()] { work(pointer); });
 }

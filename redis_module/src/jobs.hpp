@@ -1,5 +1,6 @@
 // A job: inputs are taken on the main thread, results computed on the pool, and stored by the main thread in one go.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,12 +21,15 @@ struct Job {
     std::function<void(Job&)> compute;              // on a worker: fills the results; throws Refused
     std::vector<Result> results;                    // stored together or not at all
     bool only_if_missing = false;                   // NX: looks at the first result's key
-    std::optional<abi::TimeMs> lifetime_ms;   // PX
+    std::optional<abi::TimeMs> lifetime_ms;         // PX
     std::function<void(abi::Ctx*)> reply;           // in place of OK, or of 1 with NX
-    std::function<void(abi::Ctx*, const std::string& refusal)> finished;  // on the main thread, whatever the outcome
-    abi::TimeMs timeout_ms = 0;               // 0: none
+    // On the main thread, whatever the outcome; there may be no client any more, so it must not touch keys.
+    std::function<void(const std::string& refusal)> finished;
+    abi::TimeMs timeout_ms = 0;                     // 0: none
     std::size_t bytes = 0;                          // that the results will need, for the check against maxmemory
     abi::Blocked* client = nullptr;
+    std::uint64_t timer = 0;
+    std::atomic<bool> answered{false};              // by the worker that finished or by the timer, whoever comes first
     bool propagate = false;
     std::string refusal;
 };

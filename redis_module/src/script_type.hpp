@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -13,11 +14,17 @@ struct ScriptStatistics {  // the main thread's alone
 
 struct CompiledScript;
 
+// Shared by a key's value and the jobs that run it: whoever comes first compiles. A file is loaded without compiling.
+struct ScriptCode {
+    std::mutex mutex;
+    std::shared_ptr<CompiledScript> compiled;
+};
+
 struct Script {
     std::string source, tag;
     std::vector<std::string> entry_points;  // empty: stored with AI.SCRIPTSET, whose functions take tensors one by one
     std::shared_ptr<ScriptStatistics> statistics = std::make_shared<ScriptStatistics>();
-    std::shared_ptr<CompiledScript> compiled;  // nullptr until first used: loading a file must not wait for a compiler
+    std::shared_ptr<ScriptCode> code = std::make_shared<ScriptCode>();
 };
 
 extern RedisModuleType* script_type;

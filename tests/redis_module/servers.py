@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "redis_module"
 READY_S = 60  # an emulated server needs seconds
+NO_RETRY = Retry(NoBackoff(), 0)
 
 
 def build(target: str, product: str, **variables: str) -> Path:
@@ -55,6 +58,7 @@ class Server:
         self.path = str(self.folder / "socket")
         self._command = [*program, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.path]
         self._command += ["--dir", str(self.folder), "--save", "", "--enable-debug-command", "yes"]
+        self._command += ["--repl-diskless-sync-delay", "0"]
         for name, value in (config or {}).items():
             self._command += [f"--{name}", *value.split(" ")]
         self._command += ["--loadmodule", str(module), *module_arguments]
@@ -79,7 +83,7 @@ class Server:
             assert self.process.poll() is None, f"the server ended at once:\n{self.log}"
             assert time.monotonic() < give_up, f"the server is not ready after {READY_S} s:\n{self.log}"
             try:
-                with contextlib.closing(redis.Redis(unix_socket_path=self.path)) as probe:
+                with contextlib.closing(redis.Redis(unix_socket_path=self.path, retry=NO_RETRY)) as probe:
                     probe.ping()
                 return self
             except redis.ConnectionError:  # not listening yet, or loading its data (BusyLoadingError)
@@ -87,7 +91,7 @@ class Server:
 
     def client(self, **options: Any) -> redis.Redis:
         """A client of its own connection over the socket."""
-        made = redis.Redis(unix_socket_path=self.path, **options)
+        made = redis.Redis(unix_socket_path=self.path, retry=NO_RETRY, **options)
         self._clients.append(made)
         return made
 

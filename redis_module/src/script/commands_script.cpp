@@ -48,6 +48,12 @@ void put_script(abi::Ctx* ctx, const std::string& key_name, const std::string& c
     abi::NotifyKeyspaceEvent(ctx, abi::notify_module, "script.set", name.get());
 }
 
+std::shared_ptr<CompiledScript> compiled(const std::string& command, ScriptCode& code, const std::string& source) {
+    const std::scoped_lock lock(code.mutex);
+    if (!code.compiled) code.compiled = engine::compile(command, source);
+    return code.compiled;
+}
+
 // Compiles on a worker and stores what compiled. What a master or the AOF sends was compiled there: it is stored as it is.
 void store_script(const Call& call, Script script) {
     const std::string command = call.arguments.command(), key(call.arguments[1]);
@@ -61,8 +67,7 @@ void store_script(const Call& call, Script script) {
     auto job = std::make_unique<Job>();
     job->command = command;
     job->compute = [made](Job& self) {
-        made->compiled = engine::compile(self.command, made->source);
-        engine::check_entry_points(self.command, *made->compiled, made->entry_points);
+        engine::check_entry_points(self.command, *compiled(self.command, *made->code, made->source), made->entry_points);
     };
     job->reply = [made, key, command](abi::Ctx* ctx) {
         put_script(ctx, key, command, *made);
@@ -154,32 +159,22 @@ void run_script(const Call& call, const Script& script, Invocation invocation) {
     job->timeout_ms = invocation.timeout_ms;
     for (const std::string& key : invocation.outputs) job->results.push_back({key, {}, {}});
 
-    engine::Run run{.deadline = std::nullopt, .client = nullptr, .user = user_of(call.ctx)};
+    engine::Run run{.deadline = std::nullopt, .database = abi::GetSelectedDb(call.ctx), .user = user_of(call.ctx)};
     if (invocation.timeout_ms) run.deadline = Clock::now() + std::chrono::milliseconds(invocation.timeout_ms);
     const auto began = std::make_shared<Clock::time_point>(Clock::now());
-    // A script that came from a file is compiled here, once; the key's value is told when the job is done.
-    const auto compiled = std::make_shared<std::shared_ptr<CompiledScript>>(script.compiled);
-    job->compute = [=, source = script.source, work = std::move(invocation)](Job& self) {
+    job->compute = [=, code = script.code, source = script.source, work = std::move(invocation)](Job& self) {
         *began = Clock::now();
-        engine::Run own = run;
-        own.client = self.client;
-        if (!*compiled) *compiled = engine::compile(self.command, source);
-        std::vector<Tensor> outputs = entry_points ? engine::execute(self.command, **compiled, work.function, work.inputs, work.keys, work.args, own)
-                                                   : engine::call(self.command, **compiled, work.function, work.inputs, work.list_from, own);
+        const std::shared_ptr<CompiledScript> found = compiled(self.command, *code, source);
+        std::vector<Tensor> outputs = entry_points ? engine::execute(self.command, *found, work.function, work.inputs, work.keys, work.args, run)
+                                                   : engine::call(self.command, *found, work.function, work.inputs, work.list_from, run);
         if (outputs.size() != self.results.size())
             refuse(self.command, ": the script returned ", outputs.size(), " tensors; OUTPUTS names ", self.results.size(), " keys");
         for (std::size_t k = 0; k < outputs.size(); ++k) self.results[k].tensor = std::move(outputs[k]);
     };
-    job->finished = [statistics = script.statistics, began, compiled, source = script.source, name = std::string(call.arguments[1])](abi::Ctx* ctx, const std::string& refusal) {
+    job->finished = [statistics = script.statistics, began](const std::string& refusal) {
         statistics->calls += 1;
         statistics->errors += !refusal.empty();
         statistics->duration_us += static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - *began).count());
-        if (!ctx || !*compiled) return;
-        const OwnedString text(name);
-        const OpenedKey key(ctx, text.get(), abi::read_mode);
-        if (key.empty() || abi::KeyType(key.get()) != abi::key_module || abi::ModuleTypeGetType(key.get()) != script_type) return;
-        auto* stored = static_cast<Script*>(abi::ModuleTypeGetValue(key.get()));
-        if (!stored->compiled && stored->source == source) stored->compiled = *compiled;
     };
     run_job(call.ctx, std::move(job));
 }

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <mutex>
+#include <unordered_map>
 
 #include "pool.hpp"
 #include "refused.hpp"
@@ -30,10 +31,32 @@ constexpr std::array<at::ScalarType, dtype_count> scalar_types = {at::kFloat, at
                                                                   at::kLong,  at::kByte,   at::kUInt16, at::kBool};
 int threads_per_run = 1;
 
+using Sugared = std::shared_ptr<torch::jit::SugaredValue>;
+
+// `torch`: the built-in operations, and the names of dtypes.
+struct TorchNames : torch::jit::BuiltinModule {
+    TorchNames() : BuiltinModule("aten") {}
+    Sugared attr(const torch::jit::SourceRange& where, torch::jit::GraphFunction& function, const std::string& field) override {
+        static const std::unordered_map<std::string_view, at::ScalarType> dtypes = {
+            {"float", at::kFloat},  {"float32", at::kFloat}, {"double", at::kDouble}, {"float64", at::kDouble}, {"half", at::kHalf},
+            {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}, {"int8", at::kChar}, {"int16", at::kShort},    {"short", at::kShort},
+            {"int32", at::kInt},    {"int", at::kInt},       {"int64", at::kLong},    {"long", at::kLong},      {"uint8", at::kByte},
+            {"uint16", at::kUInt16}, {"bool", at::kBool}};
+        const auto dtype = dtypes.find(field);
+        if (dtype == dtypes.end()) return BuiltinModule::attr(where, function, field);
+        return std::make_shared<torch::jit::SimpleValue>(function.graph()->insertConstant(static_cast<std::int64_t>(dtype->second), where));
+    }
+};
+
+// The names that a script finds around it; there is no Python to ask.
 struct Names : torch::jit::Resolver {
-    std::shared_ptr<torch::jit::SugaredValue> resolveValue(const std::string& name, torch::jit::GraphFunction&, const torch::jit::SourceRange&) override {
-        if (name == "torch") return std::make_shared<torch::jit::BuiltinModule>("aten");
+    Sugared resolveValue(const std::string& name, torch::jit::GraphFunction&, const torch::jit::SourceRange&) override {
+        static constexpr std::array<std::string_view, 7> exceptions = {"Exception",  "RuntimeError",   "ValueError",         "TypeError",
+                                                                       "IndexError", "AssertionError", "NotImplementedError"};
+        if (name == "torch") return std::make_shared<TorchNames>();
+        if (name == "math") return std::make_shared<torch::jit::BuiltinModule>("aten");
         if (name == "redis") return std::make_shared<torch::jit::BuiltinModule>("redis");
+        if (std::ranges::find(exceptions, name) != exceptions.end()) return std::make_shared<torch::jit::ExceptionValue>(name);
         return nullptr;
     }
 };
@@ -159,7 +182,7 @@ std::shared_ptr<CompiledScript> compile(const std::string& command, const std::s
     const std::scoped_lock lock(one_at_a_time);
     auto script = std::make_shared<CompiledScript>();
     try {
-        script->unit.define(std::nullopt, source, std::make_shared<Names>(), nullptr);
+        script->unit.define(std::nullopt, source + "\n", std::make_shared<Names>(), nullptr);
         for (torch::jit::Function* function : script->unit.get_functions()) {
             function->ensure_defined();
             const std::shared_ptr<torch::jit::Graph> graph = torch::jit::toGraphFunction(*function).graph();

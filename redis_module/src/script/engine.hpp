@@ -15,10 +15,10 @@ namespace engine {
 
 using Deadline = std::optional<std::chrono::steady_clock::time_point>;
 
-// Who runs a script and until when; redis.execute acts for this client and this user.
+// Who runs a script and until when; redis.execute acts in this database for this user.
 struct Run {
     Deadline deadline;
-    abi::Blocked* client = nullptr;
+    int database = 0;
     std::string user;  // empty: no user is known, no rule is checked
 };
 

@@ -28,12 +28,15 @@ void check_deadline() {
     }
 }
 
-// The server's lock and a context that acts for the script's client and user.
+// The server's lock and a context in the script's database. It is not bound to the client, which may have left.
 class Server {
 public:
-    explicit Server(const engine::Run& run) : ctx_(abi::GetThreadSafeContext(run.client)) {
-        const pool::Parked parked;
-        abi::ThreadSafeContextLock(ctx_);
+    explicit Server(const engine::Run& run) : ctx_(abi::GetThreadSafeContext(nullptr)) {
+        {
+            const pool::Parked parked;
+            abi::ThreadSafeContextLock(ctx_);
+        }
+        abi::SelectDb(ctx_, run.database);
     }
     ~Server() {
         abi::ThreadSafeContextUnlock(ctx_);

@@ -1,0 +1,157 @@
+"""RDB, AOF, rewrites, kill -9 and replicas: everything comes back byte-equal."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+
+from tests.redis_module.servers import Server, Start, until
+from tests.redis_module.vectors import DTYPES, get, put, same_bits
+
+ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
+
+
+def fill(client: redis.Redis) -> None:
+    """Tensors of every dtype, with labels, with a time to live, and computed ones."""
+    rng = np.random.default_rng(0)
+    for name, dtype in DTYPES.items():
+        put(client, f"dtype:{name}", rng.integers(0, 2, size=(3, 1, 2)).astype(dtype))
+    put(client, "scalar", np.float64(1.5))
+    put(client, "empty", np.zeros((0, 4), np.float32))
+    put(client, "labelled", np.float32([1, np.nan, -0.0]), "KIND", "gradient", "SAMPLES", 512)
+    put(client, "mortal", np.float32([7]), "PX", 500_000)
+    put(client, "first", np.float32([1]), "NX")
+    put(client, "first", np.float32([2]), "NX")
+    for key in ("a", "b"):
+        put(client, key, rng.standard_normal(70_001).astype(np.float32), "KIND", "gradient", "SAMPLES", len(key) + 1)
+    client.execute_command("TENSOR.MEAN", 2, "a", "b", "OUT", "mean", "PX", 500_000)
+    client.execute_command("TENSOR.SGD", "a", "b", "-", "OUT", "model", "velocity", "LR", 0.1, "MOMENTUM", 0.9)
+    client.execute_command("TENSOR.COPY", "labelled", "copied", "PX", 500_000)
+    client.execute_command("AI.TENSORSET", "values", "FLOAT", 2, "VALUES", "0x1.999999999999ap-4", "-inf")
+    client.delete("b")
+
+
+def contents(client: redis.Redis) -> dict[bytes, Any]:
+    names = client.keys("*")
+    return {key: (client.execute_command("TENSOR.GET", key), client.pexpiretime(key)) for key in names}
+
+
+def digest(client: redis.Redis) -> bytes:
+    return client.execute_command("DEBUG", "DIGEST")  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "config", [{}, ALWAYS, {**ALWAYS, "aof-use-rdb-preamble": "no"}], ids=["rdb", "aof", "aof-plain"]
+)
+def test_a_restart_brings_everything_back(start: Start, config: dict[str, str]) -> None:
+    server = start(config=config)
+    client = server.client()
+    fill(client)
+    if not config:
+        client.save()
+    before, sum_before = contents(client), digest(client)
+    server.stop()
+    server.start()
+    assert contents(server.client()) == before and digest(server.client()) == sum_before
+    # a client that sets no expiry sees none; the others kept theirs to the millisecond
+    assert before[b"labelled"][1] == -1 and before[b"mean"][1] > 0 and before[b"copied"][1] > 0
+
+
+@pytest.mark.parametrize("preamble", ["yes", "no"])
+def test_the_aof_is_rewritten(start: Start, preamble: str) -> None:
+    server = start(config={**ALWAYS, "aof-use-rdb-preamble": preamble, "auto-aof-rewrite-percentage": "0"})
+    client = server.client()
+    fill(client)
+    before = contents(client)
+    client.bgrewriteaof()
+    until(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0, what="the AOF's rewrite")
+    assert client.info("persistence")["aof_last_bgrewrite_status"] == "ok"
+    put(client, "later", np.float32([1]))
+    later = contents(client)
+    server.stop(signal.SIGKILL)
+    server.start()
+    assert contents(server.client()) == later and later.items() >= before.items()
+
+
+def test_kill_9_keeps_what_was_acknowledged(start: Start) -> None:
+    server = start(config=ALWAYS)
+    client = server.client()
+    put(client, "p0", np.float32([1, 2]))
+    put(client, "g", np.float32([1, 1]))
+    state = "-"
+    for step in range(20):
+        rule = ["LR", 0.25, "MOMENTUM", 0.5, "NX"]
+        client.execute_command("TENSOR.SGD", f"p{step}", "g", state, "OUT", f"p{step + 1}", f"v{step + 1}", *rule)
+        state = f"v{step + 1}"
+    before = contents(client)
+    server.stop(signal.SIGKILL)
+    server.start()
+    assert contents(server.client()) == before
+
+
+def test_both_outputs_of_a_step_travel_in_one_transaction(start: Start) -> None:
+    """Cut the AOF anywhere inside it and neither output exists."""
+    server = start(config={**ALWAYS, "aof-load-truncated": "yes"})
+    client = server.client()
+    put(client, "p", np.float32([1, 2]))
+    put(client, "g", np.float32([1, 1]))
+    client.execute_command("TENSOR.SGD", "p", "g", "-", "OUT", "q", "v", "LR", 1, "MOMENTUM", 0.5)
+    server.stop()
+    (log,) = (server.folder / "appendonlydir").glob("*.incr.aof")
+    whole = log.read_bytes()
+    assert b"TENSOR.SGD" not in whole.upper() and whole.count(b"MULTI") == whole.count(b"EXEC") == 1
+    second = whole.rindex(b"TENSORSET")  # between the two outputs
+    log.write_bytes(whole[:second])
+    server.start()
+    assert sorted(server.client().keys()) == [b"g", b"p"]  # type: ignore[type-var]
+
+
+def test_replicas_are_byte_equal_and_never_compute(start: Start) -> None:
+    master = start()
+    client = master.client()
+    put(client, "before", np.float32([1]), "KIND", "model")
+    replica = start(config={"replicaof": f"127.0.0.1 {master.port}"})
+    other = replica.client()
+    until(lambda: other.info("replication")["master_link_status"] == "up", what="the replica's link")
+    fill(client)
+    client.wait(1, 30_000)
+    assert contents(other) == contents(client) and digest(other) == digest(client)
+    commands = other.info("commandstats")
+    assert "cmdstat_tensor.mean" not in commands and "cmdstat_tensor.sgd" not in commands
+    with pytest.raises(redis.ReadOnlyError):
+        other.execute_command("TENSOR.MEAN", 1, "a", "OUT", "m")
+    assert float(other.execute_command("TENSOR.NORM", "a")) > 0  # reading commands work
+
+
+def test_debug_reload_and_restore(start: Start) -> None:
+    client = start().client()
+    fill(client)
+    before, sum_before = contents(client), digest(client)
+    client.execute_command("DEBUG", "RELOAD")
+    assert contents(client) == before and digest(client) == sum_before
+    dumped = client.dump("labelled")
+    assert dumped is not None
+    client.restore("again", 0, dumped)
+    assert client.execute_command("TENSOR.GET", "again") == before[b"labelled"][0]
+    with pytest.raises(redis.ResponseError):
+        client.restore("broken", 0, dumped[:-20] + bytes(20))
+
+
+def test_a_save_in_the_background_sees_one_moment(start: Start) -> None:
+    """The child writes what was there when it forked, though the parent overwrites the same memory meanwhile."""
+    server: Server = start(config={"rdb-key-save-delay": "20000"})
+    client = server.client()
+    for i in range(10):
+        put(client, f"t{i}", np.full(1000, i, np.float32))
+    client.bgsave()
+    for i in range(10):
+        put(client, f"t{i}", np.full(1000, -1, np.float32))
+    until(lambda: client.info("persistence")["rdb_bgsave_in_progress"] == 0, what="the background save")
+    server.stop(signal.SIGKILL)
+    server.start()
+    for i in range(10):
+        assert same_bits(get(server.client(), f"t{i}"), np.full(1000, i, np.float32))
