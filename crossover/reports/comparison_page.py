@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from crossover.reports import display, plots
-from crossover.reports.compare import LEAD, Comparison, lead_changes
+from crossover.reports.compare import Comparison
 from crossover.reports.page import Page, Plot, Sheet, cost_sheet, plot, stages_sheet
+from crossover.reports.race import LEAD, lead_changes
 from crossover.reports.run_page import printed, subtitle, tiles
 
 Points = dict[str, list[tuple[float, float]]]

@@ -42,6 +42,7 @@ STYLE: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
 }
 WIDTH_IN, HEIGHT_IN = 4.6, 3.0  # small enough that its text stays legible on a phone
+MARKERS = 60  # points of a curve that are still told apart
 Point = tuple[float, float]
 
 
@@ -79,7 +80,8 @@ def lines(
         for n, (label, points) in enumerate(curves.items()):
             kept = [(a, b) for a, b in points if b is not None and (a > 0 or not log_x) and (b > 0 or not log_y)]
             style = "--" if label in dashed else "-"
-            axes.plot([a for a, _ in kept], [b for _, b in kept], style, marker="o", color=series(n), label=label)
+            marker = "o" if len(kept) <= MARKERS else None
+            axes.plot([a for a, _ in kept], [b for _, b in kept], style, marker=marker, color=series(n), label=label)
         _scales(axes, curves, log_x=log_x, log_y=log_y, percent=percent, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)

@@ -157,12 +157,22 @@ def _timeline(run: RunFolder) -> list[Plot]:
     if not run.records:
         return []
     started_at = datetime.fromisoformat(run.result["started_at"]).timestamp()
-    drawn = timeline.draw(run.records, started_at=started_at, epochs=run.result["epochs"], name="tl")
-    caption = (
-        f"{len(run.records):,} invocations, one row per worker. INIT lies before its step; a wait for a core of this "
-        "machine is drawn where its step begins."
-    )
-    return [plot("Every invocation", drawn, caption=caption, wide=True)]
+    epochs = run.result["epochs"]
+    first = timeline.opening(run.records, epochs, started_at=started_at)
+    merged = " Too many for a screen: neighbours are drawn as one, the first epochs follow singly." if first else ""
+    found = [
+        plot(
+            "Every invocation",
+            timeline.draw(run.records, started_at=started_at, epochs=epochs, name="tl"),
+            caption=f"{len(run.records):,} invocations, one row per worker. INIT lies before its step; a wait for a "
+            f"core of this machine is drawn where its step begins.{merged}",
+            wide=True,
+        )
+    ]
+    if first:
+        drawn = timeline.draw(first, started_at=started_at, epochs=[], name="tf")
+        found.append(plot("The first epochs", drawn, caption=f"The first {len(first):,} of them, singly.", wide=True))
+    return found
 
 
 def _printed(architectures: Sequence[str]) -> list[Sheet]:

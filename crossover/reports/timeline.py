@@ -4,7 +4,7 @@ waits visible.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +16,8 @@ from crossover.reports.plots import FAINT, INK, series, styled, svg
 
 COLD, WAIT = "cold start", "wait for a core"
 WIDTH_IN = 11.5
-DETAIL = 6_000  # above this many spans neighbours that a screen cannot tell apart are drawn as one
+DETAIL = 6_000  # spans in one picture: more than a screen can show, few enough for a small file
+EPOCH_LINES = 60
 COLUMNS = 2_000
 
 
@@ -62,24 +63,30 @@ def _pieces(record: Record, row: str, lane: int, started_at: float) -> list[Span
 
 
 def coarsened(found: Sequence[Span], *, limit: int = DETAIL) -> list[Span]:
-    """The same picture from fewer spans: touching neighbours of one lane and kind become one where there are too
-    many.
+    """The same picture from at most about `limit` spans: neighbours of one lane and kind become one where they touch,
+    then where the gap is too small for a screen, then where it is larger still. Failed ones are never left out.
     """
-    if len(found) <= limit:
-        return list(found)
-    grain_s = max(span.end_s for span in found) / COLUMNS
+    whole = list(found)
+    grain_s = max((span.end_s for span in found), default=0.0) / COLUMNS
+    while len(whole) > limit and grain_s > 0:
+        fewer = _merged(whole, grain_s=grain_s)
+        if len(fewer) == len(whole) and grain_s > max(span.end_s for span in found):
+            break  # nothing is left to merge: as many lanes and kinds as that
+        whole, grain_s = fewer, 2 * grain_s
+    return whole
+
+
+def _merged(found: Sequence[Span], *, grain_s: float) -> list[Span]:
     merged: list[Span] = []
-    last: dict[tuple[str, int], int] = {}
+    last: dict[tuple[str, int, str, bool], int] = {}
     for span in sorted(found, key=lambda s: s.begin_s):
-        at = last.get((span.row, span.lane))
-        before = merged[at] if at is not None else None
-        alike = before is not None and (before.kind, before.failed) == (span.kind, span.failed)
-        if before is not None and at is not None and alike and span.begin_s - before.end_s < grain_s:
-            merged[at] = Span(
-                span.row, span.lane, before.begin_s, max(before.end_s, span.end_s), span.kind, span.failed
-            )
-        elif span.end_s - span.begin_s >= grain_s / 4 or span.failed:
-            last[span.row, span.lane] = len(merged)
+        key = (span.row, span.lane, span.kind, span.failed)
+        at = last.get(key)
+        if at is not None and span.begin_s - merged[at].end_s < grain_s:
+            before = merged[at]
+            merged[at] = replace(before, end_s=max(before.end_s, span.end_s))
+        else:
+            last[key] = len(merged)
             merged.append(span)
     return merged
 
@@ -97,16 +104,32 @@ def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mappi
         figure = Figure(figsize=(WIDTH_IN, min(14.0, 1.1 + max(0.32 * len(rows), 0.11 * total))))
         axes = figure.subplots()
         handles = _shapes(axes, found, base, steps=list(dict.fromkeys(r["step"] for r in _by_start(records))))
-        for epoch in epochs:
-            axes.axvline(epoch["elapsed_s"], color=INK, linewidth=0.5, alpha=0.5, linestyle=":")
+        ends = [epoch["elapsed_s"] for epoch in epochs] if len(epochs) <= EPOCH_LINES else []
+        for end_s in ends:
+            axes.axvline(end_s, color=INK, linewidth=0.5, alpha=0.5, linestyle=":")
         axes.set_yticks([base[row] + lanes[row] / 2 for row in rows], rows)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.set_ylim(total, -0.5)
         axes.set_xlim(0, max((span.end_s for span in found), default=1.0) * 1.01)
-        axes.set_xlabel("seconds since the run began; dotted: the end of an epoch")
+        axes.set_xlabel("seconds since the run began" + ("; dotted: the end of an epoch" if ends else ""))
         figure.legend(handles=handles, loc="outside upper left", ncols=min(6, max(1, len(handles))))
         return svg(figure, name=name, title="Every invocation, by worker and time")
+
+
+def opening(
+    records: Sequence[Record], epochs: Sequence[Mapping[str, float]], *, started_at: float, limit: int = DETAIL
+) -> list[Record]:
+    """The invocations of the first epochs, as many as one picture shows singly; none where all of them fit."""
+    if 2 * len(records) <= limit:
+        return []
+    found: list[Record] = []
+    for epoch in epochs:
+        until = [r for r in records if float(r["started_at"]) - started_at < epoch["elapsed_s"]]
+        if found and 2 * len(until) > limit:
+            break
+        found = until
+    return found
 
 
 def _by_start(records: Sequence[Record]) -> list[Record]:

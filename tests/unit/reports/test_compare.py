@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crossover.errors import ConfigError, DataError
-from crossover.reports import compare, folder
+from crossover.reports import compare, folder, race
 from crossover.reports.display import GAP
 from crossover.reports.folder import RunFolder
 from tests.unit.reports.example_run import Example, spirt
@@ -158,15 +158,15 @@ def test_the_csv_has_raw_figures(save: Save) -> None:
 
 def test_where_one_overtakes_another() -> None:
     curves = {"early": [(1.0, 0.5), (3.0, 0.7)], "late": [(2.0, 0.3), (4.0, 0.9)]}
-    assert compare.lead_changes(curves) == [(1.0, "early"), (4.0, "late")]
+    assert race.lead_changes(curves) == [(1.0, "early"), (4.0, "late")]
     # Between its evaluations a run rises straight: at 2.0 `steady` stands at 0.7, not at 0.5.
     steady = [(1.0, 0.5), (3.0, 0.9)]
-    assert compare.lead_changes({"steady": steady, "b": [(2.0, 0.65)]}) == [(1.0, "steady")]
-    assert compare.lead_changes({"steady": steady, "b": [(2.0, 0.75)]}) == [
+    assert race.lead_changes({"steady": steady, "b": [(2.0, 0.65)]}) == [(1.0, "steady")]
+    assert race.lead_changes({"steady": steady, "b": [(2.0, 0.75)]}) == [
         (1.0, "steady"),
         (2.0, "b"),
         (3.0, "steady"),
     ]
-    assert compare.lead_changes({"a": [(1.0, 0.5)], "b": [(2.0, 0.505)]}) == [(1.0, "a")]
-    assert compare.lead_changes({"a": [(1.0, 0.9), (2.0, 0.1)], "b": [(2.0, 0.8)]}) == [(1.0, "a")]
-    assert compare.lead_changes({"a": []}) == []
+    assert race.lead_changes({"a": [(1.0, 0.5)], "b": [(2.0, 0.505)]}) == [(1.0, "a")]
+    assert race.lead_changes({"a": [(1.0, 0.9), (2.0, 0.1)], "b": [(2.0, 0.8)]}) == [(1.0, "a")]
+    assert race.lead_changes({"a": []}) == []

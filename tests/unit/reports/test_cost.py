@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crossover.errors import ConfigError
 from crossover.experiment import Database, Experiment, PeerToPeer
-from crossover.reports import billing, cost, infrastructure, prices
+from crossover.reports import billing, cost, infrastructure, paper_method, prices
 from crossover.reports.infrastructure import Fleet, Infrastructure
 from crossover.reports.invocations import billed_ms, object_requests
 from tests.unit.reports.example_run import SPIRT, spirt
@@ -125,10 +125,10 @@ def test_requests_by_kind_or_all_at_the_dearer_price() -> None:
 def test_table_2_from_records() -> None:
     """MobileNet, SPIRT: 4 x 24 functions of 15.44 s and 2,685 MB; the paper prints 0.0660."""
     records = [record(worker=w, minibatch=m, wall_s=15.44, memory_mb=2_685) for w in range(4) for m in range(24)]
-    formula, usd = cost.paper_method(
+    formula, usd = paper_method.paper_method(
         Experiment(name="x", architecture="spirt"), records, infrastructure=SPIRT, prices=PRICES, duration_s=15.44
     )
-    assert formula == cost.FORMULA_2025
+    assert formula == paper_method.FORMULA_2025
     assert usd == pytest.approx(0.0660, rel=0.006)
 
 
@@ -136,11 +136,13 @@ def test_table_2_gpu_from_time() -> None:
     fleet = Fleet(purpose="GPU worker", instance_type="g4dn.xlarge", count=4)
     arguments: dict[str, Any] = {"prices": PRICES, "duration_s": 92.0}
     experiment = Experiment(name="x", architecture="gpu")
-    formula, usd = cost.paper_method(experiment, [], infrastructure=Infrastructure(fleets=(fleet,)), **arguments)
-    assert formula == cost.FORMULA_2025_GPU
+    formula, usd = paper_method.paper_method(
+        experiment, [], infrastructure=Infrastructure(fleets=(fleet,)), **arguments
+    )
+    assert formula == paper_method.FORMULA_2025_GPU
     assert usd == pytest.approx(0.0538, abs=5e-5)
     other = replace(fleet, instance_type="g5.xlarge", count=1)
-    _, usd = cost.paper_method(experiment, [], infrastructure=Infrastructure(fleets=(other,)), **arguments)
+    _, usd = paper_method.paper_method(experiment, [], infrastructure=Infrastructure(fleets=(other,)), **arguments)
     assert usd == pytest.approx(92 / 3_600 * 1.006)
 
 
@@ -161,13 +163,13 @@ def test_table_2_and_3_of_the_2023_paper_from_records() -> None:
     functions = [record(worker=w, minibatch=b, memory_mb=4_400) for w in range(4) for b in range(15)]
     retried = [record(outcome="error", memory_mb=4_400)]  # a failed attempt is no batch of the paper's equation
     arguments: dict[str, Any] = {"prices": PRICES, "duration_s": 300.0}
-    formula, usd = cost.paper_method(
+    formula, usd = paper_method.paper_method(
         experiment, [*programs, *functions, *retried], infrastructure=infrastructure_, **arguments
     )
-    assert formula == cost.FORMULA_2023
+    assert formula == paper_method.FORMULA_2023
     assert usd / 4 == pytest.approx(0.03567, rel=0.004)
     infrastructure_, programs = peers("t2.large", seconds=258.0)
-    _, usd = cost.paper_method(experiment, programs, infrastructure=infrastructure_, **arguments)
+    _, usd = paper_method.paper_method(experiment, programs, infrastructure=infrastructure_, **arguments)
     assert usd / 4 == pytest.approx(0.00665, abs=1e-5)
 
 
@@ -188,9 +190,9 @@ def test_a_run_in_one_process_is_priced_with_the_memory_it_would_deploy() -> Non
     kept = Infrastructure(memory_mb={"compute_gradient": 2_000})
     experiment = Experiment(name="x", architecture="spirt")
     arguments: dict[str, Any] = {"prices": PRICES, "duration_s": 1.0}
-    _, usd = cost.paper_method(experiment, [record(memory_mb=0)], infrastructure=kept, **arguments)
+    _, usd = paper_method.paper_method(experiment, [record(memory_mb=0)], infrastructure=kept, **arguments)
     assert usd == pytest.approx(2.0 * 0.0000166667)
-    _, usd = cost.paper_method(experiment, [record(memory_mb=0)], infrastructure=Infrastructure(), **arguments)
+    _, usd = paper_method.paper_method(experiment, [record(memory_mb=0)], infrastructure=Infrastructure(), **arguments)
     assert usd == pytest.approx(1.769 * 0.0000166667)
 
 

@@ -98,15 +98,13 @@ def test_no_two_spans_of_a_lane_overlap() -> None:
         max_size=60,
     )
 )
-def test_a_coarser_picture_covers_the_same_long_spans(raw: list[tuple[int, float, float, str, bool]]) -> None:
+def test_a_coarser_picture_covers_the_same_spans(raw: list[tuple[int, float, float, str, bool]]) -> None:
     spans = [Span(f"w{lane}", 0, begin, begin + length, kind, bad) for lane, begin, length, kind, bad in raw]
-    grain = max(span.end_s for span in spans) / timeline.COLUMNS
     coarse = timeline.coarsened(spans, limit=1)
-    assert len(coarse) <= len(spans)
+    assert len(coarse) <= min(len(spans), len({(s.row, s.kind, s.failed) for s in spans}) + 1)
     for span in spans:
-        if span.failed or span.end_s - span.begin_s >= grain / 4 or len(spans) == 1:
-            same = [s for s in coarse if (s.row, s.kind, s.failed) == (span.row, span.kind, span.failed)]
-            assert any(s.begin_s <= span.begin_s and span.end_s <= s.end_s for s in same)
+        same = [s for s in coarse if (s.row, s.kind, s.failed) == (span.row, span.kind, span.failed)]
+        assert any(s.begin_s <= span.begin_s and span.end_s <= s.end_s for s in same)
     assert timeline.coarsened(spans) == spans
 
 
@@ -117,6 +115,16 @@ def test_a_long_runs_timeline_stays_small() -> None:
     ]
     text = timeline.draw(records, started_at=STARTED_AT, epochs=[], name="t")
     assert len(text) < 1_500_000
+
+
+def test_the_first_epochs_are_shown_singly_where_all_are_too_many() -> None:
+    epochs = EXAMPLE.result()["epochs"]
+    count = len(EXAMPLE.records)
+    assert timeline.opening(EXAMPLE.records, epochs, started_at=STARTED_AT) == []
+    first = timeline.opening(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=count)
+    assert 0 < len(first) < count
+    assert {0, 1} <= {record["epoch"] for record in first} <= {0, 1, 2}
+    assert timeline.opening(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=1), "one epoch at least"
 
 
 def test_the_timeline_of_nothing_but_a_failed_step() -> None:
