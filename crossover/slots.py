@@ -6,6 +6,7 @@ process's locks back. Local only. On AWS every environment has its own processor
 asks for a slot. Needs the standard library alone: functions import it.
 """
 
+import ctypes
 import fcntl
 import os
 import time
@@ -42,6 +43,23 @@ def slot(folder: str | Path) -> Iterator[float]:
         yield time.monotonic() - started
     finally:
         os.close(descriptor)  # closing gives the lock back
+        if _memory_is_short():
+            _give_memory_back()
+
+
+def _memory_is_short() -> bool:
+    """Less than a quarter of this machine's memory is left."""
+    with open("/proc/meminfo") as file:
+        kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in file)}
+    return kilobytes["MemAvailable"] < kilobytes["MemTotal"] / 4
+
+
+def _give_memory_back() -> None:
+    """Return the pages that a training step has freed (for MobileNet three quarters of the process), before it waits for others.
+
+    The next step pays with page faults, so it is done only where memory is short: 64 workers on one machine.
+    """
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _first_free(paths: list[Path], queue: Path) -> int:

@@ -77,3 +77,19 @@ def test_without_slots_it_says_how_to_make_them(tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match="at least 1"):
         slots.create(tmp_path, 0)
+
+
+def test_memory_is_given_back_only_where_it_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots.create(tmp_path, 1)
+    given: list[bool] = []
+    monkeypatch.setattr(slots, "_give_memory_back", lambda: given.append(True))
+    for short in (False, True):
+        monkeypatch.setattr(slots, "_memory_is_short", lambda short=short: short)
+        with slots.slot(tmp_path):
+            pass
+        assert bool(given) == short
+
+
+def test_how_much_memory_is_left_can_be_read() -> None:
+    assert slots._memory_is_short() in (True, False)
+    slots._give_memory_back()

@@ -27,7 +27,7 @@ from typing import Any
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MODULES = (
-    "boto3 botocore.session botocore.client botocore.httpsession concurrent.futures ctypes fcntl hiredis http.client logging.config "
+    "annotated_types boto3 botocore.session botocore.client botocore.httpsession concurrent.futures ctypes fcntl hiredis http.client logging.config "
     "pika queue redis resource s3transfer ssl uuid"
 )
 
@@ -42,7 +42,7 @@ def load(kind: str) -> None:
     gc.disable()  # collecting would write to every page that the children are to share
     for name in _MODULES.split():
         importlib.import_module(name)
-    _warm_botocore()
+    _warm_boto()
     if kind == "torch":
         importlib.import_module("torch")
     gc.collect()
@@ -53,12 +53,13 @@ def _is_standard(entry: str) -> bool:
     return entry == os.path.dirname(os.__file__)
 
 
-def _warm_botocore() -> None:
-    """Load the modules that botocore imports when a client is made."""
-    import botocore.session
+def _warm_boto() -> None:
+    """Load the modules that boto3 imports when a client is made."""
+    import boto3
 
-    session = botocore.session.Session()
-    session.create_client("s3", region_name="us-east-1", aws_access_key_id="-", aws_secret_access_key="-")
+    session = boto3.session.Session(aws_access_key_id="-", aws_secret_access_key="-", region_name="us-east-1")
+    for service in ("s3", "secretsmanager"):
+        session.client(service)
 
 
 def serve(channel: socket.socket) -> None:

@@ -106,7 +106,9 @@ def test_result_selector_and_result_path_null(run: Run, functions: dict[str, str
 
 
 def test_parameters_keep_only_what_they_name(run: Run, functions: dict[str, str]) -> None:
-    state = task(functions["echo"], Parameters={"y.$": "$.x", "fixed": [1]}, ResultSelector={"y.$": "$.y", "f.$": "$.fixed"})
+    state = task(
+        functions["echo"], Parameters={"y.$": "$.x", "fixed": [1]}, ResultSelector={"y.$": "$.y", "f.$": "$.fixed"}
+    )
     assert output(run(one(state), {"x": 4, "z": 5})) == {"y": 4, "f": [1]}
 
 
