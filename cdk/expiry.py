@@ -22,27 +22,20 @@ from cdk.names import arn, stack_name
 EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
 EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
 LOOK_EVERY_MINUTES = 15
+INPUT = {"now": "<aws.scheduler.scheduled-time>"}  # the scheduler puts the moment there
 
 
 def definition(project: str) -> dict[str, Any]:
-    """The machine: a pure function, so that it is tested without AWS."""
+    """The machine, which is started with `{"now": <moment>}`: a pure function, so that it is tested without AWS."""
     states = {
         "List experiments": _list(project, EXPERIMENT, then="Each experiment"),
-        "Each experiment": {
-            "Type": "Map",
-            "ItemsPath": "$.stacks",
-            "ItemSelector": {"stack.$": "$$.Map.Item.Value"},
-            "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, **_delete_if_over()},
-            "ResultPath": None,
-            "Next": "Experiments left?",
-        },
+        "Each experiment": _each(then="Experiments left?"),
         "Experiments left?": _any(then="Done", otherwise="List broker"),
         "List broker": _list(project, BROKER, then="Broker left?"),
-        "Broker left?": _any(then="End broker", otherwise="List network"),
-        "List network": _list(project, NETWORK, then="Network left?"),
-        "Network left?": _any(then="End network", otherwise="Done"),
-        "End broker": _each_shared(),
-        "End network": _each_shared(),
+        "Broker left?": _any(then="Each broker", otherwise="List network"),
+        "Each broker": _each(then="Done"),
+        "List network": _list(project, NETWORK, then="Each network"),
+        "Each network": _each(then="Done"),
         "Done": {"Type": "Succeed"},
     }
     return {"Comment": "Deletes the stacks whose time is over", "StartAt": "List experiments", "States": states}
@@ -61,45 +54,31 @@ def _list(project: str, kind: str, *, then: str) -> dict[str, Any]:
             ],
         },
         "ResultSelector": {"stacks.$": "$.ResourceTagMappingList"},
+        "ResultPath": "$.found",
         "Next": then,
     }
 
 
 def _any(*, then: str, otherwise: str) -> dict[str, Any]:
-    return {
-        "Type": "Choice",
-        "Choices": [{"Variable": "$.stacks[0]", "IsPresent": True, "Next": then}],
-        "Default": otherwise,
-    }
+    choice = {"Variable": "$.found.stacks[0]", "IsPresent": True, "Next": then}
+    return {"Type": "Choice", "Choices": [choice], "Default": otherwise}
 
 
-def _each_shared() -> dict[str, Any]:
-    return {
-        "Type": "Map",
-        "ItemsPath": "$.stacks",
-        "ItemSelector": {"stack.$": "$$.Map.Item.Value"},
-        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, **_delete_if_over()},
-        "ResultPath": None,
-        "Next": "Done",
-    }
-
-
-def _delete_if_over() -> dict[str, Any]:
-    """One stack: delete it once its tag's moment has passed. Deleting one that is being deleted already does nothing."""
+def _each(*, then: str) -> dict[str, Any]:
+    """Each stack that was found: delete it once its tag's moment has passed. Deleting one that is being deleted already does nothing."""
     states = {
         "Read the tag": {
             "Type": "Pass",
             "Parameters": {
                 "stack.$": "$.stack.ResourceARN",
                 "ends.$": f"States.ArrayGetItem($.stack.Tags[?(@.Key == '{EXPIRES_AT}')].Value, 0)",
+                "now.$": "$.now",
             },
             "Next": "Over?",
         },
         "Over?": {
             "Type": "Choice",
-            "Choices": [
-                {"Variable": "$.ends", "TimestampLessThanEqualsPath": "$$.State.EnteredTime", "Next": "Delete"},
-            ],
+            "Choices": [{"Variable": "$.ends", "TimestampLessThanEqualsPath": "$.now", "Next": "Delete"}],
             "Default": "Keep",
         },
         "Delete": {
@@ -111,7 +90,14 @@ def _delete_if_over() -> dict[str, Any]:
         },
         "Keep": {"Type": "Pass", "End": True},
     }
-    return {"StartAt": "Read the tag", "States": states}
+    return {
+        "Type": "Map",
+        "ItemsPath": "$.found.stacks",
+        "ItemSelector": {"stack.$": "$$.Map.Item.Value", "now.$": "$.now"},
+        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Read the tag", "States": states},
+        "ResultPath": None,
+        "Next": then,
+    }
 
 
 class Expiry(Construct):
@@ -167,6 +153,6 @@ class Expiry(Construct):
             schedule_expression=f"rate({LOOK_EVERY_MINUTES} minutes)",
             flexible_time_window=scheduler.CfnSchedule.FlexibleTimeWindowProperty(mode="OFF"),
             target=scheduler.CfnSchedule.TargetProperty(
-                arn=machine.state_machine_arn, role_arn=starter.role_arn, input="{}"
+                arn=machine.state_machine_arn, role_arn=starter.role_arn, input=json.dumps(INPUT)
             ),
         )

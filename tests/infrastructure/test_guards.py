@@ -1,15 +1,19 @@
 """Tags, lifetime and budget: what people forget ends by itself."""
 
 import json
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from cdk import expiry
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.local.cloud import LocalCloud
 from tests.infrastructure.assemblies import Assembly, actions_of, flat, masked, only, resources, statements
 from tests.infrastructure.conftest import NOW, Synthesize
 
@@ -80,6 +84,7 @@ def test_the_schedule_starts_the_machine_and_nothing_else(assembly: Assembly) ->
     schedule = only(assembly.network, "AWS::Scheduler::Schedule")
     assert schedule["ScheduleExpression"] == "rate(15 minutes)"
     assert schedule.get("State", "ENABLED") == "ENABLED"
+    assert json.loads(schedule["Target"]["Input"]) == {"now": "<aws.scheduler.scheduled-time>"}
     (machine,) = resources(assembly.network, "AWS::StepFunctions::StateMachine")
     assert flat(schedule["Target"]["Arn"]) == f"<{machine}>"
     assert actions_of(assembly.network, schedule["Target"]["RoleArn"]) == {
@@ -108,56 +113,44 @@ def test_the_role_outlives_what_it_deletes(assembly: Assembly) -> None:
         assert "cloudformation:DeleteStack" not in json.dumps(assembly.templates[stack])
 
 
-def look(stacks: dict[str, tuple[str, str]], *, now: str) -> list[str]:
-    """Walk the machine's states as Step Functions would: `stacks` = name -> (kind, expires-at); what it deletes, in order."""
-    machine = expiry.definition("crossover")
-    deleted: list[str] = []
+Look = Callable[[dict[str, tuple[str, str]]], list[str]]
 
-    def listing(state: dict[str, Any]) -> list[dict[str, Any]]:
-        filters = {f["Key"]: f.get("Values") for f in state["Parameters"]["TagFilters"]}
-        assert filters["project"] == ["crossover"]
-        assert filters["expires-at"] is None
-        return [
-            {"ResourceARN": name, "Tags": [{"Key": "expires-at", "Value": ends}]}
-            for name, (kind, ends) in stacks.items()
-            if kind in filters["stack-kind"]
-        ]
 
-    def iterate(processor: dict[str, Any], stack: dict[str, Any]) -> None:
-        state, data = processor["States"][processor["StartAt"]], {"stack": stack}
-        while True:
-            match state["Type"]:
-                case "Pass" if "Parameters" in state:
-                    assert "expires-at" in state["Parameters"]["ends.$"]
-                    data = {"stack": stack["ResourceARN"], "ends": stack["Tags"][0]["Value"]}
-                case "Choice":
-                    (choice,) = state["Choices"]
-                    assert choice["Variable"] == "$.ends"
-                    assert choice["TimestampLessThanEqualsPath"] == "$$.State.EnteredTime"
-                    state = processor["States"][choice["Next"] if data["ends"] <= now else state["Default"]]
-                    continue
-                case "Task":
-                    assert state["Resource"].endswith(":cloudformation:deleteStack")
-                    deleted.append(data["stack"])
-            if state.get("End"):
-                return
-            state = processor["States"][state["Next"]]
+@pytest.fixture(scope="module")
+def look(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
+    """The machine run by moto's Step Functions against moto's CloudFormation: `stacks` = name -> (kind, expires-at); which it deleted."""
+    with LocalCloud(tmp_path_factory.mktemp("cloud")) as cloud:
+        states, stacks_api = (cloud.session().client(name) for name in ("stepfunctions", "cloudformation"))
+        machine = states.create_state_machine(
+            name="expiry",
+            definition=json.dumps(expiry.definition("crossover")),
+            roleArn="arn:aws:iam::123456789012:role/expiry",
+        )["stateMachineArn"]
+        body = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
 
-    name, data = machine["StartAt"], list[dict[str, Any]]()
-    while True:
-        state = machine["States"][name]
-        match state["Type"]:
-            case "Succeed":
-                return deleted
-            case "Task":
-                data = listing(state)
-            case "Map":
-                for stack in data:
-                    iterate(state["ItemProcessor"], stack)
-            case "Choice":
-                name = state["Choices"][0]["Next"] if data else state["Default"]
-                continue
-        name = state["Next"]
+        def create(name: str, project: str, kind: str, ends: str) -> None:
+            tags = {"project": project, "stack-kind": kind, "expires-at": ends}
+            pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
+            stacks_api.create_stack(StackName=name, TemplateBody=body, Tags=pairs)
+
+        def present() -> set[str]:
+            return {stack["StackName"] for stack in stacks_api.describe_stacks()["Stacks"]}
+
+        def run(stacks: dict[str, tuple[str, str]]) -> list[str]:
+            for name, (kind, ends) in stacks.items():
+                create(name, "crossover", kind, ends)
+            create("foreign", "another-project", "experiment", SOON)
+            started = states.start_execution(stateMachineArn=machine, name=uuid4().hex, input=json.dumps({"now": NOON}))
+            while (execution := states.describe_execution(executionArn=started["executionArn"]))["status"] == "RUNNING":
+                time.sleep(0.01)
+            assert execution["status"] == "SUCCEEDED", execution
+            left = present()
+            assert "foreign" in left
+            for name in left:
+                stacks_api.delete_stack(StackName=name)
+            return [name for name in stacks if name not in left]
+
+        yield run
 
 
 SOON, LATER, NOON = "2026-03-01T11:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"
@@ -180,9 +173,9 @@ SOON, LATER, NOON = "2026-03-01T11:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T
     ],
 )
 def test_experiments_go_first_and_shared_stacks_when_none_is_left(
-    stacks: dict[str, tuple[str, str]], expected: list[str]
+    look: Look, stacks: dict[str, tuple[str, str]], expected: list[str]
 ) -> None:
-    assert look(stacks, now=NOON) == expected
+    assert look(stacks) == expected
 
 
 # --- budget -----------------------------------------------------------------------------------------------------------
