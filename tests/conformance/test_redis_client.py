@@ -145,10 +145,12 @@ def test_errors_name_command_and_key_but_neither_payload_nor_password(redis: Red
         client.command("TENSOR.NORM", f"{run}/nothing", keys=[f"{run}/nothing"])
     assert missing.value.key == f"{run}/nothing"
     for password in ("not-the-password", None):
+        stranger = client_at(redis.url, password=password)
         with pytest.raises(Refused, match="password") as refused:
-            client_at(redis.url, password=password).command("GET", "k")
+            stranger.command("GET", "k")
         with pytest.raises(Refused) as by_redis_py:
-            client_at(redis.url, password=password).control("GET", "k")
+            stranger.control("GET", "k")
+        stranger.close()
         assert "not-the-password" not in str(refused.value) + str(by_redis_py.value)
     assert "secret" not in str(wrong_type.value) + str(unknown.value)
     assert PASSWORD not in repr(client.address)

@@ -1,0 +1,84 @@
+"""The composition root: which implementation stands behind a URL, and what is imported for it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossover.dataplane import connecting
+from crossover.dataplane.fetch_compute import FetchCompute
+from crossover.dataplane.files import FileObjectStore
+from crossover.dataplane.protocols import ObjectStore, TensorStore
+from crossover.dataplane.redis_compute import RedisCompute
+from crossover.dataplane.redis_tensors import RedisTensorStore
+from crossover.dataplane.redisai_compute import RedisAICompute
+from crossover.dataplane.s3 import S3ObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import ConfigError
+from tests.conformance.conftest import BUCKET, MakeTensors
+from tests.conformance.vectors import vector
+
+PLAIN_STARTS = (
+    "crossover.dataplane",
+    "crossover.dataplane.connecting",
+    "crossover.dataplane.memory",
+    "crossover.dataplane.memory_bus",
+    "crossover.dataplane.files",
+    "crossover.dataplane.fetch_compute",
+)
+
+
+def test_object_stores_by_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3_endpoint: str, s3: object, run: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    stores: list[ObjectStore] = [
+        connecting.object_store(BUCKET, Traffic()),
+        connecting.object_store(f"s3://{BUCKET}", Traffic()),
+        connecting.object_store(f"file://{tmp_path}/objects", Traffic()),
+    ]
+    assert [type(store) for store in stores] == [S3ObjectStore, S3ObjectStore, FileObjectStore]
+    stores[0].put(f"{run}/k", b"1")
+    assert stores[1].get(f"{run}/k") == b"1"
+    for url in ("http://bucket", "s3://bucket/prefix"):
+        with pytest.raises(ConfigError, match="expected a bucket"):
+            connecting.object_store(url, Traffic())
+
+
+def test_arithmetic_is_where_the_vectors_are(make_tensors: MakeTensors) -> None:
+    expected = {"redis": RedisCompute, "redisai": RedisAICompute, "memory": FetchCompute, "objects": FetchCompute}
+    for name, kind in expected.items():
+        store: TensorStore = make_tensors(name, Traffic())
+        assert type(connecting.tensor_compute(store, compute="in_database")) is kind
+        assert type(connecting.tensor_compute(store, compute="fetch")) is FetchCompute
+
+
+def test_clients_beside_one_another_count_apart(make_tensors: MakeTensors, run: str) -> None:
+    for name in ("memory", "redis", "redisai"):
+        traffic = Traffic(), Traffic()
+        first = make_tensors(name, traffic[0])
+        second = first.beside(traffic[1])  # type: ignore[attr-defined]
+        first.put(f"{run}/v", vector(1, 2))
+        assert second.get(f"{run}/v") == vector(1, 2)
+        assert (traffic[0].bytes_out, traffic[0].bytes_in) == (8, 0)
+        assert (traffic[1].bytes_out, traffic[1].bytes_in) == (0, 8)
+        if isinstance(first, RedisTensorStore):
+            assert second.client is first.client
+
+
+@pytest.mark.parametrize("module", PLAIN_STARTS)
+def test_importing_is_cheap(module: str) -> None:
+    heavy = "torch numpy boto3 botocore pika redis"
+    code = f"import sys, {module}; sys.exit(' '.join(m for m in '{heavy}'.split() if m in sys.modules) or None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "module", ["redis_tensors", "redis_compute", "redisai_compute", "s3", "rabbitmq", "object_tensors"]
+)
+def test_no_client_needs_torch_or_numpy(module: str) -> None:
+    code = f"import sys; sys.modules['numpy'] = sys.modules['torch'] = None; import crossover.dataplane.{module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
