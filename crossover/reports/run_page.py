@@ -149,7 +149,8 @@ def _bars(result: Result) -> list[Plot]:
 
 def _short(item: str) -> str:
     """A cost line's name in the room that a plot has; the table has the whole."""
-    item = item.removesuffix(" (price not verified)").split(", ")[0]
+    item = item.removesuffix(" (price not verified)")
+    item = item if len(item) <= 26 else item.split(", ")[0]
     return item if len(item) <= 26 else item[:25] + "…"
 
 
