@@ -197,24 +197,29 @@ def expected_records(prepared: Prepared) -> Counter[str]:
     decided = len(prepared.decisions)
     counts: Counter[str] = Counter()
 
-    def visit(node: Node, times: int, per_round: bool) -> None:
+    def visit(node: Node, times: int, turns: int) -> None:
+        """`times`: how often a long worker's step runs at least; `turns`: how often one that ends with its round does."""
         match node:
-            case Step(name=name):
+            case Step(
+                name=name, waits=True, torch=True
+            ):  # as many rounds as its time limit allows: at least one invocation
                 counts[name] += times
+            case Step(name=name):
+                counts[name] += turns
             case Steps(nodes=children) | Parallel(branches=children):
                 for child in children:
-                    visit(child, times, per_round)
+                    visit(child, times, turns)
             case ForEach(count="workers", body=body):
-                visit(body, times * prepared.experiment.workers, per_round)
+                visit(body, times * prepared.experiment.workers, turns * prepared.experiment.workers)
             case ForEach(body=body):  # minibatches: the rounds of an epoch cover all of them
-                visit(body, times // max(1, days.rounds_per_epoch) * days.minibatches, per_round)
+                visit(body, times, turns // max(1, days.rounds_per_epoch) * days.minibatches)
             case Repeat(until="finished", body=Child() as body):
-                visit(body, times * decided * days.rounds_per_epoch, True)
+                visit(body, times, turns * decided * days.rounds_per_epoch)
             case Repeat(body=body) | Child(body=body):
-                visit(body, times, per_round)
+                visit(body, times, turns)
 
     if prepared.architecture.run:
-        visit(prepared.architecture.run, 1, False)
+        visit(prepared.architecture.run, 1, 1)
     return counts
 
 
