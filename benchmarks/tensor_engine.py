@@ -1,0 +1,273 @@
+"""In-database computing against fetch-compute-store, and our Redis client against redis-py. Ratios of one run, one thread a side.
+
+    python -m benchmarks.tensor_engine [--quick]      --quick: vectors of 0.4 M elements and fewer rounds, to see that it runs
+
+The database keeps nothing on the disk here: what is compared is computing and moving, not syncing. Each figure is the ratio of
+two medians that were taken in turns, so that both sides met the same neighbours.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+import torch
+from torch import Tensor
+
+from benchmarks.report import Figure, write
+from crossover.algorithms.averaging import mean
+from crossover.algorithms.buffers import tensor, view
+from crossover.algorithms.optimizer import sgd_step
+from crossover.dataplane.fetch_compute import FetchCompute
+from crossover.dataplane.protocols import StateKeys, TensorCompute
+from crossover.dataplane.redis_address import redis_address
+from crossover.dataplane.redis_client import RedisClient
+from crossover.dataplane.redis_compute import RedisCompute
+from crossover.dataplane.redis_tensors import RedisTensorStore
+from crossover.dataplane.redis_wire import RedisConnection
+from crossover.dataplane.traffic import Traffic
+from crossover.dataplane.vector import Kind, Vector
+from crossover.local import processes
+from crossover.local.redis_server import RedisServer
+from crossover.local.tls import TlsFiles, self_made
+
+ROOT = Path(__file__).parents[1]
+VECTORS = 24
+RATE, MOMENTUM = 0.1, 0.9
+STATE, NEXT = StateKeys("model", ("velocity",)), StateKeys("model1", ("velocity1",))
+
+
+@dataclass(frozen=True)
+class Side:
+    """One client of the server under test."""
+
+    client: RedisClient
+    store: RedisTensorStore
+    python: redis.Redis
+
+
+def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Callable[[], object]) -> dict[str, float]:
+    """Median seconds of each, taken in turns; one round to warm up. `after` is untimed."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for turn in range(rounds + 1):
+        for name, run in work.items():
+            start_s = time.perf_counter()
+            run()
+            spent_s = time.perf_counter() - start_s
+            after()
+            if turn:
+                times[name].append(spent_s)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def side(server: RedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
+    certificate = tls.certificate.read_text()
+    client = RedisClient(redis_address(server.tls_url if encrypted else server.url, certificate=certificate))
+    python = (
+        redis.Redis(port=server.tls_port, ssl=True, ssl_ca_data=certificate, socket_timeout=None)
+        if encrypted
+        else redis.Redis(port=server.port, socket_timeout=None)
+    )
+    return Side(client, RedisTensorStore(client, Traffic(), time_to_live_s=3600), python)
+
+
+# --- fetch, compute, store by redis-py --------------------------------------------------------------------------------
+
+
+def fetched(python: redis.Redis, key: str) -> Tensor:
+    return tensor(python.execute_command("AI.TENSORGET", key, "BLOB"))  # type: ignore[no-untyped-call]
+
+
+def stored(python: redis.Redis, key: str, values: Tensor) -> None:
+    python.execute_command("AI.TENSORSET", key, "FLOAT", values.numel(), "BLOB", view(values))  # type: ignore[no-untyped-call]
+
+
+def mean_by_redis_py(python: redis.Redis, keys: list[str]) -> None:
+    stored(python, "out", mean([fetched(python, key) for key in keys], [1.0] * len(keys)))
+
+
+def step_by_redis_py(python: redis.Redis) -> None:
+    model, velocity = sgd_step(
+        fetched(python, "model"),
+        fetched(python, "gradient"),
+        fetched(python, "velocity"),
+        learning_rate=RATE,
+        momentum=MOMENTUM,
+    )
+    assert velocity is not None
+    stored(python, "model1", model)
+    stored(python, "velocity1", velocity)
+
+
+def step_by(compute: TensorCompute) -> None:
+    compute.sgd_step(STATE, "gradient", out=NEXT, learning_rate=RATE, momentum=MOMENTUM)
+
+
+# --- the figures ------------------------------------------------------------------------------------------------------
+
+
+def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
+    keys = [f"g{i}" for i in range(VECTORS)]
+    for key, values in zip(keys, local, strict=True):
+        plain.store.put(key, Vector(Kind.GRADIENT, view(values)))
+    took = medians(
+        {
+            "read": lambda: [values.sum() for values in local],
+            "in_database": lambda: RedisCompute(plain.store).mean(keys, out="out"),
+            "own": lambda: FetchCompute(plain.store).mean(keys, out="out"),
+            "own_tls": lambda: FetchCompute(encrypted.store).mean(keys, out="out"),
+            "redis_py": lambda: mean_by_redis_py(plain.python, keys),
+            "redis_py_tls": lambda: mean_by_redis_py(encrypted.python, keys),
+        },
+        rounds=rounds,
+        after=lambda: plain.store.delete("out"),
+    )
+    plain.store.delete(*keys[3:])  # the first three remain for the update
+    of = f"mean of {VECTORS} x {label}"
+    inside = took["in_database"]
+    return [
+        Figure(f"{of}: in the database", inside * 1e3, "ms"),
+        Figure(f"{of}: in the database / reading the bytes once", inside / took["read"], "x", "<= 1.4"),
+        Figure(f"{of}: fetch, average, store by redis-py / in the database", took["redis_py"] / inside, "x", ">= 15"),
+        Figure(f"{of}: fetch, average, store by our client / in the database", took["own"] / inside, "x", ">= 7"),
+        Figure(
+            f"{of}: fetch, average, store by redis-py over TLS / in the database", took["redis_py_tls"] / inside, "x"
+        ),
+        Figure(f"{of}: fetch, average, store by our client over TLS / in the database", took["own_tls"] / inside, "x"),
+    ]
+
+
+def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
+    for key, values, kind in zip(
+        ("model", "gradient", "velocity"), local, (Kind.MODEL, Kind.GRADIENT, Kind.VELOCITY), strict=False
+    ):
+        plain.store.put(key, Vector(kind, view(values)))
+    took = medians(
+        {
+            "in_database": lambda: step_by(RedisCompute(plain.store)),
+            "own": lambda: step_by(FetchCompute(plain.store)),
+            "own_tls": lambda: step_by(FetchCompute(encrypted.store)),
+            "redis_py": lambda: step_by_redis_py(plain.python),
+        },
+        rounds=2 * rounds,
+        after=lambda: plain.store.delete("model1", "velocity1"),
+    )
+    of = f"SGD with momentum, {label}"
+    inside = took["in_database"]
+    return [
+        Figure(f"{of}: in the database, out of place", inside * 1e3, "ms"),
+        Figure(f"{of}: fetch, update, store by redis-py / in the database", took["redis_py"] / inside, "x", ">= 8"),
+        Figure(f"{of}: fetch, update, store by our client / in the database", took["own"] / inside, "x", ">= 4"),
+        Figure(f"{of}: fetch, update, store by our client over TLS / in the database", took["own_tls"] / inside, "x"),
+    ]
+
+
+def moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
+    """One vector to the database and back."""
+    data = view(values)
+    into = memoryview(bytearray(data.nbytes))
+    vector = Vector(Kind.MODEL, data)
+    on.client.command("SET", "plain", data)
+    on.store.put("vector", vector)
+    took = medians(
+        {
+            "set": lambda: on.client.command("SET", "plain", data),
+            "tensorset": lambda: on.store.put("vector", vector),
+            "redis_py_tensorset": lambda: stored(on.python, "vector_by_redis_py", values),
+            "get": lambda: on.client.command("GET", "plain", place=lambda _: into),
+            "tensorget": lambda: on.store.get("vector", out=into),
+            "redis_py_tensorget": lambda: fetched(on.python, "vector_by_redis_py"),
+        },
+        rounds=6 * rounds,
+        after=lambda: None,
+    )
+    of = f"{data.nbytes / 1e6:.1f} MB over {how}"
+    figures = []
+    for tensor_command, command in (("tensorset", "set"), ("tensorget", "get")):
+        name = tensor_command.upper()
+        figures += [
+            Figure(f"{of}: {name} by our client", took[tensor_command] * 1e3, "ms"),
+            Figure(
+                f"{of}: {name} / {command.upper()}, both by our client",
+                took[tensor_command] / took[command],
+                "x",
+                "<= 1.3",
+            ),
+            Figure(
+                f"{of}: {name} by redis-py / by our client",
+                took[f"redis_py_{tensor_command}"] / took[tensor_command],
+                "x",
+                ">= 1.5" if how == "TCP" else None,  # over TLS both spend their time on the cipher
+            ),
+        ]
+    return figures
+
+
+def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str, seconds: float) -> list[Figure]:
+    """How long another client's PING takes while means are computed one after another."""
+    keys = [f"g{i}" for i in range(VECTORS)]
+    for key, values in zip(keys, local, strict=True):
+        plain.store.put(key, Vector(Kind.GRADIENT, view(values)))
+    stop = threading.Event()
+    compute = RedisCompute(plain.store)
+
+    def average() -> None:
+        while not stop.is_set():
+            compute.mean(keys, out="out")
+            plain.store.delete("out")
+
+    worker = threading.Thread(target=average)
+    connection = RedisConnection(redis_address(server.url), timeout_s=30)
+    times = []
+    worker.start()
+    end_s = time.perf_counter() + seconds
+    while (start_s := time.perf_counter()) < end_s:
+        connection.command(["PING"])
+        times.append(time.perf_counter() - start_s)
+    stop.set()
+    worker.join()
+    connection.close()
+    plain.store.delete(*keys)
+    of = f"PING of another client during means of {VECTORS} x {label}"
+    cuts = statistics.quantiles(times, n=100)
+    return [
+        Figure(f"{of}: median", statistics.median(times) * 1e3, "ms", "< 1"),
+        Figure(f"{of}: 99th percentile", cuts[98] * 1e3, "ms", "< 10"),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="small vectors, few rounds: to see that it runs")
+    quick: bool = parser.parse_args().quick
+    torch.set_num_threads(1)
+    subprocess.run(["make", "-s", "-C", str(ROOT / "redis_module"), "core"], check=True, stdout=sys.stderr)
+    sizes = {"0.4 M": 400_000} if quick else {"4.2 M": 4_200_000, "11.7 M": 11_700_000}
+    rounds = 3 if quick else 5
+    figures: list[Figure] = []
+    with processes.temporary_folder() as folder:
+        tls = self_made(folder / "tls")
+        module = ROOT / "redis_module" / "build" / "tensors.so"
+        with RedisServer(folder / "redis", module=module, tls=tls, durable=False) as server:
+            plain, encrypted = side(server, tls, encrypted=False), side(server, tls, encrypted=True)
+            for label, elements in sizes.items():
+                local = [torch.randn(elements) for _ in range(VECTORS)]
+                figures += averaging(plain, encrypted, local, label, rounds)
+                figures += updating(plain, encrypted, local, label, rounds)
+                if label == next(iter(sizes)):
+                    figures += moving(plain, local[0], rounds, "TCP") + moving(encrypted, local[0], rounds, "TLS")
+                    figures += answering(server, plain, local, label, seconds=1.0 if quick else 5.0)
+            for each in (plain, encrypted):
+                each.client.close()
+                each.python.close()
+    write("tensor_engine", figures)
+
+
+if __name__ == "__main__":
+    main()
