@@ -1,7 +1,8 @@
 """Amazon States Language for an architecture: a pure function of tree and experiment, tested without CDK or AWS.
 
-The second interpreter of the tree (`workflow.execute` is the first). JSONPath, STANDARD machines, one machine per Child, each with a fixed
-name. The state that travels is the event alone; a Task selects its fields, so what a Map leaves behind never reaches a step.
+The second interpreter of the tree (`workflow.execute` is the first). JSONPath, STANDARD machines, one machine per
+Child, each with a fixed name. The state that travels is the event alone; a Task selects its fields, so what a Map
+leaves behind never reaches a step.
 
 Placeholders that the stack substitutes: `${step_<name>}` a function's ARN, `${machine_<name>}` a state machine's ARN,
 `${executions_<name>}`
@@ -20,8 +21,8 @@ State = dict[str, Any]
 INLINE_MAP_LIMIT = 40  # concurrent iterations of an inline Map; more never start, so a barrier would never open
 RUN_MACHINE = "run"
 
-# Lambda's transient errors, our own Unavailable, and what a killed or timed-out environment leaves behind: steps are repeatable.
-# Every other error (StaleAttempt, WaitTimeout, Corrupt, ...) would come again: it ends the execution.
+# Lambda's transient errors, our own Unavailable, and what a killed or timed-out environment leaves behind: steps are
+# repeatable. Every other error (StaleAttempt, WaitTimeout, Corrupt, ...) would come again: it ends the execution.
 RETRY: list[State] = [
     {
         "ErrorEquals": [
@@ -42,6 +43,7 @@ RETRY: list[State] = [
         "JitterStrategy": "FULL",
     },
 ]
+_ENDED: State = {"Type": "Pass", "Result": {}, "End": True}
 START_RETRY: list[State] = [
     {
         "ErrorEquals": ["StepFunctions.ExecutionLimitExceededException", "StepFunctions.ThrottlingException"],
@@ -89,6 +91,7 @@ class _Block:
 
     counts: dict[str, int | None]
     machines: dict[str, State]
+    tolerant: bool = False  # a failure ends this block, not what surrounds it
     states: State = field(default_factory=dict)
 
     def of(self, node: Node, *, silent: bool = False) -> State:
@@ -128,12 +131,16 @@ class _Block:
     def _failing(self, name: str, subject: str) -> list[State]:
         """A Catch that ends the execution with its cause behind the name of the step, worker and round."""
         failed = f"{name} failed"
-        self.states[failed] = {
-            "Type": "Fail",
-            "ErrorPath": "$.failure.Error",
-            "CausePath": f"States.Format('{subject} failed, worker {{}}, epoch {{}}, round {{}}: {{}}', "
-            "$.worker, $.epoch, $.round, $.failure.Cause)",
-        }
+        self.states[failed] = (
+            _ENDED
+            if self.tolerant
+            else {
+                "Type": "Fail",
+                "ErrorPath": "$.failure.Error",
+                "CausePath": f"States.Format('{subject} failed, worker {{}}, epoch {{}}, round {{}}: {{}}', "
+                "$.worker, $.epoch, $.round, $.failure.Cause)",
+            }
+        )
         return [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": failed}]
 
     def _task(self, step: Step, then: str | None) -> str:
@@ -167,7 +174,7 @@ class _Block:
                     "ProcessorConfig": {"Mode": "INLINE"}
                     if inline
                     else {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
-                    **_Block(self.counts, self.machines).of(node.body, silent=True),
+                    **_Block(self.counts, self.machines, tolerant=node.tolerant).of(node.body, silent=True),
                 },
                 # One field takes the iterations' results, and they are dropped: only the event goes on.
                 "ResultSelector": {},
@@ -235,7 +242,9 @@ class _Block:
         )
 
     def _adopt(self, node: Child, name: str, then: str | None) -> str:
-        """A name is reserved for 90 days: an execution that exists already is this one, started before a redrive. Read its result."""
+        """A name is reserved for 90 days: an execution that exists already is this one, started before a redrive.
+        Read its result.
+        """
         describe, wait = f"adopt {node.name}", f"wait for {node.name}"
         lost = f"{node.name} ended before"
         execution = name.replace("States.Format('", f"States.Format('${{executions_{node.name}}}:", 1)
@@ -266,9 +275,13 @@ class _Block:
             "Default": lost,
         }
         self.states[wait] = {"Type": "Wait", "Seconds": 5, "Next": describe}
-        self.states[lost] = {
-            "Type": "Fail",
-            "Error": "ChildFailed",
-            "Cause": f"an earlier execution of {node.name} failed: resume the run, which starts it under a new name",
-        }
+        self.states[lost] = (
+            _ENDED
+            if self.tolerant
+            else {
+                "Type": "Fail",
+                "Error": "ChildFailed",
+                "Cause": f"an earlier execution of {node.name} failed: resume the run, which starts it under a new name",
+            }
+        )
         return describe

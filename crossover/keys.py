@@ -112,6 +112,11 @@ class Keys:
     def barrier(self) -> str:
         return f"{self.run}.round"
 
+    @property
+    def updates(self) -> str:
+        """MLLess: where workers announce their updates to all, and the supervisor, the last member, its word."""
+        return f"{self.run}.updates"
+
 
 def minibatch(fingerprint: str, worker: int, minibatch: int) -> str:
     return f"data/{fingerprint}/train/{worker}/{minibatch}"

@@ -1,7 +1,8 @@
 """An architecture is a small tree of steps, written top to bottom in one file.
 
-A **step** is one invocation: what is billed, retried and placed. The tree has two short interpreters: `execute` runs it in this process,
-`crossover/asl.py` turns it into state machines. Functions, memory, grants and reports derive from the same tree.
+A **step** is one invocation: what is billed, retried and placed. The tree has two short interpreters: `execute` runs
+it in this process, `crossover/asl.py` turns it into state machines. Functions, memory, grants and reports derive from
+the same tree.
 """
 
 import importlib
@@ -68,13 +69,17 @@ class Step:
     waits: bool = False  # may block on others: never queued behind its peers
 
     def needs_torch(self, experiment: Experiment) -> bool:
-        """Whether the function carries the torch layer; `unless_in_database`: arithmetic that the database does elsewhere."""
+        """Whether the function carries the torch layer; `unless_in_database`: arithmetic that the database does
+        elsewhere.
+        """
         if self.torch == "unless_in_database":
             return experiment.database.compute != "in_database"
         return self.torch
 
     def run(self, ctx: Context, event: Event) -> Event:
-        """The body once, metered. Inputs that are gone mean that a later attempt may have finished: look again, then give way."""
+        """The body once, metered. Inputs that are gone mean that a later attempt may have finished: look again, then
+        give way.
+        """
         with ctx.invocation(self.uses), Meter(self.name, ctx, event) as meter:
             try:
                 changes = self.body(ctx, event)
@@ -141,18 +146,21 @@ class Parallel:
 
 @dataclass(frozen=True)
 class ForEach:
-    """`body` for each `item` in 0..count-1, side by side. `together`: the iterations wait for one another, so each gets a slot at once."""
+    """`body` for each `item` in 0..count-1, side by side. `together`: the iterations wait for one another, so each
+    gets a slot at once. `tolerant`: one that fails ends alone (MLLess: the supervisor removes its worker).
+    """
 
     item: Literal["worker", "minibatch"]
     count: Literal["workers", "minibatches"]
     body: "Node"
     together: bool = False
+    tolerant: bool = False
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """`body`, then test the flag `until`; with `every_s` it is a poll. The body raises WaitTimeout itself when `ctx.overdue(event)`:
-    only it knows what was missing."""
+    """`body`, then test the flag `until`; with `every_s` it is a poll. The body raises WaitTimeout itself when
+    `ctx.overdue(event)`: only it knows what was missing."""
 
     body: "Node"
     until: Literal["synchronised", "epoch_finished", "finished"]
@@ -185,7 +193,9 @@ class Program:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of the compared architectures: the tree of its run, or a program; machines that steps or programs start by name."""
+    """One of the compared architectures: the tree of its run, or a program; machines that steps or programs start by
+    name.
+    """
 
     name: str
     run: Node | None = None
@@ -199,7 +209,9 @@ PACKAGES = ("functions", "peers")
 
 
 def architectures() -> list[str]:
-    """The names of every architecture that exists: the modules of functions/ and peers/ that have a stack of the same name."""
+    """The names of every architecture that exists: the modules of functions/ and peers/ that have a stack of the same
+    name.
+    """
     root = Path(__file__).parent.parent
     stacks = {path.stem for path in (root / "stacks").glob("*.py")}
     return sorted(
@@ -255,10 +267,10 @@ def execute(node: Node, ctx: Context, event: Event) -> Event:
         case Parallel(branches=branches):
             _side_by_side([partial(execute, branch, ctx, event) for branch in branches], slots=len(branches))
             return event
-        case ForEach(item=item, count=count, body=body, together=together):
+        case ForEach(item=item, count=count, body=body, together=together, tolerant=tolerant):
             items = range(event[count])
             calls = [partial(execute, body, ctx, {**event, item: i}) for i in items]
-            _side_by_side(calls, slots=max(1, len(items)) if together else 8)
+            _side_by_side(calls, slots=max(1, len(items)) if together else 8, tolerant=tolerant)
             return event
         case Repeat():
             return _repeat(node, ctx, event)
@@ -275,10 +287,13 @@ def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
     return event
 
 
-def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int) -> None:
-    """All calls on threads; the first failure that is a cause (not the echo of one) is raised once all have ended."""
+def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant: bool = False) -> None:
+    """All calls on threads; the first failure that is a cause (not the echo of one) is raised once all have ended.
+    `tolerant`: only a fault of ours is raised.
+    """
     with ThreadPoolExecutor(max_workers=slots) as pool:
         futures = [pool.submit(call) for call in calls]
     failures = [failure for future in futures if (failure := future.exception())]
-    if failures:
-        raise next((f for f in failures if not isinstance(f, CrossoverError)), failures[0])
+    ours = [failure for failure in failures if not isinstance(failure, CrossoverError)]
+    if ours or (failures and not tolerant):
+        raise [*ours, *failures][0]

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     MOMENT = "moment"  # [P] first or second moment of Adam
     UPDATE = "update"  # [P] to be added (MLLess)
     SPARSE = "sparse"  # bytes: encoded (index, value) update
+    RECORD = "record"  # bytes: JSON, what the members of a protocol tell one another
     QUANTIZED = "quantized"  # bytes: QSGD or fp16 compressed gradient
 
 

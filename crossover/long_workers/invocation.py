@@ -89,8 +89,8 @@ class Invocation:
     def _ended(self, worker: Worker) -> bool:
         """At the start of a round: checkpoint if one is due, agree if an epoch is over. Whether training is."""
         round = self.position.round
-        if self.position.minibatch:
-            return False
+        if self.finished or self.position.minibatch:
+            return self.finished
         if self.journal.is_due(round):
             self.save(worker)
         if round and self.days.ends_epoch(round - 1):

@@ -131,12 +131,17 @@ class Waits:
         except Missing:
             if overtaken:
                 raise StaleAttempt(f"{self.member}: round {round} is over for everybody, {key} is gone") from None
-            whom = f"worker {sender}" if sender is not None else "the others"
+            whom = self._name_of(sender)
             if cause:
                 raise RunFailed(f"{self.member}, round {round}: {whom} left before {key} was there: {cause}") from None
             raise WaitTimeout(
                 f"{self.member}, round {round}: waited {waited_s:.0f} s for {whom}: {key} did not come"
             ) from None
+
+    def _name_of(self, sender: int | None) -> str:
+        if sender is None:
+            return "the workers"
+        return f"worker {sender}" if sender < self.ctx.experiment.workers else "the supervisor"
 
     def _failure_of(self, sender: int | None) -> str:
         if sender is None:

@@ -144,7 +144,7 @@ def test_every_part_of_the_house_has_its_rule() -> None:
         ("crossover.context", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),
         *(
             (f"functions.{name}", ("torch", "boto3", "redis", "pika", "pydantic", "numpy"))
-            for name in ("spirt", "all_reduce", "scatter_reduce")
+            for name in ("spirt", "all_reduce", "scatter_reduce", "mlless")
         ),
     ],
 )
