@@ -25,7 +25,7 @@ class Meter:
 
     def __init__(self, step: str, ctx: "Context", event: dict[str, Any]) -> None:
         self._step, self._ctx, self._event = step, ctx, event
-        self._cold = not _seen
+        self._cold = not _seen and ctx.memory_mb > 0  # a tree in this process has no environment that starts
         _seen.add(step)
 
     def __enter__(self) -> "Meter":

@@ -11,7 +11,6 @@ import re
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,14 +23,16 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, decode
 from crossover.errors import ConfigError, RunFailed, UserError
+from crossover.expectations import expected_records, state_transitions
 from crossover.experiment import Experiment
 from crossover.keys import Keys
+from crossover.reports import infrastructure, prices
+from crossover.reports.cost import of_run
 from crossover.reports.folder import RunFolder, write
 from crossover.reports.html import write_report
 from crossover.reports.result import build, train_losses
 from crossover.rounds import calendar
-from crossover.workflow import Architecture, Child, ForEach, Node, Parallel, Repeat, Step, execute, first_event, load
-from crossover.workflow import Sequence as Steps
+from crossover.workflow import Architecture, execute, first_event, load
 
 POLL_S = 0.25
 
@@ -175,8 +176,17 @@ def _progress(prepared: Prepared, *, seconds: float) -> Progress:
         val_loss=decision["val_loss"],
         val_accuracy=decision["val_accuracy"],
         seconds=seconds,
-        usd=_result(prepared, where="aws").get("cost", {}).get("full_usd"),
+        usd=_spent(prepared, seconds=seconds),
     )
+
+
+def _spent(prepared: Prepared, *, seconds: float) -> float:
+    """Dollars so far by AWS's prices; of a local run these are projected from local seconds."""
+    experiment = prepared.experiment
+    records = list(prepared.records.values())
+    return of_run(
+        experiment, records, infrastructure=infrastructure.of(experiment), prices=prices.load(), duration_s=seconds
+    ).full_usd
 
 
 def run_facts(prepared: Prepared) -> RunFacts:
@@ -189,38 +199,6 @@ def run_facts(prepared: Prepared) -> RunFacts:
         facts["buffers"],
         facts["created_at"],
     )
-
-
-def expected_records(prepared: Prepared) -> Counter[str]:
-    """How many records each step must at least have left, from the tree and the epochs decided. A poll counts once per round."""
-    days = calendar(run_facts(prepared))
-    decided = len(prepared.decisions)
-    counts: Counter[str] = Counter()
-
-    def visit(node: Node, times: int, turns: int) -> None:
-        """`times`: how often a long worker's step runs at least; `turns`: how often one that ends with its round does."""
-        match node:
-            case Step(
-                name=name, waits=True, torch=True
-            ):  # as many rounds as its time limit allows: at least one invocation
-                counts[name] += times
-            case Step(name=name):
-                counts[name] += turns
-            case Steps(nodes=children) | Parallel(branches=children):
-                for child in children:
-                    visit(child, times, turns)
-            case ForEach(count="workers", body=body):
-                visit(body, times * prepared.experiment.workers, turns * prepared.experiment.workers)
-            case ForEach(body=body):  # minibatches: the rounds of an epoch cover all of them
-                visit(body, times, turns // max(1, days.rounds_per_epoch) * days.minibatches)
-            case Repeat(until="finished", body=Child() as body):
-                visit(body, times, turns * decided * days.rounds_per_epoch)
-            case Repeat(body=body) | Child(body=body):
-                visit(body, times, turns)
-
-    if prepared.architecture.run:
-        visit(prepared.architecture.run, 1, 1)
-    return counts
 
 
 def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
@@ -244,17 +222,19 @@ def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | No
 def _result(
     prepared: Prepared, *, where: str, final: dict[str, Any] | None = None, failure: str | None = None
 ) -> dict[str, Any]:
-    facts = prepared.facts
+    facts, records = prepared.facts, list(prepared.records.values())
+    workers, decided, days = prepared.experiment.workers, len(prepared.decisions), calendar(run_facts(prepared))
     return build(
         experiment=prepared.experiment,
         label="measured-aws" if where == "aws" else "measured-local",
         where=where,
-        records=list(prepared.records.values()),
+        records=records,
         epochs=prepared.decisions,
         started_at=facts["created_at"],
         versions=facts["versions"],
         final=final,
-        expected=expected_records(prepared),
+        expected=expected_records(prepared.architecture, workers=workers, days=days, epochs=decided),
+        transitions=state_transitions(prepared.architecture, records, workers=workers, epochs=decided),
         failure=failure,
         data={**{k: v for k, v in facts["data_manifest"].items() if k != "counts"}, "fingerprint": facts["data"]},
     )
