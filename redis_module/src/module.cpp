@@ -60,6 +60,19 @@ void describe(RedisModuleCommand* command, const CommandFacts& facts) {
     if (abi::SetCommandInfo(command, &info) != abi::ok) refuse(facts.name, ": the server refused the command's description");
 }
 
+// Redis 7.0 knows commands of modules by name only; 7.2 and Valkey 8.0 put them into the built-in ACL categories, 7.4 also
+// into one of their own.
+void categorize(RedisModuleCommand* command, const CommandFacts& facts) {
+    if (!abi::SetCommandACLCategories) return;
+    const std::string_view flags = facts.flags;
+    const auto has = [&](std::string_view flag) { return flags.find(flag) != std::string_view::npos; };
+    std::string categories = has("write") ? "write" : "read";
+    categories += has("fast") ? " fast" : " slow";
+    if (has("blocking")) categories += " blocking";
+    if (abi::AddACLCategory) categories += " tensor";
+    if (abi::SetCommandACLCategories(command, categories.c_str()) != abi::ok) refuse(facts.name, ": the server refused its ACL categories");
+}
+
 void create(abi::Ctx* ctx, const CommandFacts& facts) {
     const bool keyed = !facts.keys.empty();
     const int first = keyed ? static_cast<int>(facts.keys.front().index) : 0;
@@ -68,11 +81,11 @@ void create(abi::Ctx* ctx, const CommandFacts& facts) {
         refuse(facts.name, ": the server refused the command; is another tensor module loaded?");
     RedisModuleCommand* command = abi::GetCommand(ctx, facts.name);
     describe(command, facts);
-    if (abi::AddACLCategory && abi::SetCommandACLCategories) abi::SetCommandACLCategories(command, "tensor");
+    categorize(command, facts);
 }
 
 void load_module(abi::Ctx* ctx, const Settings& settings) {
-    if (abi::AddACLCategory && abi::SetCommandACLCategories) abi::AddACLCategory(ctx, "tensor");
+    if (abi::AddACLCategory) abi::AddACLCategory(ctx, "tensor");
     abi::SetModuleOptions(ctx, abi::option_handle_io_errors);
     if (!register_tensor_type(ctx)) refuse("the server refused the type xo-tensor");
     if (!register_script_type(ctx)) refuse("the server refused the type xo-script");

@@ -1,0 +1,124 @@
+"""Other servers and machines: Valkey, and Redis on ARM under emulation."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+
+from tests.redis_module import vectors
+from tests.redis_module.debian import unpacked
+from tests.redis_module.servers import Start, build, starting, statistics, until
+from tests.redis_module.vectors import get, put, same_bits
+
+ARM_PACKAGES = [
+    "redis-tools", "libc6", "libgcc-s1", "libstdc++6", "libatomic1", "libjemalloc2", "liblzf1", "libssl3", "libsystemd0",
+    "libcap2", "libgcrypt20", "libgpg-error0", "liblz4-1", "liblzma5", "libzstd1",
+]  # fmt: skip
+VALKEY_PACKAGES = ["valkey-tools", "valkey-server"]
+
+
+@pytest.fixture(scope="module")
+def valkey() -> list[str]:
+    """A valkey-server, this machine's or Debian's backport."""
+    installed = shutil.which("valkey-server")
+    if installed:
+        return [installed]
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    root = unpacked("valkey", VALKEY_PACKAGES, architecture=architecture, suite="bookworm-backports")
+    program = root / "usr/bin/valkey-server"
+    if not program.exists():  # a link to the program's other name
+        program.symlink_to("valkey-check-rdb")
+    return [str(program)]
+
+
+@pytest.fixture(scope="module")
+def arm_redis() -> list[str]:
+    """Debian's redis-server for ARM, under an emulator, unless this machine is an ARM one."""
+    emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if emulator is None:
+        pytest.skip("qemu-aarch64-static is not installed here (Debian's package qemu-user-static)")
+    root = unpacked("arm64-redis", ARM_PACKAGES, architecture="arm64", suite="bookworm")
+    program = root / "usr/bin/redis-server"
+    if not program.exists():
+        program.symlink_to("redis-check-rdb")
+    return [emulator, "-L", str(root), str(program)]
+
+
+@pytest.fixture(scope="module")
+def arm_module() -> Path:
+    if shutil.which("aarch64-linux-gnu-g++") is None:
+        pytest.skip("aarch64-linux-gnu-g++ is not installed here (Debian's package g++-aarch64-linux-gnu)")
+    return build("arm64", "tensors-arm64.so")
+
+
+@pytest.fixture
+def start_any(core_module: Path) -> Iterator[Start]:
+    with starting(core_module) as start:
+        yield start
+
+
+def a_round(client: redis.Redis) -> dict[str, bytes]:
+    """A little of everything, the same on every machine to the last bit."""
+    rng = np.random.default_rng(0)
+    rows = [rng.standard_normal(5003).astype(np.float32) for _ in range(7)]
+    keys = [f"g{i}" for i in range(7)]
+    for i, (key, row) in enumerate(zip(keys, rows, strict=True)):
+        put(client, key, row, "KIND", "gradient", "SAMPLES", i + 1)
+    client.execute_command("TENSOR.MEAN", 7, *keys, "OUT", "mean", "NX", "PX", 1_000_000)
+    client.execute_command("TENSOR.MEDIAN", 7, *keys, "OUT", "median")
+    client.execute_command("TENSOR.TRIMMEDMEAN", 7, *keys, "TRIM", 2, "OUT", "trimmed")
+    client.execute_command("TENSOR.KRUM", 7, *keys, "FAULTY", 2, "SELECT", 3, "OUT", "krum")
+    rule = ["LR", 0.1, "MOMENTUM", 0.9, "WEIGHTDECAY", 5e-4, "NESTEROV"]
+    client.execute_command("TENSOR.SGD", "g0", "g1", "g2", "OUT", "p", "v", *rule, "BUFFERS", 0, "STATS", 0.1)
+    client.execute_command("TENSOR.ADAM", "g0", "g1", "-", "-", "OUT", "q", "m", "w", "LR", 0.1, "STEP", 1)
+    client.execute_command("TENSOR.AXPY", "g0", "g1", "ALPHA", "0x1.8p-3", "OUT", "axpy")
+    assert same_bits(get(client, "mean"), vectors.mean(rows, list(range(1, 8))))
+    assert same_bits(get(client, "median"), vectors.median(rows))
+    names = ("mean", "median", "trimmed", "krum", "p", "v", "q", "m", "w", "axpy")
+    return {name: get(client, name).tobytes() for name in names} | {"norm": client.execute_command("TENSOR.NORM", "g0")}
+
+
+@pytest.mark.slow
+def test_redis_on_arm_computes_the_same_bits(start_any: Start, arm_redis: list[str], arm_module: Path) -> None:
+    server = start_any(arm_module, program=arm_redis, config={"ignore-warnings": "ARM64-COW-BUG"})
+    client = server.client()
+    found = a_round(client)
+    assert statistics(client)["simd"] == b"neon"
+    assert found == a_round(start_any().client())
+    client.execute_command("DEBUG", "RELOAD")
+    assert get(client, "mean").tobytes() == found["mean"]
+    assert server.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.slow
+def test_valkey_runs_the_same_module(start_any: Start, valkey: list[str]) -> None:
+    config = {"appendonly": "yes", "appendfsync": "always", "aof-use-rdb-preamble": "no"}
+    server = start_any(program=valkey, config=config)
+    client = server.client()
+    found = a_round(client)
+    assert found == a_round(start_any().client())
+    replica = start_any(program=valkey, config={"replicaof": f"127.0.0.1 {server.port}"})
+    other = replica.client()
+    until(lambda: other.info("replication")["master_link_status"] == "up", what="the replica's link")
+    put(client, "late", np.float32([1]), "SAMPLES", 4, "PX", 900_000)
+    client.wait(1, 30_000)
+    assert other.execute_command("DEBUG", "DIGEST") == client.execute_command("DEBUG", "DIGEST")
+    before = client.execute_command("DEBUG", "DIGEST")
+    server.stop(signal.SIGKILL)
+    server.start()
+    client = server.client()
+    assert client.execute_command("DEBUG", "DIGEST") == before
+    # Unlike Redis 7.0, Valkey counts a module's commands among its ACL categories.
+    client.acl_setuser("worker", enabled=True, nopass=True, keys=["mine:*", "g*"], categories=["+@write"])
+    worker = server.client(username="worker", password="x")
+    assert worker.execute_command("TENSOR.MEAN", 1, "g0", "OUT", "mine:m") == b"OK"
+    for refused in (("TENSOR.MEAN", 1, "g0", "OUT", "m"), ("TENSOR.INFO", "g0")):
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            worker.execute_command(*refused)
