@@ -185,7 +185,7 @@ class LocalCloud:
             s3.put_object(Bucket=asset.bucket, Key=asset.key, Body=body)
 
     def _create(self, stack: assemblies.Stack) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import ClientError
 
         try:
             self.client("cloudformation").create_stack(
@@ -196,9 +196,9 @@ class LocalCloud:
                 Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
             )
         except ClientError as error:
+            with contextlib.suppress(ClientError):  # CloudFormation rolls back too
+                self.client("cloudformation").delete_stack(StackName=stack.name)
             raise RunFailed(f"{stack.name}: {error.response['Error'].get('Message', error)}"[:_WORDS]) from error
-        except BotoCoreError as error:  # an answer that is none: some of moto's errors are in another service's format
-            raise RunFailed(f"{stack.name}: {error}"[:_WORDS]) from error
         self._stacks.append(stack)
 
 

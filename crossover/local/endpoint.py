@@ -54,7 +54,10 @@ def _server(log: Path) -> Any:
     application = DomainDispatcherApplication(create)
 
     def answering(environ: Any, start_response: Any) -> Any:
-        """An error inside moto or a seam as an answer that names it, with the traceback in the log; else a bare status 500."""
+        """An error inside moto or a seam as an answer that names it, the traceback in the log.
+
+        Status 400, because clients repeat what was answered with a 500.
+        """
         try:
             return application(environ, start_response)
         except Exception as error:
@@ -65,7 +68,7 @@ def _server(log: Path) -> Any:
                 f"<ErrorResponse><Error><Code>InternalFailure</Code><Message>{words}</Message></Error></ErrorResponse>"
             )
             start_response(
-                "500 Internal Server Error", [("Content-Type", "text/xml"), ("Content-Length", str(len(body.encode())))]
+                "400 Bad Request", [("Content-Type", "text/xml"), ("Content-Length", str(len(body.encode())))]
             )
             return [body.encode()]
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from crossover.errors import RunFailed
 from crossover.local.seams.replacing import Replacements
 from crossover.local.seams.resource_types import ACCOUNT, Made, ResourceType, Wanted
 
@@ -32,9 +31,11 @@ def empty(bucket: str) -> None:
 def install(changes: Replacements) -> None:
     from moto.awslambda.models import LayerVersion, lambda_backends
     from moto.cloudformation import custom_model
+    from moto.cloudformation.exceptions import ValidationError
     from moto.ec2.models import ec2_backends
     from moto.ec2.models.route_tables import RouteTable
     from moto.ec2.models.vpcs import VPCEndPoint
+    from moto.s3.models import FakeBucket, s3_backends
 
     def drop_route_table(self: Any, account_id: str, region: str) -> None:
         ec2_backends[account_id][region].route_tables.pop(self.id, None)
@@ -49,10 +50,23 @@ def install(changes: Replacements) -> None:
     changes.add(VPCEndPoint, "delete", drop_endpoint)
     changes.add(LayerVersion, "delete", drop_layer)
 
+    def delete_bucket(
+        old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any
+    ) -> None:
+        bucket = s3_backends[ACCOUNT]["aws"].buckets.get(resource_name)
+        if (
+            bucket and bucket.keys
+        ):  # moto deletes nothing and says nothing; an error makes it come back after the emptier
+            raise ValidationError(resource_name, f"{resource_name}: the bucket is not empty")
+        old(resource_name, cloudformation_json, *rest, **named)
+
+    changes.wrap(FakeBucket, "delete_from_cloudformation_json", delete_bucket)
+
     def refuse(cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        raise RunFailed(
+        raise ValidationError(
+            resource_name,
             f"{named.get('LogicalId')}: {named.get('ResourceType')} is a custom resource that the local cloud does not know; "
-            f"known are {', '.join(sorted(resource_types()))}"
+            f"known are {', '.join(sorted(resource_types()))}",
         )
 
     changes.replace(custom_model.CustomModel, "create_from_cloudformation_json", classmethod(refuse))

@@ -31,6 +31,7 @@ def install(changes: Replacements, *, invoke: Invoke, invoke_event: InvokeEvent,
 
 
 def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_event: InvokeEvent) -> None:
+    from moto.core import responses
     from moto.core.exceptions import JsonRESTError
 
     class Throttled(JsonRESTError):
@@ -59,6 +60,16 @@ def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_ev
         return answer.payload
 
     changes.replace(function, "invoke", run)
+
+    def request_id(old: Any, headers: Any = None) -> Any:
+        """An invocation's own id, by which its records are found, instead of one that moto makes up for every answer."""
+        own = (headers or {}).get("x-amzn-requestid")
+        made = old(headers)
+        if own:
+            headers["x-amzn-requestid"] = own
+        return own or made
+
+    changes.wrap(responses, "gen_amzn_requestid_long", request_id)
 
 
 def _properties(changes: Replacements, function: Any) -> None:

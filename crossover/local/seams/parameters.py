@@ -1,4 +1,4 @@
-"""SSM parameters: tags as a template gives them, and public parameters that name machine images."""
+"""SSM parameters: tags as a template gives them, generated names, and public parameters that name machine images."""
 
 import copy
 from typing import Any
@@ -12,7 +12,7 @@ def install(changes: Replacements) -> None:
     from moto.ssm.models import Parameter, SimpleSystemManagerBackend
 
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        properties = dict(cloudformation_json["Properties"])
+        properties = {"Name": resource_name, **cloudformation_json["Properties"]}
         if isinstance(properties.get("Tags"), dict):  # a map in templates, a list in the API that moto hands it to
             properties["Tags"] = [{"Key": key, "Value": value} for key, value in properties["Tags"].items()]
         return old(resource_name, {**cloudformation_json, "Properties": properties}, *rest, **named)

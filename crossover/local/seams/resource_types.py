@@ -99,6 +99,9 @@ def supported(types: Mapping[str, ResourceType]) -> frozenset[str]:
 def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
     """Teach moto `types`, the types without effect, dynamic references, and the address of a template."""
     from moto.cloudformation import parsing
+    from moto.cloudformation.exceptions import ValidationError
+    from moto.core.exceptions import ServiceException
+    from werkzeug.exceptions import HTTPException
 
     known = {name: ResourceType(make=without_effect) for name in WITHOUT_EFFECT} | dict(types)
     adapters = {name: _adapter(name, each) for name, each in known.items()}
@@ -111,23 +114,30 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
 
     changes.wrap(parsing, "resource_class_from_type", class_of)
     changes.wrap(parsing, "resource_name_property_from_type", name_property_of)
+    def create(old: Any, logical_id: str, *rest: Any, **named: Any) -> Any:
+        try:
+            return old(logical_id, *rest, **named)
+        except ValidationError:
+            raise
+        except (CrossoverError, ServiceException, HTTPException) as error:
+            # In the format of CloudFormation and with the resource's name; another service's format cannot be read.
+            words = getattr(error, "message", None) or str(error)
+            raise ValidationError(logical_id, f"{logical_id}: {words}") from error
+
+    changes.wrap(parsing, "parse_and_create_resource", create)
     changes.wrap(parsing, "clean_json", _resolved)
     _templates_in_s3(changes)
 
 
 def _adapter(name: str, resource_type: ResourceType) -> type:
     """The class that moto asks for: only these two methods of it are ever called."""
-    from moto.cloudformation.exceptions import ValidationError
 
     def create(
         resource_name: str, cloudformation_json: Mapping[str, Any], account_id: str, region_name: str, **named: Any
     ) -> Made:
         properties = cloudformation_json.get("Properties", {})
         wanted = Wanted(type=name, logical_id=named["LogicalId"], name=resource_name, properties=properties)
-        try:
-            return resource_type.make(wanted)
-        except CrossoverError as error:  # an error of the service has a text; any other would be a bare status 500
-            raise ValidationError(wanted.logical_id, f"{wanted.logical_id}: {error}") from error
+        return resource_type.make(wanted)
 
     return type(
         name.rpartition(":")[2],
@@ -136,17 +146,15 @@ def _adapter(name: str, resource_type: ResourceType) -> type:
     )
 
 
-_SECRET = re.compile(
-    r"\{\{resolve:secretsmanager:(.+?):SecretString:([^:}]*)(?::[^}]*)?\}\}|\{\{resolve:secretsmanager:([^}]+?)\}\}"
-)
-_PARAMETER = re.compile(r"\{\{resolve:ssm:([^}:]+)(?::\d+)?\}\}")
+_SECRET = re.compile(r"\{\{resolve:secretsmanager:([^{}]+?)(?::SecretString(?::([^:{}]*))?(?::[^{}]*)?)?\}\}")
+_PARAMETER = re.compile(r"\{\{resolve:ssm:([^{}:]+)(?::\d+)?\}\}")
 
 
 def _resolved(old: Any, resource_json: Any, resources_map: Any) -> Any:
     """Dynamic references in strings; an ARN holds colons, which moto's own parser does not expect."""
     value = old(resource_json, resources_map)
     if isinstance(value, str) and "{{resolve:" in value:
-        value = _SECRET.sub(lambda match: secret(match[1] or match[3], key=match[2] or ""), value)
+        value = _SECRET.sub(lambda match: secret(match[1], key=match[2] or ""), value)
         value = _PARAMETER.sub(lambda match: _parameter(match[1]), value)
     return value
 
