@@ -54,11 +54,17 @@ def role(
 
 
 def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
-    """Read and write runs, read data. ListBucket: without it a missing key answers 403 instead of 404, and steps ask for such keys."""
+    """Read, write and delete in runs (checkpoints go when newer ones stand), read data. ListBucket: without it a missing
+    key answers 403 instead of 404, and steps ask for such keys.
+    """
     buckets = list(data)
     why = "Keys are made as the run goes on."
     return [
-        Grant(actions=["s3:GetObject", "s3:PutObject"], resources=[bucket.arn_for_objects("runs/*")], why=why),
+        Grant(
+            actions=["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
+            resources=[bucket.arn_for_objects("runs/*")],
+            why=why,
+        ),
         Grant(actions=["s3:GetObject"], resources=[each.arn_for_objects("data/*") for each in buckets], why=why),
         Grant(actions=["s3:ListBucket"], resources=list(dict.fromkeys(b.bucket_arn for b in [bucket, *buckets]))),
     ]

@@ -323,6 +323,7 @@ class InlineClients:
         from crossover.dataplane.memory_bus import MemoryMessageBus
 
         self.object_store = MemoryObjectStore(Traffic())
+        self.shared_tensors = shared_tensors
         count = 1 if shared_tensors else workers
         self.tensor_stores = [MemoryTensorStore(Traffic()) for _ in range(count)]
         self.message_bus = MemoryMessageBus(Traffic())
@@ -335,6 +336,10 @@ class InlineClients:
         return self.object_store.beside(traffic)
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
+        if experiment.storage.channel == "s3" and self.shared_tensors:
+            from crossover.dataplane.connecting import object_tensors
+
+            return object_tensors(self.objects(traffic))
         return self.tensor_stores[worker % len(self.tensor_stores)].beside(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:

@@ -39,10 +39,10 @@ def object_store(url: str, traffic: Traffic) -> "S3ObjectStore | FileObjectStore
 
 
 def object_tensors(objects: "ObjectStore") -> "ObjectTensorStore":
-    """Vectors as objects, counted into the traffic of `objects`."""
+    """Vectors as objects beside all else of their run, counted into the traffic of `objects`."""
     from crossover.dataplane.object_tensors import ObjectTensorStore
 
-    return ObjectTensorStore(objects)
+    return ObjectTensorStore(objects, prefix="runs/")  # tensor keys begin with the run; functions may write below runs/
 
 
 def tensor_store(

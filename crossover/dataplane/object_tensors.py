@@ -8,16 +8,19 @@ from crossover.dataplane.vector import Kind, Vector, decode, header
 
 
 class ObjectTensorStore:
-    """A TensorStore over any ObjectStore, counted into that store's traffic. Keys live until the bucket's lifecycle rule ends them."""
+    """A TensorStore over any ObjectStore, counted into that store's traffic. Keys live until the bucket's lifecycle rule ends them.
 
-    def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
+    `prefix`: stands before every key in the object store.
+    """
+
+    def __init__(self, objects: ObjectStore, *, prefix: str = "") -> None:
+        self._objects, self._prefix = objects, prefix
 
     def put(self, key: str, vector: Vector) -> None:
-        self._objects.put(key, [header(vector), vector.data])
+        self._objects.put(self._prefix + key, [header(vector), vector.data])
 
     def create(self, key: str, vector: Vector) -> bool:
-        return self._objects.put_new(key, [header(vector), vector.data])
+        return self._objects.put_new(self._prefix + key, [header(vector), vector.data])
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
         # Whoever finds the first key finds the others: it comes last. Another attempt writes the same bits.
@@ -26,10 +29,10 @@ class ObjectTensorStore:
         return self.create(*vectors[0])
 
     def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
-        return deliver(decode(self._objects.get(key), key=key, kind=kind), key=key, kind=kind, out=out)
+        return deliver(decode(self._objects.get(self._prefix + key), key=key, kind=kind), key=key, kind=kind, out=out)
 
     def exists(self, key: str) -> bool:
-        return self._objects.exists(key)
+        return self._objects.exists(self._prefix + key)
 
     def delete(self, *keys: str) -> None:
-        self._objects.delete(*keys)
+        self._objects.delete(*(self._prefix + key for key in keys))

@@ -13,7 +13,7 @@ from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, decode
 from crossover.errors import Refused, StaleAttempt, Unavailable
-from crossover.experiment import Data, Experiment, Training
+from crossover.experiment import Data, Experiment, Functions, Training
 from crossover.running import Prepared, prepare
 from crossover.workflow import Event, Step, architectures, execute, first_event, load
 
@@ -35,6 +35,7 @@ def small(architecture: str, *, workers: int = 2, epochs: int = 2, batch_size: i
         workers=workers,
         training=Training(model="small_cnn", epochs=epochs, batch_size=batch_size, **settings),
         data=Data(dataset="digits", limit=20 * workers, validation=0.02),
+        functions=Functions(checkpoint_every=2),  # long workers: old checkpoints and results go within the few rounds
     )
 
 

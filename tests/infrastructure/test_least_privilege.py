@@ -20,6 +20,7 @@ def test_a_step_may_do_exactly_what_it_declares(assembly: Assembly, step: workfl
         "logs:PutLogEvents": {streams},
         "s3:GetObject": {f"<{bucket}.Arn>/runs/*", f"<{bucket}.Arn>/data/*"},
         "s3:PutObject": {f"<{bucket}.Arn>/runs/*"},
+        "s3:DeleteObject": {f"<{bucket}.Arn>/runs/*"},
         "s3:ListBucket": {f"<{bucket}.Arn>"},
     }
     if step.uses & {"tensors", "bus"}:
