@@ -393,7 +393,10 @@ def run_local(
 ) -> RunFolder:
     """The same through the cloud on one machine: synthesize, deploy, run, tear down."""
     from cdk.synthesis import synthesize
+    from crossover.local import tools
     from crossover.local.cloud import LocalCloud
+
+    tools.check()
 
     with tempfile.TemporaryDirectory(prefix="crossover-") as folder:
         assembly = synthesize(experiment, Path(folder) / "assembly")

@@ -4,15 +4,19 @@
 here: `--help` and a mistake in a file answer at once.
 """
 
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 import typer
 
 from crossover.cli import compare, deployment, doctor, plan, run, schema, status
 from crossover.errors import CrossoverError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or a user's share of it
 
 app = typer.Typer(
     help="One training job on seven distributed architectures: deployed, measured, compared, torn down.",
@@ -44,12 +48,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output has left, as in `crossover schema | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in FULL:
+            _unexpected(error, arguments)
+        where = f" ({error.filename})" if error.filename else ""
+        message = f"{error.strerror}{where}: free some space, or choose another disk with --out and TMPDIR"
+        _fail(error, message, status=2, debug="--debug" in arguments)
     except Exception as error:
-        message = f"{type(error).__name__}: {error}\nThis is a fault of Crossover's; --debug shows where it happened."
-        _fail(error, message, status=1, debug="--debug" in arguments)
+        _unexpected(error, arguments)
 
 
-def _fail(error: Exception, message: str, *, status: int, debug: bool) -> None:
+def _unexpected(error: Exception, arguments: Sequence[str]) -> NoReturn:
+    message = f"{type(error).__name__}: {error}\nThis is a fault of Crossover's; --debug shows where it happened."
+    _fail(error, message, status=1, debug="--debug" in arguments)
+
+
+def _fail(error: Exception, message: str, *, status: int, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exception(error)
     print(f"error: {message}", file=sys.stderr)

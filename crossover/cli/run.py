@@ -1,6 +1,7 @@
 """`crossover run`: train once, show each epoch as it ends, leave a folder with the results."""
 
 import json
+import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -99,3 +100,9 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(
             f"--out {folder}: holds other files; expected a new or empty folder, or one of an earlier run"
         )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:  # now, not after an hour of training
+        raise ConfigError(f"--out {folder}: cannot be written to: {error.strerror}") from error
