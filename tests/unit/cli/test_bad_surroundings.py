@@ -1,0 +1,60 @@
+"""What the machine may lack: programs, space, a folder that can be written. One message that says what to do, exit status 2."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossover import running
+from crossover.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+
+
+def exit_status(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_a_full_disk_is_not_called_our_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def full(*arguments: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "result.json"))
+
+    monkeypatch.setattr(running, "run_inline", full)
+    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 2
+    message = capsys.readouterr().err
+    assert "No space left on device" in message
+    assert "--out" in message
+    assert "fault of Crossover" not in message
+
+
+def test_another_error_of_the_system_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken(*arguments: object, **named: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(running, "run_inline", broken)
+    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 1
+    assert "fault of Crossover" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", "/proc/nowhere") == 2
+    assert "--out /proc/nowhere: cannot be written to" in capsys.readouterr().err
+
+
+def test_missing_servers_are_named_with_the_command_that_installs_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "crossover.cli", "run", "config/spirt.yaml", "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "apt-get install" in done.stderr
+    assert "redis-server" in done.stderr
