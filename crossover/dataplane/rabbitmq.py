@@ -76,7 +76,8 @@ class RabbitMessageBus:
         def receive_one(channel: Any) -> bytes | None:
             method, _, body = channel.basic_get(queue)
             if method is None and (remaining_s := end_s - time.monotonic()) > 0:
-                method, _, body = next(channel.consume(queue, inactivity_timeout=remaining_s))
+                messages = channel.consume(queue, inactivity_timeout=remaining_s)
+                method, _, body = next(messages, (None, None, b""))  # it ends when the queue is deleted meanwhile
                 channel.cancel()  # first: another message would be delivered the moment this one is acknowledged
             if method is None:
                 return None

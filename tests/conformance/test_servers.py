@@ -1,0 +1,61 @@
+"""Servers of our own: what is missing is told, what fails shows the server's last words, what ends leaves nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from crossover.errors import MissingTool, RunFailed
+from crossover.local import ports, rabbitmq_server, redis_server
+from crossover.local.rabbitmq_server import RabbitServer
+from crossover.local.redis_server import RedisServer
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_a_missing_program_is_named_with_the_line_that_installs_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(rabbitmq_server, "_PROGRAM", Path("/nowhere/rabbitmq-server"))
+    with pytest.raises(MissingTool, match="apt-get install redis-server"):
+        RedisServer(folder / "missing")
+    with pytest.raises(MissingTool, match="apt-get install rabbitmq-server"):
+        RabbitServer(folder / "missing", username="u", password="p")
+
+
+def test_a_module_that_does_not_load_shows_the_servers_words(folder: Path) -> None:
+    with pytest.raises(RunFailed, match=r"no-such-module\.so"):
+        RedisServer(folder / "bad-module", module=Path("no-such-module.so"))
+
+
+def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RedisServer(folder / "first", durable=False) as first:
+        chosen = iter([first.port, first.port])
+        monkeypatch.setattr(redis_server, "free_port", lambda: next(chosen, None) or ports.free_port())
+        with RedisServer(folder / "second", durable=False) as second:
+            assert second.port != first.port
+            assert alive(first.pid) and alive(second.pid)
+
+
+def test_a_stopped_server_is_gone_and_stopping_twice_is_harmless(folder: Path) -> None:
+    with RedisServer(folder / "stopped", durable=False) as server:
+        server.stop()
+        assert not alive(server.pid)
+        server.stop()
+
+
+def test_a_folder_with_a_long_name_can_hold_a_server(folder: Path) -> None:
+    with RedisServer(folder / ("long" * 30), durable=False) as server:
+        socket = Path(server.socket_url.removeprefix("unix://"))
+        assert socket.is_socket()
+    assert not socket.exists()
+
+
+def test_the_password_is_for_its_owner_only(folder: Path) -> None:
+    with RedisServer(folder / "owned", password="hunter2hunter2", durable=False) as server:
+        assert (folder / "owned" / "redis.conf").stat().st_mode & 0o077 == 0
+        told = [Path(f"/proc/{server.pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+        told.append((folder / "owned" / "redis.log").read_bytes())
+    assert not any(b"hunter2" in each for each in told)
