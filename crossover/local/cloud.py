@@ -40,7 +40,6 @@ class LocalCloud:
         self.workspace = workspace.resolve()
         self.cores = cores or os.cpu_count() or 1
         self._concurrency = concurrency
-        self._stacks: list[assemblies.Stack] = []
         self._clients: dict[str, Any] = {}
         self._making = threading.Lock()
         self._end = contextlib.ExitStack()
@@ -111,17 +110,21 @@ class LocalCloud:
         stacks, assets = assemblies.read(assembly)
         self._check_types(stacks)
         self._upload(stacks, assets)
+        there = self.stacks()
         for stack in stacks:
-            if all(each.name != stack.name for each in self._stacks):
+            if stack.name not in there:
                 self._create(stack)
 
+    def stacks(self) -> list[str]:
+        """The names of the deployed stacks, the oldest first, whoever deployed them."""
+        described = self.client("cloudformation").describe_stacks()["Stacks"]
+        return [each["StackName"] for each in sorted(described, key=lambda each: each["CreationTime"])]
+
     def destroy(self, name: str | None = None) -> None:
-        """Delete the stack `name`, or all of them, the last one first."""
-        cloudformation = self.client("cloudformation")
-        for stack in reversed(self._stacks):
-            if name in (None, stack.name):
-                cloudformation.delete_stack(StackName=stack.name)
-        self._stacks = [stack for stack in self._stacks if name not in (None, stack.name)]
+        """Delete the stack `name`, or all of them, the youngest first."""
+        for stack in reversed(self.stacks()):
+            if name in (None, stack):
+                self.client("cloudformation").delete_stack(StackName=stack)
 
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
         """Invoke a function by name or ARN, in this process."""
@@ -199,7 +202,6 @@ class LocalCloud:
             with contextlib.suppress(ClientError):  # CloudFormation rolls back too
                 self.client("cloudformation").delete_stack(StackName=stack.name)
             raise RunFailed(f"{stack.name}: {error.response['Error'].get('Message', error)}"[:_WORDS]) from error
-        self._stacks.append(stack)
 
 
 def _forget_everything() -> None:

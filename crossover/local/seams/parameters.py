@@ -25,6 +25,8 @@ def install(changes: Replacements) -> None:
         return found
 
     changes.add(Parameter, "has_cfn_attr", classmethod(lambda cls, name: name in ("Type", "Value")))
-    changes.add(Parameter, "get_cfn_attribute", lambda self, name: {"Type": self.parameter_type, "Value": self.value}[name])
+    changes.add(
+        Parameter, "get_cfn_attribute", lambda self, name: {"Type": self.parameter_type, "Value": self.value}[name]
+    )
     changes.wrap(Parameter, "create_from_cloudformation_json", create)
     changes.wrap(SimpleSystemManagerBackend, "get_parameter", get)

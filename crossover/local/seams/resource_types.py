@@ -114,6 +114,7 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
 
     changes.wrap(parsing, "resource_class_from_type", class_of)
     changes.wrap(parsing, "resource_name_property_from_type", name_property_of)
+
     def create(old: Any, logical_id: str, *rest: Any, **named: Any) -> Any:
         try:
             return old(logical_id, *rest, **named)
