@@ -100,8 +100,7 @@ void on_timeout(abi::Ctx*, void* data) {
     abi::UnblockClient(client, nullptr);
 }
 
-void work(Job* job) {
-    compute(*job);
+void hand_back(Job* job) {
     if (job->answered.exchange(true)) {
         delete job;
     } else {
@@ -129,5 +128,6 @@ void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job) {
     job->propagate = propagates(ctx);
     job->client = abi::BlockClient(ctx, reply, nullptr, release, 0);
     if (job->timeout_ms) job->timer = abi::CreateTimer(ctx, job->timeout_ms, on_timeout, job.get());
-    pool::submit([pointer = job.release()] { work(pointer); });
+    Job* pointer = job.release();
+    pool::submit([pointer] { compute(*pointer); }, [pointer] { hand_back(pointer); });
 }

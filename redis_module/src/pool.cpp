@@ -15,11 +15,15 @@ namespace pool {
 
 namespace {
 
+struct Task {
+    std::function<void()> job, then;
+};
+
 struct Pool {
     std::mutex mutex;
     std::condition_variable wake;
-    std::deque<std::function<void()>> jobs;
-    std::deque<std::function<void()>> helpers;  // parts of running jobs: they go first
+    std::deque<Task> jobs;
+    std::deque<Task> helpers;  // parts of running jobs: they go first
     std::vector<std::thread> threads;
     std::size_t running = 0, parked = 0;
     std::condition_variable settled;  // running or parked changed while stopping
@@ -42,14 +46,18 @@ void work(bool takes_jobs) {
         if (pool.stopping) return;
         const bool helps = !pool.helpers.empty();
         auto& queue = helps ? pool.helpers : pool.jobs;
-        const std::function<void()> job = std::move(queue.front());
+        const Task task = std::move(queue.front());
         queue.pop_front();
         if (!helps) ++pool.running;
         lock.unlock();
-        job();
+        task.job();
         lock.lock();
         if (!helps) --pool.running;
         if (pool.stopping) pool.settled.notify_all();
+        if (!task.then) continue;
+        lock.unlock();
+        task.then();
+        lock.lock();
     }
 }
 
@@ -119,11 +127,11 @@ Parked::~Parked() {
 
 bool stopping() { return the_pool().stopping.load(std::memory_order_relaxed); }
 
-void submit(std::function<void()> job) {
+void submit(std::function<void()> job, std::function<void()> then) {
     Pool& pool = the_pool();
     {
         const std::scoped_lock lock(pool.mutex);
-        pool.jobs.push_back(std::move(job));
+        pool.jobs.push_back({std::move(job), std::move(then)});
     }
     pool.wake.notify_all();
 }
@@ -150,7 +158,7 @@ void for_blocks(std::size_t total, std::size_t block, const Body& body) {
     loop->body = &body;
     {
         const std::scoped_lock lock(pool.mutex);
-        for (int i = 1; i < pool.intra_op_threads; ++i) pool.helpers.emplace_back([loop] { loop->take_blocks(); });
+        for (int i = 1; i < pool.intra_op_threads; ++i) pool.helpers.push_back({[loop] { loop->take_blocks(); }, nullptr});
     }
     pool.wake.notify_all();
     loop->take_blocks();

@@ -17,7 +17,8 @@ void start(int threads, int intra_op_threads);
 // Lets running jobs end at their next block, drops the queued ones and joins the threads. Nothing runs afterwards.
 void stop();
 bool stopping();
-void submit(std::function<void()> job);
+// Runs job, then `then`, which no longer counts as running: it tells the client, who may look at once.
+void submit(std::function<void()> job, std::function<void()> then);
 PoolState state();
 
 // Thrown out of a job whose server is shutting down.

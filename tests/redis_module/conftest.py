@@ -6,9 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import redis
 
-from tests.redis_module.servers import Server, Start, build, starting
+from tests.redis_module.servers import Client, Server, Start, build, starting
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +38,7 @@ def server(shared_server: Server) -> Server:
 
 
 @pytest.fixture
-def client(server: Server) -> redis.Redis:
+def client(server: Server) -> Client:
     return server.client()
 
 

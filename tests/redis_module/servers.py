@@ -41,6 +41,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class Client(redis.Redis):
+    """redis-py's client with a typed `execute_command`."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+
 class Server:
     """One redis-server process. Its folder outlives restarts and goes with `close`."""
 
@@ -64,7 +71,7 @@ class Server:
         self._command += ["--loadmodule", str(module), *module_arguments]
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
-        self._clients: list[redis.Redis] = []
+        self._clients: list[Client] = []
 
     @property
     def log(self) -> str:
@@ -89,9 +96,9 @@ class Server:
             except redis.ConnectionError:  # not listening yet, or loading its data (BusyLoadingError)
                 time.sleep(0.01)
 
-    def client(self, **options: Any) -> redis.Redis:
+    def client(self, **options: Any) -> Client:
         """A client of its own connection over the socket."""
-        made = redis.Redis(unix_socket_path=self.path, retry=NO_RETRY, **options)
+        made = Client(unix_socket_path=self.path, retry=NO_RETRY, **options)
         self._clients.append(made)
         return made
 
@@ -137,6 +144,6 @@ def until(condition: Callable[[], bool], *, what: str, timeout_s: float = 30) ->
         time.sleep(0.002)
 
 
-def statistics(client: redis.Redis) -> dict[str, Any]:
+def statistics(client: Client) -> dict[str, Any]:
     reply = client.execute_command("TENSOR.STATS")
     return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.redis_module import vectors
-from tests.redis_module.servers import Start, statistics
-from tests.redis_module.vectors import Floats, get, put, same_bits
+from tests.redis_module.servers import Client, Start, statistics
+from tests.redis_module.vectors import Floats, floats, get, put, same_bits
 
 SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
@@ -32,7 +32,7 @@ def inputs(draw: st.DrawFn, *, fewest: int = 1, most: int = 13) -> list[Floats]:
     return rows
 
 
-def put_all(client: redis.Redis, rows: Sequence[Floats], samples: Sequence[int] | None = None) -> list[str]:
+def put_all(client: Client, rows: Sequence[Floats], samples: Sequence[int] | None = None) -> list[str]:
     keys = [f"in{i}" for i in range(len(rows))]
     for i, (key, row) in enumerate(zip(keys, rows, strict=True)):
         put(client, key, row, "KIND", "gradient", *(["SAMPLES", samples[i]] if samples else []))
@@ -41,7 +41,7 @@ def put_all(client: redis.Redis, rows: Sequence[Floats], samples: Sequence[int] 
 
 @SHARED
 @given(rows=inputs())
-def test_mean_of_equal_weights(client: redis.Redis, rows: list[Floats]) -> None:
+def test_mean_of_equal_weights(client: Client, rows: list[Floats]) -> None:
     keys = put_all(client, rows)
     assert client.execute_command("TENSOR.MEAN", len(keys), *keys, "OUT", "m") == b"OK"
     assert same_bits(get(client, "m"), vectors.mean(rows))
@@ -50,7 +50,7 @@ def test_mean_of_equal_weights(client: redis.Redis, rows: list[Floats]) -> None:
 
 @SHARED
 @given(rows=inputs(), data=st.data())
-def test_mean_weighted_by_samples_or_by_weights(client: redis.Redis, rows: list[Floats], data: st.DataObject) -> None:
+def test_mean_weighted_by_samples_or_by_weights(client: Client, rows: list[Floats], data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(0, 600), min_size=len(rows), max_size=len(rows)).filter(any))
     keys = put_all(client, rows, counts)
     client.execute_command("TENSOR.MEAN", len(keys), *keys, "OUT", "m")
@@ -61,8 +61,8 @@ def test_mean_weighted_by_samples_or_by_weights(client: redis.Redis, rows: list[
     assert same_bits(get(client, "w"), vectors.mean(rows, others))
 
 
-def test_one_input_is_copied_bitwise(client: redis.Redis) -> None:
-    row = np.float32([1e-45, -0.0, np.inf, 3])
+def test_one_input_is_copied_bitwise(client: Client) -> None:
+    row = floats([1e-45, -0.0, np.inf, 3])
     put(client, "a", row, "SAMPLES", 7)
     client.execute_command("TENSOR.MEAN", 1, "a", "OUT", "m")
     assert same_bits(get(client, "m"), row)
@@ -70,9 +70,9 @@ def test_one_input_is_copied_bitwise(client: redis.Redis) -> None:
     assert same_bits(get(client, "a"), row)
 
 
-def test_mean_keeps_the_order_of_summation(client: redis.Redis) -> None:
+def test_mean_keeps_the_order_of_summation(client: Client) -> None:
     """1e8 + 1 - 1e8 depends on the order in float32; a pairwise or float64 sum would differ."""
-    rows = [np.float32([x]) for x in (1e8, 1, -1e8, 1)]
+    rows = [floats([x]) for x in (1e8, 1, -1e8, 1)]
     keys = put_all(client, rows)
     client.execute_command("TENSOR.MEAN", 4, *keys, "OUT", "m")
     client.execute_command("TENSOR.MEAN", 4, *keys[::-1], "OUT", "r")
@@ -83,7 +83,7 @@ def test_mean_keeps_the_order_of_summation(client: redis.Redis) -> None:
 
 @SHARED
 @given(rows=inputs(most=9))
-def test_median(client: redis.Redis, rows: list[Floats]) -> None:
+def test_median(client: Client, rows: list[Floats]) -> None:
     keys = put_all(client, rows)
     client.execute_command("TENSOR.MEDIAN", len(keys), *keys, "OUT", "m")
     np.testing.assert_array_equal(get(client, "m"), vectors.median(rows))
@@ -91,7 +91,7 @@ def test_median(client: redis.Redis, rows: list[Floats]) -> None:
 
 @SHARED
 @given(rows=inputs(), data=st.data())
-def test_trimmed_mean(client: redis.Redis, rows: list[Floats], data: st.DataObject) -> None:
+def test_trimmed_mean(client: Client, rows: list[Floats], data: st.DataObject) -> None:
     trim = data.draw(st.integers(0, (len(rows) - 1) // 2))
     keys = put_all(client, rows, [3] * len(rows))
     client.execute_command("TENSOR.TRIMMEDMEAN", len(keys), *keys, "TRIM", trim, "OUT", "m")
@@ -100,7 +100,7 @@ def test_trimmed_mean(client: redis.Redis, rows: list[Floats], data: st.DataObje
 
 
 @pytest.mark.parametrize("n", [2, 3, 24, 31, 64])
-def test_sorting_holds_for_many_inputs(client: redis.Redis, n: int) -> None:
+def test_sorting_holds_for_many_inputs(client: Client, n: int) -> None:
     rng = np.random.default_rng(n)
     rows = list(rng.standard_normal((n, 300)).astype(np.float32))
     keys = put_all(client, rows)
@@ -110,7 +110,7 @@ def test_sorting_holds_for_many_inputs(client: redis.Redis, n: int) -> None:
 
 @SHARED
 @given(data=st.data(), seed=st.integers(0, 1 << 32), length=st.sampled_from([1, 3, 17, 1025, 40001]))
-def test_krum_and_multi_krum(client: redis.Redis, data: st.DataObject, seed: int, length: int) -> None:
+def test_krum_and_multi_krum(client: Client, data: st.DataObject, seed: int, length: int) -> None:
     faulty = data.draw(st.integers(0, 4))
     n = data.draw(st.integers(2 * faulty + 3, 2 * faulty + 6))
     rng = np.random.default_rng(seed)
@@ -125,16 +125,16 @@ def test_krum_and_multi_krum(client: redis.Redis, data: st.DataObject, seed: int
     assert same_bits(get(client, "many"), vectors.mean([rows[i] for i in vectors.krum(rows, faulty=faulty, select=m)]))
 
 
-def test_krum_ties_go_to_the_lowest_index(client: redis.Redis) -> None:
-    rows = [np.float32([x]) for x in (5, 1, 1, 5, 1, 5)]
+def test_krum_ties_go_to_the_lowest_index(client: Client) -> None:
+    rows = [floats([x]) for x in (5, 1, 1, 5, 1, 5)]
     keys = put_all(client, rows)
     client.execute_command("TENSOR.KRUM", 6, *keys, "FAULTY", 1, "SELECT", 2, "OUT", "m")
     assert vectors.krum(rows, faulty=1, select=2) == [0, 1]
     assert get(client, "m")[0] == 3
 
 
-def test_krum_survives_infinite_inputs(client: redis.Redis) -> None:
-    rows = [np.float32([x, 1]) for x in (1, 2, np.inf, 2, np.inf)]
+def test_krum_survives_infinite_inputs(client: Client) -> None:
+    rows = [floats([x, 1]) for x in (1, 2, np.inf, 2, np.inf)]
     client.execute_command("TENSOR.KRUM", 5, *put_all(client, rows), "FAULTY", 1, "OUT", "m")
     assert np.isfinite(get(client, "m")).all()
 
@@ -142,7 +142,7 @@ def test_krum_survives_infinite_inputs(client: redis.Redis) -> None:
 @pytest.mark.parametrize(
     "command", [("TENSOR.MEDIAN",), ("TENSOR.TRIMMEDMEAN", "TRIM", 1), ("TENSOR.KRUM", "FAULTY", 1)], ids=lambda c: c[0]
 )
-def test_a_poisoned_input_is_named(client: redis.Redis, command: tuple[object, ...]) -> None:
+def test_a_poisoned_input_is_named(client: Client, command: tuple[object, ...]) -> None:
     rows = [np.zeros(5000, np.float32) for _ in range(5)]
     rows[3][4321] = np.nan
     keys = put_all(client, rows)
@@ -151,8 +151,8 @@ def test_a_poisoned_input_is_named(client: redis.Redis, command: tuple[object, .
     assert not client.exists("m")
 
 
-def test_nx_is_answered_even_when_the_inputs_are_gone(client: redis.Redis) -> None:
-    keys = put_all(client, [np.float32([1]), np.float32([3])])
+def test_nx_is_answered_even_when_the_inputs_are_gone(client: Client) -> None:
+    keys = put_all(client, [floats([1]), floats([3])])
     assert client.execute_command("TENSOR.MEAN", 2, *keys, "OUT", "m", "NX", "PX", 90_000) == 1
     assert 80_000 < client.pttl("m") <= 90_000
     client.delete(*keys)
@@ -160,9 +160,9 @@ def test_nx_is_answered_even_when_the_inputs_are_gone(client: redis.Redis) -> No
     assert get(client, "m")[0] == 2
 
 
-def test_kinds(client: redis.Redis) -> None:
-    put(client, "a", np.float32([1]), "KIND", "gradient")
-    put(client, "b", np.float32([2]), "KIND", "model")
+def test_kinds(client: Client) -> None:
+    put(client, "a", floats([1]), "KIND", "gradient")
+    put(client, "b", floats([2]), "KIND", "model")
     with pytest.raises(redis.ResponseError, match=r"input key 'b' has kind 'model'; expected 'gradient'"):
         client.execute_command("TENSOR.MEAN", 2, "a", "b", "OUT", "m")
     client.execute_command("TENSOR.MEAN", 2, "a", "b", "OUT", "m", "KIND", "other")
@@ -194,11 +194,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("command", "message"), REFUSED, ids=lambda value: str(value)[:50])
-def test_bad_input_is_named_and_stores_nothing(client: redis.Redis, command: tuple[object, ...], message: str) -> None:
+def test_bad_input_is_named_and_stores_nothing(client: Client, command: tuple[object, ...], message: str) -> None:
     for key in ("a", "b"):
-        put(client, key, np.float32([1, 2]))
-    put(client, "long", np.float32([1, 2, 3]))
-    put(client, "wide", np.float64([1, 2]))
+        put(client, key, floats([1, 2]))
+    put(client, "long", floats([1, 2, 3]))
+    put(client, "wide", np.array([1, 2], np.float64))
     client.set("text", "x")
     with pytest.raises(redis.ResponseError, match=message):
         client.execute_command(*command)

@@ -89,9 +89,9 @@ def updates(draw: st.DrawFn) -> list[Any]:
         state = draw(st.sampled_from(["-", "c"])) if momentum else "-"
         velocity_out = outs[1] if momentum else "-"
         return ["TENSOR.SGD", p, g, state, "OUT", outs[0], velocity_out, "LR", draw(rates), *momentum, *options]
-    state = draw(st.sampled_from([["-", "-"], ["c", "d"], ["c", "d"], ["-", "d"]]))
+    states = draw(st.sampled_from([["-", "-"], ["c", "d"], ["c", "d"], ["-", "d"]]))
     step = draw(st.sampled_from([1, 1, 2, 1000, 0]))
-    return ["TENSOR.ADAM", p, g, *state, "OUT", *outs, "LR", draw(rates), "STEP", step, *options]
+    return ["TENSOR.ADAM", p, g, *states, "OUT", *outs, "LR", draw(rates), "STEP", step, *options]
 
 
 others = st.one_of(
@@ -183,7 +183,7 @@ def test_nothing_a_client_sends_harms_the_server(
     commands = beginning + commands
     client = sanitized.client(single_connection_client=True)
     try:
-        connection = client.connection
+        connection: Any = client.connection
         assert connection is not None
         for command in commands:
             connection.send_command(*command)

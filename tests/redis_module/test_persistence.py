@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 import redis
 
-from tests.redis_module.servers import Server, Start, until
-from tests.redis_module.vectors import DTYPES, get, put, same_bits
+from tests.redis_module.servers import Client, Server, Start, until
+from tests.redis_module.vectors import DTYPES, floats, get, put, same_bits
 
 ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 
 
-def fill(client: redis.Redis) -> None:
+def fill(client: Client) -> None:
     """Tensors of every dtype, with labels, with a time to live, and computed ones."""
     rng = np.random.default_rng(0)
     for name, dtype in DTYPES.items():
         put(client, f"dtype:{name}", rng.integers(0, 2, size=(3, 1, 2)).astype(dtype))
-    put(client, "scalar", np.float64(1.5))
+    put(client, "scalar", np.array(1.5))
     put(client, "empty", np.zeros((0, 4), np.float32))
-    put(client, "labelled", np.float32([1, np.nan, -0.0]), "KIND", "gradient", "SAMPLES", 512)
-    put(client, "mortal", np.float32([7]), "PX", 500_000)
-    put(client, "first", np.float32([1]), "NX")
-    put(client, "first", np.float32([2]), "NX")
+    put(client, "labelled", floats([1, np.nan, -0.0]), "KIND", "gradient", "SAMPLES", 512)
+    put(client, "mortal", floats([7]), "PX", 500_000)
+    put(client, "first", floats([1]), "NX")
+    put(client, "first", floats([2]), "NX")
     for key in ("a", "b"):
         put(client, key, rng.standard_normal(70_001).astype(np.float32), "KIND", "gradient", "SAMPLES", len(key) + 1)
     client.execute_command("TENSOR.MEAN", 2, "a", "b", "OUT", "mean", "PX", 500_000)
@@ -35,12 +35,12 @@ def fill(client: redis.Redis) -> None:
     client.delete("b")
 
 
-def contents(client: redis.Redis) -> dict[bytes, Any]:
-    names = client.keys("*")
+def contents(client: Client) -> dict[bytes, Any]:
+    names: Any = client.keys("*")
     return {key: (client.execute_command("TENSOR.GET", key), client.pexpiretime(key)) for key in names}
 
 
-def digest(client: redis.Redis) -> bytes:
+def digest(client: Client) -> bytes:
     return client.execute_command("DEBUG", "DIGEST")  # type: ignore[no-any-return]
 
 
@@ -70,7 +70,7 @@ def test_the_aof_is_rewritten(start: Start, preamble: str) -> None:
     client.bgrewriteaof()
     until(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0, what="the AOF's rewrite")
     assert client.info("persistence")["aof_last_bgrewrite_status"] == "ok"
-    put(client, "later", np.float32([1]))
+    put(client, "later", floats([1]))
     later = contents(client)
     server.stop(signal.SIGKILL)
     server.start()
@@ -80,8 +80,8 @@ def test_the_aof_is_rewritten(start: Start, preamble: str) -> None:
 def test_kill_9_keeps_what_was_acknowledged(start: Start) -> None:
     server = start(config=ALWAYS)
     client = server.client()
-    put(client, "p0", np.float32([1, 2]))
-    put(client, "g", np.float32([1, 1]))
+    put(client, "p0", floats([1, 2]))
+    put(client, "g", floats([1, 1]))
     state = "-"
     for step in range(20):
         rule = ["LR", 0.25, "MOMENTUM", 0.5, "NX"]
@@ -97,8 +97,8 @@ def test_both_outputs_of_a_step_travel_in_one_transaction(start: Start) -> None:
     """Cut the AOF anywhere inside it and neither output exists."""
     server = start(config={**ALWAYS, "aof-load-truncated": "yes"})
     client = server.client()
-    put(client, "p", np.float32([1, 2]))
-    put(client, "g", np.float32([1, 1]))
+    put(client, "p", floats([1, 2]))
+    put(client, "g", floats([1, 1]))
     client.execute_command("TENSOR.SGD", "p", "g", "-", "OUT", "q", "v", "LR", 1, "MOMENTUM", 0.5)
     server.stop()
     (log,) = (server.folder / "appendonlydir").glob("*.incr.aof")
@@ -107,13 +107,13 @@ def test_both_outputs_of_a_step_travel_in_one_transaction(start: Start) -> None:
     second = whole.rindex(b"TENSORSET")  # between the two outputs
     log.write_bytes(whole[:second])
     server.start()
-    assert sorted(server.client().keys()) == [b"g", b"p"]  # type: ignore[type-var]
+    assert sorted(server.client().keys()) == [b"g", b"p"]
 
 
 def test_replicas_are_byte_equal_and_never_compute(start: Start) -> None:
     master = start()
     client = master.client()
-    put(client, "before", np.float32([1]), "KIND", "model")
+    put(client, "before", floats([1]), "KIND", "model")
     replica = start(config={"replicaof": f"127.0.0.1 {master.port}"})
     other = replica.client()
     until(lambda: other.info("replication")["master_link_status"] == "up", what="the replica's link")

@@ -14,8 +14,8 @@ import redis
 
 from tests.redis_module import vectors
 from tests.redis_module.debian import unpacked
-from tests.redis_module.servers import Start, build, starting, statistics, until
-from tests.redis_module.vectors import get, put, same_bits
+from tests.redis_module.servers import Client, Start, build, starting, statistics, until
+from tests.redis_module.vectors import floats, get, put, same_bits
 
 ARM_PACKAGES = [
     "redis-tools", "libc6", "libgcc-s1", "libstdc++6", "libatomic1", "libjemalloc2", "liblzf1", "libssl3", "libsystemd0",
@@ -64,7 +64,7 @@ def start_any(core_module: Path) -> Iterator[Start]:
         yield start
 
 
-def a_round(client: redis.Redis) -> dict[str, bytes]:
+def a_round(client: Client) -> dict[str, bytes]:
     """A little of everything, the same on every machine to the last bit."""
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal(5003).astype(np.float32) for _ in range(7)]
@@ -107,7 +107,7 @@ def test_valkey_runs_the_same_module(start_any: Start, valkey: list[str]) -> Non
     replica = start_any(program=valkey, config={"replicaof": f"127.0.0.1 {server.port}"})
     other = replica.client()
     until(lambda: other.info("replication")["master_link_status"] == "up", what="the replica's link")
-    put(client, "late", np.float32([1]), "SAMPLES", 4, "PX", 900_000)
+    put(client, "late", floats([1]), "SAMPLES", 4, "PX", 900_000)
     client.wait(1, 30_000)
     assert other.execute_command("DEBUG", "DIGEST") == client.execute_command("DEBUG", "DIGEST")
     before = client.execute_command("DEBUG", "DIGEST")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import redis
 
-from tests.redis_module.servers import Server, Start, starting, statistics, until
+from tests.redis_module.servers import Client, Server, Start, starting, statistics, until
 from tests.redis_module.test_server import sent
-from tests.redis_module.vectors import DTYPES, get, put, same_bits
+from tests.redis_module.vectors import DTYPES, floats, get, put, same_bits
 
 pytestmark = pytest.mark.slow  # compiling the variant and loading torch take longer than the tests
 
@@ -95,7 +96,7 @@ def start_torch(torch_module: Path) -> Iterator[Start]:
         yield start
 
 
-def store(client: redis.Redis, key: str = "s", source: str = SOURCE, names: list[str] | None = None) -> object:
+def store(client: Client, key: str = "s", source: str = SOURCE, names: list[str] | None = None) -> object:
     names = NAMES if names is None else names
     return client.execute_command(
         "AI.SCRIPTSTORE", key, "CPU", "TAG", "v1", "ENTRY_POINTS", len(names), *names, "SOURCE", source
@@ -103,20 +104,20 @@ def store(client: redis.Redis, key: str = "s", source: str = SOURCE, names: list
 
 
 @pytest.fixture
-def client(script_server: Server) -> redis.Redis:
+def client(script_server: Server) -> Client:
     made = script_server.client()
     made.flushall()
     store(made)
-    put(made, "a", np.float32([1, 2]))
-    put(made, "b", np.float32([10, 20]))
+    put(made, "a", floats([1, 2]))
+    put(made, "b", floats([10, 20]))
     return made
 
 
-def run(client: redis.Redis, function: str, *rest: object) -> object:
+def run(client: Client, function: str, *rest: object) -> object:
     return client.execute_command("AI.SCRIPTEXECUTE", "s", function, *rest)
 
 
-def test_a_script_computes_from_tensors_and_arguments(client: redis.Redis) -> None:
+def test_a_script_computes_from_tensors_and_arguments(client: Client) -> None:
     assert run(client, "total", "INPUTS", 3, "a", "b", "a", "ARGS", 1, "0.5", "OUTPUTS", 1, "out") == b"OK"
     assert list(get(client, "out")) == [6, 12]
     run(client, "both", "INPUTS", 2, "a", "b", "OUTPUTS", 2, "sum", "difference")
@@ -126,21 +127,21 @@ def test_a_script_computes_from_tensors_and_arguments(client: redis.Redis) -> No
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_every_dtype_goes_in_and_out(client: redis.Redis, name: str) -> None:
+def test_every_dtype_goes_in_and_out(client: Client, name: str) -> None:
     array = np.array([[0, 1, 1]]).astype(DTYPES[name])
     put(client, "x", array)
     run(client, "itself", "INPUTS", 1, "x", "OUTPUTS", 1, "y")
     assert same_bits(get(client, "y"), array)
 
 
-def test_inputs_are_never_changed_in_place(client: redis.Redis) -> None:
+def test_inputs_are_never_changed_in_place(client: Client) -> None:
     client.execute_command("TENSOR.COPY", "a", "shared")
     run(client, "in_place", "INPUTS", 1, "a", "OUTPUTS", 1, "out")
     assert list(get(client, "out")) == [2, 3]
     assert list(get(client, "a")) == list(get(client, "shared")) == [1, 2]
 
 
-def test_scripts_call_redis(client: redis.Redis) -> None:
+def test_scripts_call_redis(client: Client) -> None:
     run(client, "count", "KEYS", 1, "counter", "OUTPUTS", 1, "n")
     assert client.get("counter") == b"42" and get(client, "n") == 42
     run(client, "members", "KEYS", 2, "list", "text", "ARGS", 3, "x", "y", "z", "OUTPUTS", 1, "n")
@@ -149,7 +150,7 @@ def test_scripts_call_redis(client: redis.Redis) -> None:
     assert client.get("text") == b"new"
 
 
-def test_get_info_scan_and_delete(client: redis.Redis) -> None:
+def test_get_info_scan_and_delete(client: Client) -> None:
     meta = [b"device", b"CPU", b"tag", b"v1", b"Entry Points", [name.encode() for name in NAMES]]
     assert client.execute_command("AI.SCRIPTGET", "s", "META") == meta
     assert client.execute_command("AI.SCRIPTGET", "s") == [*meta, b"source", SOURCE.encode()]
@@ -168,7 +169,7 @@ def test_get_info_scan_and_delete(client: redis.Redis) -> None:
     assert client.execute_command("AI._SCRIPTSCAN") == []
 
 
-def test_old_style_scripts(client: redis.Redis) -> None:
+def test_old_style_scripts(client: Client) -> None:
     source = "def add(a, b):\n    return a + b\ndef many(a, rest: List[Tensor]):\n    return a, rest[0] * rest[1]\n"
     assert client.execute_command("AI.SCRIPTSET", "old", "CPU", "SOURCE", source) == b"OK"
     client.execute_command("AI.SCRIPTRUN", "old", "add", "INPUTS", "a", "b", "OUTPUTS", "out")
@@ -202,7 +203,7 @@ GOOD = "def f(tensors: List[Tensor], keys: List[str], args: List[str]):\n    ret
     ],
 )
 def test_a_script_that_does_not_compile_is_not_stored(
-    client: redis.Redis, source: str, names: list[str], message: str
+    client: Client, source: str, names: list[str], message: str
 ) -> None:
     with pytest.raises(redis.ResponseError, match=message):
         store(client, "new", source, names)
@@ -231,7 +232,7 @@ def test_a_script_that_does_not_compile_is_not_stored(
         (("call", "ARGS", 5, "TENSOR.MEAN", "1", "a", "OUT", "m", "OUTPUTS", 1, "out"), r"cannot be called inside MULTI or by a module"),
     ],
 )  # fmt: skip
-def test_a_script_that_fails_stores_nothing(client: redis.Redis, command: tuple[object, ...], message: str) -> None:
+def test_a_script_that_fails_stores_nothing(client: Client, command: tuple[Any, ...], message: str) -> None:
     client.set("text", "x")
     with pytest.raises(redis.ResponseError, match=message):
         run(client, *command)
@@ -241,7 +242,7 @@ def test_a_script_that_fails_stores_nothing(client: redis.Redis, command: tuple[
 
 
 @pytest.mark.parametrize("function", ["forever", "forever_with_redis"])
-def test_a_script_that_runs_too_long_is_ended(client: redis.Redis, function: str) -> None:
+def test_a_script_that_runs_too_long_is_ended(client: Client, function: str) -> None:
     with pytest.raises(redis.ResponseError, match="TIMEOUT"):
         run(client, function, "INPUTS", 1, "a", "OUTPUTS", 1, "out", "TIMEOUT", 100)
     until(lambda: statistics(client)["jobs_running"] == 0, what="the script's end")
@@ -254,14 +255,14 @@ def test_shutting_down_ends_a_script(start_torch: Start, function: str) -> None:
     server = start_torch()
     client = server.client()
     store(client)
-    put(client, "a", np.float32([1]))
+    put(client, "a", floats([1]))
     with sent(server, "AI.SCRIPTEXECUTE", "s", function, "INPUTS", 1, "a", "OUTPUTS", 1, "out"):
         until(lambda: statistics(client)["jobs_running"] == 1, what="the script's start")
         assert client.ping()
         assert server.stop(signal.SIGTERM) == 0
 
 
-def test_redis_execute_obeys_the_callers_acl(client: redis.Redis, script_server: Server) -> None:
+def test_redis_execute_obeys_the_callers_acl(client: Client, script_server: Server) -> None:
     client.acl_setuser(
         "worker", enabled=True, nopass=True, keys=["s", "a", "mine:*"], commands=["+ai.scriptexecute", "+set", "+get"]
     )
@@ -283,7 +284,7 @@ def test_scripts_persist_and_are_compiled_when_needed(start_torch: Start) -> Non
     until(lambda: other.info("replication")["master_link_status"] == "up", what="the replica's link")
     store(client)
     client.execute_command("AI.SCRIPTSET", "old", "CPU", "SOURCE", "def one(a):\n    return a\n")
-    put(client, "a", np.float32([1, 2]))
+    put(client, "a", floats([1, 2]))
     run(client, "count", "KEYS", 1, "n", "OUTPUTS", 1, "out")
     client.wait(1, 30_000)
     assert other.execute_command("AI.SCRIPTGET", "s") == client.execute_command("AI.SCRIPTGET", "s")
@@ -319,9 +320,10 @@ def test_the_core_build_keeps_scripts_it_cannot_run(start_torch: Start, core_mod
         without.client().execute_command("AI.SCRIPTGET", "s")
 
 
-def test_multi_refuses_scripts(client: redis.Redis) -> None:
+def test_multi_refuses_scripts(client: Client) -> None:
     for words in (["AI.SCRIPTEXECUTE", "s", "itself"], ["AI.SCRIPTSET", "new", "CPU", "SOURCE", GOOD]):
-        with client.pipeline() as transaction:
+        with client.pipeline() as made:
+            transaction: Any = made
             transaction.execute_command(*words)
             with pytest.raises(redis.ResponseError, match="cannot be called inside MULTI"):
                 transaction.execute()

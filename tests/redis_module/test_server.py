@@ -6,14 +6,14 @@ import contextlib
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
 import redis
 
-from tests.redis_module.servers import Server, Start, statistics, until
-from tests.redis_module.vectors import get, put, same_bits
+from tests.redis_module.servers import Client, Server, Start, statistics, until
+from tests.redis_module.vectors import floats, get, put, same_bits
 
 SECONDS_OF_WORK = 200  # inputs of Krum: 20,000 pairs of a million elements
 
@@ -32,7 +32,7 @@ def sent(server: Server, *command: object) -> Iterator[socket.socket]:
         yield connection
 
 
-def long_job(client: redis.Redis, inputs: int = SECONDS_OF_WORK) -> list[object]:
+def long_job(client: Client, inputs: int = SECONDS_OF_WORK) -> list[object]:
     """A Krum command over copies of one million-element vector."""
     put(client, "x", np.random.default_rng(0).standard_normal(1_000_000).astype(np.float32))
     for i in range(inputs):
@@ -40,7 +40,7 @@ def long_job(client: redis.Redis, inputs: int = SECONDS_OF_WORK) -> list[object]
     return ["TENSOR.KRUM", inputs, *(f"x{i}" for i in range(inputs)), "FAULTY", 1, "OUT", "result"]
 
 
-def running(client: redis.Redis) -> bool:
+def running(client: Client) -> bool:
     return bool(statistics(client)["jobs_running"] == 1)
 
 
@@ -51,7 +51,7 @@ def test_the_server_answers_while_a_job_runs_and_shuts_down_cleanly(start: Start
     with sent(server, *command) as first, sent(server, *command[:-1], "other"):
         until(lambda: running(client), what="the job's start")
         until(lambda: statistics(client)["jobs_queued"] == 1, what="the second job's place in the queue")
-        assert client.ping() and client.set("k", "v") and put(client, "t", np.float32([1])) == b"OK"
+        assert client.ping() and client.set("k", "v") and put(client, "t", floats([1])) == b"OK"
         assert client.execute_command("TENSOR.COPY", "t", "u") == b"OK"
         first.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -61,27 +61,27 @@ def test_the_server_answers_while_a_job_runs_and_shuts_down_cleanly(start: Start
     assert "crash" not in server.log.lower() and "bug report" not in server.log.lower()
 
 
-def test_a_job_works_on_what_it_found_at_its_start(server: Server, client: redis.Redis) -> None:
+def test_a_job_works_on_what_it_found_at_its_start(server: Server, client: Client) -> None:
     command = long_job(client, 40)
     expected = get(client, "x0")
     with sent(server, *command) as waiting:
-        until(lambda: running(client) or client.exists("result"), what="the job's start")
+        until(lambda: running(client) or bool(client.exists("result")), what="the job's start")
         for i in range(40):
             put(client, f"x{i}", np.zeros(1_000_000, np.float32))
         assert waiting.recv(100) == b"+OK\r\n"
     assert same_bits(get(client, "result"), expected)
 
 
-def test_nx_is_checked_again_at_the_swap(server: Server, client: redis.Redis) -> None:
+def test_nx_is_checked_again_at_the_swap(server: Server, client: Client) -> None:
     command = long_job(client, 40)
     with sent(server, *command, "NX") as waiting:
         until(lambda: running(client), what="the job's start")
-        put(client, "result", np.float32([5]))
+        put(client, "result", floats([5]))
         assert waiting.recv(100) == b":0\r\n"
     assert list(get(client, "result")) == [5]
 
 
-def test_a_key_that_changes_its_type_meanwhile_is_kept(server: Server, client: redis.Redis) -> None:
+def test_a_key_that_changes_its_type_meanwhile_is_kept(server: Server, client: Client) -> None:
     with sent(server, *long_job(client, 40)) as waiting:
         until(lambda: running(client), what="the job's start")
         client.set("result", "text")
@@ -89,7 +89,7 @@ def test_a_key_that_changes_its_type_meanwhile_is_kept(server: Server, client: r
     assert client.get("result") == b"text"
 
 
-def test_a_client_that_leaves_stores_nothing(server: Server, client: redis.Redis) -> None:
+def test_a_client_that_leaves_stores_nothing(server: Server, client: Client) -> None:
     with sent(server, *long_job(client, 60)):
         until(lambda: running(client), what="the job's start")
     until(lambda: not running(client), what="the job's end")
@@ -99,7 +99,7 @@ def test_a_client_that_leaves_stores_nothing(server: Server, client: redis.Redis
     until(lambda: statistics(client)["tensors"] == 0, what="the release of the job's inputs")
 
 
-def test_flushing_during_a_job_is_safe(server: Server, client: redis.Redis) -> None:
+def test_flushing_during_a_job_is_safe(server: Server, client: Client) -> None:
     with sent(server, *long_job(client, 40)) as waiting:
         until(lambda: running(client), what="the job's start")
         client.flushall()
@@ -108,9 +108,10 @@ def test_flushing_during_a_job_is_safe(server: Server, client: redis.Redis) -> N
 
 
 @pytest.mark.parametrize("command", [("TENSOR.MEAN", 1, "t", "OUT", "m"), ("TENSOR.NORM", "t")], ids=lambda c: c[0])
-def test_waiting_commands_refuse_multi_and_lua(client: redis.Redis, command: Sequence[object]) -> None:
-    put(client, "t", np.float32([1]))
-    with client.pipeline() as transaction:
+def test_waiting_commands_refuse_multi_and_lua(client: Client, command: Sequence[object]) -> None:
+    put(client, "t", floats([1]))
+    with client.pipeline() as made:
+        transaction: Any = made
         transaction.execute_command(*command)
         with pytest.raises(redis.ResponseError, match=r"cannot be called inside MULTI"):
             transaction.execute()
@@ -120,8 +121,9 @@ def test_waiting_commands_refuse_multi_and_lua(client: redis.Redis, command: Seq
     assert not client.exists("m")
 
 
-def test_storing_and_reading_work_in_multi_and_lua(client: redis.Redis) -> None:
-    with client.pipeline() as transaction:
+def test_storing_and_reading_work_in_multi_and_lua(client: Client) -> None:
+    with client.pipeline() as made:
+        transaction: Any = made
         transaction.execute_command("AI.TENSORSET", "t", "FLOAT", 1, "VALUES", 4)
         transaction.execute_command("TENSOR.COPY", "t", "u", "NX")
         transaction.execute_command("AI.TENSORGET", "u", "VALUES")
@@ -129,11 +131,12 @@ def test_storing_and_reading_work_in_multi_and_lua(client: redis.Redis) -> None:
     assert client.eval("return redis.call('AI.TENSORGET', KEYS[1], 'VALUES')", 1, "u") == [b"4"]
 
 
-def test_watch_sees_a_tensor_change(client: redis.Redis) -> None:
-    put(client, "t", np.float32([1]))
-    with client.pipeline() as transaction:
+def test_watch_sees_a_tensor_change(client: Client) -> None:
+    put(client, "t", floats([1]))
+    with client.pipeline() as made:
+        transaction: Any = made
         transaction.watch("t")
-        put(client, "t", np.float32([2]))  # in place
+        put(client, "t", floats([2]))  # in place
         transaction.multi()
         transaction.ping()
         with pytest.raises(redis.WatchError):
@@ -187,9 +190,9 @@ def test_the_server_knows_every_key(server: Server, command: Sequence[str], keys
     assert {name: {flag.lstrip("+") for flag in flags} for name, flags in answer} == keys
 
 
-def test_acl_checks_inputs_and_outputs(client: redis.Redis, server: Server) -> None:
+def test_acl_checks_inputs_and_outputs(client: Client, server: Server) -> None:
     for key in ("mine:a", "theirs:a"):
-        put(client, key, np.float32([1]))
+        put(client, key, floats([1]))
     client.acl_setuser("worker", enabled=True, nopass=True, keys=["mine:*"], commands=["+tensor.mean", "+ai.tensorset"])
     worker = server.client(username="worker", password="x")
     assert worker.execute_command("TENSOR.MEAN", 1, "mine:a", "OUT", "mine:b") == b"OK"
@@ -215,7 +218,7 @@ def test_maxmemory_refuses_and_keeps_the_old_value(start: Start) -> None:
     rows = np.random.default_rng(0).standard_normal((4, 250_000)).astype(np.float32)
     for i, row in enumerate(rows):
         put(client, f"t{i}", row)
-    put(client, "out", np.float32([1]))
+    put(client, "out", floats([1]))
     used = client.info("memory")["used_memory"]
     client.config_set("maxmemory", used + 700_000)  # less than a result of a million bytes
     with pytest.raises(
@@ -252,9 +255,9 @@ def test_tensors_can_be_evicted(start: Start) -> None:
     assert 0 < client.dbsize() < 20 and client.info("stats")["evicted_keys"] > 0
 
 
-def test_databases_are_apart(server: Server, client: redis.Redis) -> None:
+def test_databases_are_apart(server: Server, client: Client) -> None:
     other = server.client(db=3)
-    put(other, "t", np.float32([1]))
+    put(other, "t", floats([1]))
     assert client.execute_command("TENSOR.INFO", "t") is None
     other.execute_command("TENSOR.MEAN", 1, "t", "OUT", "m")
     assert other.exists("m") and not client.exists("m")

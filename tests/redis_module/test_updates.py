@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import redis
 
-from tests.redis_module.servers import Server, statistics
-from tests.redis_module.vectors import Floats, get, put, same_bits
+from tests.redis_module.servers import Client, Server, statistics
+from tests.redis_module.vectors import Floats, floats, get, put, same_bits
 
-torch = pytest.importorskip("torch", reason="the optimizers are compared with torch's")
+torch: Any = pytest.importorskip("torch", reason="the optimizers are compared with torch's")
 
 D = 10_007  # not a multiple of any vector length
 
@@ -18,7 +20,7 @@ def random(rng: np.random.Generator, length: int = D) -> Floats:
     return (rng.standard_normal(length) * 10.0 ** rng.integers(-4, 2, size=length)).astype(np.float32)
 
 
-def equal(client: redis.Redis, key: str, tensor: torch.Tensor) -> bool:
+def equal(client: Client, key: str, tensor: Any) -> bool:
     return same_bits(get(client, key), tensor.detach().numpy())
 
 
@@ -41,7 +43,7 @@ def sgd_options(rule: dict[str, float]) -> list[object]:
 
 
 @pytest.mark.parametrize("rule", SGD_RULES, ids=str)
-def test_sgd_is_torchs_bit_by_bit_over_100_steps(client: redis.Redis, rule: dict[str, float]) -> None:
+def test_sgd_is_torchs_bit_by_bit_over_100_steps(client: Client, rule: dict[str, float]) -> None:
     rng = np.random.default_rng(0)
     start = random(rng)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
@@ -65,7 +67,7 @@ def test_sgd_is_torchs_bit_by_bit_over_100_steps(client: redis.Redis, rule: dict
 
 
 @pytest.mark.parametrize("momentum", [1.0, 0.1, 0.3])
-def test_buffers_follow_batchnorms_own_update(client: redis.Redis, momentum: float) -> None:
+def test_buffers_follow_batchnorms_own_update(client: Client, momentum: float) -> None:
     """Channels of constant value have an exact mean, so what BatchNorm stores shows its formula to the bit."""
     rng = np.random.default_rng(3)
     channels, parameters = 501, 77
@@ -84,7 +86,7 @@ def test_buffers_follow_batchnorms_own_update(client: redis.Redis, momentum: flo
         assert same_bits(after[:parameters], model[:parameters])
 
 
-def test_sgd_may_overwrite_its_inputs(client: redis.Redis) -> None:
+def test_sgd_may_overwrite_its_inputs(client: Client) -> None:
     rng = np.random.default_rng(5)
     p, g, v = random(rng), random(rng), random(rng)
     for key, value in (("p", p), ("g", g), ("v", v)):
@@ -96,13 +98,13 @@ def test_sgd_may_overwrite_its_inputs(client: redis.Redis) -> None:
     assert same_bits(get(client, "g"), g)
 
 
-def test_sgd_nx_changes_neither_output(client: redis.Redis) -> None:
-    put(client, "p", np.float32([1, 2]))
-    put(client, "g", np.float32([1, 1]))
+def test_sgd_nx_changes_neither_output(client: Client) -> None:
+    put(client, "p", floats([1, 2]))
+    put(client, "g", floats([1, 1]))
     rule = ["LR", 0.5, "MOMENTUM", 0.9, "NX", "PX", 90_000]
     assert client.execute_command("TENSOR.SGD", "p", "g", "-", "OUT", "q", "w", *rule) == 1
     assert client.pttl("q") > 80_000 and client.pttl("w") > 80_000
-    put(client, "g", np.float32([9, 9]))
+    put(client, "g", floats([9, 9]))
     assert client.execute_command("TENSOR.SGD", "p", "g", "-", "OUT", "q", "w", *rule) == 0
     assert list(get(client, "q")) == [0.5, 1.5] and list(get(client, "w")) == [1, 1]
     client.delete("w", "p", "g")  # model_out alone decides, and inputs need not be there
@@ -118,7 +120,7 @@ ADAM_RULES = [
 
 
 @pytest.mark.parametrize(("kind", "rule"), ADAM_RULES, ids=["adam", "adam-decay", "adamw"])
-def test_adam_is_within_a_millionth_of_torchs_step(client: redis.Redis, kind: type, rule: dict[str, object]) -> None:
+def test_adam_is_within_a_millionth_of_torchs_step(client: Client, kind: type, rule: dict[str, Any]) -> None:
     """One step from equal state, 30 times: 1e-6 of the largest update, and the last bit of the parameter itself.
 
     torch's float32 square root is MKL's, which is not correctly rounded: the update's last bit differs, and with it at
@@ -149,9 +151,9 @@ def test_adam_is_within_a_millionth_of_torchs_step(client: redis.Redis, kind: ty
             np.testing.assert_allclose(get(client, key), optimizer.state[parameter][name].numpy(), rtol=1e-6)
 
 
-def test_adam_blends_buffers_too(client: redis.Redis) -> None:
-    put(client, "p", np.float32([1, 10]))
-    put(client, "g", np.float32([1, 20]))
+def test_adam_blends_buffers_too(client: Client) -> None:
+    put(client, "p", floats([1, 10]))
+    put(client, "g", floats([1, 20]))
     command = ["TENSOR.ADAM", "p", "g", "-", "-", "OUT", "p", "m", "v", "LR", 0.1, "STEP", 1]
     client.execute_command(*command, "BUFFERS", 1, "STATS", 0.5)
     np.testing.assert_allclose(get(client, "p"), [0.9, 15], rtol=1e-6)
@@ -159,7 +161,7 @@ def test_adam_blends_buffers_too(client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.0, -0.1, 0.3])
-def test_axpy_is_torchs_add(client: redis.Redis, alpha: float) -> None:
+def test_axpy_is_torchs_add(client: Client, alpha: float) -> None:
     rng = np.random.default_rng(9)
     base, x = random(rng).reshape(-1, 1), random(rng).reshape(-1, 1)
     put(client, "a", base, "KIND", "model", "SAMPLES", 3)
@@ -170,7 +172,7 @@ def test_axpy_is_torchs_add(client: redis.Redis, alpha: float) -> None:
     assert client.execute_command("TENSOR.AXPY", "a", "x", "ALPHA", alpha, "OUT", "a", "NX") == 0
 
 
-def test_norm_and_finite(client: redis.Redis) -> None:
+def test_norm_and_finite(client: Client) -> None:
     x = random(np.random.default_rng(11), 300_001)
     put(client, "x", x)
     assert float(client.execute_command("TENSOR.NORM", "x")) == pytest.approx(
@@ -183,7 +185,7 @@ def test_norm_and_finite(client: redis.Redis) -> None:
         put(client, "y", y)
         assert client.execute_command("TENSOR.FINITE", "y") == 0
     assert client.execute_command("TENSOR.NORM", "y") == b"inf"
-    put(client, "none", np.float32([]))
+    put(client, "none", floats([]))
     assert (
         client.execute_command("TENSOR.NORM", "none") == b"0" and client.execute_command("TENSOR.FINITE", "none") == 1
     )
@@ -231,12 +233,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("command", "message"), REFUSED, ids=lambda value: str(value)[:60])
 def test_bad_input_is_named_and_stores_nothing(
-    server: Server, client: redis.Redis, command: tuple[object, ...], message: str
+    server: Server, client: Client, command: tuple[object, ...], message: str
 ) -> None:
     for key in ("p", "g", "v"):
-        put(client, key, np.float32([1, 2]))
-    put(client, "square", np.float32([[1, 2], [3, 4]]))
-    put(client, "integers", np.int32([1]))
+        put(client, key, floats([1, 2]))
+    put(client, "square", floats([[1, 2], [3, 4]]))
+    put(client, "integers", np.array([1], np.int32))
     with pytest.raises(redis.ResponseError, match=message):
         client.execute_command(*command)
     assert sorted(client.keys()) == [b"g", b"integers", b"p", b"square", b"v"]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import redis
+
+from tests.redis_module.servers import Client
 
 Floats = npt.NDArray[np.float32]
 
@@ -25,14 +26,18 @@ DTYPES: dict[str, type[np.generic]] = {
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
 
-def put(client: redis.Redis, key: str, array: npt.NDArray[Any], *options: object) -> Any:
+def floats(values: object) -> Floats:
+    return np.array(values, np.float32)
+
+
+def put(client: Client, key: str, array: npt.NDArray[Any], *options: object) -> Any:
     """AI.TENSORSET with a blob; options stand before it."""
     return client.execute_command(
         "AI.TENSORSET", key, NAMES[array.dtype], *array.shape, *options, "BLOB", array.tobytes()
     )
 
 
-def get(client: redis.Redis, key: str) -> npt.NDArray[Any]:
+def get(client: Client, key: str) -> npt.NDArray[Any]:
     """TENSOR.GET as an array."""
     dtype, shape, _, _, blob = client.execute_command("TENSOR.GET", key)
     return np.frombuffer(blob, dtype=DTYPES[dtype.decode()]).reshape(shape)
@@ -63,13 +68,14 @@ def trimmed_mean(inputs: Sequence[Floats], trim: int) -> Floats:
     total = rows[0].copy()
     for row in rows[1:]:
         total = total + row
-    return (total / np.float32(len(rows))).astype(np.float32)
+    return np.asarray(total / np.float32(len(rows)), np.float32)
 
 
 def median(inputs: Sequence[Floats]) -> Floats:
     rows = np.sort(np.stack(inputs), axis=0)
     middle = len(inputs) // 2
-    return rows[middle] if len(inputs) % 2 else (rows[middle - 1] + rows[middle]) * np.float32(0.5)
+    both = rows[middle] if len(inputs) % 2 else (rows[middle - 1] + rows[middle]) * np.float32(0.5)
+    return np.asarray(both, np.float32)
 
 
 def krum(inputs: Sequence[Floats], *, faulty: int, select: int = 1) -> list[int]:
