@@ -127,7 +127,7 @@ class Expiry(Construct):
             "Machine",
             state_machine_name=name,
             definition_body=sfn.DefinitionBody.from_string(json.dumps(definition(project), indent=1)),
-            role=role.without_policy_updates(),
+            role=role,
             removal_policy=RemovalPolicy.DESTROY,
         )
         acknowledge(

@@ -86,7 +86,7 @@ class Functions(Construct):
             memory_size=functions.memory_of(step.name, torch=torch),
             timeout=Duration.seconds(functions.timeout_s),
             environment=self._environment(step),
-            role=self._role(scope, step, name).without_policy_updates(),
+            role=self._role(scope, step, name),
             log_group=group,
             # platform.report as JSON: billed time, INIT and peak memory, joined to the steps' records by request id.
             logging_format=lambda_.LoggingFormat.JSON,

@@ -52,10 +52,9 @@ class StepFunctions(Construct):
             state_machine_type=sfn.StateMachineType.STANDARD,
             definition_body=sfn.DefinitionBody.from_string(text),
             definition_substitutions={whole: self._value(*target) for whole, target in used.items()},
-            role=role.without_policy_updates(),
+            role=role,
             removal_policy=RemovalPolicy.DESTROY,
         )
-        machine.node.add_dependency(role)  # its permissions are checked when it is created
         acknowledge(
             machine,
             {

@@ -154,7 +154,12 @@ class Check:
             self._may(f"ec2:{action}NetworkInterface{'s' if action == 'Describe' else ''}", "*")
 
     def _objects(self) -> None:
-        for action, key in (("GetObject", "runs"), ("PutObject", "runs"), ("DeleteObject", "runs"), ("GetObject", "data")):
+        for action, key in (
+            ("GetObject", "runs"),
+            ("PutObject", "runs"),
+            ("DeleteObject", "runs"),
+            ("GetObject", "data"),
+        ):
             self._may(f"s3:{action}", f"<{self._bucket}.Arn>/{key}/*")
         self._may("s3:ListBucket", f"<{self._bucket}.Arn>")
         self._fact("CROSSOVER_BUCKET")

@@ -17,6 +17,7 @@ from tests.infrastructure.conftest import ROOT
 MODULE = ROOT / "redis_module" / "build" / "tensors.so"
 SCRIPT = ROOT / "cdk" / "boot" / "redis.sh"
 
+# Whatever starts here ends by itself after two minutes, also when the test is killed.
 STUBS = {
     "apt-get": "true",
     "dpkg": "true",
@@ -24,8 +25,9 @@ STUBS = {
     "chown": "true",
     "chgrp": "true",
     "make": '[ -z "$FAIL_MAKE" ] && mkdir -p "$2/build" && cp "$TENSORS" "$2/build/tensors.so"',
-    "systemctl": 'if [ "$*" = "enable --now redis-server" ]; then\n'
-    '  setsid redis-server "$HOST/etc/redis/redis.conf" >"$HOST/redis.log" 2>&1 & echo $! >"$HOST/redis.pid"; fi',
+    "systemctl": '[ -z "$NO_MODULE" ] || sed -i /loadmodule/d "$HOST/etc/redis/redis.conf"\n'
+    'if [ "$*" = "enable --now redis-server" ]; then\n'
+    '  setsid timeout 120 redis-server "$HOST/etc/redis/redis.conf" >"$HOST/redis.log" 2>&1 & echo $! >"$HOST/redis.pid"; fi',
     "aws": 'echo "$*" >>"$HOST/aws.log"\n'
     'case "$1 $2" in\n'
     '  "secretsmanager get-secret-value") echo "$PASSWORD" ;;\n'
@@ -80,7 +82,7 @@ class Host:
             "FAIL_MAKE": "",
         } | environment
         return subprocess.run(
-            ["bash", "-c", header + text],
+            ["timeout", "100", "bash", "-c", header + text],
             env={**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", **stand_ins},
             capture_output=True,
             text=True,
@@ -155,6 +157,11 @@ def test_a_boot_that_fails_fails_the_deployment(host: Host, fault: dict[str, str
     assert signal["Status"] == "FAILURE"
     assert "redis host 2: line" in signal["Reason"]
     assert not (host.root / "uploaded.pem").exists()
+
+
+def test_a_server_without_the_module_fails_the_deployment(host: Host) -> None:
+    host.boot(NO_MODULE="1")
+    assert {s["Status"] for s in host.signals()} == {"FAILURE"}
 
 
 def test_a_server_that_refuses_the_module_fails_the_deployment(host: Host, tmp_path: Path) -> None:

@@ -1,15 +1,22 @@
 """One function per step: layers, memory, network and environment follow from what the step declares."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aws_cdk import App, Stack
 
+from cdk.functions import Functions, Surroundings
+from cdk.layers import Layers
+from cdk.network import Network
+from cdk.storage import Storage
 from crossover import workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from functions.spirt import ARCHITECTURE
-from tests.infrastructure.assemblies import Assembly, actions_of, flat, listed, resources, statements
+from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, listed, resources, statements
 from tests.infrastructure.conftest import Synthesize
 
 STEPS = workflow.steps(ARCHITECTURE)
@@ -129,6 +136,57 @@ def test_snap_start_publishes_a_version_and_invokes_its_alias(large: Assembly) -
         if key.startswith("step_")
     }
     assert invoked == set(aliases)
+
+
+# --- steps that SPIRT does not have -----------------------------------------------------------------------------------
+
+
+def stack_of(*uses: workflow.Service, spirt: Experiment, folder: Path) -> Json:
+    """The template of one function, of a step that declares `uses`."""
+    app = App(outdir=str(folder), builtin_cloud_formation_validation=False)
+    stack = Stack(app, "one")
+    step = replace(STEPS[0], uses=frozenset(uses))
+    around = Surroundings(
+        network=Network(stack, "crossover"),
+        storage=Storage(stack, "Storage", experiment=spirt),
+        machines={"gradients": "crossover-spirt-gradients"},
+    )
+    layers = Layers(stack, "Layers", experiment=spirt, folder=folder)
+    Functions(stack, "Functions", experiment=spirt, steps=[step], layers=layers, around=around)
+    found: Json = json.loads((Path(app.synth().directory) / "one.template.json").read_text())
+    return found
+
+
+def of_step(template: Json) -> Json:
+    (found,) = (
+        f for f in resources(template, "AWS::Lambda::Function").values() if f["Handler"].startswith("functions.")
+    )
+    return found
+
+
+def test_what_needs_s3_alone_stays_out_of_the_vpc(spirt: Experiment, tmp_path: Path) -> None:
+    """P2P's gradient functions: no network interface, no endpoint (aws.md 14)."""
+    template = stack_of("objects", spirt=spirt, folder=tmp_path)
+    function = of_step(template)
+    assert "VpcConfig" not in function
+    allowed = actions_of(template, function["Role"])
+    assert not [action for action in allowed if action.startswith(("ec2:", "secretsmanager:"))]
+    assert {name for name in function["Environment"]["Variables"] if "REDIS" in name or "BROKER" in name} == set()
+
+
+def test_a_step_that_starts_machines(spirt: Experiment, tmp_path: Path) -> None:
+    template = stack_of("objects", "machines", spirt=spirt, folder=tmp_path)
+    function, here = of_step(template), "arn:<AWS::Partition>:states:<AWS::Region>:<AWS::AccountId>"
+    machine = f"{here}:stateMachine:crossover-spirt-gradients"
+    assert flat(function["Environment"]["Variables"]["CROSSOVER_MACHINE_GRADIENTS"]) == machine
+    allowed = actions_of(template, function["Role"])
+    assert allowed["states:StartExecution"] == {machine}
+    assert allowed["states:DescribeExecution"] == {f"{here}:execution:crossover-spirt-gradients:*"}
+
+
+def test_there_is_no_way_to_step_functions_from_inside_the_vpc(spirt: Experiment, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"initialise: from inside the VPC there is no route to Step Functions"):
+        stack_of("objects", "machines", "bus", spirt=spirt, folder=tmp_path)
 
 
 def test_images_are_refused_until_they_exist(synth: Synthesize, spirt: Experiment) -> None:
