@@ -117,7 +117,7 @@ def stage(experiment: Experiment, dataset: "Dataset", stores: Sequence[Store]) -
         "train_samples": sum(map(sum, plan_.counts)),
         "validation_samples": dataset.validation_labels.numel(),
     }
-    minibatches = MinibatchesOf(experiment, dataset, plan_)
+    minibatches = Minibatches(experiment, dataset, plan_)
     for rank, store in enumerate(stores):
         if store.exists(keys.data_manifest(dataset.fingerprint)):
             continue
@@ -132,7 +132,7 @@ def stage(experiment: Experiment, dataset: "Dataset", stores: Sequence[Store]) -
     return manifest
 
 
-class MinibatchesOf:
+class Minibatches:
     """The minibatches that a plan makes of a data set, as `stage` writes them."""
 
     def __init__(self, experiment: Experiment, dataset: "Dataset", plan: Plan) -> None:
