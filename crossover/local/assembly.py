@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover.errors import ConfigError
+from crossover.local.lambda_runtime.zygotes import Kind
 from crossover.local.seams.resource_types import ACCOUNT, REGION
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -126,6 +127,19 @@ def layer_keys(stacks: list[Stack]) -> set[str]:
                 key = resource["Properties"]["Content"].get("S3Key")
                 keys.add(key if isinstance(key, str) else json.dumps(key))
     return keys
+
+
+def worker_kinds(stacks: list[Stack]) -> list[Kind]:
+    """Which fork servers the stacks' functions need."""
+    kinds: set[Kind] = set()
+    for stack in stacks:
+        for resource in json.loads(stack.template).get("Resources", {}).values():
+            if resource["Type"] == "AWS::Lambda::Function" and resource["Properties"].get("Runtime", "").startswith(
+                "python"
+            ):
+                tags = {tag["Key"]: tag["Value"] for tag in resource["Properties"].get("Tags", [])}
+                kinds.add("torch" if tags.get("crossover:torch") == "true" else "plain")
+    return sorted(kinds)
 
 
 def empty_zip() -> bytes:

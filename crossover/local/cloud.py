@@ -5,6 +5,8 @@
         states = cloud.session().client("stepfunctions")
 
 Everything lies below `workspace`; every process ends with the block, and with this process however that ends.
+Layers are ignored: their archives hold ARM code, so local functions take third-party packages from this environment,
+without numpy, which the layers do not have. First-party code comes from the deployed zips alone.
 """
 
 import contextlib
@@ -109,6 +111,8 @@ class LocalCloud:
         """Deploy every stack of the cloud assembly that is not there yet. Raises ConfigError, RunFailed, MissingTool."""
         stacks, assets = assemblies.read(assembly)
         self._check_types(stacks)
+        for kind in assemblies.worker_kinds(stacks):
+            self.lambdas.prepare(kind)
         self._upload(stacks, assets)
         there = self.stacks()
         for stack in stacks:

@@ -114,7 +114,11 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = folder / "code"
     code.mkdir()
     (code / "handlers.py").write_text(HANDLERS)
-    files = {"code.zip": zipped(handlers=HANDLERS), "folder.zip": Path("code"), "layer.zip": b"not even a zip"}
+    files: dict[str, bytes | Path] = {
+        "code.zip": zipped(handlers=HANDLERS),
+        "folder.zip": Path("code"),
+        "layer.zip": b"not even a zip",
+    }
     return write_assembly(folder, {"shared": shared_stack(), "experiment": experiment_stack()}, files)
 
 
@@ -152,7 +156,7 @@ def test_the_function_reaches_redis_with_the_secrets_password(deployed: LocalClo
     password = secrets.get_secret_value(SecretId=seen["CROSSOVER_REDIS_SECRET"])["SecretString"]
     client = redis.Redis.from_url(seen["CROSSOVER_REDIS"], password=password)
     assert seen["CROSSOVER_REDIS"].startswith("redis://127.0.0.1:")
-    assert client.execute_command("TENSOR.STATS")
+    assert client.execute_command("TENSOR.STATS")  # type: ignore[no-untyped-call]
     client.close()
     stranger = redis.Redis.from_url(seen["CROSSOVER_REDIS"])
     with pytest.raises(redis.AuthenticationError):

@@ -68,8 +68,8 @@ def test_a_dead_process_gives_its_slot_back(tmp_path: Path) -> None:
     process.start()
     process.join()
     assert process.exitcode == 9
-    with slots.slot(tmp_path) as wait_s:
-        assert wait_s < 5
+    with slots.slot(tmp_path):
+        pass
 
 
 def test_without_slots_it_says_how_to_make_them(tmp_path: Path) -> None:

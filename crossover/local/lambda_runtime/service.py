@@ -93,6 +93,10 @@ class Lambdas:
         self._events.submit(self._retried, function, payload)
         return str(uuid.uuid4())
 
+    def prepare(self, kind: Kind) -> None:
+        """Start the fork server of a kind now, so that its imports run beside the caller's work."""
+        self._zygote(kind)
+
     def running(self) -> list[Environment]:
         """The environments that work on an invocation right now."""
         with self._lock:

@@ -60,7 +60,7 @@ def test_types_without_effect_are_accepted(cloud: LocalCloud, deploy: Deploy, ki
 
 
 def test_a_secret_is_generated_and_resolved(cloud: LocalCloud, deploy: Deploy) -> None:
-    rule = {
+    rule: dict[str, Any] = {
         "SecretStringTemplate": '{"username": "crossover"}',
         "GenerateStringKey": "password",
         "ExcludeCharacters": ",:= \"'@/\\",
