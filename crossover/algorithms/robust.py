@@ -1,6 +1,7 @@
 """Robust rules over the workers' averages: coordinate-wise median and trimmed mean (Yin et al. 2018), Krum (Blanchard et al. 2017).
 
-Unweighted. The coordinate-wise rules give the same bits as the tensor database, whose sorting network they share. Every rule raises Refused on NaN
+Unweighted. The coordinate-wise rules give the same bits as the tensor database, whose sorting network they share.
+Every rule raises Refused on NaN
 in an input (a poisoned gradient must not hide) and on a number of vectors that its parameter does not allow.
 """
 
@@ -88,7 +89,8 @@ def _by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tensor]], T
         part = slice(start, start + _BLOCK)
         rows = [vector[part] for vector in vectors]
         for low, high in network:
-            # Equal values stay in place, so that zeros of either sign end where the database puts them; torch.minimum does not promise that.
+            # Equal values stay in place, so that zeros of either sign end where the database puts them; torch.minimum
+            # does not promise that.
             swap = rows[high] < rows[low]
             rows[low], rows[high] = torch.where(swap, rows[high], rows[low]), torch.where(swap, rows[low], rows[high])
         result[part] = reduce(rows)

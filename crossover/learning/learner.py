@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-# Large activations in huge pages: a training step of MobileNet otherwise spends a third of its time on page faults. torch reads this once, at
+# Large activations in huge pages: a training step of MobileNet otherwise spends a third of its time on page faults.
+# torch reads this once, at
 # its first large allocation; where the kernel offers no huge pages it changes nothing.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
@@ -75,7 +76,8 @@ class Learner:
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
         """The mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
 
-        The same arguments give the same bits in any process of the same machine type, torch build and thread count. Raises Refused on a loss or
+        The same arguments give the same bits in any process of the same machine type, torch build and thread count.
+        Raises Refused on a loss or
         gradient that is not finite, ConfigError where a BatchNorm layer sees a single value.
         """
         training, experiment = self._experiment.training, self._experiment

@@ -17,7 +17,6 @@ from crossover.algorithms.randomness import generator
 from crossover.algorithms.schedule import learning_rate
 from crossover.experiment import Aggregation, Experiment
 from crossover.learning.affine import constants
-from crossover.learning.batch import Batch
 from crossover.learning.datasets import Dataset
 from crossover.learning.learner import Learner
 from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan
@@ -45,7 +44,8 @@ def train_reference(
 ) -> tuple[bytes, tuple[bytes, ...], list[Epoch]]:
     """(model bytes, the optimizer's vectors as bytes, what each epoch ended with).
 
-    `training.sync_every` None or "epoch": all of a worker's minibatches of an epoch are one round. `on_round` sees the state after each round.
+    `training.sync_every` None or "epoch": all of a worker's minibatches of an epoch are one round. `on_round` sees
+    the state after each round.
     """
     reference = _Reference(experiment, dataset)
     history: list[Epoch] = []

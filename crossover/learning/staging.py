@@ -99,7 +99,8 @@ def _nearest(value: int, candidates: range, works: Callable[[int], bool]) -> lis
 def stage(experiment: Experiment, dataset: "Dataset", stores: Sequence[Store]) -> dict[str, Any]:
     """Write what is not there yet and return the manifest, which is written last: where it exists, the rest does.
 
-    `stores`: one for all workers, or one per worker by rank; a worker's own store holds its minibatches, the validation chunks and the manifest.
+    `stores`: one for all workers, or one per worker by rank; a worker's own store holds its minibatches, the
+    validation chunks and the manifest.
     """
     from crossover.learning import affine
 

@@ -1,6 +1,7 @@
 """Models by name: `training.model` of the experiment is a name from here, or `package.module:factory` for one's own.
 
-A factory is called with the number of classes and the input shape (C, H, W) and returns a torch module from images to logits. BatchNorm layers are
+A factory is called with the number of classes and the input shape (C, H, W) and returns a torch module from images to
+logits. BatchNorm layers are
 handled as docs say of statistics; other buffers of a module must be constants, since they do not travel.
 """
 
