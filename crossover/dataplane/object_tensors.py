@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from crossover.dataplane.buffers import deliver
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.errors import Missing
 
 
 class ObjectTensorStore:
@@ -29,7 +30,11 @@ class ObjectTensorStore:
         return self.create(*vectors[0])
 
     def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
-        return deliver(decode(self._objects.get(self._prefix + key), key=key, kind=kind), key=key, kind=kind, out=out)
+        try:
+            body = self._objects.get(self._prefix + key)
+        except Missing:
+            raise Missing(key) from None  # by the name that the caller knows
+        return deliver(decode(body, key=key, kind=kind), key=key, kind=kind, out=out)
 
     def exists(self, key: str) -> bool:
         return self._objects.exists(self._prefix + key)

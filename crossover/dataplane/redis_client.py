@@ -1,7 +1,6 @@
 """A client of one Redis for many threads and many invocations: vectors by our own connections, control commands by redis-py."""
 
 import os
-import select
 import ssl
 import time
 from collections.abc import Sequence
@@ -103,10 +102,6 @@ class RedisClient:
             self._idle.append((connection, time.monotonic()))
 
     def _alive(self, connection: RedisConnection, *, idle_s: float) -> bool:
-        poll = select.poll()  # not select(): file numbers above 1,023
-        poll.register(connection.fileno(), select.POLLIN)
-        if poll.poll(0):  # nothing is expected: the server hung up, or the stream is out of step
-            return False
         if idle_s < self._idle_s:
             return True
         try:

@@ -67,9 +67,6 @@ class RedisConnection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
     def close(self) -> None:
         self._socket.close()
 

@@ -1,5 +1,7 @@
 """What only a folder does: keys that would leave it, names that clash, nothing half written."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,27 @@ def test_writing_beside_a_deletion(store: FileObjectStore) -> None:
     at_once(4, write_or_delete)
     store.put("deep/er/last", b"y")
     assert store.get("deep/er/last") == b"y"
+
+
+def test_a_folder_that_is_deleted_before_the_object_is_in_it(
+    store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def after_a_deletion(move: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        deleted: list[Path] = []
+
+        def delete_and_move(source: Path, target: Path) -> None:
+            if not deleted:
+                target.parent.rmdir()
+                deleted.append(target.parent)
+            move(source, target)
+
+        return delete_and_move
+
+    for name, write in (("link", store.put_new), ("replace", store.put)):
+        monkeypatch.setattr(os, name, after_a_deletion(getattr(os, name)))
+        write(f"folder/{name}", b"x")
+        assert store.get(f"folder/{name}") == b"x"
+        store.delete_prefix("folder/")
 
 
 def test_two_stores_on_one_folder_see_each_other(store: FileObjectStore, tmp_path: Path) -> None:

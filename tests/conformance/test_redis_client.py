@@ -1,11 +1,13 @@
 """The zero-copy client: broken, frozen and refused connections, time-outs, TLS, and errors that keep secrets."""
 
+import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from crossover.dataplane.redis_address import redis_address
+from crossover.dataplane.redis_address import RedisAddress, redis_address
 from crossover.dataplane.redis_client import RedisClient
 from crossover.dataplane.redis_tensors import RedisTensorStore
 from crossover.dataplane.redis_wire import new_memory
@@ -117,6 +119,24 @@ def test_payloads_travel_without_being_joined(redis: RedisServer, tls: TlsFiles,
     assert into == payload
     assert client.command("MSET", f"{run}/a", memoryview(b"1"), f"{run}/b", memoryview(b""), f"{run}/c", 0.1) == "OK"
     assert client.command("MGET", f"{run}/a", f"{run}/b", f"{run}/c", f"{run}/d") == [b"1", b"", b"0.1", None]
+    client.close()
+
+
+def test_a_socket_that_takes_little_at_a_time(redis: RedisServer, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stingy(socket.socket):
+        def sendmsg(self, buffers: Any, *_: Any) -> int:
+            return self.send(b"".join(buffers)[:1_000])
+
+        def recv_into(self, buffer: Any, *_: Any) -> int:
+            return super().recv_into(buffer[:700])
+
+    connect = RedisAddress.connect
+    monkeypatch.setattr(RedisAddress, "connect", lambda *a: Stingy(fileno=connect(*a).detach()))
+    client = client_at(redis.url)
+    payload = bytes(range(250)) * 100
+    client.command("MSET", f"{run}/a", memoryview(payload), f"{run}/b", memoryview(payload[:1_500]))
+    for key, expected in (("a", payload), ("b", payload[:1_500])):
+        assert client.command("GET", f"{run}/{key}", place=new_memory) == expected
     client.close()
 
 

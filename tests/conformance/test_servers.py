@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from crossover.errors import MissingTool, RunFailed
-from crossover.local import ports, rabbitmq_server, redis_server
+from crossover.local import ports, processes, rabbitmq_server, redis_server
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 
@@ -59,3 +59,6 @@ def test_the_password_is_for_its_owner_only(folder: Path) -> None:
         told = [Path(f"/proc/{server.pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
         told.append((folder / "owned" / "redis.log").read_bytes())
     assert not any(b"hunter2" in each for each in told)
+    assert (
+        processes.MARK.encode() in told[1]
+    )  # redis-server would overwrite it by its title: then the watchdog finds it no more

@@ -113,6 +113,29 @@ def test_who_sees_a_state_sees_all_of_it(store: TensorStore, run: str) -> None:
     assert all(at_once(6, write_or_look))
 
 
+def test_a_race_of_states_has_one_winner(store: TensorStore, run: str) -> None:
+    def attempt(i: int) -> bool:
+        return store.create_together([(f"{run}/m", vector(i, i)), (f"{run}/v", vector(i))])
+
+    won = at_once(6, attempt)
+    assert won.count(True) == 1
+    assert store.get(f"{run}/m") == vector(won.index(True), won.index(True))
+
+
+@pytest.mark.parametrize("name", ["redis", "redisai", "memory"])
+def test_a_state_is_of_one_attempt_and_the_others_leave_nothing(make_tensors: MakeTensors, name: str, run: str) -> None:
+    store = make_tensors(name, Traffic())
+
+    def attempt(i: int) -> bool:
+        return store.create_together([(f"{run}/m", vector(i, i)), (f"{run}/v", vector(i))])
+
+    winner = at_once(6, attempt).index(True)
+    assert store.get(f"{run}/v") == vector(winner)
+    if name != "memory":
+        keys = {key.decode() for key in store.client.control("KEYS", f"{run}/*")}  # type: ignore[attr-defined]
+        assert {key.removesuffix(":about") for key in keys} == {f"{run}/m", f"{run}/v"}
+
+
 def test_delete_takes_what_is_there(store: TensorStore, run: str) -> None:
     store.put(f"{run}/a", vector(1))
     store.put(f"{run}/b", vector(2))
@@ -165,7 +188,9 @@ def test_every_key_lives_for_a_while_only_and_nothing_is_searched(
     store.put(f"{run}/v", vector(1))
     store.create(f"{run}/w", vector(1))
     store.create_together([(f"{run}/x", vector(1)), (f"{run}/y", vector(2))])
+    sent = traffic.bytes_out
     store.create_together([(f"{run}/x", vector(1)), (f"{run}/z", vector(2))])
+    assert traffic.bytes_out == sent  # a finished step sends no vectors
     store.get(f"{run}/v")
     store.delete(f"{run}/w")
     commands = client.control("INFO", "commandstats")
