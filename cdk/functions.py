@@ -94,7 +94,7 @@ class Functions(Construct):
             application_log_level_v2=lambda_.ApplicationLogLevel.INFO,
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if functions.snap_start else None,
         )
-        if step.uses & grants.VPC_SERVICES:
+        if self._reaches_into_vpc(step):
             resource = function.node.default_child
             assert isinstance(resource, lambda_.CfnFunction)
             resource.vpc_config = lambda_.CfnFunction.VpcConfigProperty(
@@ -112,10 +112,14 @@ class Functions(Construct):
             return lambda_.Alias(scope, "Live", alias_name="live", version=function.current_version)
         return function
 
+    def _reaches_into_vpc(self, step: Step) -> bool:
+        """Redis and the broker stand in the VPC; tensors that lie in the bucket (`storage.channel: s3`) do not."""
+        return bool("bus" in step.uses or ("tensors" in step.uses and self._around.hosts))
+
     def _role(self, scope: Construct, step: Step, name: str) -> iam.Role:
         around = self._around
         allowed = [grants.logs(f"/aws/lambda/{name}"), *grants.objects(around.storage.bucket, around.storage.data)]
-        if step.uses & grants.VPC_SERVICES:
+        if self._reaches_into_vpc(step):
             allowed.append(grants.network_interfaces())
         if "tensors" in step.uses and around.hosts:
             allowed += [

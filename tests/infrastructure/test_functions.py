@@ -164,9 +164,12 @@ def of_step(template: Json) -> Json:
     return found
 
 
-def test_what_needs_s3_alone_stays_out_of_the_vpc(spirt: Experiment, tmp_path: Path) -> None:
-    """P2P's gradient functions: no network interface, no endpoint (aws.md 14)."""
-    template = stack_of("objects", spirt=spirt, folder=tmp_path)
+@pytest.mark.parametrize("uses", [("objects",), ("objects", "tensors")], ids=["objects", "tensors in the bucket"])
+def test_what_needs_s3_alone_stays_out_of_the_vpc(
+    uses: tuple[workflow.Service, ...], spirt: Experiment, tmp_path: Path
+) -> None:
+    """P2P's gradient functions, LambdaML over S3: no network interface, no endpoint (aws.md 14)."""
+    template = stack_of(*uses, spirt=spirt, folder=tmp_path)
     function = of_step(template)
     assert "VpcConfig" not in function
     allowed = actions_of(template, function["Role"])

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aws_cdk import App
 
+from cdk.synthesis import check_with_nag, compose, feature_flags
 from crossover import validation, workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from tests.infrastructure.assemblies import Assembly, masked
-from tests.infrastructure.conftest import ROOT, Synthesize
+from tests.infrastructure.assemblies import Assembly, masked, resources
+from tests.infrastructure.conftest import NOW, ROOT, Synthesize
+from tests.infrastructure.reachability import Check
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 CONFIGS = sorted(
@@ -106,12 +109,16 @@ def test_the_users_faults_are_one_line_and_no_traceback(arguments: tuple[str, ..
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_every_experiment_synthesizes(config: str, synth: Synthesize, tmp_path: Path) -> None:
-    from cdk.synthesis import synthesize
-
+def test_every_experiment_synthesizes(config: str, tmp_path: Path) -> None:
+    """Without a finding of cdk-nag, and every function reaches what its step declares."""
     experiment = validation.load(ROOT / "config" / f"{config}.yaml")
-    made = Assembly(synthesize(experiment, tmp_path / "out", layers=tmp_path), f"crossover-{experiment.name}")
-    assert made.experiment["Resources"]
+    app = App(outdir=str(tmp_path), context=feature_flags(), builtin_cloud_formation_validation=False)
+    compose(app, experiment, now=NOW, layers=tmp_path)
+    check_with_nag(app)
+    made = Assembly(Path(app.synth().directory), f"crossover-{experiment.name}")  # raises where nag finds something
+    for step in workflow.steps(workflow.load(experiment.architecture)):
+        uses = step.uses if resources(made.experiment, "AWS::EC2::Instance") else step.uses - {"tensors"}
+        assert Check(made.templates, experiment=made.name, step=step.name, uses=uses).missing == []
 
 
 def test_an_architecture_without_a_stack_is_refused(synth: Synthesize) -> None:
