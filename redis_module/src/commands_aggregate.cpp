@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernel_job.hpp"
+#include "pool.hpp"
 #include "refused.hpp"
 #include "values.hpp"
 
@@ -165,7 +166,7 @@ void krum(const Call& call) {
     job->compute = [work, faulty, select](Job& self) {
         const std::size_t count = work.inputs.front().count();
         const std::vector<const float*> inputs = work.pointers();
-        const kernels::KrumChoice choice = kernels::krum(inputs, faulty, select, count, on_pool());
+        const kernels::KrumChoice choice = kernels::krum(inputs, faulty, select, count, on_pool(), pool::stopping);
         if (choice.poisoned) refuse_poisoned(self, work, *choice.poisoned);
         Tensor& out = self.results.front().tensor;
         if (select == 1) {

@@ -150,6 +150,7 @@ void for_blocks(std::size_t total, std::size_t block, const Body& body) {
             if (stopping()) throw Stopped{};
             body(first, std::min(block, total - first));
         }
+        if (stopping()) throw Stopped{};  // the last body may have given up half way
         return;
     }
     const auto loop = std::make_shared<Loop>();

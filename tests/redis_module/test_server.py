@@ -15,7 +15,9 @@ import redis
 from tests.redis_module.servers import Client, Server, Start, statistics, until
 from tests.redis_module.vectors import floats, get, put, same_bits
 
-SECONDS_OF_WORK = 200  # inputs of Krum: 20,000 pairs of a million elements
+MINUTES_OF_WORK = (
+    1000  # inputs of Krum: half a million pairs; a server that waited for their end would not stop in time
+)
 
 
 def encode(*words: object) -> bytes:
@@ -32,9 +34,9 @@ def sent(server: Server, *command: object) -> Iterator[socket.socket]:
         yield connection
 
 
-def long_job(client: Client, inputs: int = SECONDS_OF_WORK) -> list[object]:
-    """A Krum command over copies of one million-element vector."""
-    put(client, "x", np.random.default_rng(0).standard_normal(1_000_000).astype(np.float32))
+def long_job(client: Client, inputs: int, size: int = 1_000_000) -> list[object]:
+    """A Krum command over copies of one vector."""
+    put(client, "x", np.random.default_rng(0).standard_normal(size).astype(np.float32))
     for i in range(inputs):
         client.execute_command("TENSOR.COPY", "x", f"x{i}")
     return ["TENSOR.KRUM", inputs, *(f"x{i}" for i in range(inputs)), "FAULTY", 1, "OUT", "result"]
@@ -47,7 +49,7 @@ def running(client: Client) -> bool:
 def test_the_server_answers_while_a_job_runs_and_shuts_down_cleanly(start: Start) -> None:
     server = start()
     client = server.client()
-    command = long_job(client)
+    command = long_job(client, MINUTES_OF_WORK, 4_000_000)
     with sent(server, *command) as first, sent(server, *command[:-1], "other"):
         until(lambda: running(client), what="the job's start")
         until(lambda: statistics(client)["jobs_queued"] == 1, what="the second job's place in the queue")
@@ -243,8 +245,20 @@ def test_spare_memory_never_stands_in_the_way_of_maxmemory(start: Start) -> None
     client.delete("t")
     assert statistics(client)["spare_bytes"] == 8_000_000
     client.config_set("maxmemory", client.info("memory")["used_memory"] + 1000)
-    until(lambda: statistics(client)["spare_bytes"] == 0, what="the release of spare memory")
+    until(
+        lambda: statistics(client)["spare_bytes"] == 0, what="the release of spare memory", timeout_s=8
+    )  # idle ones go after 10 s
     assert put(client, "u", np.zeros(300_000, np.float32)) == b"OK"
+
+
+def test_a_result_may_take_the_place_of_spare_memory(start: Start) -> None:
+    client = start(module_arguments=["spare-mb", "64"]).client()
+    put(client, "t", np.zeros(500_000, np.float32))
+    put(client, "gone", np.zeros(3_000_000, np.float32))
+    client.delete("gone")
+    used = client.info("memory")["used_memory"]
+    client.config_set("maxmemory", int(used * 1.05))  # 0.7 MB free beside 12 MB of spares; a result needs 2 MB
+    assert client.execute_command("TENSOR.AXPY", "t", "t", "ALPHA", 1, "OUT", "u") == b"OK"
 
 
 def test_tensors_can_be_evicted(start: Start) -> None:

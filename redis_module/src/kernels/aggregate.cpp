@@ -85,7 +85,8 @@ std::optional<std::size_t> sorted_reduce(Inputs inputs, float* out, std::size_t 
 }
 
 // Squared distances of all pairs (i < j, row by row), in parts that do not depend on the number of threads.
-std::vector<double> pair_distances(Inputs inputs, std::size_t count, const ForBlocks& each, std::atomic<std::size_t>& poisoned) {
+std::vector<double> pair_distances(Inputs inputs, std::size_t count, const ForBlocks& each, bool (*abandoned)(),
+                                   std::atomic<std::size_t>& poisoned) {
     const Loops& loop = loops();
     const std::size_t n = inputs.size(), pairs = n * (n - 1) / 2;
     std::vector<double> parts(pairs * distance_parts, 0.0);
@@ -94,6 +95,7 @@ std::vector<double> pair_distances(Inputs inputs, std::size_t count, const ForBl
         const std::size_t begin = std::min(count, part * part_size), size = std::min(part_size, count - begin);
         const auto wide = std::make_unique_for_overwrite<double[]>(n * distance_block);
         in_blocks(begin, size, distance_block, [&](std::size_t first, std::size_t length) {
+            if (abandoned()) return;
             for (std::size_t k = 0; k < n; ++k) {
                 if (loop.has_nan(inputs[k] + first, length)) {
                     std::size_t seen = poisoned.load();
@@ -148,10 +150,11 @@ std::optional<std::size_t> median(Inputs inputs, float* out, std::size_t count, 
     });
 }
 
-KrumChoice krum(Inputs inputs, std::size_t faulty, std::size_t select, std::size_t count, const ForBlocks& each) {
+KrumChoice krum(Inputs inputs, std::size_t faulty, std::size_t select, std::size_t count, const ForBlocks& each,
+                bool (*abandoned)()) {
     const std::size_t n = inputs.size();
     std::atomic<std::size_t> poisoned{n};
-    const std::vector<double> distances = pair_distances(inputs, count, each, poisoned);
+    const std::vector<double> distances = pair_distances(inputs, count, each, abandoned, poisoned);
     if (poisoned < n) return {poisoned.load(), {}};
 
     std::vector<std::vector<double>> rows(n);

@@ -31,7 +31,9 @@ struct KrumChoice {
     std::vector<std::size_t> chosen;      // ascending
 };
 // Scores: sum of the n - faulty - 2 smallest squared distances in float64; the `select` lowest, ties to the lower index.
-KrumChoice krum(Inputs inputs, std::size_t faulty, std::size_t select, std::size_t count, const ForBlocks& each);
+// One of its blocks takes long when inputs are many, so it asks `abandoned` within them; its result is then meaningless.
+KrumChoice krum(Inputs inputs, std::size_t faulty, std::size_t select, std::size_t count, const ForBlocks& each,
+                bool (*abandoned)());
 
 struct SgdRule {
     float minus_rate, momentum, one_minus_dampening, weight_decay;
