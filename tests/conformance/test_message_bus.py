@@ -56,6 +56,23 @@ def test_messages_come_in_order_and_once(on: Named) -> None:
     assert on.bus.receive(on.queue, timeout_s=0) is None
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_received_message_does_not_come_back(on: Named, waits: bool) -> None:
+    def receive_or_send(i: int) -> bytes | None:
+        if i == 0:
+            return on.bus.receive(on.queue, timeout_s=30)
+        on.bus.publish(on.queue, b"once")
+        return None
+
+    if waits:
+        assert at_once(2, receive_or_send)[0] == b"once"
+    else:
+        on.bus.publish(on.queue, b"once")
+        assert on.bus.receive(on.queue, timeout_s=0) == b"once"
+    on.bus.close()  # what was not acknowledged would be delivered again
+    assert on.bus.receive(on.queue, timeout_s=0.1) is None
+
+
 def test_an_empty_queue_ends_the_wait(on: Named) -> None:
     assert on.bus.receive(on.queue, timeout_s=0.05) is None
 
