@@ -91,6 +91,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "handlers.py").write_text(CODE)
     (folder / "helper.py").write_text("NAME = 'first'")
     (folder / "broken.py").write_text("import no_such_package\n")
+    (folder / "undeployed.py").write_text("import crossover.slots\n")
     return folder
 
 
@@ -184,6 +185,12 @@ def test_a_handler_that_cannot_be_imported(lambdas: Lambdas, function: Any) -> N
     kind, message = failure(lambdas.invoke(function("broken", handler="broken.handler"), b"{}"))
     assert kind == "Runtime.ImportModuleError"
     assert "no_such_package" in message
+
+
+def test_what_the_zip_lacks_is_not_found_in_the_checkout(lambdas: Lambdas, function: Any) -> None:
+    kind, message = failure(lambdas.invoke(function("undeployed", handler="undeployed.handler"), b"{}"))
+    assert kind == "Runtime.ImportModuleError"
+    assert "crossover" in message
 
 
 def test_a_crash_is_a_runtime_exit_and_the_next_call_starts_afresh(lambdas: Lambdas, function: Any) -> None:

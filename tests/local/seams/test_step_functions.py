@@ -257,7 +257,9 @@ def test_parallel_branches_run_side_by_side(cloud: LocalCloud, run: Run, functio
 
 
 def test_a_definition_is_parsed_once(run: Run, machine: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import moto.stepfunctions.parser.asl.parse.asl_parser as parser
+    import moto.stepfunctions.parser.asl.parse.asl_parser as asl_parser
+
+    parser: Any = asl_parser
 
     parses: list[Any] = []
     preprocessor = parser.Preprocessor
