@@ -315,6 +315,16 @@ class Context:
 # --- clients in memory ------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class InlineMachines:
+    """Trees in this process: `execute`, which stands above this module, is handed in."""
+
+    execute: Callable[[str, dict[str, Any]], dict[str, Any]]
+
+    def run(self, name: str, event: dict[str, Any]) -> dict[str, Any]:
+        return self.execute(name, event)
+
+
 class InlineClients:
     """Memory stores for a run in this process."""
 
@@ -351,7 +361,8 @@ class InlineClients:
         return self.message_bus.beside(traffic)
 
     def machines(self) -> Machines:
-        raise NotImplementedError("no architecture that exists starts machines inline yet")
+        assert self.run_machine is not None, "whoever starts programs says how their machines run"
+        return InlineMachines(self.run_machine)
 
     def slot(self) -> AbstractContextManager[float]:
         return nullcontext(0.0)

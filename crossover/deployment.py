@@ -6,8 +6,10 @@ answer heartbeats (docs/aws.md, 9). Secrets are read by ARN, once per process, a
 """
 
 import json
+import re
+import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from crossover.context import Machines
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.errors import ConfigError, RunFailed
+from crossover.errors import ConfigError, RunFailed, Unavailable
 from crossover.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from crossover.dataplane.s3 import S3ObjectStore
 
 PREFIX = "CROSSOVER_"
+MACHINE_ATTEMPTS = 3
+UNDER_WAY = ("RUNNING", "PENDING_REDRIVE")
 
 
 class DeployedClients:
@@ -95,6 +99,10 @@ class DeployedClients:
         )
 
     def machines(self) -> Machines:
+        return self._machines
+
+    @cached_property
+    def _machines(self) -> Machines:
         return StepFunctions(self._environment)
 
     def slot(self) -> AbstractContextManager[float]:
@@ -123,10 +131,58 @@ class DeployedClients:
 
 
 class StepFunctions:
-    """Machines by their ARNs in the environment: CROSSOVER_MACHINE_<NAME>."""
+    """Machines by their ARNs in the environment: CROSSOVER_MACHINE_<NAME>.
+
+    An execution's name carries run, machine, worker and round, so that a program that starts again takes up the one that it has started.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
 
     def run(self, name: str, event: dict[str, Any]) -> dict[str, Any]:
-        raise RunFailed(f"{name}: starting a machine from a step or program comes with the peer-to-peer architectures")
+        """Start it, or take it up, and wait for its end; the event it ends with. Raises RunFailed with the cause, Unavailable."""
+        arn = self._environment.get(f"{PREFIX}MACHINE_{name.upper()}")
+        if not arn:
+            raise ConfigError(f"{PREFIX}MACHINE_{name.upper()}: not in the environment; the stack sets it for what starts it")
+        failure = ""
+        for attempt in range(MACHINE_ATTEMPTS):  # a name whose execution failed is taken for 90 days
+            found = self._ended(arn, f"{event['run']}-{name}-{event['worker']}-{event['round']}-{attempt}", event)
+            if found["status"] == "SUCCEEDED":
+                ended: dict[str, Any] = json.loads(found.get("output") or "{}")
+                return ended
+            failure = plain_cause(found.get("error", found["status"]), found.get("cause", ""))
+        raise RunFailed(f"{name}, worker {event['worker']}, round {event['round']}: {failure}")
+
+    def _ended(self, arn: str, name: str, event: dict[str, Any]) -> dict[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        states = self._client
+        try:
+            with suppress(states.exceptions.ExecutionAlreadyExists):
+                states.start_execution(stateMachineArn=arn, name=name, input=json.dumps(event))
+            execution = f"{arn.replace(':stateMachine:', ':execution:')}:{name}"
+            pause_s = 0.05
+            while (found := states.describe_execution(executionArn=execution))["status"] in UNDER_WAY:
+                time.sleep(pause_s)
+                pause_s = min(1.2 * pause_s, 1.0)
+            return dict(found)
+        except (BotoCoreError, ClientError) as error:
+            raise Unavailable(f"Step Functions, {name}: {error}") from error
+
+    @cached_property
+    def _client(self) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        return boto3.client("stepfunctions", config=Config(retries={"mode": "standard", "total_max_attempts": 8}))
+
+
+def plain_cause(error: str, cause: str) -> str:
+    """A failure in plain words: the innermost errorMessage of nested causes, behind the steps it passed through."""
+    text = cause or error
+    messages = re.findall(r'errorMessage\\*": ?\\*"(.*?)\\*"[,}]', text)
+    if not messages:
+        return text[:1_000] if cause else error
+    where = re.findall(r"(\w+ failed, worker \d+, epoch \d+, round \d+)", text)
+    kinds = re.findall(r'errorType\\*": ?\\*"(\w+)', text)
+    return f"{where[-1] if where else 'a step failed'}: {kinds[-1] if kinds else error}: {messages[-1]}"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from crossover.rounds import Calendar
-from crossover.workflow import Architecture, Child, ForEach, Node, Parallel, Repeat, Sequence, Step
+from crossover.workflow import Architecture, Child, ForEach, Node, Parallel, Repeat, Sequence, Step, walk
 
 
 def expected_records(architecture: Architecture, *, workers: int, days: Calendar, epochs: int) -> Counter[str]:
@@ -34,6 +34,10 @@ def expected_records(architecture: Architecture, *, workers: int, days: Calendar
 
     if architecture.run:
         visit(architecture.run, 1, 1)
+    for optional, machine in enumerate(architecture.machines.values()):  # the first one runs once per worker and round
+        visit(machine, 0, 0 if optional else workers * epochs * days.rounds_per_epoch)
+    if architecture.program:
+        counts[architecture.program.step] += workers * epochs
     return counts
 
 
@@ -69,7 +73,13 @@ def state_transitions(
                 return times + entered(body, times, True)
         raise TypeError(f"not a node: {node!r}")
 
-    return retried + sum(entered(root, 1, True) for root in ([architecture.run] if architecture.run else []))
+    def executions(machine: Node) -> int:
+        """Of a machine that programs start, once per worker and round."""
+        names = {node.name for node in walk(machine) if isinstance(node, Step)}
+        return len({(record["worker"], record["round"]) for record in records if record["step"] in names})
+
+    started = sum(entered(machine, executions(machine), True) for machine in architecture.machines.values())
+    return retried + started + (entered(architecture.run, 1, True) if architecture.run else 0)
 
 
 def _first_step(node: Node) -> Step | None:

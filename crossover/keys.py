@@ -63,6 +63,61 @@ class Keys:
         """Why `member` left this attempt of the run for good: whoever waits for it need not wait on."""
         return f"runs/{self.run}/failed/{attempt}/{member}"
 
+    # --- programs (peers, GPU workers) --------------------------------------------------------------------------------
+
+    @property
+    def leases(self) -> str:
+        return f"runs/{self.run}/lease/"
+
+    def lease(self, rank: int, attempt: int) -> str:
+        """Who holds `rank`; a program that takes over a silent one's rank does so as the next attempt."""
+        return f"{self.leases}{rank}/{attempt:06d}"
+
+    def heartbeat(self, rank: int) -> str:
+        return f"runs/{self.run}/heartbeat/{rank}"
+
+    @property
+    def failures(self) -> str:
+        return f"runs/{self.run}/failure/"
+
+    def failure(self, rank: int) -> str:
+        """Why the program of that rank gave up, in plain words."""
+        return f"{self.failures}{rank}"
+
+    def left(self, rank: int) -> str:
+        """The program of that rank has done its part: nobody takes its rank over."""
+        return f"runs/{self.run}/left/{rank}"
+
+    @property
+    def finished(self) -> str:
+        """All programs have done their part, and what the run left behind is cleared away."""
+        return f"runs/{self.run}/finished"
+
+    @property
+    def bodies(self) -> str:
+        return f"runs/{self.run}/body/"
+
+    def body(self, round: int, peer: int) -> str:
+        """A peer's gradient of a round, where it does not travel in the message itself."""
+        return f"{self.bodies}{round:08d}/{peer}"
+
+    @property
+    def computing(self) -> str:
+        return f"runs/{self.run}/computing/"
+
+    def peer_model(self, round: int, peer: int) -> str:
+        """The model that a peer's functions compute with."""
+        return f"{self.computing}{round:08d}/{peer}/model"
+
+    def peer_gradient(self, round: int, peer: int, minibatch: int, part: int | None = None) -> str:
+        """What a peer's function computed; in parts where functions average."""
+        whole = f"{self.computing}{round:08d}/{peer}/gradient/{minibatch}"
+        return whole if part is None else f"{whole}/{part}"
+
+    def peer_average(self, round: int, peer: int, part: int) -> str:
+        """The mean over a peer's minibatches: one part of the vector."""
+        return f"{self.computing}{round:08d}/{peer}/average/{part}"
+
     # --- tensor store -------------------------------------------------------------------------------------------------
 
     def state(self, round: int, worker: int, *, optimizer: str, momentum: float = 0.0) -> StateKeys:
@@ -112,6 +167,10 @@ class Keys:
     def barrier(self) -> str:
         return f"{self.run}.round"
 
+    def mailbox(self, peer: int, parity: int = 0) -> str:
+        """A peer's newest message. Two by turns in synchronous runs: one peer may publish while another still reads the round before."""
+        return f"{self.run}.mailbox.{peer}.{parity}"
+
     @property
     def updates(self) -> str:
         """MLLess: where workers announce their updates to all, and the supervisor, the last member, its word."""
@@ -128,3 +187,8 @@ def validation_chunk(fingerprint: str, chunk: int) -> str:
 
 def data_manifest(fingerprint: str) -> str:
     return f"data/{fingerprint}/manifest.json"
+
+
+def current_run(fleet: str) -> str:
+    """Where a fleet's programs find the run that they are to join."""
+    return f"fleet/{fleet}/current.json"

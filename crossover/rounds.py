@@ -228,8 +228,8 @@ def decide(ctx: Context, event: Event, *, model: str) -> None:
         agree(ctx, epoch)
 
 
-def agree(ctx: Context, epoch: int) -> None:
-    """Evaluate the learner's model and create the decision; the first one written holds for every worker."""
+def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
+    """Evaluate the learner's model and create the decision; the first one written holds for every worker. `by`: whose model it is."""
     result = evaluate(ctx)
     known = [*history(ctx, epoch - 1), (result.loss, result.accuracy)]
     reason = verdict(ctx.experiment.training, known)
@@ -240,6 +240,7 @@ def agree(ctx: Context, epoch: int) -> None:
         "history": known,
         "finished": bool(reason),
         "reason": reason,
+        "by": by,
         "at": time.time(),
     }
     ctx.objects.create(ctx.keys.decision(epoch), json.dumps(agreed).encode())
@@ -270,6 +271,8 @@ def gather_stages(ctx: Context) -> None:
         row["count"] += stage.get("count", 1)
         for figure in ("wall_s", "cpu_s"):
             row[figure] = round(row[figure] + stage[figure], 6)
+        if "max_rss_mb" in stage:
+            row["max_rss_mb"] = max(row.get("max_rss_mb", 0.0), stage["max_rss_mb"])
     ctx.stages[:] = table.values()
 
 

@@ -7,14 +7,15 @@ line but the session: this program talks to S3, SSM and Step Functions only, nev
 
 import json
 import platform
-import re
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol
 
 import crossover
@@ -22,10 +23,13 @@ from crossover.context import Context, InlineClients, Resources, RunFacts
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, decode
+from crossover.deployment import plain_cause
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.expectations import expected_records, state_transitions
 from crossover.experiment import Experiment
 from crossover.keys import Keys
+from crossover.programs import Settings
+from crossover.programs.execution import ProgramsExecution, announce
 from crossover.reports import infrastructure, prices
 from crossover.reports.cost import of_run
 from crossover.reports.folder import RunFolder, write
@@ -263,13 +267,66 @@ class InlineExecution:
         """Threads end with the process; nothing outside it was started."""
 
 
+class InlinePrograms:
+    """An architecture's programs as threads of this process, each with resources of its own, as on an instance of its own."""
+
+    def __init__(self, prepared: Prepared, clients: InlineClients) -> None:
+        architecture, members = prepared.architecture, members_of(prepared.experiment, prepared.architecture)
+        assert architecture.program is not None
+        functions = Resources(clients)
+        clients.run_machine = lambda name, event: execute(
+            architecture.machines[name], Context(functions, run=event["run"]), event
+        )
+        objects = clients.objects(Traffic())
+        announce(objects, fleet="inline", run=prepared.run, members=members)
+        settings = Settings(fleet="inline", look_s=0.1)
+        program = architecture.program.main
+        self._threads = [
+            Thread(target=_quietly, args=(program, Resources(clients), settings), name=f"program-{number}", daemon=True)
+            for number in range(members)
+        ]
+        self._execution = ProgramsExecution(
+            objects,
+            prepared.keys,
+            members,
+            tolerant=goes_on_without(prepared.experiment),
+            release=lambda: None,  # threads end with the process; nothing outside it was started
+            alive=lambda: any(thread.is_alive() for thread in self._threads),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def ended(self) -> bool:
+        return self._execution.ended()
+
+    def stop(self) -> None:
+        self._execution.stop()
+
+
+def _quietly(program: Callable[..., None], resources: Resources, settings: Settings) -> None:
+    """A program that gave up has left its word in the object store: that is what the runner reads."""
+    with suppress(Exception):
+        program(resources, settings)
+
+
+def members_of(experiment: Experiment, architecture: Architecture) -> int:
+    """How many programs take part in a run: one per worker. Validation has seen to it that GPUs and workers are as many."""
+    return experiment.workers
+
+
+def goes_on_without(experiment: Experiment) -> bool:
+    """Whether a program that fails leaves the others going: asynchronous peers only."""
+    return experiment.module.startswith("p2p") and experiment.p2p.mode == "asynchronous"
+
+
 def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress) -> RunFolder:
     """The whole run in this process on memory stores: seconds, for development."""
     architecture = load(experiment.architecture)
     clients = InlineClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
     objects = clients.objects(Traffic())
     prepared = prepare(experiment, objects=objects, data=[objects])
-    assert architecture.run is not None, "programs on EC2 have their own way to run inline"
+    if architecture.run is None:
+        return finish(prepared, InlinePrograms(prepared, clients), out, on_progress, where="inline")
     context = Context(Resources(clients), run=prepared.run)
     with ThreadPoolExecutor(max_workers=1) as pool:
         event = first_event(prepared.run, workers=experiment.workers)
@@ -309,17 +366,6 @@ class StateMachineExecution:
 
     def stop(self) -> None:
         self.states.stop_execution(executionArn=self.arn, cause="stopped by the user")
-
-
-def plain_cause(error: str, cause: str) -> str:
-    """A failure in plain words: the innermost errorMessage of nested causes, behind the steps it passed through."""
-    text = cause or error
-    messages = re.findall(r'errorMessage\\*": ?\\*"(.*?)\\*"[,}]', text)
-    if not messages:
-        return text[:1_000] if cause else error
-    where = re.findall(r"(\w+ failed, worker \d+, epoch \d+, round \d+)", text)
-    kinds = re.findall(r'errorType\\*": ?\\*"(\w+)', text)
-    return f"{where[-1] if where else 'a step failed'}: {kinds[-1] if kinds else error}: {messages[-1]}"
 
 
 def run_deployed(

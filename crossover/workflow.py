@@ -181,10 +181,14 @@ Node = Step | Sequence | Parallel | ForEach | Repeat | Child
 
 @dataclass(frozen=True)
 class Program:
-    """A program on EC2: `main` runs once per worker."""
+    """A program on EC2, once per worker. `main` takes what it works with: nothing on an instance, whose environment says it.
 
-    main: Callable[[], None]
+    `step`: what its records are called, one per worker and epoch.
+    """
+
+    main: Callable[..., None]
     count: Literal["workers", "gpus"] = "workers"
+    step: str = "train_peer"
 
     @property
     def module(self) -> str:

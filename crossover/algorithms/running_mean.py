@@ -16,7 +16,7 @@ class RunningMean:
     `added`: how many are in it.
     """
 
-    def __init__(self, weights: Sequence[int], *, total: Tensor, added: int = 0) -> None:
+    def __init__(self, weights: Sequence[float], *, total: Tensor, added: int = 0) -> None:
         if not weights or min(weights) < 0 or sum(weights) <= 0:
             raise ValueError(f"weights: {list(weights)}; non-negative numbers with a positive sum are needed")
         self._weights = list(weights)

@@ -24,6 +24,12 @@ class Traffic:
             self._bytes_in += bytes_in
             self._bytes_out += bytes_out
 
+    def reset(self) -> None:
+        """Start anew: a program's next record."""
+        with self._lock:
+            self._bytes_in = self._bytes_out = 0
+            self._operations.clear()
+
     @property
     def bytes_in(self) -> int:
         return self._bytes_in

@@ -1,0 +1,106 @@
+"""P2P with Lambda: the functions of a peer. One computes the gradient of one batch; a Map starts as many as there are batches.
+
+Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine Learning" (2023), III and
+Figure 1: the peer's state machine runs its batches side by side. Model and gradients go through the object store
+alone: these functions need no network of their own.
+"""
+
+from typing import Any
+
+from crossover import rounds
+from crossover.context import Context
+from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.errors import Corrupt
+from crossover.keys import Keys
+from crossover.workflow import step
+
+Event = dict[str, Any]
+
+PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads so much of every batch's
+
+
+def parts(elements: int, *, most: int) -> list[slice]:
+    """How functions share the averaging of a vector: by coordinates, so that each sums its part over all batches in their order and
+    the bits are those of one long mean. At most as many parts as there are functions (one per batch).
+    """
+    count = max(1, min(most, -(-4 * elements // PART_BYTES)))
+    bounds = [elements * each // count for each in range(count + 1)]
+    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+@step(torch=True)
+def compute_gradient(ctx: Context, event: Event) -> None:
+    """Algorithm 1, ComputeBatchGradients: one batch, at the peer's model."""
+    keys = _gradient_keys(ctx, event)
+    if ctx.objects.exists(keys[-1]):  # written last
+        return
+    with ctx.stage("fetch"):
+        _receive_model(ctx, event)
+        batch = rounds.fetch(ctx, event)
+    with ctx.stage("compute"):
+        gradient = rounds.gradient(ctx, event, batch)
+    with ctx.stage("store"):
+        for key, part in zip(keys, _split(ctx, event, gradient), strict=True):
+            ctx.objects.put_new(key, [header(part), part.data])
+
+
+@step(torch=True)
+def average_part(ctx: Context, event: Event) -> None:
+    """Algorithm 1, AverageBatchesGradients, where functions do it: one part of the vector, over all batches in their order."""
+    from crossover.algorithms import buffers
+    from crossover.algorithms.running_mean import RunningMean
+
+    number, shares = event["minibatch"], parts(_elements(ctx), most=event["minibatches"])
+    out = ctx.keys.peer_average(event["round"], event["worker"], number)
+    if number >= len(shares) or ctx.objects.exists(out):
+        return
+    samples = _samples(ctx, event)
+    mean: RunningMean | None = None
+    with ctx.stage("average"):
+        for minibatch, expected in enumerate(samples):
+            key = ctx.keys.peer_gradient(event["round"], event["worker"], minibatch, number)
+            vector = decode(ctx.objects.get(key), key=key, kind=Kind.GRADIENT)
+            if vector.samples != expected:
+                raise Corrupt(f"{key}: stands for {vector.samples} samples; the batch has {expected}")
+            received = buffers.tensor(vector.data)
+            mean = mean or RunningMean(samples, total=received.new_empty(received.numel()))
+            mean.add(received)
+        assert mean is not None
+        average = Vector(Kind.GRADIENT, buffers.view(mean.result()), sum(samples))
+    with ctx.stage("store"):
+        ctx.objects.put_new(out, [header(average), average.data])
+
+
+def _gradient_keys(ctx: Context, event: Event) -> list[str]:
+    """One key, or one per part where functions average."""
+    keys: Keys = ctx.keys
+    place = event["round"], event["worker"], event["minibatch"]
+    if ctx.experiment.p2p.average_in == "peer":
+        return [keys.peer_gradient(*place)]
+    return [keys.peer_gradient(*place, part) for part in range(len(parts(_elements(ctx), most=event["minibatches"])))]
+
+
+def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
+    if ctx.experiment.p2p.average_in == "peer":
+        return [gradient]
+    shares = parts(_elements(ctx), most=event["minibatches"])
+    return [Vector(Kind.GRADIENT, gradient.data[4 * s.start : 4 * s.stop], gradient.samples) for s in shares]
+
+
+def _receive_model(ctx: Context, event: Event) -> None:
+    key = ctx.keys.peer_model(event["round"], event["worker"])
+    model = decode(ctx.objects.get(key), key=key, kind=Kind.MODEL)
+    if model.data.nbytes != ctx.learner.model.nbytes:
+        raise Corrupt(f"{key}: {model.data.nbytes} bytes; this run's model has {ctx.learner.model.nbytes}")
+    ctx.learner.model[:] = model.data
+
+
+def _elements(ctx: Context) -> int:
+    return ctx.facts.parameters + ctx.facts.buffers
+
+
+def _samples(ctx: Context, event: Event) -> list[int]:
+    """Of the worker's batches of the round."""
+    first = rounds.calendar(ctx.facts).first_minibatch(event["round"])
+    counts: list[int] = ctx.facts.manifest["counts"][event["worker"]]
+    return counts[first : first + event["minibatches"]]

@@ -1,0 +1,127 @@
+"""What peers tell one another: whose gradient of which round, and the gradient itself or where it lies.
+
+Compressed or not, the minibatch statistics behind a gradient travel as float32: noise in a variance would make it
+negative.
+"""
+
+import json
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from crossover.algorithms import buffers, qsgd
+from crossover.algorithms.randomness import generator
+from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.errors import Corrupt
+from crossover.experiment import Experiment
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MAGIC, VERSION = b"XP2P", 1
+_HEAD = struct.Struct("<4sIII")  # magic, version, length and crc32 of the JSON that follows
+_HALF_MAX = 65_504.0  # float16's largest number
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A peer's gradient of a round. `body`: the vector's wire format, or nothing where it lies in the object store under `key`."""
+
+    run: str
+    peer: int
+    round: int
+    samples: int
+    key: str
+    body: memoryview
+
+
+def encode(message: Message, parts: Sequence[bytes | memoryview]) -> bytes:
+    """The message as it stands in a mailbox; `parts`: its body's buffers, in order (none where it has a key)."""
+    said = {name: getattr(message, name) for name in ("run", "peer", "round", "samples", "key")}
+    plain = json.dumps(said).encode()
+    plain += b" " * (-(_HEAD.size + len(plain)) % 16)  # the body's payload stays aligned
+    return b"".join([_HEAD.pack(_MAGIC, VERSION, len(plain), zlib.crc32(plain)), plain, *parts])
+
+
+def read(text: bytes, *, mailbox: str) -> Message:
+    """The message in `text`. Raises Corrupt, naming the mailbox, on another version or on what is no message."""
+    view = memoryview(text)
+    if view.nbytes < _HEAD.size or bytes(view[:4]) != _MAGIC:
+        raise Corrupt(f"{mailbox}: {view.nbytes} bytes that are no message of a peer")
+    _, version, length, crc = _HEAD.unpack(view[: _HEAD.size])
+    if version != VERSION:
+        raise Corrupt(f"{mailbox}: a message of version {version}; this program reads version {VERSION}: deploy all peers anew")
+    plain = view[_HEAD.size : _HEAD.size + length]
+    if zlib.crc32(plain) != crc:
+        raise Corrupt(f"{mailbox}: checksum differs: the message was changed on its way")
+    said = json.loads(bytes(plain))
+    return Message(**said, body=view[_HEAD.size + length :])
+
+
+class Codec:
+    """Gradients to bodies and back, by `p2p.compression`. One per peer: what is received lands in memory that is used again."""
+
+    def __init__(self, experiment: Experiment, *, parameters: int, statistics: int) -> None:
+        self._experiment, self._parameters, self._elements = experiment, parameters, parameters + statistics
+        self._received = torch.empty(0 if self.lossless else self._elements)
+
+    @property
+    def lossless(self) -> bool:
+        return self._experiment.p2p.compression == "none"
+
+    def encode(self, gradient: "Tensor", *, samples: int, round: int, peer: int) -> list[bytes | memoryview]:
+        """The body's buffers. The same gradient of the same round and peer gives the same bytes."""
+        p2p, experiment = self._experiment.p2p, self._experiment
+        if p2p.compression == "none":
+            vector = Vector(Kind.GRADIENT, buffers.view(gradient), samples)
+            return [header(vector), vector.data]
+        values, statistics = gradient[: self._parameters], gradient[self._parameters :]
+        if p2p.compression == "fp16":
+            small = values.clamp(-_HALF_MAX, _HALF_MAX).half().view(torch.uint8)
+        else:
+            random = generator("qsgd", experiment.seed, round, peer)
+            small = qsgd.compress(values, bits=p2p.bits, bucket=p2p.bucket, norm=p2p.norm, generator=random)
+        body = torch.cat([small, statistics.view(torch.uint8)])
+        vector = Vector(Kind.QUANTIZED, buffers.view(body), samples, "uint8")
+        return [header(vector), vector.data]
+
+    def decode(self, body: bytes | memoryview, *, samples: int, what: str) -> "Tensor":
+        """The gradient, (P + B,) float32, to be read before the next call. Raises Corrupt where it is not one of this model."""
+        kind = Kind.GRADIENT if self.lossless else Kind.QUANTIZED
+        vector = decode(body, key=what, kind=kind)
+        if vector.samples != samples:
+            raise Corrupt(f"{what}: stands for {vector.samples} samples where {samples} were announced")
+        out, tail = self._received, 4 * (self._elements - self._parameters)
+        if self.lossless:
+            self._fits(vector.data.nbytes, 4 * self._elements, what)
+            out = buffers.tensor(vector.data)  # read where it arrived
+        else:
+            middle = vector.data.nbytes - tail
+            if self._experiment.p2p.compression == "fp16":
+                self._fits(middle, 2 * self._parameters, what)
+                out[: self._parameters] = buffers.tensor(vector.data[:middle], torch.float16)
+            else:
+                p2p = self._experiment.p2p
+                expected = qsgd.compressed_bytes(self._parameters, bits=p2p.bits, bucket=p2p.bucket)
+                self._fits(middle, expected, what)
+                small = buffers.tensor(vector.data[:middle], torch.uint8)
+                qsgd.decompress(small, out=out[: self._parameters], key=what)
+            if tail:
+                # A copy: the tail need not begin at a multiple of four bytes.
+                out[self._parameters :] = buffers.tensor(bytes(vector.data[middle:]))
+        # A sum is finite unless a term is not (or it overflows): the exact question is asked only then.
+        if out.numel() and not math.isfinite(float(out.sum())) and not bool(out.isfinite().all()):
+            raise Corrupt(f"{what}: contains NaN or infinite values")
+        return out
+
+    def _fits(self, got: int, expected: int, what: str) -> None:
+        if got != expected:
+            raise Corrupt(
+                f"{what}: {got} bytes of gradient where this model's {self._parameters} parameters make {expected}: "
+                "its sender trains another model, or compresses in another way"
+            )

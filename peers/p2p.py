@@ -1,0 +1,133 @@
+"""Peer-to-peer training, Algorithm 1 of Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer
+Training Machine Learning" (2023): once, for peers that compute by themselves, by functions, or on GPUs.
+
+What differs is handed in: how a peer's gradient comes about (`Computing`), and how gradients go round (`Exchange`).
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from crossover import rounds
+from crossover.context import Context
+from crossover.dataplane.vector import Kind, Vector
+from crossover.programs import Membership
+from crossover.programs.records import recorded, stage
+from crossover.workflow import Event, Program, first_event
+from peers.ending import leave
+from peers.replica import Replica
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Computing(Protocol):
+    """ComputeBatchGradients and AverageBatchesGradients."""
+
+    def gradient(self, event: Event, out: "Tensor") -> None:
+        """The mean gradient over the round's minibatches, (P + B,) float32, into `out`."""
+
+    def forget(self, round: int) -> None:
+        """The round is behind this peer for good: what computing it left in stores may go."""
+
+
+class Exchange(Protocol):
+    """SendGradientsToMyQueue, ConsumeGradientsFromQueue and, where there is one, SynchronisationBarrier."""
+
+    every: int  # rounds between checkpoints
+    replicas_agree: bool  # whether all peers hold the same bits after a round
+
+    def open(self, replica: Replica) -> None: ...
+
+    def send(self, gradient: "Tensor", round: int) -> None:
+        """Show the peers this round's gradient. Lossy compression leaves in `gradient` what the peers will read."""
+
+    def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
+        """The combination of the own gradient and the peers', into `out`; both (P + B,) float32."""
+
+    def keep(self) -> None:
+        """What this peer has shown last must stay readable: called while the others may still read."""
+
+    def close(self) -> None:
+        """Nobody reads any more: take back what `open` and `send` made."""
+
+
+def train(
+    ctx: Context, member: Membership, *, computing: Computing, exchange: Exchange, program: Program, instance_type: str
+) -> None:
+    """One peer from wherever its checkpoints stand to the end of the run."""
+    peer = _Peer(ctx, member, computing, exchange)
+    if not ctx.objects.exists(ctx.keys.left(member.rank)):  # else it only did not live to clear away
+        peer.start()
+        finished = peer.detect_convergence()
+        while not finished:
+            with recorded(ctx, program.step, peer.event(), instance_type=instance_type):
+                peer.train_epoch()
+                with stage(ctx, "convergence detection"):
+                    finished = peer.detect_convergence()
+    leave(ctx, member, exchange)
+
+
+class _Peer:
+    def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: Exchange) -> None:
+        self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
+        self._replica = Replica(ctx, member.rank, every=exchange.every)
+        self._own, self._average = self._replica.model.new_empty(0), self._replica.model.new_empty(0)
+        self._history: tuple[int, list[tuple[float, float]]] = (0, [])
+
+    def start(self) -> None:
+        self._replica.restore()
+        self._own, self._average = (self._replica.model.new_empty(self._replica.model.numel()) for _ in range(2))
+        self._exchange.open(self._replica)
+        self._computing.forget(self._replica.round - 1)  # had it been cut off in between
+
+    def event(self) -> Event:
+        """The round that comes, as functions and records name it."""
+        place = rounds.at(self._ctx, {}, self._replica.round)
+        return {**first_event(self._ctx.run, workers=self._member.members), **place, "worker": self._member.rank}
+
+    def train_epoch(self) -> None:
+        """What is left of the epoch, round by round."""
+        self._ctx.note(attempt=self._member.attempt)
+        while True:
+            self._train_round()
+            if self._replica.days.ends_epoch(self._replica.round - 1):
+                return
+
+    def _train_round(self) -> None:
+        ctx, replica, exchange, round = self._ctx, self._replica, self._exchange, self._replica.round
+        with stage(ctx, "compute gradients"):
+            self._computing.gradient(self.event(), self._own)
+        with stage(ctx, "send"):
+            exchange.send(self._own, round)
+        with stage(ctx, "receive"):
+            exchange.receive(self._own, round, self._average)
+        with stage(ctx, "model update"):
+            replica.update(self._average, history=self._known())
+        with stage(ctx, "checkpoint"):
+            replica.save(agreed=not exchange.replicas_agree)
+            if replica.round % exchange.every == 0:
+                self._computing.forget(round)
+
+    def _known(self) -> list[tuple[float, float]]:
+        """Validation loss and accuracy of the epochs before this one."""
+        before = self._replica.epoch - 1
+        if self._history[0] != before:
+            self._history = (before, rounds.history(self._ctx, before))
+        return self._history[1]
+
+    def detect_convergence(self) -> bool:
+        """After an epoch: evaluate, unless a peer has; every peer follows the decision that was created first."""
+        ctx, days, round = self._ctx, self._replica.days, self._replica.round
+        if not round or not days.ends_epoch(round - 1):
+            return False
+        epoch = days.epoch(round - 1)
+        if not _decided(ctx, epoch):
+            rounds.agree(ctx, epoch, by=self._member.rank)
+        agreed = rounds.decision(ctx, epoch)
+        if agreed["finished"] and (self._exchange.replicas_agree or agreed["by"] == self._member.rank):
+            if not ctx.objects.exists(ctx.keys.outcome):
+                rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
+        return bool(agreed["finished"])
+
+
+def _decided(ctx: Context, epoch: int) -> bool:
+    return ctx.objects.exists(ctx.keys.decision(epoch))

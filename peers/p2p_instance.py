@@ -1,0 +1,30 @@
+"""P2P without Lambda: every peer is an EC2 instance that computes its batches itself, one after another."""
+
+import os
+
+from crossover.context import Context, Resources, process_resources
+from crossover.programs import Membership, Settings, serve
+from crossover.workflow import Architecture, Program
+
+
+def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
+    """The program of one instance."""
+    serve(resources or process_resources(), settings or Settings.of(os.environ), peer)
+
+
+def peer(ctx: Context, member: Membership) -> None:
+    from peers import exchanges, p2p  # torch
+    from peers.computing import OnInstance
+
+    p2p.train(
+        ctx,
+        member,
+        computing=OnInstance(ctx),
+        exchange=exchanges.by_mode(ctx, member),
+        program=PROGRAM,
+        instance_type=ctx.experiment.p2p.instance_type,
+    )
+
+
+PROGRAM = Program(main, count="workers")
+ARCHITECTURE = Architecture("p2p_instance", program=PROGRAM, sync_every="epoch")

@@ -1,0 +1,121 @@
+"""P2P with Lambda: every peer is a small EC2 instance whose functions compute its batches side by side."""
+
+import os
+from typing import TYPE_CHECKING
+
+from crossover import rounds
+from crossover.context import Context, Resources, process_resources
+from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.errors import Corrupt
+from crossover.programs import Membership, Settings, serve
+from crossover.workflow import Architecture, Event, ForEach, Program
+from functions.p2p_serverless import average_part, compute_gradient, parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+
+class ByFunctions:
+    """ComputeBatchGradients by one execution per round: the model to the object store, the gradients from there, one at a time."""
+
+    def __init__(self, ctx: Context, member: Membership) -> None:
+        self._ctx, self._member = ctx, member
+
+    def gradient(self, event: Event, out: "Tensor") -> None:
+        ctx, model = self._ctx, Vector(Kind.MODEL, self._ctx.learner.model)
+        self._member.confirm()
+        ctx.objects.put_new(ctx.keys.peer_model(event["round"], event["worker"]), [header(model), model.data])
+        ctx.machines.run("gradients", event)
+        if ctx.experiment.p2p.average_in == "lambda":
+            ctx.machines.run("averages", event)
+            self._collect(event, out)
+        else:
+            self._average(event, out)
+
+    def forget(self, round: int) -> None:
+        """Checkpoint and message stand: the round's model and gradients are of no use any more."""
+        if round < 0:
+            return
+        ctx, rank = self._ctx, self._member.rank
+        minibatches = rounds.calendar(ctx.facts).minibatches_in(round)
+        shares = range(len(self._parts(minibatches)))
+        keys = [ctx.keys.peer_model(round, rank)]
+        if ctx.experiment.p2p.average_in == "lambda":
+            keys += [ctx.keys.peer_average(round, rank, part) for part in shares]
+            keys += [ctx.keys.peer_gradient(round, rank, m, part) for m in range(minibatches) for part in shares]
+        else:
+            keys += [ctx.keys.peer_gradient(round, rank, m) for m in range(minibatches)]
+        ctx.objects.delete(*keys)
+
+    def _average(self, event: Event, out: "Tensor") -> None:
+        from crossover.algorithms.running_mean import RunningMean
+        from peers.computing import minibatch_samples
+
+        samples = minibatch_samples(self._ctx, event)
+        mean = RunningMean(samples, total=out)
+        for gradient in self._gradients(event, samples):
+            mean.add(gradient)
+        mean.result()
+
+    def _gradients(self, event: Event, samples: list[int]) -> "Iterator[Tensor]":
+        for minibatch, expected in enumerate(samples):
+            key = self._ctx.keys.peer_gradient(event["round"], event["worker"], minibatch)
+            yield self._received(key, samples=expected, elements=self._elements)
+
+    def _collect(self, event: Event, out: "Tensor") -> None:
+        """The average that functions have made, part by part."""
+        from peers.computing import minibatch_samples
+
+        samples = sum(minibatch_samples(self._ctx, event))
+        for number, part in enumerate(self._parts(event["minibatches"])):
+            key = self._ctx.keys.peer_average(event["round"], event["worker"], number)
+            out[part] = self._received(key, samples=samples, elements=part.stop - part.start)
+
+    def _received(self, key: str, *, samples: int, elements: int) -> "Tensor":
+        from crossover.algorithms import buffers
+
+        vector = decode(self._ctx.objects.get(key), key=key, kind=Kind.GRADIENT)
+        if (vector.samples, vector.elements) != (samples, elements):
+            raise Corrupt(
+                f"{key}: {vector.elements} elements for {vector.samples} samples; {elements} for {samples} were expected"
+            )
+        return buffers.tensor(vector.data)
+
+    def _parts(self, minibatches: int) -> list[slice]:
+        return parts(self._elements, most=minibatches)
+
+    @property
+    def _elements(self) -> int:
+        return self._ctx.facts.parameters + self._ctx.facts.buffers
+
+
+def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
+    """The program of one instance."""
+    serve(resources or process_resources(), settings or Settings.of(os.environ), peer)
+
+
+def peer(ctx: Context, member: Membership) -> None:
+    from peers import exchanges, p2p  # torch
+
+    p2p.train(
+        ctx,
+        member,
+        computing=ByFunctions(ctx, member),
+        exchange=exchanges.by_mode(ctx, member),
+        program=PROGRAM,
+        instance_type=ctx.experiment.p2p.instance_type,
+    )
+
+
+PROGRAM = Program(main, count="workers")
+ARCHITECTURE = Architecture(
+    "p2p_serverless",
+    program=PROGRAM,
+    machines={
+        "gradients": ForEach("minibatch", "minibatches", compute_gradient),
+        "averages": ForEach("minibatch", "minibatches", average_part),
+    },
+    sync_every="epoch",
+)

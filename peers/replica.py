@@ -1,0 +1,130 @@
+"""A peer's replica: model and optimizer between two rounds, kept as one object per checkpoint.
+
+A checkpoint is created before anything of its round is published, so what others have seen of a round proves that its
+peer can start there again. Another attempt of the same peer writes the same bits; where it might not (asynchronous
+mode), the first one written holds for both.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from crossover import rounds
+from crossover.algorithms import buffers
+from crossover.algorithms.optimizer import adam_step, sgd_step
+from crossover.algorithms.schedule import learning_rate
+from crossover.context import Context
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Missing, StaleAttempt
+from crossover.long_workers import checkpoints
+from crossover.long_workers.checkpoints import Checkpoint, Position
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KEPT = 2  # checkpoints of a peer: one may be half forgotten while another is being read
+
+
+class Replica:
+    """`model`, (P + B,): the learner's own memory. `round` rounds are behind it; `facts`: what else its peer must remember."""
+
+    def __init__(self, ctx: Context, rank: int, *, every: int = 1) -> None:
+        self._ctx, self._rank, self._every = ctx, rank, every
+        self.days = rounds.calendar(ctx.facts)
+        self.model: Tensor = buffers.tensor(ctx.learner.model)
+        self.optimizer: list[Tensor] = []
+        self.round = 0
+        self.facts: dict[str, Any] = {}
+        self._saved: list[int] = []
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the round that comes."""
+        return self.days.epoch(self.round)
+
+    def restore(self) -> None:
+        """The newest checkpoint, or the seeded model, which is the same on every peer."""
+        for _ in range(3):
+            saved = self._ctx.objects.list(self._ctx.keys.checkpoints_of(self._rank))
+            if not saved:
+                self._ctx.learner.initial_model()
+                return
+            try:
+                self._take(checkpoints.read(self._ctx.objects.get(saved[-1]), key=saved[-1]))
+            except Missing:
+                continue  # an older attempt that still lives has saved newer ones and forgotten this
+            self._saved = [round for key in saved if (round := _round(key)) <= self.round]
+            return
+        raise StaleAttempt(f"peer {self._rank}: another attempt saves checkpoints faster than they can be read")
+
+    def _take(self, checkpoint: Checkpoint) -> None:
+        self._ctx.learner.model[:] = checkpoint.vectors["model"].data
+        names = sorted(name for name in checkpoint.vectors if name.startswith("optimizer"))
+        self.optimizer = [buffers.tensor(checkpoint.vectors[name].data).clone() for name in names]
+        self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
+
+    def save(self, *, agreed: bool = False) -> None:
+        """Create the checkpoint of the round that comes, if one is due, and forget older ones.
+
+        `agreed`: another attempt may have come to other bits; then the one created first is taken up here too.
+        """
+        if self.round % self._every and not agreed:
+            return
+        if self.round in self._saved:
+            return
+        kind = Kind.VELOCITY if self._ctx.experiment.training.optimizer == "sgd" else Kind.MOMENT
+        vectors = {"model": Vector(Kind.MODEL, self._ctx.learner.model)}
+        vectors |= {f"optimizer{i}": Vector(kind, buffers.view(part)) for i, part in enumerate(self.optimizer)}
+        key = self._ctx.keys.checkpoint(self._rank, self.round)
+        body = checkpoints.encode(Checkpoint(Position(self.round), vectors, self.facts))
+        if not self._ctx.objects.put_new(key, body) and agreed:
+            self._take(checkpoints.read(self._ctx.objects.get(key), key=key))
+        self._saved.append(self.round)
+        spent, self._saved = self._saved[:-KEPT], self._saved[-KEPT:]
+        if spent:
+            self._ctx.objects.delete(*(self._ctx.keys.checkpoint(self._rank, round) for round in spent))
+
+    def update(self, gradient: "Tensor", *, history: list[tuple[float, float]]) -> None:
+        """The state of the next round, by the combined gradient, (P + B,) float32."""
+        training, buffers_ = self._ctx.experiment.training, self._ctx.facts.buffers
+        rate = learning_rate(training, round=self.round, rounds=self.days.rounds, history=history)
+        momentum = 0.1 if self.days.sync_every == 1 else 1.0  # of the statistics, as in crossover/rounds.py
+        if training.optimizer == "sgd":
+            model, velocity = sgd_step(
+                self.model,
+                gradient,
+                *self.optimizer,
+                learning_rate=rate,
+                momentum=training.momentum,
+                nesterov=training.nesterov,
+                weight_decay=training.weight_decay,
+                first=self.round == 0,
+                buffers=buffers_,
+                statistics_momentum=momentum,
+            )
+            self.optimizer = [] if velocity is None else [velocity]
+        else:
+            model, *self.optimizer = adam_step(
+                self.model,
+                gradient,
+                *self.optimizer,
+                step=self.round + 1,
+                learning_rate=rate,
+                weight_decay=training.weight_decay,
+                decoupled=training.optimizer == "adamw",
+                buffers=buffers_,
+                statistics_momentum=momentum,
+            )
+        self.model.copy_(model)
+        self.round += 1
+
+    def event(self, member: Mapping[str, int]) -> dict[str, Any]:
+        """The event of the round that comes, for records, functions and random keys."""
+        return {
+            **rounds.at(self._ctx, {}, self.round),
+            "run": self._ctx.run,
+            **member,
+        }
+
+
+def _round(key: str) -> int:
+    return int(key.rpartition("/")[2].split(".")[0])

@@ -1,0 +1,151 @@
+"""Programs as threads of this process, as an Auto Scaling group would run them: one that is killed is replaced."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from crossover.context import Context, Resources
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import Unavailable
+from crossover.programs import Membership, Settings
+from crossover.programs.execution import announce
+from crossover.workflow import execute, load
+from tests.architectures.harness import Job, WatchedClients
+
+Hook = Callable[[str, str], None]
+PATIENCE_S = 120.0
+
+
+class Killed(BaseException):
+    """Not an Exception: no `except Exception` of the program under test may outlive it."""
+
+
+@dataclass
+class Fleet:
+    """`hooks(number)`: what is told of every call of program `number` (members first, then replacements)."""
+
+    job: Job
+    hooks: Callable[[int], Hook] = lambda number: lambda moment, operation: None
+    lease_s: float = 20.0  # nobody is silent for so long here: what is killed gives its rank back (see `at_once`)
+    at_once: bool = True
+    absence_s: float = 60.0
+    members: int = 0
+    errors: list[BaseException] = field(default_factory=list)
+    threads: dict[threading.Thread, Membership | None] = field(default_factory=dict)
+    started: int = 0
+
+    def run(self, monkeypatch: pytest.MonkeyPatch) -> bytes:
+        """The trained model's bytes, once the run is finished and every program has ended."""
+        self._begin(monkeypatch)
+        for _ in range(self.members):
+            self._start()
+        store, end_s = self.job.clients.object_store, time.monotonic() + PATIENCE_S
+        while not store.exists(self.job.prepared.keys.finished):
+            assert time.monotonic() < end_s, f"the run did not end; errors so far: {self.errors}"
+            if not any(thread.is_alive() for thread in self.threads):
+                raise self.errors[-1]
+            time.sleep(0.005)
+        for thread in list(self.threads):
+            thread.join(timeout=30)
+        return self.job.model()
+
+    def _begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        experiment, fleet = self.job.experiment, self
+        self.members = self.members or experiment.workers
+        enter = Membership.__enter__
+
+        def remember(membership: Membership) -> Membership:
+            fleet.threads[threading.current_thread()] = membership
+            return enter(membership)
+
+        monkeypatch.setattr(Membership, "__enter__", remember)
+        monkeypatch.setattr("crossover.programs.serving.PAUSE_S", 0.0)
+        machines = load(experiment.architecture).machines
+        functions = Resources(self.job.clients)
+        self.job.clients.run_machine = lambda name, event: execute(
+            machines[name], Context(functions, run=event["run"]), event
+        )
+        announce(
+            self.job.clients.object_store, fleet="test", run=self.job.prepared.run, members=experiment.workers
+        )
+
+    def _start(self) -> None:
+        clients = WatchedClients(self.job.clients)
+        clients.hook = self.hooks(self.started)
+        clients.run_machine = self.job.clients.run_machine
+        thread = threading.Thread(target=self._program, args=(clients,), name=f"program-{self.started}", daemon=True)
+        self.started += 1
+        self.threads[thread] = None
+        thread.start()
+
+    def _program(self, clients: WatchedClients) -> None:
+        program = load(self.job.experiment.architecture).program
+        assert program is not None
+        settings = Settings(
+            fleet="test", lease_s=self.lease_s, absence_s=self.absence_s, idle_s=PATIENCE_S, look_s=0.02
+        )
+        try:
+            program.main(Resources(clients), settings)
+        except Killed as killed:
+            self.errors.append(killed)
+            self._expire()
+            self._start()
+        except Exception as error:
+            self.errors.append(error)
+
+    def _expire(self) -> None:
+        """As if the lease's time were over; a test of its own waits for that."""
+        membership = self.threads[threading.current_thread()]
+        if membership is not None and self.at_once:
+            plain = Membership(
+                self.job.clients.object_store,
+                run=membership.run,
+                members=membership.members,
+                rank=membership.rank,
+                attempt=membership.attempt,
+                settings=membership.settings,
+            )
+            plain._put(beat=0, over=True)
+
+    def left_behind(self) -> list[str]:
+        """Objects that the run should have cleared away."""
+        keys, store = self.job.prepared.keys, self.job.clients.object_store
+        return [key for prefix in (keys.bodies, keys.computing, keys.checkpoints) for key in store.list(prefix)]
+
+    def queues(self) -> dict[str, Any]:
+        """What is left on the bus."""
+        state = self.job.clients.message_bus.beside(Traffic())._state
+        return {**state.queues, **state.mailboxes, **state.barriers}
+
+
+def failing_at(k: int, moment: str, error: type[BaseException]) -> Hook:
+    """Raises at the k-th call of one program, once; heartbeats are not counted."""
+    count = 0
+
+    def hook(at: str, operation: str) -> None:
+        nonlocal count
+        if at != moment or threading.current_thread().name.startswith("heart"):
+            return
+        count += 1
+        if count == k:
+            raise error(f"call {k} ({operation}), {moment}")
+
+    return hook
+
+
+def counting(counts: list[int]) -> Hook:
+    counts.append(0)
+    index = len(counts) - 1
+
+    def hook(at: str, operation: str) -> None:
+        if at == "before" and not threading.current_thread().name.startswith("heart"):
+            counts[index] += 1
+
+    return hook
+
+
+__all__ = ["Fleet", "Killed", "Unavailable", "counting", "failing_at"]

@@ -1,0 +1,159 @@
+"""Synchronous peers end bitwise equal to a single-process reference, also while they are killed (docs/correctness.md)."""
+
+import json
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from crossover.experiment import Aggregation, Experiment
+from crossover.learning.datasets import load as load_dataset
+from crossover.learning.reference import train_reference
+from tests.architectures.fleet import Fleet, Killed, Unavailable, counting, failing_at
+from tests.architectures.harness import Job, small
+
+ARCHITECTURES = ["p2p_instance", "p2p_serverless"]
+
+
+def p2p(experiment: Experiment, **settings: Any) -> Experiment:
+    return replace(experiment, p2p=replace(experiment.p2p, **settings))
+
+
+def assert_equal_to_reference(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Job(experiment))
+    model = fleet.run(monkeypatch)
+    reference, _, history = train_reference(fleet.job.prepared.experiment, load_dataset(experiment))
+    assert model == reference
+    assert [d["val_accuracy"] for d in decisions(fleet.job)] == [epoch.val_accuracy for epoch in history]
+    assert fleet.left_behind() == []
+    assert fleet.queues() == {}
+    assert fleet.errors == []
+
+
+def decisions(job: Job) -> list[dict[str, Any]]:
+    store = job.clients.object_store
+    return [json.loads(store.get(key)) for key in store.list(job.prepared.keys.decisions)]
+
+
+@pytest.mark.parametrize("sync_every", [1, 2, "epoch"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_synchronisation_interval(
+    architecture: str, sync_every: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 samples in minibatches of 6 for each of two peers: the last one is ragged, so the means are weighted."""
+    assert_equal_to_reference(small(architecture, batch_size=6, sync_every=sync_every), monkeypatch)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_number_of_peers(architecture: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal_to_reference(small(architecture, workers=workers), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"momentum": 0.0},
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        {"schedule": "plateau", "plateau_patience": 1, "epochs": 4, "learning_rate": 0.5},
+        {"epochs": 6, "early_stopping": 1, "learning_rate": 1e-6},
+    ],
+    ids=lambda training: ",".join(training),
+)
+def test_every_way_to_train(training: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal_to_reference(small("p2p_instance", **training), monkeypatch)
+
+
+def test_partitions_that_differ_by_one_sample_are_weighted(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = small("p2p_instance", workers=3, batch_size=7)
+    assert_equal_to_reference(replace(experiment, data=replace(experiment.data, limit=61)), monkeypatch)
+
+
+def test_bodies_above_the_limit_go_through_the_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal_to_reference(
+        p2p(small("p2p_instance", sync_every=1, batch_size=10), message_limit_mb=0.001), monkeypatch
+    )
+
+
+@pytest.mark.parametrize("part_bytes", [4, 1000, 2**26])
+def test_functions_that_average_give_the_same_bits(part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("functions.p2p_serverless.PART_BYTES", part_bytes)
+    assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"), monkeypatch)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])
+def test_robust_rules_equal_the_reference(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    aggregation = Aggregation(rule=rule, trim=1, faulty=1)  # type: ignore[arg-type]
+    experiment = replace(small("p2p_instance", workers=5, epochs=1), aggregation=aggregation)
+    assert_equal_to_reference(experiment, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "compression", [{"compression": "qsgd", "bits": 4, "bucket": 128}, {"compression": "fp16"}], ids=str
+)
+def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each peer uses what the others decode, its own gradient included: all end with the same model."""
+    from crossover import rounds
+
+    models: list[bytes] = []
+    agree = rounds.agree
+
+    def remember(ctx: Any, epoch: int, **named: Any) -> None:
+        models.append(bytes(ctx.learner.model))
+        agree(ctx, epoch, **named)
+
+    experiment = p2p(small("p2p_instance", workers=3, epochs=1), **compression)
+    monkeypatch.setattr(rounds, "agree", remember)
+    monkeypatch.setattr("peers.p2p._decided", lambda ctx, epoch: False)  # so every peer shows its model
+    fleet = Fleet(Job(experiment))
+    fleet.run(monkeypatch)
+    plain = Fleet(Job(small("p2p_instance", workers=3, epochs=1))).run(monkeypatch)
+    assert len(models) >= 3
+    assert set(models[:3]) == {fleet.job.model()}
+    assert fleet.job.model() != plain
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def faulty(architecture: str) -> Experiment:
+    return p2p(small(architecture, batch_size=10, sync_every=1 if architecture == "p2p_instance" else "epoch"))
+
+
+@lru_cache
+def clean(architecture: str) -> tuple[bytes, int]:
+    """The undisturbed model, and how many calls one program makes at most."""
+    counts: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        fleet = Fleet(Job(faulty(architecture)), hooks=lambda number: counting(counts))
+        return fleet.run(patch), max(counts)
+
+
+@pytest.mark.parametrize("error", [Killed, Unavailable])
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_peer_killed_at_any_call_is_replaced(
+    architecture: str, moment: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, calls = clean(architecture)
+    assert calls > 30
+    for k in range(1, calls + 1, 1 if error is Killed else 5):
+        with monkeypatch.context() as patch:
+            fleet = Fleet(Job(faulty(architecture)))
+            fleet.hooks = lambda number, k=k: failing_at(k if number == 0 else 0, moment, error)  # type: ignore[misc]
+            assert fleet.run(patch) == model, f"call {k}, {moment}"
+            assert fleet.left_behind() == [], f"call {k}, {moment}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_peers_that_die_again_and_again_and_their_leases_run_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import random
+
+    rng = random.Random(seed)
+    model, calls = clean("p2p_instance")
+    deaths = [rng.randrange(1, calls) for _ in range(4)]
+    fleet = Fleet(Job(faulty("p2p_instance")), lease_s=0.5, at_once=False)
+    fleet.hooks = lambda number: failing_at(deaths[number] if number < len(deaths) else 0, "before", Killed)
+    assert fleet.run(monkeypatch) == model
+    assert fleet.errors
