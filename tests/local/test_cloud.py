@@ -131,9 +131,11 @@ def deployed(cloud: LocalCloud, assembly: Path) -> Iterator[LocalCloud]:
     cloud.destroy()
     assert not cloud.servers.redis
     assert not cloud.servers.brokers
+    assert not [name for name in cloud.lambdas._idle if name.startswith("crossover-test-")]
     for service, operation, key in [
         ("cloudformation", "describe_stacks", "Stacks"),
         ("lambda", "list_functions", "Functions"),
+        ("lambda", "list_layers", "Layers"),
         ("stepfunctions", "list_state_machines", "stateMachines"),
         ("secretsmanager", "list_secrets", "SecretList"),
     ]:
