@@ -12,7 +12,7 @@ PYTHON := $(VENV)/bin/python
 CROSSOVER := $(VENV)/bin/crossover
 REQUIREMENTS := requirements.txt requirements-dev.txt pyproject.toml
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | sha256sum | cut -c1-16)
-SOURCES := crossover cdk stacks functions peers $(wildcard app.py)
+SOURCES := crossover cdk stacks functions peers layer $(wildcard app.py)
 
 # Every experiment on digits whose architecture exists: config/x-y.yaml with stacks/x_y.py.
 CONFIGS := $(filter-out %-cifar10 pricing published,$(basename $(notdir $(wildcard config/*.yaml))))
@@ -62,10 +62,16 @@ redis-module: packages ## Build the tensor engine, redis_module/build/tensors.so
 redis-module-torch: setup ## Build its torch variant with scripts, redis_module/build/tensors-torch.so
 	@$(MAKE) --no-print-directory -C redis_module torch PYTHON=$(abspath $(PYTHON))
 
-# cdk.json calls this before each synthesis. Synthesis itself needs nothing built: it takes placeholders, which refuse to be deployed.
+# PyTorch for ARM and the data plane's packages, pruned and packed; a minute from nothing, nothing to do while they are up to date.
+.PHONY: layer
+layer: setup ## Build the Lambda layers, build/layer-torch.zip and build/layer-dataplane.zip
+	@$(PYTHON) -m layer.build
+
+# cdk.json calls this before each synthesis. Synthesis itself needs nothing built: without layers it takes placeholders, which refuse to
+# be deployed and say so. Hence a failure here is told and stops nothing.
 .PHONY: assets
 assets:
-	@:
+	@$(PYTHON) -m layer.build >&2 || echo "the Lambda layers were not built; the template can be made, but not deployed" >&2
 
 .PHONY: setup packages
 setup: packages $(STAMP)

@@ -1,20 +1,16 @@
 """The learner: gradients and evaluations of one model, in memory that is allocated once and that the data plane receives into directly."""
 
 import math
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-
-# Large activations in huge pages: a training step of MobileNet otherwise spends a third of its time on page faults.
-# torch reads this once, at
-# its first large allocation; where the kernel offers no huge pages it changes nothing.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from crossover.algorithms import buffers
 from crossover.algorithms.randomness import generator
@@ -24,6 +20,7 @@ from crossover.experiment import Experiment
 from crossover.learning.batch import Batch
 from crossover.learning.flat import FlatModel, flattened
 from crossover.learning.images import Preparation, crop_flip
+from crossover.learning.memory import keep_freed_memory
 from crossover.learning.models import registry
 from crossover.learning.models.layers import Dropout
 
@@ -59,7 +56,7 @@ class Learner:
         _make_deterministic()
         self.slot = slot
         self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
-        self._flat = FlatModel(_skeleton(experiment.training.model, classes, input_shape))
+        self._flat = FlatModel(skeleton(experiment.training.model, classes, input_shape))
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
         self.parameters: int = self._flat.parameters
@@ -82,6 +79,7 @@ class Learner:
         """
         training, experiment = self._experiment.training, self._experiment
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
+        keep_freed_memory()
         with self.slot():
             self._begin(training.threads)
             random = generator("dropout", experiment.seed, round, worker, minibatch) if self._dropouts else None
@@ -155,12 +153,28 @@ def _make_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _skeleton(name: str, classes: int, input_shape: Shape) -> nn.Module:
+def skeleton(name: str, classes: int, input_shape: Shape) -> nn.Module:
     """The module without weights of its own: FlatModel brings the memory. A module from outside may need real tensors to be built."""
     if name in registry.MODELS:
-        with torch.device("meta"):
+        with torch.device("meta"), _Unfilled():
             return registry.factory(name)(classes, input_shape)
     return _built(name, classes, input_shape, seed_=0)
+
+
+class _Unfilled(TorchFunctionMode):
+    """Within it, in-place operations on tensors without memory are left out: there is nothing to fill.
+
+    PyTorch would ask its compiler's shape arithmetic what filling does to a shape, which Lambda's layer does not carry.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name, named = func.__name__, kwargs or {}
+        target = args[0] if args else named.get("tensor")  # torch.nn.init names it
+        if name.endswith("_") and not name.endswith("__") and isinstance(target, Tensor) and target.is_meta:
+            return target
+        return func(*args, **named)
 
 
 def _built(name: str, classes: int, input_shape: Shape, *, seed_: int) -> nn.Module:

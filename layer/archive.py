@@ -1,0 +1,39 @@
+"""A layer's zip: the same bytes for the same files on every machine and day."""
+
+import hashlib
+import os
+import zipfile
+import zlib
+from pathlib import Path
+
+LONG_AGO = (1980, 1, 1, 0, 0, 0)
+LEVEL = 9
+
+
+def write(folder: Path, target: Path) -> None:
+    """Everything below `folder`, sorted, without times, owners or modes of this machine; `target` appears whole or not at all."""
+    part = target.with_suffix(".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), LONG_AGO)
+            entry.create_system = 3  # Unix, also where this is written on another
+            entry.external_attr = (0o100755 if path.read_bytes()[:4] == b"\x7fELF" else 0o100644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, path.read_bytes())
+    os.replace(part, target)
+
+
+def compressor() -> str:
+    """What the bytes of a zip depend on beside its files."""
+    return f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {LEVEL}"
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unzipped(path: Path) -> int:
+    """Bytes that the files take once unpacked, which is what Lambda limits."""
+    with zipfile.ZipFile(path) as archive:
+        return sum(entry.file_size for entry in archive.infolist())

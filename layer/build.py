@@ -1,0 +1,127 @@
+"""`python -m layer.build [FOLDER]`: build/layer-dataplane.zip and build/layer-torch.zip, again only where what they are made of changed."""
+
+import hashlib
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from crossover.errors import CrossoverError
+from layer import archive, bytecode, checks, elf, pruning, wheels
+from layer.contents import ROOT, Layer, layers
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Built:
+    """What stands beside a zip, as JSON. `made_of`: a hash of everything it depends on but the machine."""
+
+    made_of: str
+    sha256: str
+    unzipped_bytes: int
+    python: str
+    compressor: str
+
+
+def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = None) -> Built:
+    """`folder`/layer-<name>.zip and its description; what is there already is kept. Raises CrossoverError.
+
+    `python` compiles; by default one is looked for.
+    """
+    folder = folder.resolve()
+    target, description = folder / f"layer-{layer.name}.zip", folder / f"layer-{layer.name}.json"
+    found = cached(layer, folder)
+    if found:
+        return found
+    python = python or bytecode.interpreter(folder / "layer")
+    with tempfile.TemporaryDirectory(dir=_made(folder / "layer"), prefix=f"{layer.name}-") as name:
+        tree = Path(name)
+        for wheel in wheels.fetch(layer.requirements, folder / "layer" / "wheels"):
+            _unpack(wheel, tree / "python")
+        if layer.name == "torch":
+            _write_all(pruning.stubs(), tree / "python")
+        bytecode.compile_tree(python, tree, sourceless=layer.sourceless)
+        candidate = tree.with_suffix(".zip")
+        try:
+            archive.write(tree, candidate)
+            checks.check_native(candidate)
+            checks.check_size([candidate])
+            built = Built(
+                made_of(layer),
+                archive.sha256(candidate),
+                archive.unzipped(candidate),
+                python.version,
+                archive.compressor(),
+            )
+            description.unlink(missing_ok=True)  # it describes the zip that stands there, or nothing
+            candidate.replace(target)
+        finally:
+            candidate.unlink(missing_ok=True)
+    description.write_text(json.dumps(asdict(built), indent=1) + "\n")
+    return built
+
+
+def cached(layer: Layer, folder: Path) -> Built | None:
+    """What stands in `folder`, if it was made of the same and is whole."""
+    target, description = folder / f"layer-{layer.name}.zip", folder / f"layer-{layer.name}.json"
+    if not (target.exists() and description.exists()):
+        return None
+    try:
+        found = Built(**json.loads(description.read_text()))
+    except (TypeError, ValueError):
+        return None
+    return found if found.made_of == made_of(layer) and found.sha256 == archive.sha256(target) else None
+
+
+def made_of(layer: Layer) -> str:
+    """A hash over requirements, the keep list, the stubs and this package's code."""
+    digest = hashlib.sha256(repr(layer).encode())
+    for path in sorted([*HERE.glob("*.py"), *HERE.glob("*.txt"), *HERE.rglob("stubs/**/*.py")]):
+        digest.update(path.relative_to(HERE).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _unpack(wheel: Path, into: Path) -> None:
+    kept = {}
+    for path, data in wheels.members(wheel):
+        if pruning.keeps(path):
+            kept[path] = elf.stripped(data) if elf.is_elf(data) else data
+            if len(kept) >= 200:  # not all of PyTorch in memory at once
+                _write_all(kept, into)
+                kept.clear()
+    _write_all(kept, into)
+
+
+def _write_all(files: dict[str, bytes], into: Path) -> None:
+    for path, data in files.items():
+        target = into / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def main() -> int:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
+    try:
+        for layer in layers():
+            started, there = time.monotonic(), cached(layer, folder)
+            built = there or build(layer, folder)
+            how = "is up to date" if there else f"built in {time.monotonic() - started:.0f} s"
+            print(f"layer-{layer.name}.zip {how}: {built.unzipped_bytes:,} bytes unzipped, sha256 {built.sha256[:16]}")
+        left = checks.check_size(folder / f"layer-{layer.name}.zip" for layer in layers())
+    except CrossoverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"{left:,} bytes left beside a function of {checks.FUNCTION_BYTES:,}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

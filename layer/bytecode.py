@@ -1,0 +1,92 @@
+"""Byte code for Python 3.13, compiled by a Python 3.13: /opt is read-only, so without it every cold start would compile some 900 files.
+
+`unchecked-hash`: never compared with the source, whose time stamp a zip changes. One process, fixed hash seed: equal input, equal bytes.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crossover.errors import MissingTool
+from layer import debian
+from layer.contents import PYTHON
+from layer.pruning import reads_its_source
+
+TAG = f"cpython-{PYTHON.replace('.', '')}"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python 3.13 that runs on this machine."""
+
+    command: Sequence[str]
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *arguments: str, **more: str) -> str:
+        """Its standard output. Raises CalledProcessError."""
+        environment = {**os.environ, **self.variables, "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", **more}
+        environment.pop("PYTHONPATH", None)
+        ended = subprocess.run(
+            [*self.command, "-S", *arguments], env=environment, check=True, capture_output=True, text=True
+        )
+        return ended.stdout
+
+    @property
+    def version(self) -> str:
+        return self.run("-c", "import platform; print(platform.python_version())").strip()
+
+
+def interpreter(folder: Path) -> Interpreter:
+    """This process's Python, one on the PATH, or Debian's unpacked below `folder`. Raises MissingTool that says what to install."""
+    if sys.version_info[:2] == tuple(int(part) for part in PYTHON.split(".")):
+        return Interpreter([sys.executable])
+    found = shutil.which(f"python{PYTHON}")
+    if found and _answers(Interpreter([found])):
+        return Interpreter([found])
+    try:
+        return _debians(folder)
+    except MissingTool as error:
+        raise MissingTool(
+            f"python{PYTHON}: not on this machine ({error}); it compiles the layers' byte code: install it, for example with "
+            f"`uv python install {PYTHON}` or `brew install python@{PYTHON}`, so that python{PYTHON} is on the PATH"
+        ) from error
+
+
+def _answers(python: Interpreter) -> bool:
+    """A name on the PATH is not enough: version managers put programs there that only say how to install the real one."""
+    try:
+        return python.version.startswith(f"{PYTHON}.")
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
+def _debians(folder: Path) -> Interpreter:
+    kinds = {"x86_64": ("amd64", "lib64/ld-linux-x86-64.so.2"), "aarch64": ("arm64", "lib/ld-linux-aarch64.so.1")}
+    if platform.machine() not in kinds:
+        raise MissingTool(f"Debian has no python{PYTHON} for {platform.machine()}")
+    architecture, loader = kinds[platform.machine()]
+    usr = debian.unpacked(folder / f"python-{architecture}", debian.PYTHON_PACKAGES, architecture=architecture) / "usr"
+    libraries = f"{usr / 'lib' / f'{platform.machine()}-linux-gnu'}"
+    command = [str(usr / loader), "--library-path", libraries, str(usr / "bin" / f"python{PYTHON}")]
+    return Interpreter(command, {"PYTHONHOME": str(usr)})
+
+
+def compile_tree(python: Interpreter, folder: Path, *, sourceless: bool) -> None:
+    """Compile `folder`/python as if it stood at /opt/python. `sourceless`: in place of the sources, except where those are read."""
+    options = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(folder), "-p", "/opt"]
+    python.run(*options, *(["-b"] if sourceless else []), str(folder / "python"))
+    if not sourceless:
+        return
+    for source in sorted((folder / "python").rglob("*.py")):
+        compiled = source.with_suffix(".pyc")
+        if reads_its_source(source.read_bytes()):
+            beside = source.parent / "__pycache__"
+            beside.mkdir(exist_ok=True)
+            compiled.rename(beside / f"{source.stem}.{TAG}.pyc")
+        else:
+            source.unlink()

@@ -1,0 +1,97 @@
+"""What must hold of the layers before they are deployed; each failure names the file and what was expected."""
+
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossover.errors import CrossoverError
+from layer import elf
+
+LIMIT_BYTES = 262_144_000  # a function and its layers, unzipped (AWS Lambda quotas)
+FUNCTION_BYTES = 2_000_000  # kept free for the function itself; a test compares it with the largest one
+# Amazon Linux 2023: glibc 2.34; libstdc++ of GCC 11.
+GLIBC, GLIBCXX = (2, 34), (3, 4, 29)
+RUNTIME_LIBRARIES = frozenset(
+    [
+        "libc.so.6",
+        "libm.so.6",
+        "libdl.so.2",
+        "librt.so.1",
+        "libpthread.so.0",
+        "ld-linux-aarch64.so.1",
+        "libgcc_s.so.1",
+        "libstdc++.so.6",
+        "libz.so.1",
+    ]
+)
+
+
+class Unfit(CrossoverError):
+    """The layer would not work on Lambda; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What the native files of a layer ask of the runtime."""
+
+    glibc: tuple[int, ...]
+    glibcxx: tuple[int, ...]
+    libraries: frozenset[str]  # looked for outside the layer
+
+
+def check_size(archives: Iterable[Path], *, function_bytes: int = FUNCTION_BYTES) -> int:
+    """Bytes left of Lambda's limit beside these layers and a function. Raises Unfit below zero."""
+    sizes = {path.name: _unzipped(path) for path in archives}
+    left = LIMIT_BYTES - function_bytes - sum(sizes.values())
+    if left < 0:
+        raise Unfit(
+            f"the layers take {sum(sizes.values()):,} bytes ({sizes}); {LIMIT_BYTES - function_bytes:,} fit beside a function"
+        )
+    return left
+
+
+def _unzipped(path: Path) -> int:
+    with zipfile.ZipFile(path) as archive:
+        return sum(entry.file_size for entry in archive.infolist())
+
+
+def native(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the ELF files in a layer."""
+    with zipfile.ZipFile(archive) as opened:
+        for entry in opened.infolist():
+            with opened.open(entry) as file:
+                if file.read(4) != b"\x7fELF":
+                    continue
+            yield entry.filename, opened.read(entry)
+
+
+def check_native(archive: Path) -> Demands:
+    """Raises Unfit for another processor, an unaligned segment, a version or a library that Lambda's runtime lacks."""
+    versions, wanted, own = set[str](), dict[str, str](), set[str]()
+    for name, data in native(archive):
+        if elf.machine(data) != elf.AARCH64:
+            raise Unfit(
+                f"{archive.name}: {name} is for processor {elf.machine(data)}; expected {elf.AARCH64}, 64-bit ARM"
+            )
+        try:
+            elf.check_alignment(data)
+        except elf.Malformed as error:
+            raise Unfit(f"{archive.name}: {name}: {error}") from error
+        own.add(name.rpartition("/")[2])
+        versions |= elf.versions(data)
+        wanted |= dict.fromkeys(elf.needed(data), name)
+    demands = Demands(elf.newest(versions, "GLIBC"), elf.newest(versions, "GLIBCXX"), frozenset(wanted) - own)
+    for family, found, offered in (("GLIBC", demands.glibc, GLIBC), ("GLIBCXX", demands.glibcxx, GLIBCXX)):
+        if found > offered:
+            raise Unfit(f"{archive.name}: asks for {family} {_dots(found)}; Lambda's runtime has {_dots(offered)}")
+    if absent := demands.libraries - RUNTIME_LIBRARIES:
+        library = min(absent)
+        raise Unfit(
+            f"{archive.name}: {wanted[library]} needs {library}, which is neither in the layer nor in Lambda's runtime"
+        )
+    return demands
+
+
+def _dots(version: tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)

@@ -1,0 +1,39 @@
+"""What goes into each layer: wheels by name and version. Versions stand in requirements.txt, PyTorch's here, because it differs."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PYTHON = "3.13"  # of Lambda's runtime
+
+# The last PyTorch whose plain ARM wheel carries no CUDA: later ones do not fit into a layer however they are pruned.
+TORCH = "2.10.0"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`requirements` as pip takes them. `sourceless`: compiled files alone, where both would not fit."""
+
+    name: str
+    requirements: tuple[str, ...]
+    sourceless: bool = False
+
+
+def layers() -> tuple[Layer, Layer]:
+    """`dataplane` for every function, `torch` for those that compute."""
+    dataplane = ("redis", "hiredis", "pika", "safetensors", "annotated-types", "tenacity")
+    return (
+        Layer("dataplane", tuple(pinned(name) for name in dataplane), sourceless=True),
+        # Torch names sympy, networkx, jinja2, fsspec and filelock as well; none of them is imported by what is kept.
+        Layer("torch", (f"torch=={TORCH}", "typing-extensions==4.15.0"), sourceless=True),
+    )
+
+
+def pinned(name: str) -> str:
+    """`name==version` as requirements.txt says."""
+    for line in (ROOT / "requirements.txt").read_text().splitlines():
+        found = re.match(rf"{re.escape(name)}==\S+", line)
+        if found:
+            return found[0]
+    raise LookupError(f"requirements.txt: no version of {name}, which a layer needs")

@@ -1,0 +1,80 @@
+"""Debian packages unpacked into a folder, without installing anything: a Python 3.13 of this machine's kind, an ARM system for an emulator.
+
+apt works with lists, cache and status of its own. The archive is the one that this machine's apt already uses.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from crossover.errors import MissingTool
+
+SUITE = "trixie"  # Debian 13, whose Python is Lambda's
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+PYTHON_PACKAGES = (
+    *("python3.13-minimal", "libpython3.13-minimal", "libpython3.13-stdlib", "libc6", "zlib1g", "libexpat1"),
+    *("libssl3t64", "libzstd1", "libbz2-1.0", "liblzma5", "libffi8", "libuuid1", "libsqlite3-0"),
+)
+LIBRARIES = ("libgcc-s1", "libstdc++6")  # Lambda's runtime has them; compiled wheels want them
+
+
+def unpacked(folder: Path, packages: Sequence[str], *, architecture: str) -> Path:
+    """`folder` with the files of these packages, fetched once. Raises MissingTool where Debian's archive cannot be had."""
+    if folder.is_dir():
+        return folder
+    missing = [program for program in ("apt-get", "dpkg") if shutil.which(program) is None]
+    if missing or not KEYRING.is_file():
+        raise MissingTool(
+            f"{' and '.join(missing) or KEYRING}: not on this machine, so Debian's packages cannot be had"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="debian-") as name:
+        work = Path(name)
+        try:
+            _download(work, packages, architecture=architecture)
+            for package in sorted(work.glob("*.deb")):
+                subprocess.run(["dpkg", "-x", package, work / "root"], check=True, capture_output=True, text=True)
+        except subprocess.CalledProcessError as error:
+            raise MissingTool(f"Debian's archive: {(error.stderr or str(error)).strip()[:500]}") from error
+        link = work / "root" / "lib"
+        if not link.exists():  # base-files would make it
+            link.symlink_to("usr/lib")
+        (work / "root").rename(folder)
+    return folder
+
+
+def _download(work: Path, packages: Sequence[str], *, architecture: str) -> None:
+    for each in ("state/lists/partial", "cache/archives/partial", "parts", "root"):
+        (work / each).mkdir(parents=True)
+    (work / "status").touch()
+    (work / "sources").write_text(f"deb [signed-by={KEYRING}] {_archive()} {SUITE} main\n")
+    settings = {
+        "Dir::State": work / "state",
+        "Dir::State::status": work / "status",
+        "Dir::Cache": work / "cache",
+        "Dir::Etc::sourcelist": work / "sources",
+        "Dir::Etc::sourceparts": work / "parts",
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
+        "Acquire::Languages": "none",
+        "Acquire::Retries": "1",
+        "Acquire::http::Timeout": "20",
+        "Debug::NoLocking": "1",
+    }
+    options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+    for command in (["update", "--error-on=any"], ["download", *packages]):
+        subprocess.run(["apt-get", "-q", *options, *command], check=True, capture_output=True, text=True, cwd=work)
+
+
+def _archive() -> str:
+    """Debian's archive as this machine's apt knows it."""
+    asked = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]
+    listed = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+    found = [line.split()[2] for line in listed.splitlines() if line.startswith("Debian Debian ")]
+    if not found:
+        raise MissingTool("Debian's archive: this machine's apt has no source of Debian's; run apt-get update first")
+    return found[0]

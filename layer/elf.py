@@ -1,0 +1,170 @@
+"""ELF files as the dynamic loader sees them: segments, needed libraries, versions; and without what only linkers and debuggers read.
+
+Source: System V ABI, chapters 4 and 5; ELF64 little-endian alone, which is what Lambda's processors use.
+"""
+
+import re
+import struct
+from dataclasses import dataclass, replace
+
+HEADER, SEGMENT = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ")
+LOAD, DYNAMIC = 1, 2
+NEEDED, STRTAB, STRSZ, VERNEED, VERNEEDNUM = 1, 5, 10, 0x6FFFFFFE, 0x6FFFFFFF
+AARCH64 = 183
+PAGE = 0x10000  # the largest page of Linux on ARM
+
+
+class Malformed(ValueError):
+    """Not an ELF file that the loader would map."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One entry of the program header; sizes and positions in bytes."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    physical: int
+    in_file: int
+    in_memory: int
+    alignment: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.in_file
+
+
+def is_elf(data: bytes) -> bool:
+    return data[:6] == b"\x7fELF\x02\x01"
+
+
+def machine(data: bytes) -> int:
+    return int(HEADER.unpack_from(data)[2])
+
+
+def segments(data: bytes) -> list[Segment]:
+    header = HEADER.unpack_from(data)
+    start, size, count = header[5], header[9], header[10]
+    return [Segment(*SEGMENT.unpack_from(data, start + index * size)) for index in range(count)]
+
+
+def check_alignment(data: bytes) -> None:
+    """Raises Malformed unless every loaded segment keeps offset = address modulo its alignment: the loader maps whole pages."""
+    for segment in segments(data):
+        if segment.kind == LOAD and (segment.offset - segment.address) % (segment.alignment or 1):
+            raise Malformed(
+                f"a segment at {segment.offset:#x} is loaded to {segment.address:#x}, off by its alignment {segment.alignment:#x}"
+            )
+
+
+def stripped(data: bytes) -> bytes:
+    """The same image in memory in fewer bytes: symbol tables, debug information and section headers left out.
+
+    Loaded segments stay byte for byte. One that stands behind the symbols (patchelf puts it there) moves down by whole pages, so that its
+    alignment holds; `strip` of binutils has corrupted such files.
+    """
+    found = segments(data)
+    moved = _moves(found)
+    out = bytearray()
+    for segment in sorted((s for s in found if s.kind == LOAD), key=lambda s: s.offset):
+        start = segment.offset - moved[segment]
+        out.extend(bytes(max(0, start - len(out))))
+        out[start : start + segment.in_file] = data[segment.offset : segment.end]
+    header = list(HEADER.unpack_from(data))
+    header[6], header[11], header[12], header[13] = 0, 0, 0, 0  # no section headers
+    HEADER.pack_into(out, 0, *header)
+    for index, segment in enumerate(found):
+        shifted = replace(segment, offset=segment.offset - _shift(segment, moved))
+        SEGMENT.pack_into(out, header[5] + index * header[9], *_fields(shifted))
+    result = bytes(out)
+    check_alignment(result)
+    return result
+
+
+def _moves(found: list[Segment]) -> dict[Segment, int]:
+    """By how many bytes each loaded segment moves towards the start of the file."""
+    moves, end = dict[Segment, int](), 0
+    for segment in sorted((s for s in found if s.kind == LOAD), key=lambda s: s.offset):
+        gap = max(0, segment.offset - end)
+        moves[segment] = gap // PAGE * PAGE
+        end = max(end, segment.end - moves[segment])
+    return moves
+
+
+def _shift(segment: Segment, moves: dict[Segment, int]) -> int:
+    """That of the loaded segment it lies in; segments without bytes (the stack's flags) stay."""
+    return next((by for load, by in moves.items() if load.offset <= segment.offset and segment.end <= load.end), 0)
+
+
+def _fields(segment: Segment) -> tuple[int, ...]:
+    return (
+        segment.kind,
+        segment.flags,
+        segment.offset,
+        segment.address,
+        segment.physical,
+        segment.in_file,
+        segment.in_memory,
+        segment.alignment,
+    )
+
+
+def image(data: bytes) -> list[tuple[int, bytes]]:
+    """Address and bytes of every loaded segment, its header apart, which says where the segments stand in the file."""
+    header = HEADER.unpack_from(data)
+    skip = header[5] + header[9] * header[10]
+    loads = [s for s in segments(data) if s.kind == LOAD]
+    return [(s.address, data[max(s.offset, skip if s.offset == 0 else 0) : s.end]) for s in loads]
+
+
+def needed(data: bytes) -> set[str]:
+    """Names of the libraries that the loader looks for."""
+    strings, entries = _dynamic(data)
+    return {_text(strings, value) for tag, value in entries if tag == NEEDED}
+
+
+def versions(data: bytes) -> set[str]:
+    """Symbol versions that other libraries must offer: GLIBC_2.28, GLIBCXX_3.4.22, ..."""
+    strings, entries = _dynamic(data)
+    tags = dict(entries)
+    if VERNEED not in tags:
+        return set()
+    found, at = set[str](), _offset(data, tags[VERNEED])
+    for _ in range(tags[VERNEEDNUM]):
+        _, count, _, first, following = struct.unpack_from("<HHIII", data, at)
+        entry = at + first
+        for _ in range(count):
+            _, _, _, name, step = struct.unpack_from("<IHHII", data, entry)
+            found.add(_text(strings, name))
+            entry += step
+        at += following
+    return found
+
+
+def newest(versions: set[str], family: str) -> tuple[int, ...]:
+    """The highest version of `family` (GLIBC, GLIBCXX), for example (2, 28); () where none is asked for."""
+    numbers = [re.fullmatch(rf"{family}_([\d.]+)", version) for version in versions]
+    return max((tuple(int(part) for part in match[1].split(".")) for match in numbers if match), default=())
+
+
+def _dynamic(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    for segment in segments(data):
+        if segment.kind == DYNAMIC:
+            entries = list(struct.iter_unpack("<QQ", data[segment.offset : segment.end]))
+            tags = dict(entries)
+            start = _offset(data, tags[STRTAB])
+            return data[start : start + tags[STRSZ]], entries
+    return b"", []
+
+
+def _offset(data: bytes, address: int) -> int:
+    for segment in segments(data):
+        if segment.kind == LOAD and segment.address <= address < segment.address + segment.in_file:
+            return segment.offset + address - segment.address
+    raise Malformed(f"address {address:#x} is in no loaded segment")
+
+
+def _text(strings: bytes, at: int) -> str:
+    return strings[at : strings.index(b"\0", at)].decode()

@@ -1,0 +1,63 @@
+"""Which files of the wheels a function can do without.
+
+Libraries: headers, programs and tests. Python files of PyTorch: those that neither importing and using it loads (a traced list,
+`python -m layer.trace`, one per version) nor a public package that training code may use as a whole.
+"""
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+from layer.contents import TORCH
+
+HERE = Path(__file__).parent
+STUBS = HERE / "stubs"  # stand where torch's compiler stood; it alone would need sympy
+
+WITHOUT_USE = (
+    *("torch/include/*", "torch/share/*", "torch/test/*", "torchgen/packaged/*", "caffe2/*"),
+    *("*.pyi", "*/py.typed", "*.h", "*.cuh", "*.cpp", "*.cmake", "*.a", "*.pxd", "*.pyx"),
+    *("torch/lib/libbackend_with_compiler.so", "torch/lib/libjitbackend_test.so"),
+    *("torch/lib/libtorchbind_test.so", "torch/lib/libaoti_custom_ops.so"),
+    *("torch/_dynamo/*", "torch/_inductor/*"),
+)
+# `import torch` asks whether this program is there; no other program of torch/bin is ever called.
+PROGRAMS, WANTED_PROGRAM = "torch/bin/*", "torch/bin/torch_shm_manager"
+METADATA = re.compile(r"[^/]+\.dist-info/(METADATA|.*LICEN[CS]E.*|.*NOTICE.*)", re.IGNORECASE)
+
+WHOLE_PACKAGES = tuple(
+    f"torch/{name}/*"
+    for name in (
+        *("nn", "optim", "autograd", "utils/data", "func", "amp", "cpu", "linalg", "fft", "special", "backends"),
+        *("distributions", "masked", "nested", "_library", "_custom_op", "signal", "profiler", "multiprocessing"),
+        *("_vendor", "_logging", "futures", "monitor"),
+    )
+)
+
+
+def keeps(path: str) -> bool:
+    """Whether the layer carries this file of a wheel."""
+    if ".dist-info/" in path:
+        return bool(METADATA.fullmatch(path))
+    if ".data/" in path or (fnmatch(path, PROGRAMS) and path != WANTED_PROGRAM):
+        return False
+    if any(fnmatch(path, pattern) for pattern in WITHOUT_USE):
+        return False
+    if not (path.startswith(("torch/", "torchgen/", "functorch/")) and path.endswith(".py")):
+        return True
+    directly = path.count("/") == 1 or (path.startswith("torch/utils/") and path.count("/") == 2)
+    return directly or path in traced() or any(fnmatch(path, pattern) for pattern in WHOLE_PACKAGES)
+
+
+def traced() -> frozenset[str]:
+    """Paths of the Python files that PyTorch loads when it is imported and trains a model."""
+    return frozenset((HERE / f"torch-{TORCH}.txt").read_text().split())
+
+
+def stubs() -> dict[str, bytes]:
+    """Files of the project that replace some of PyTorch's."""
+    return {str(path.relative_to(STUBS)): path.read_bytes() for path in sorted(STUBS.rglob("*.py"))}
+
+
+def reads_its_source(source: bytes) -> bool:
+    """Whether PyTorch looks at this file's text at import (`inspect.getsource`), so that byte code alone does not do."""
+    return b"install_config_module(" in source or b"_overload" in source

@@ -1,0 +1,42 @@
+"""In place of PyTorch's compiler: what eager code calls of it, doing nothing."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+
+def disable(fn: Callable[..., Any] | None = None, *arguments: Any, **options: Any) -> Any:
+    """The function itself, or a decorator that returns it."""
+    return fn if fn is not None else lambda inner: inner
+
+
+allow_in_graph = disallow_in_graph = forbid_in_graph = nonstrict_trace = disable
+
+
+def graph_break(*arguments: Any, **options: Any) -> None:
+    """There is no graph to break, nor to mark."""
+
+
+mark_static = mark_dynamic = maybe_mark_dynamic = mark_static_address = reset = graph_break
+
+
+def is_compiling() -> bool:
+    return False
+
+
+is_dynamo_supported = is_compiling
+
+
+@contextlib.contextmanager
+def _nothing(*arguments: Any, **options: Any) -> Iterator[None]:
+    yield
+
+
+compiled_autograd = SimpleNamespace(
+    _disable=_nothing, compiled_autograd_enabled=False, in_compiled_autograd_region=False
+)
+
+
+def optimize(*arguments: Any, **options: Any) -> Any:
+    raise RuntimeError("torch.compile: the Lambda layer carries no compiler; call the model as it is")

@@ -1,0 +1,98 @@
+"""ELF files: what is left out is nothing that the loader maps, also where segments stand behind the symbols."""
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from layer import elf
+
+SOURCE = """
+#include <cmath>
+#include <string>
+static int counter = 41;
+extern "C" double root(double x) { counter += 1; return std::sqrt(x) + std::to_string(counter).size(); }
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With symbols and debug information, for this machine, so that it can be called."""
+    if not shutil.which("g++"):
+        pytest.skip("g++ is not installed here")
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "root.cpp").write_text(SOURCE)
+    command = ["g++", "-g", "-shared", "-fPIC", "-o", str(folder / "libroot.so"), str(folder / "root.cpp")]
+    subprocess.run(command, check=True)
+    return folder / "libroot.so"
+
+
+def behind_the_symbols(data: bytes, *, pages: int) -> bytes:
+    """As patchelf leaves a file: the last loaded segment copied to the file's end, `pages` further."""
+    found = elf.segments(data)
+    last = max((s for s in found if s.kind == elf.LOAD), key=lambda s: s.offset)
+    start = (len(data) // elf.PAGE + pages) * elf.PAGE + last.offset % elf.PAGE
+    out = bytearray(data.ljust(start, b"\xaa"))
+    out[start:] = data[last.offset : last.end]
+    header = elf.HEADER.unpack_from(data)
+    for index, segment in enumerate(found):
+        if last.offset <= segment.offset and segment.end <= last.end and segment.in_file:
+            moved = replace(segment, offset=segment.offset - last.offset + start)
+            elf.SEGMENT.pack_into(out, header[5] + index * header[9], *elf._fields(moved))
+    return bytes(out)
+
+
+def call(data: bytes, folder: Path) -> float:
+    path = folder / "lib.so"
+    path.write_bytes(data)
+    root = ctypes.CDLL(str(path)).root
+    root.restype, root.argtypes = ctypes.c_double, [ctypes.c_double]
+    return float(root(49.0))
+
+
+def test_a_stripped_library_is_smaller_and_still_works(library: Path, tmp_path: Path) -> None:
+    data = library.read_bytes()
+    stripped = elf.stripped(data)
+    assert len(stripped) < 0.8 * len(data)
+    assert elf.image(stripped) == elf.image(data)
+    assert b".symtab" not in stripped and b".debug_info" not in stripped
+    assert call(stripped, tmp_path) == 9.0
+
+
+@pytest.mark.parametrize("pages", [1, 3, 50])
+def test_a_segment_behind_the_symbols_moves_down_by_whole_pages(library: Path, tmp_path: Path, pages: int) -> None:
+    data = behind_the_symbols(library.read_bytes(), pages=pages)
+    stripped = elf.stripped(data)
+    assert len(stripped) <= len(data) - (pages - 1) * elf.PAGE
+    assert elf.image(stripped) == elf.image(data)
+    assert elf.needed(stripped) == elf.needed(data) != set()
+    assert call(stripped, tmp_path) == 9.0
+
+
+def test_stripping_twice_changes_nothing(library: Path) -> None:
+    once = elf.stripped(library.read_bytes())
+    assert elf.stripped(once) == once
+
+
+def test_needed_libraries_and_versions(library: Path) -> None:
+    data = library.read_bytes()
+    assert {"libstdc++.so.6"} <= elf.needed(data)
+    assert elf.newest(elf.versions(data), "GLIBC") >= (2, 2)
+
+
+def test_the_newest_version_is_by_number_not_by_letters() -> None:
+    assert elf.newest({"GLIBC_2.9", "GLIBC_2.28", "GLIBCXX_3.4.22", "GLIBC_PRIVATE"}, "GLIBC") == (2, 28)
+    assert elf.newest({"GLIBC_2.9"}, "GLIBCXX") == ()
+
+
+def test_a_misaligned_segment_is_refused(library: Path) -> None:
+    data = bytearray(library.read_bytes())
+    header = elf.HEADER.unpack_from(data)
+    index, segment = next((i, s) for i, s in enumerate(elf.segments(bytes(data))) if s.kind == elf.LOAD and s.offset)
+    wrong = replace(segment, offset=segment.offset + 8)
+    elf.SEGMENT.pack_into(data, header[5] + index * header[9], *elf._fields(wrong))
+    with pytest.raises(elf.Malformed, match="off by its alignment"):
+        elf.check_alignment(bytes(data))
