@@ -178,7 +178,7 @@ class FilteringWorker:
             self._steadily(
                 lambda: ctx.tensors[self._rank].create(keys.report(step, self._rank), supervision.encode(report))
             )
-            ctx.bus.arrive(keys.updates, round=step, member=self._rank)
+            self._steadily(lambda: ctx.bus.arrive(keys.updates, round=step, member=self._rank))
         if update is not None and not farewell:
             self._ahead[step] = update
 

@@ -57,7 +57,7 @@ class Invocation:
 
     def restore(self) -> Checkpoint:
         """The state to go on with: the event's, or a higher one that an attempt before this left behind."""
-        checkpoint = self.journal.restore(self.position)
+        checkpoint = self.waits.steadily(lambda: self.journal.restore(self.position))
         self.position = checkpoint.position
         self.waits.since = checkpoint.facts.get("waiting_since")
         return checkpoint
@@ -98,14 +98,15 @@ class Invocation:
         return self.finished
 
     def _agree(self, worker: Worker, epoch: int) -> bool:
-        if not self.ctx.objects.exists(self.ctx.keys.decision(epoch)):
+        steadily = self.waits.steadily
+        if not steadily(lambda: self.ctx.objects.exists(self.ctx.keys.decision(epoch))):
             self.waits.leave_in_time(need_s=2 * self._evaluation_s)
             began_s = time.monotonic()
             with self.ctx.stage("evaluate"):
                 worker.show_model()
-                rounds.agree(self.ctx, epoch)
+                steadily(lambda: rounds.agree(self.ctx, epoch))
             self._evaluation_s = time.monotonic() - began_s
-        agreed = rounds.decision(self.ctx, epoch)
+        agreed = steadily(lambda: rounds.decision(self.ctx, epoch))
         self._history = (epoch, [(loss, accuracy) for loss, accuracy in agreed["history"]])
         return bool(agreed["finished"])
 
@@ -113,7 +114,7 @@ class Invocation:
         """Validation loss and accuracy of the epochs before this one."""
         before = self.epoch - 1
         if self._history[0] != before:
-            self._history = (before, rounds.history(self.ctx, before))
+            self._history = (before, self.waits.steadily(lambda: rounds.history(self.ctx, before)))
         return self._history[1]
 
     def compute(self, use: Callable[[Vector], None]) -> None:

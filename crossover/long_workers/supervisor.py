@@ -49,7 +49,7 @@ class Supervisor:
         self._slack = ctx.experiment.mlless.slack
         self._journal = Journal(ctx, supervision.supervisor(ctx), every=ctx.experiment.functions.checkpoint_every)
         self._waits = Waits(ctx, "the supervisor", event["attempt"], self._journal.overtaken)
-        checkpoint = self._journal.restore(Position(event["round"]))
+        checkpoint = self._waits.steadily(lambda: self._journal.restore(Position(event["round"])))
         facts = checkpoint.facts
         self._step = checkpoint.position.round
         self._word = supervision.word(facts["word"]) if "word" in facts else supervision.START
@@ -67,7 +67,7 @@ class Supervisor:
             key = self._ctx.keys.decision(epoch)
             with self._ctx.stage("synchronise"):
                 self._waits.until(lambda: self._ctx.objects.get(key), round=self._step - 1, key=key, sender=None)
-            self._finished = bool(rounds.decision(self._ctx, epoch)["finished"])
+            self._finished = bool(self._waits.steadily(lambda: rounds.decision(self._ctx, epoch))["finished"])
         return self._finished
 
     def step(self) -> None:
@@ -82,7 +82,7 @@ class Supervisor:
             created = self._waits.steadily(lambda: ctx.tensors[0].create(key, supervision.encode(said)))
             word = said if created else self._given(key) or said  # an attempt before this one gave it
         self._remember(word)
-        ctx.bus.arrive(ctx.keys.updates, round=step, member=supervision.supervisor(ctx))
+        self._waits.steadily(lambda: ctx.bus.arrive(ctx.keys.updates, round=step, member=supervision.supervisor(ctx)))
         if self._journal.is_due(step):
             self._forget_before(step - self._slack)
         self._step += 1

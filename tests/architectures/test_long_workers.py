@@ -1,0 +1,436 @@
+"""Workers that live through many invocations: continuations, deaths, resumption, what an exchange moves and what it
+leaves behind.
+"""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from crossover.context import Context, Resources
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, WaitTimeout
+from crossover.experiment import Exchange, Experiment, Functions, Storage
+from crossover.learning.datasets import load as load_dataset
+from crossover.learning.reference import train_reference
+from crossover.long_workers.waits import reserve_s
+from crossover.workflow import execute, first_event, load, steps
+from tests.architectures.harness import Job, every_step, retrying, small
+from tests.architectures.lives import KillAt, ShortLives, hurried, restarting
+
+EXCHANGES = ["all_reduce", "scatter_reduce"]
+LONG = [*EXCHANGES, "mlless"]
+
+
+def long(architecture: str, **settings: Any) -> Experiment:
+    """Six rounds in three epochs; time-outs as short as they may be."""
+    experiment = small(architecture, epochs=3, **settings)
+    return replace(experiment, functions=Functions(checkpoint_every=2, timeout_s=10))
+
+
+@lru_cache
+def clean(architecture: str) -> tuple[bytes, int]:
+    """The undisturbed model, and how many calls of the data plane it took."""
+    job = Job(long(architecture))
+    counter = KillAt(0, "before")
+    job.clients.hook = counter
+    return job.run(), next(counter.calls) - 1
+
+
+def context(job: Job, **options: Any) -> Context:
+    return Context(Resources(job.clients), run=job.prepared.run, **options)
+
+
+def run(job: Job, ctx: Context, *, attempt: int = 0) -> None:
+    architecture = load(job.experiment.architecture)
+    assert architecture.run is not None
+    execute(architecture.run, ctx, first_event(job.prepared.run, workers=job.experiment.workers, attempt=attempt))
+
+
+# --- continuations and deaths -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("looks", [2, 5, 12, 40])
+@pytest.mark.parametrize("architecture", LONG)
+def test_invocations_that_end_anywhere_go_on_with_the_same_bits(
+    architecture: str, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(long(architecture))
+    lives = ShortLives(looks, reserve_s=reserve_s(job.experiment))
+    with every_step(monkeypatch, lives.wrap):
+        assert job.run() == clean(architecture)[0]
+    assert job.tensor_keys() == []
+    if looks == 2:
+        assert all(lives.invocations("train", worker) > 3 for worker in range(2)), "at least 3 continuations"
+    for _, before, after in lives.events:
+        assert (after["round"], after["minibatch"]) >= (before["round"], before["minibatch"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("architecture", LONG)
+def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
+    architecture: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other call before, the ones between after it took effect: nobody else's retry helps here, unlike a
+    store's refusal.
+    """
+    model, calls = clean(architecture)
+    with every_step(monkeypatch, restarting):
+        for k in range(1 if moment == "before" else 2, calls + 1, 2):
+            job = Job(long(architecture))
+            job.clients.hook = death = KillAt(k, moment)
+            assert job.run() == model, f"call {k} ({death.killed}), {moment}"
+            assert job.tensor_keys() == [], f"call {k} ({death.killed}), {moment}"
+
+
+@pytest.mark.parametrize("architecture", LONG)
+def test_one_minibatch_per_invocation_is_the_papers_24_functions(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(replace(long(architecture), exchange=Exchange(minibatches_per_invocation=1)))
+    lives = ShortLives(10**9, reserve_s=0)
+    with every_step(monkeypatch, lives.wrap):
+        assert job.run() == clean(architecture)[0]
+    computed = [event for step, event, _ in lives.events if step == "train" and event["worker"] == 1]
+    assert [(event["round"], event["minibatch"]) for event in computed] == [(round, 0) for round in range(6)]
+
+
+@pytest.mark.parametrize("architecture", EXCHANGES)
+def test_an_invocation_may_end_within_a_round(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All minibatches of an epoch in one round, one per invocation: the sum so far is in the checkpoint."""
+    experiment = long(architecture, batch_size=6, sync_every="epoch")
+    whole = Job(experiment).run()
+    job = Job(replace(experiment, exchange=Exchange(minibatches_per_invocation=1)))
+    lives = ShortLives(10**9, reserve_s=0)
+    with every_step(monkeypatch, lives.wrap):
+        assert job.run() == whole
+    assert lives.invocations("train", 0) == 3 * 4
+
+
+# --- what is exchanged ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", EXCHANGES)
+def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(replace(long(architecture), storage=Storage(channel="s3")))
+    steps: dict[str, Counter[str]] = {}
+
+    def counting(run: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(step: Any, ctx: Context, event: Any) -> Any:
+            result = run(step, ctx, event)
+            counts = steps.setdefault(step.name, Counter())
+            for traffic in ctx.traffic.values():
+                counts.update(traffic.operations)
+            return result
+
+        return counted
+
+    with every_step(monkeypatch, counting):
+        assert job.run() == clean(architecture)[0]
+    assert steps["train"]["list"] == 0 and steps["train"]["get"] > 0
+    left = [key for key in job.clients.object_store.list("runs/") if "/records/" not in key]
+    ends = (
+        "experiment.json",
+        "outcome.json",
+        "/model",
+        "decision/000001.json",
+        "decision/000002.json",
+        "decision/000003.json",
+    )
+    assert all(key.endswith(ends) for key in left), left
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_models_are_averaged_alike_by_both_exchanges(workers: int) -> None:
+    models = [
+        Job(replace(long(architecture, workers=workers, sync_every=2), exchange=Exchange(what="model"))).run()
+        for architecture in EXCHANGES
+    ]
+    assert models[0] == models[1]
+
+
+def test_averaging_the_model_of_one_worker_is_plain_training() -> None:
+    experiment = replace(long("all_reduce", workers=1), exchange=Exchange(what="model"))
+    job = Job(experiment)
+    assert job.run() == bytes(train_reference(job.prepared.experiment, load_dataset(experiment))[0])
+
+
+@pytest.mark.parametrize("architecture", EXCHANGES)
+def test_averaging_models_survives_a_death_at_any_call(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = replace(long(architecture, batch_size=6, sync_every=2), exchange=Exchange(what="model"))
+    undisturbed = Job(experiment)
+    undisturbed.clients.hook = counter = KillAt(0, "after")
+    model = undisturbed.run()
+    with every_step(monkeypatch, restarting):
+        for k in range(1, next(counter.calls), 3):
+            job = Job(experiment)
+            job.clients.hook = death = KillAt(k, "after")
+            assert job.run() == model, f"call {k} ({death.killed})"
+            assert job.tensor_keys() == []
+
+
+class Counting:
+    """Calls of the tensor store that took effect, and the payload bytes of each worker's steps."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.operations: Counter[str] = Counter()
+        self.bytes: dict[int, tuple[int, int]] = {}
+
+    def wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(step: Any, ctx: Context, event: Any) -> Any:
+            result = run(step, ctx, event)
+            if step.name == "train":
+                moved = ctx.traffic["tensor_store"]
+                with self.lock:
+                    self.bytes[event["worker"]] = (moved.bytes_out, moved.bytes_in)
+            return result
+
+        return counted
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+@pytest.mark.parametrize("architecture", EXCHANGES)
+def test_bytes_and_requests_equal_the_closed_form(
+    architecture: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(long(architecture, workers=workers))
+    counting, facts, rounds = Counting(), job.prepared.facts, 6
+    size = 4 * (facts["parameters"] + facts["buffers"])
+    successful: Counter[str] = Counter()
+
+    class Store:
+        """Counts what succeeded: a get that finds nothing is a poll."""
+
+        def __init__(self, store: Any) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            def call(*arguments: Any, **named: Any) -> Any:
+                result = getattr(self._store, name)(*arguments, **named)
+                with counting.lock:
+                    successful[name] += 1
+                return result
+
+            return call
+
+    tensors = type(job.clients).tensors
+    monkeypatch.setattr(type(job.clients), "tensors", lambda *arguments: Store(tensors(*arguments)))
+    with every_step(monkeypatch, counting.wrap):
+        job.run()
+    others = workers - 1
+    if architecture == "scatter_reduce":
+        elements = facts["parameters"] + facts["buffers"]
+        chunks = [4 * (elements // workers + (rank < elements % workers)) for rank in range(workers)]
+        for rank, moved in counting.bytes.items():
+            received = others * chunks[rank] + (size - chunks[rank])
+            assert moved == (rounds * size, rounds * received)
+        assert successful["create"] == rounds * workers * workers
+        assert successful["get"] == rounds * workers * 2 * others
+    else:
+        for rank, moved in counting.bytes.items():
+            assert moved == (
+                (rounds * 2 * size, rounds * others * size) if rank == 0 else (rounds * size, rounds * size)
+            )
+        assert successful["create"] == rounds * (workers + 1)
+        assert successful["get"] == rounds * 2 * others
+
+
+@pytest.mark.parametrize("architecture", LONG)
+def test_41_steps_leave_no_key_and_memory_stays_bounded(architecture: str) -> None:
+    experiment = replace(long(architecture, batch_size=20), functions=Functions(checkpoint_every=3))
+    job = Job(replace(experiment, training=replace(experiment.training, epochs=41)))
+    store, most = job.clients.tensor_stores[0], 0
+
+    def watch(moment: str, operation: str) -> None:
+        nonlocal most
+        most = max(most, len(store._vectors))
+
+    job.clients.hook = watch
+    job.run()
+    assert job.tensor_keys() == []
+    per_step = {"all_reduce": 3, "scatter_reduce": 4, "mlless": 5}[architecture]
+    assert 0 < most <= (3 + 2) * per_step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", LONG)
+def test_a_thousand_steps_need_no_more_memory_than_forty(architecture: str) -> None:
+    experiment = replace(long(architecture, batch_size=20), functions=Functions(checkpoint_every=3))
+    most = []
+    for epochs in (40, 1000):
+        job = Job(replace(experiment, training=replace(experiment.training, epochs=epochs, learning_rate=1e-3)))
+        store, peak = job.clients.tensor_stores[0], [0]
+        job.clients.hook = lambda moment, operation, store=store, peak=peak: peak.append(  # type: ignore[misc]
+            max(peak.pop(), sum(vector.data.nbytes for vector in list(store._vectors.values())))
+        )
+        job.run()
+        most.append(peak[0])
+    assert most[1] <= 1.2 * most[0]
+
+
+# --- what may go wrong ------------------------------------------------------------------------------------------------
+
+
+def spoil(job: Job, key_end: str, change: Callable[[Vector], Vector | None]) -> None:
+    """Once, right after a key that ends so was stored: what lies there becomes what `change` makes of it (None:
+    gone).
+    """
+    store, done = job.clients.tensor_stores[0], []
+
+    def hook(moment: str, operation: str) -> None:
+        if moment != "after" or operation != "create" or done:
+            return
+        for key, vector in list(store._vectors.items()):
+            if key.endswith(key_end):
+                done.append(key)
+                changed = change(vector)
+                if changed is None:
+                    del store._vectors[key]
+                else:
+                    store._vectors[key] = changed
+
+    job.clients.hook = hook
+
+
+def cut(vector: Vector) -> Vector:
+    return replace(vector, data=memoryview(bytes(vector.data[:-4])))
+
+
+def with_nan(vector: Vector) -> Vector:
+    return replace(vector, data=memoryview(b"\x00\x00\xc0\x7f" + bytes(vector.data[4:])))
+
+
+CONTRIBUTION = {"all_reduce": "/1/1/average", "scatter_reduce": "/1/1/chunk/0"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (cut, "the lengths must be equal"),
+        (with_nan, "NaN"),
+        (lambda vector: replace(vector, kind=Kind.MODEL), "holds a model vector where a gradient was expected"),
+        (lambda vector: replace(vector, samples=1), "stands for 1 samples"),
+    ],
+    ids=["truncated", "nan", "wrong kind", "wrong count"],
+)
+@pytest.mark.parametrize("architecture", EXCHANGES)
+def test_a_spoilt_contribution_ends_the_run_and_says_where(
+    architecture: str, change: Callable[[Vector], Vector], says: str
+) -> None:
+    job = Job(long(architecture))
+    spoil(job, CONTRIBUTION[architecture], change)
+    with pytest.raises(CrossoverError) as failure:
+        job.run()
+    text = str(failure.value)
+    assert says in text and "worker 0, round 1" in text and CONTRIBUTION[architecture] in text
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize("architecture", EXCHANGES)
+def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resumed(
+    architecture: str, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies in round 3; the others wait as long as they must (on a clock that hurries), and say for whom."""
+    job = Job(long(architecture))
+
+    def mortal(run: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            if step.name == "train" and event["worker"] == dead:
+                compute = ctx.learner.compute_gradient
+
+                def until_round_3(*arguments: Any, **where: Any) -> float:
+                    if where["round"] == 3:
+                        raise Unavailable("no memory, no process")
+                    return compute(*arguments, **where)
+
+                monkeypatch.setattr(ctx.learner, "compute_gradient", until_round_3)
+            return run(step, ctx, event)
+
+        return attempt
+
+    with every_step(monkeypatch, mortal), pytest.raises((WaitTimeout, Unavailable)) as failure:
+        run(job, context(job, clock=hurried(500)))
+    assert isinstance(failure.value, Unavailable) or "waited" in str(failure.value)
+    records = [
+        json.loads(job.clients.object_store.get(key))
+        for key in job.clients.object_store.list(job.prepared.keys.records)
+    ]
+    waited = [record["error"] for record in records if record["step"] == "train" and record["worker"] == 1 - dead]
+    assert len(waited) == 1 and f"worker {1 - dead}, round 3: waited" in waited[0]
+    assert f"for worker {dead}: {job.prepared.run}/3/" in waited[0]
+    run(job, context(job), attempt=1)
+    assert job.model() == clean(architecture)[0]
+    assert job.tensor_keys() == []
+
+
+@pytest.mark.parametrize("architecture", EXCHANGES)
+def test_who_leaves_with_an_error_is_not_waited_for(architecture: str) -> None:
+    """The others learn the cause within a second instead of at their time-out."""
+    job = Job(long(architecture))
+    minibatch = next(key for key in job.clients.object_store.list("data/") if "/train/1/1" in key)
+    body = bytearray(job.clients.object_store.get(minibatch))
+    body[-1] ^= 1
+    job.clients.object_store.put(minibatch, bytes(body))
+    with pytest.raises(CrossoverError) as failure:
+        job.run()
+    assert isinstance(failure.value, RunFailed | Corrupt)
+    assert "minibatch: checksum differs" in str(failure.value)
+
+
+@pytest.mark.parametrize("architecture", LONG)
+def test_a_resumed_run_ends_with_the_same_bits_also_when_the_database_is_empty(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, calls = clean(architecture)
+    for k in range(calls // 3, calls - 40, max(1, calls // 6)):
+        job = Job(long(architecture))
+        stop = threading.Event()
+        count = KillAt(k, "before")
+
+        def hook(moment: str, operation: str, count: KillAt = count, stop: threading.Event = stop) -> None:
+            if stop.is_set():
+                raise Corrupt("everything fails from here on")
+            try:
+                count(moment, operation)
+            except BaseException:
+                stop.set()
+                raise Corrupt("everything fails from here on") from None
+
+        job.clients.hook = hook
+        with pytest.raises(CrossoverError):
+            run(job, context(job))
+        job.clients.hook = lambda moment, operation: None
+        job.clients.tensor_stores[0]._vectors.clear()
+        run(job, context(job), attempt=1)
+        assert job.model() == model, f"stopped at call {k}"
+        assert job.tensor_keys() == []
+
+
+@pytest.mark.parametrize("architecture", LONG)
+def test_a_store_that_is_away_for_a_while_costs_time_only(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(long(architecture))
+    calls, refused = KillAt(0, "before"), list[float]()
+
+    def hook(moment: str, operation: str) -> None:
+        calls(moment, operation)
+        if moment == "before" and next(calls.calls) > 60 and (not refused or time.monotonic() - refused[0] < 0.5):
+            refused.append(time.monotonic())
+            raise Unavailable("connection refused")
+
+    job.clients.hook = hook
+    with every_step(monkeypatch, retrying):
+        assert job.run() == clean(architecture)[0]
+    assert len(refused) > 2
+
+
+@pytest.mark.parametrize("architecture", EXCHANGES)
+def test_an_exchange_needs_no_broker(architecture: str) -> None:
+    assert not any("bus" in step.uses for step in steps(load(architecture)))
