@@ -1,0 +1,141 @@
+"""One training step of MobileNet, batch 512: the learner against plain eager torch (float32, NCHW, gradients set to None), one thread each.
+
+The contestants live in processes of their own, because how memory is allocated is decided once per process; they take
+turns, so that what else the machine does meets all of them. A figure is the median over the turns of the ratio
+within a turn.
+
+    python -m benchmarks.step [--batch 512] [--turns 7]
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.report import Figure, write
+
+CONTESTANTS = ("plain", "fp32", "bf16")
+_AFFINE = {"scale": [0.0159, 0.0161, 0.0150], "shift": [-1.99, -1.98, -1.71]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.contestant:
+        serve(arguments.contestant, arguments.batch)
+        return
+    seconds, memory_mb = compete(arguments.batch, arguments.turns)
+    figures = []
+    for name, goal in (("fp32", ">= 2.5"), ("bf16", ">= 4")):
+        ratios = [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)]
+        with_goal = goal if name == "fp32" or has_bf16() else None  # without the instructions bf16 is emulated
+        figures.append(
+            Figure(
+                f"MobileNet step, batch {arguments.batch}: plain / learner {name}, median of ratios",
+                statistics.median(ratios),
+                "x",
+                with_goal,
+            )
+        )
+    for name in CONTESTANTS:
+        figures.append(Figure(f"  {name}: median of a step", statistics.median(seconds[name]), "s"))
+        figures.append(Figure(f"  {name}: peak resident memory of its process", memory_mb[name], "MB"))
+    write("step", figures)
+
+
+def has_bf16() -> bool:
+    """Whether the processor multiplies bf16 itself (AVX512-BF16 or AMX; on ARM the bf16 extension)."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags))
+
+
+def compete(batch: int, turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Seconds of each turn's step, and peak memory in MB, by contestant; two turns before the first counted one warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+    memory_mb: dict[str, float] = {}
+    with ExitStack() as stack:
+        processes = {name: stack.enter_context(_contestant(name, batch)) for name in CONTESTANTS}
+        for process in processes.values():
+            stack.callback(process.terminate)
+        for turn in range(-2, turns):
+            for name, process in processes.items():
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write("step\n")
+                process.stdin.flush()
+                spent_s, peak_mb = map(float, process.stdout.readline().split())
+                memory_mb[name] = peak_mb
+                if turn >= 0:
+                    seconds[name].append(spent_s)
+    return seconds, memory_mb
+
+
+def _contestant(name: str, batch: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "benchmarks.step", "--contestant", name, "--batch", str(batch)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def serve(name: str, batch: int) -> None:
+    """A contestant: one step for each line that comes in, its seconds and the process's peak memory (MB) as the answer."""
+    import resource
+
+    step = plain(batch) if name == "plain" else learner(batch, precision=name)
+    for _ in sys.stdin:
+        start = perf_counter()
+        step()
+        spent_s = perf_counter() - start
+        print(spent_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, flush=True)
+
+
+def plain(batch: int) -> Callable[[], object]:
+    """What a tutorial does: a float32 NCHW batch, loss, backward, gradients set to None before."""
+    import torch
+    from torch.nn import functional as F
+
+    from crossover.learning.models.registry import factory
+
+    torch.set_num_threads(1)
+    model = factory("mobilenet")(10, (3, 32, 32))
+    images, labels = _samples(batch)
+    scale, shift = (torch.tensor(_AFFINE[name]).view(1, 3, 1, 1) for name in ("scale", "shift"))
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        F.cross_entropy(model(images.float() * scale + shift), labels).backward()  # type: ignore[no-untyped-call]
+
+    return step
+
+
+def learner(batch: int, *, precision: str) -> Callable[[], object]:
+    from crossover.experiment import Experiment, from_resolved
+    from crossover.learning.batch import Batch
+    from crossover.learning.learner import Learner
+
+    settings = Experiment(name="step", architecture="spirt").resolved()
+    settings["training"] |= {"model": "mobilenet", "precision": precision, "threads": 1}
+    own = Learner(from_resolved(settings), classes=10, input_shape=(3, 32, 32), affine=_AFFINE)
+    own.initial_model()
+    images, labels = _samples(batch)
+    samples = Batch(images, labels, labels)
+    return lambda: own.compute_gradient(samples, epoch=1, round=0, worker=0, minibatch=0)
+
+
+def _samples(batch: int):  # type: ignore[no-untyped-def]  # tensors, and torch stays out of the parent
+    import torch
+
+    random = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8, generator=random)
+    return images, torch.randint(0, 10, (batch,), generator=random)
+
+
+if __name__ == "__main__":
+    main()
