@@ -4,6 +4,7 @@ import json
 
 from aws_cdk import Stack
 
+from cdk.fleets import Fleet
 from cdk.functions import Functions
 from cdk.published import publish
 from cdk.redis_hosts import RedisHosts
@@ -21,6 +22,7 @@ def publish_facts(
     hosts: RedisHosts | None = None,
     functions: Functions | None = None,
     machines: StepFunctions | None = None,
+    fleet: Fleet | None = None,
     minibatches: int | None = None,
 ) -> None:
     """Plain strings. `shape` is what a run must fit into: more workers, or more minibatches than the Maps were made for, are refused."""
@@ -45,6 +47,9 @@ def publish_facts(
     if functions:
         values["functions"] = " ".join(functions.names.values())
     if machines:
-        values["run_machine"] = machines.arns["run"]
+        if "run" in machines.arns:
+            values["run_machine"] = machines.arns["run"]
         values["machines"] = " ".join(machines.names.values())
+    if fleet:
+        values["fleet"] = fleet.name
     publish(stack, experiment.project, experiment.name, values)

@@ -16,11 +16,14 @@ from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
 from cdk import bundling, grants
+from cdk.broker import Broker
 from cdk.functions import ROOT
 from cdk.hosts import user_data
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
 from cdk.network import Network
+from cdk.step_functions import StepFunctions
+from cdk.storage import Storage
 from crossover.experiment import Experiment
 
 
@@ -34,6 +37,12 @@ class Machines:
     volume_gb: int
     requirements: str
     spot: bool = False
+    groups: Sequence[str] = ()  # security groups beside the programs' own
+
+
+PACKAGES = "redis hiredis pika safetensors annotated-types tenacity boto3"  # what programs import beside torch
+CPU_TORCH = "torch==2.10.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # a tenth of the build for GPUs
+GPU_TORCH = "torch==2.10.0"
 
 
 class Fleet(Construct):
@@ -55,6 +64,11 @@ class Fleet(Construct):
         self.name = resource_name(experiment, "fleet")
         self._experiment, self._network, self._machines = experiment, network, machines
         code = self._code(module)
+        environment = {
+            **environment,
+            "FLEET": self.name,
+            "IDLE_S": str(int(experiment.lifetime.idle_minutes * 60)),
+        }
         facts = {
             "REGION": Stack.of(self).region,
             "CODE": code.s3_object_url,
@@ -97,7 +111,7 @@ class Fleet(Construct):
             image_id=machines.image,
             instance_type=machines.instance_type,
             iam_instance_profile=template.IamInstanceProfileProperty(arn=profile.attr_arn),
-            security_group_ids=[self._network.programs_group],
+            security_group_ids=[self._network.programs_group, *machines.groups],
             metadata_options=template.MetadataOptionsProperty(
                 http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
             ),
@@ -136,3 +150,32 @@ class Fleet(Construct):
         acknowledge(
             group, {"AwsSolutions-AS3": "The runner that set the capacity watches it; nobody would read notifications."}
         )
+
+
+def surroundings(
+    experiment: Experiment, *, storage: Storage, broker: Broker | None = None, machines: StepFunctions | None = None
+) -> tuple[dict[str, str], list[grants.Grant]]:
+    """What a program must know and may do: the run's objects, the broker, the machines that it starts. No secret: an ARN to read it by."""
+    facts = {
+        "PROJECT": experiment.project,
+        "EXPERIMENT": experiment.name,
+        "ARCHITECTURE": experiment.architecture,
+        "BUCKET": storage.bucket.bucket_name,
+    }
+    may = [
+        *grants.objects(storage.bucket, storage.data),
+        grants.Grant(
+            actions=["s3:GetObject"],
+            resources=[storage.bucket.arn_for_objects("fleet/*")],
+            why="Which run to join: one pointer per fleet.",
+        ),
+    ]
+    if experiment.storage.bucket_per_worker:
+        facts["DATA_BUCKETS"] = " ".join(bucket.bucket_name for bucket in storage.data)
+    if broker:
+        facts |= {"BROKER": broker.endpoint, "BROKER_SECRET": broker.secret}
+        may.append(grants.secret(broker.secret))
+    if machines:
+        facts |= {f"MACHINE_{name.upper()}": machine for name, machine in machines.arns.items()}
+        may += grants.start_machines(machines.names.values())
+    return facts, may

@@ -17,6 +17,10 @@ class Network:
         return look_up(self._scope, self._project, PART, name)
 
     @property
+    def vpc(self) -> str:
+        return self._id("vpc")
+
+    @property
     def hosts_subnet(self) -> str:
         """Public, for hosts and programs: they install their packages themselves, and there is no NAT."""
         return self._id("hosts_subnet")

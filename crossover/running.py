@@ -27,7 +27,7 @@ from crossover.deployment import plain_cause
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.expectations import expected_records, state_transitions
 from crossover.experiment import Experiment
-from crossover.keys import Keys
+from crossover.keys import Keys, current_run
 from crossover.programs import Settings
 from crossover.programs.execution import ProgramsExecution, announce
 from crossover.reports import infrastructure, prices
@@ -380,6 +380,8 @@ def run_deployed(
     data = [S3ObjectStore(name, Traffic(), client=s3) for name in facts.data_buckets] or [objects]
     prepared = prepare(experiment, objects=objects, data=data, run=resume)
     facts.check(prepared)
+    if prepared.architecture.program:
+        return _run_fleet(prepared, facts.fleet, out, on_progress, session=session, where=where)
     states = session.client("stepfunctions")
     event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if resume else 0)
     started = states.start_execution(
@@ -390,12 +392,57 @@ def run_deployed(
     return finish(prepared, StateMachineExecution(states, started["executionArn"]), out, on_progress, where=where)
 
 
+def _run_fleet(
+    prepared: Prepared, fleet: str, out: Path, on_progress: OnProgress, *, session: Any, where: str
+) -> RunFolder:
+    """A run of programs: the fleet gets its instances, is told what to join, and is emptied again, whatever happens."""
+    groups, members = session.client("autoscaling"), members_of(prepared.experiment, prepared.architecture)
+    count = instances_of(prepared.experiment, prepared.architecture)
+
+    def release() -> None:
+        groups.set_desired_capacity(AutoScalingGroupName=fleet, DesiredCapacity=0)
+
+    def why() -> str:
+        """What Auto Scaling says of its last attempt to start an instance: a quota, no capacity."""
+        last = groups.describe_scaling_activities(AutoScalingGroupName=fleet, MaxRecords=1)["Activities"]
+        return " ".join(f"{each.get('StatusCode', '')}: {each.get('StatusMessage', '')}" for each in last)
+
+    def alive() -> bool:
+        """Programs that are through leave the fleet, and take their place with them."""
+        found = groups.describe_auto_scaling_groups(AutoScalingGroupNames=[fleet])["AutoScalingGroups"]
+        return bool(found and found[0]["DesiredCapacity"])
+
+    announce(prepared.objects, fleet=fleet, run=prepared.run, members=members)
+    try:
+        groups.set_desired_capacity(AutoScalingGroupName=fleet, DesiredCapacity=count)
+        execution = ProgramsExecution(
+            prepared.objects,
+            prepared.keys,
+            members,
+            tolerant=goes_on_without(prepared.experiment),
+            release=release,
+            alive=alive,
+            why=why,
+        )
+        return finish(prepared, execution, out, on_progress, where=where)
+    finally:
+        release()
+        prepared.objects.delete(current_run(fleet))
+
+
+def instances_of(experiment: Experiment, architecture: Architecture) -> int:
+    """How many instances a run's programs need."""
+    assert architecture.program is not None
+    return experiment.gpu.instances if architecture.program.count == "gpus" else experiment.workers
+
+
 @dataclass(frozen=True)
 class Deployed:
     """What the experiment's stack published, found from project and experiment alone."""
 
     bucket: str
-    run_machine: str
+    run_machine: str  # "" where programs run, which `fleet` then names
+    fleet: str
     data_buckets: tuple[str, ...]
     shape: Mapping[str, Any]
 
@@ -425,13 +472,13 @@ class Deployed:
         path = f"/crossover/{experiment.project}/{experiment.name}/"
         pages = session.client("ssm").get_paginator("get_parameters_by_path").paginate(Path=path)
         found = {p["Name"].removeprefix(path): p["Value"] for page in pages for p in page["Parameters"]}
-        if "bucket" not in found or "run_machine" not in found:
+        if "bucket" not in found or not {"run_machine", "fleet"} & found.keys():
             raise ConfigError(
                 f"{experiment.name}: not deployed in project {experiment.project}; "
                 f"cdk deploy crossover-{experiment.name} -c config=config/{experiment.name}.yaml"
             )
         buckets = tuple(found.get("data_buckets", "").split())
-        return cls(found["bucket"], found["run_machine"], buckets, json.loads(found["shape"]))
+        return cls(found["bucket"], found.get("run_machine", ""), found.get("fleet", ""), buckets, json.loads(found["shape"]))
 
 
 def run_local(

@@ -26,12 +26,27 @@ def round_samples(ctx: Context, round: int) -> list[int]:
     return [sum(each[first : first + count]) for each in ctx.facts.manifest["counts"]]
 
 
-class OnInstance:
-    """Batches in this process, one after another."""
+class TrainingLoss:
+    """The epoch's mean training loss so far, as a note for its record."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._loss, self._samples, self._epoch = 0.0, 0, 0
+
+    def count(self, epoch: int, samples: int) -> None:
+        """One more minibatch, whose loss the context has just noted."""
+        if epoch != self._epoch:
+            self._loss, self._samples, self._epoch = 0.0, 0, epoch
+        self._loss += self._ctx.notes["loss"] * samples
+        self._samples += samples
+        self._ctx.note(loss=self._loss / self._samples, samples=self._samples)
+
+
+class OnInstance:
+    """Batches in this process, one after another."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx, self._loss = ctx, TrainingLoss(ctx)
 
     def gradient(self, event: Event, out: "Tensor") -> None:
         ctx = self._ctx
@@ -40,16 +55,8 @@ class OnInstance:
             place = {**event, "minibatch": minibatch}
             gradient = rounds.gradient(ctx, place, rounds.fetch(ctx, place))
             mean.add(buffers.tensor(gradient.data))
-            self._count(event["epoch"], ctx.notes["loss"], gradient.samples)
+            self._loss.count(event["epoch"], gradient.samples)
         mean.result()
 
     def forget(self, round: int) -> None:
         """Nothing was left anywhere."""
-
-    def _count(self, epoch: int, loss: float, samples: int) -> None:
-        """The epoch's training loss so far, for its record."""
-        if epoch != self._epoch:
-            self._loss, self._samples, self._epoch = 0.0, 0, epoch
-        self._loss += loss * samples
-        self._samples += samples
-        self._ctx.note(loss=self._loss / self._samples, samples=self._samples)

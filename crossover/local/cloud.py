@@ -24,6 +24,7 @@ from crossover.local import assembly as assemblies
 from crossover.local import processes, seams
 from crossover.local.code import Code
 from crossover.local.endpoint import Endpoint, credentials, session
+from crossover.local.fleets import Fleets
 from crossover.local.hosted import Servers
 from crossover.local.lambda_runtime import Answer, Function, Lambdas
 from crossover.local.seams.replacing import Replacements
@@ -77,6 +78,10 @@ class LocalCloud:
             sink=self._log,
         )
         self._end.callback(self.lambdas.close)
+        self.fleets = Fleets(
+            self.workspace / "logs" / "fleets", unpacked=self._program_code, environment=self._program_environment
+        )
+        self._end.callback(self.fleets.stop)
         changes = self._end.enter_context(Replacements())
         seams.install(changes, cloud=self)
         self._end.callback(_forget_everything)
@@ -157,6 +162,17 @@ class LocalCloud:
     def _variables(self, function: Function) -> dict[str, str]:
         own = {name: self.servers.reachable(value) for name, value in function.environment.items()}
         return {**own, **self.environment(), "CROSSOVER_SLOTS": str(self.workspace / "slots")}
+
+    def _program_code(self, url: str) -> Path:
+        """The folder with a fleet's code: what its instances would unpack."""
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        return self._code.unpacked(self.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    def _program_environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        own = {name: self.servers.reachable(value) for name, value in given.items()}
+        # A process that dies is noticed sooner than an instance: nobody boots here.
+        soon = {"CROSSOVER_LEASE_S": "3", "CROSSOVER_ABSENCE_S": "120", "CROSSOVER_LOOK_S": "0.2"}
+        return {**own, **soon, **self.environment(), "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _log(self, function: Function, stream: str, printed: list[str]) -> None:
         from moto.logs.models import logs_backends

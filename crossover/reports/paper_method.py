@@ -14,6 +14,8 @@ FORMULA_2025 = "2025 paper: seconds x GB (1,000 MB) x x86 price, functions only"
 FORMULA_2025_GPU = "2025 paper: instances x training time x hourly price"
 FORMULA_2023 = "2023 paper: (Lambda USD/s x batches + EC2 USD/s) x computation time, per peer and epoch"
 
+COMPUTING = ("compute gradients", "compute")  # a peer's stage: the 2023 paper's name
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -56,14 +58,14 @@ def paper_method(
 def _peers_usd(records: Iterable[Record], memory: Memory, *, ec2_usd_per_s: float) -> float:
     """Equations 1 and 2.
 
-    Computation time is the peer's `compute` stage; batches are the functions' invocations of that peer and epoch.
+    Computation time is the peer's stage of that name; batches are the functions' invocations of that peer and epoch.
     """
     seconds: dict[tuple[int, int], float] = defaultdict(float)
     batches: dict[tuple[int, int], list[float]] = defaultdict(list)
     for record in records:
         peer = (record["worker"], record["epoch"])
         if on_instance(record):
-            seconds[peer] += sum(stage["wall_s"] for stage in record["stages"] if stage["stage"] == "compute")
+            seconds[peer] += sum(stage["wall_s"] for stage in record["stages"] if stage["stage"] in COMPUTING)
         elif record["outcome"] == "ok":
             batches[peer].append(paper_cost.lambda_usd_per_s(memory.of(record)))
     return sum(

@@ -108,7 +108,8 @@ def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Rec
     row["count"] += 1
     row["wall_s"] += stage["wall_s"]
     row["cpu_s"] += stage["cpu_s"]
-    row["max_rss_mb"] = max(row["max_rss_mb"], float(record.get("max_rss_mb") or 0.0))
+    # A program's stages know their own peaks; a function's environment has one for all.
+    row["max_rss_mb"] = max(row["max_rss_mb"], float(stage.get("max_rss_mb") or record.get("max_rss_mb") or 0.0))
 
 
 def steps(records: Sequence[Record]) -> list[dict[str, Any]]:

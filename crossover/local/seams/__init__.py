@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from crossover.local.seams import (
     broker,
     deletion,
+    fleets,
     functions,
     hosts,
     parameters,
@@ -38,6 +39,7 @@ def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
     deletion.install(changes)
     parameters.install(changes)
     hosts.install(changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance)
+    fleets.install(changes, resized=cloud.fleets.resize)
     functions.install(
         changes,
         invoke=lambda deployed, payload, context: cloud.lambdas.invoke(

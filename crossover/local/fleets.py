@@ -1,0 +1,184 @@
+"""EC2 fleets on one machine: what an instance's user data would run as a service, run as child processes.
+
+The rendered user data of the launch template is read, not imitated: the program's code, environment, unit and its start
+come from there. An instance whose user data lacks one of them would idle on AWS; here it is refused, naming the line.
+"""
+
+import base64
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crossover.errors import RunFailed
+from crossover.local import processes
+
+UNIT = "/etc/systemd/system/crossover.service"
+CODE, ENVIRONMENT = "/opt/crossover/code", "/etc/crossover.env"
+LOOK_S = 0.1  # how soon a program that has ended is noticed
+
+_ASSIGNMENT = re.compile(r"^([A-Z_]+)='([^']*)'$", re.MULTILINE)
+_VARIABLE = re.compile(r"\$\{?([A-Z_]+)\}?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """The program as an instance would run it."""
+
+    code: str  # s3://bucket/key of its zip
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    restarts: bool  # whether systemd starts it again after a failure
+    burst: int  # how often at most, before the instance leaves the fleet
+
+
+def service(user_data: str, *, fleet: str) -> Service:
+    """What the user data (base64 or plain) sets up. Raises RunFailed naming what it lacks."""
+    script = _plain(user_data)
+    facts = dict(_ASSIGNMENT.findall(script))
+
+    def wanted(pattern: str, what: str) -> re.Match[str]:
+        found = re.search(pattern, script, re.MULTILINE | re.DOTALL)
+        if not found:
+            raise RunFailed(f"{fleet}: its instances would idle: their user data lacks {what} (cdk/boot/program.sh)")
+        return found
+
+    def filled(text: str) -> str:
+        return _VARIABLE.sub(lambda match: facts.get(match[1], ""), text)
+
+    text = wanted(rf"^cat >{UNIT} <<UNIT\n(.*?)\nUNIT$", f"the unit {UNIT}")[1]
+    unit = dict(line.partition("=")[::2] for line in filled(text).splitlines() if "=" in line)
+    if "ExecStart" not in unit:
+        raise RunFailed(f"{fleet}: its instances would idle: the unit in their user data has no ExecStart")
+    wanted(r"^systemctl (?:start|enable --now) crossover\b", "the line that starts the service")
+    wanted(rf"^attempt aws s3 cp .*\"\$CODE\" {CODE}.zip$", "the line that fetches the code")
+    wanted(rf"^printf .* \"\$ENVIRONMENT\" >{ENVIRONMENT}$", "the line that writes the environment")
+    if unit.get("EnvironmentFile") != ENVIRONMENT or unit.get("WorkingDirectory") != CODE:
+        raise RunFailed(f"{fleet}: the unit in its user data does not use {ENVIRONMENT} and {CODE}")
+    program, *arguments = shlex.split(unit["ExecStart"])
+    own = dict(each.partition("=")[::2] for each in shlex.split(unit.get("Environment", "")))
+    given = dict(line.partition("=")[::2] for line in facts.get("ENVIRONMENT", "").splitlines() if line)
+    return Service(
+        code=facts.get("CODE", ""),
+        # The instance's own interpreter stands for this one, which has the packages that REQUIREMENTS name.
+        command=(sys.executable if Path(program).name.startswith("python") else program, *arguments),
+        environment={**given, **own},
+        restarts=unit.get("Restart", "no") != "no",
+        burst=int(unit.get("StartLimitBurst", "5")),
+    )
+
+
+def _plain(user_data: str) -> str:
+    if user_data.lstrip().startswith("#!"):
+        return user_data
+    return base64.b64decode(user_data).decode(errors="replace")
+
+
+@dataclass
+class Instance:
+    """One that a fleet's capacity asked for. `starts`: how often its service was started."""
+
+    number: int
+    child: "subprocess.Popen[bytes]"
+    starts: int = 1
+
+
+@dataclass
+class Fleet:
+    name: str
+    service: Service
+    folder: Path
+    capacity: int = 0
+    instances: dict[int, Instance] = field(default_factory=dict)
+    made: int = 0  # instances so far: their numbers
+
+
+class Fleets:
+    """The fleets of the deployed groups. `unpacked(s3 URL)`: the folder of a program's code; `environment(service's)`: with which it
+    reaches this cloud.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        unpacked: Callable[[str], Path],
+        environment: Callable[[Mapping[str, str]], dict[str, str]],
+    ) -> None:
+        self._folder, self._unpacked, self._environment = folder, unpacked, environment
+        self._fleets: dict[str, Fleet] = {}
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._watch: threading.Thread | None = None
+
+    def resize(self, name: str, capacity: int, user_data: str) -> None:
+        """What Auto Scaling does when a group's capacity is set: start instances, or end them."""
+        with self._lock:
+            fleet = self._fleets.get(name)
+            if fleet is None:
+                if capacity == 0:
+                    return
+                found = service(user_data, fleet=name)
+                fleet = self._fleets[name] = Fleet(name, found, self._folder / name)
+                fleet.folder.mkdir(parents=True, exist_ok=True)
+            fleet.capacity = capacity
+            for number in sorted(fleet.instances)[capacity:]:
+                processes.stop(fleet.instances.pop(number).child, patience_s=5.0)
+            if capacity == 0:
+                del self._fleets[name]
+            self._fill(fleet)
+            if self._watch is None and capacity:
+                self._watch = threading.Thread(target=self._look_after, name="fleets", daemon=True)
+                self._watch.start()
+
+    def running(self, name: str) -> list[int]:
+        """The process ids of a fleet's programs."""
+        with self._lock:
+            fleet = self._fleets.get(name)
+            found = [] if fleet is None else list(fleet.instances.values())
+            return [each.child.pid for each in found if each.child.poll() is None]
+
+    def stop(self) -> None:
+        self._over.set()
+        for name in list(self._fleets):
+            self.resize(name, 0, "")
+
+    def _fill(self, fleet: Fleet) -> None:
+        while len(fleet.instances) < fleet.capacity:
+            number, fleet.made = fleet.made, fleet.made + 1
+            fleet.instances[number] = Instance(number, self._start(fleet, number))
+
+    def _start(self, fleet: Fleet, number: int) -> "subprocess.Popen[bytes]":
+        code = self._unpacked(fleet.service.code)
+        keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        with (fleet.folder / f"{number}.log").open("ab") as log:
+            return processes.start(
+                fleet.service.command,
+                environment={**keep, **self._environment(fleet.service.environment), "PYTHONPATH": str(code)},
+                folder=code,
+                output=log,
+            )
+
+    def _look_after(self) -> None:
+        """As systemd and Auto Scaling would: a program that failed starts again, one that is through leaves with its place."""
+        while not self._over.wait(LOOK_S):
+            with self._lock:
+                for fleet in list(self._fleets.values()):
+                    for instance in list(fleet.instances.values()):
+                        self._look_at(fleet, instance)
+
+    def _look_at(self, fleet: Fleet, instance: Instance) -> None:
+        status = instance.child.poll()
+        if status is None:
+            return
+        if status and fleet.service.restarts and instance.starts < fleet.service.burst:
+            instance.starts += 1
+            instance.child = self._start(fleet, instance.number)
+        else:  # leave-fleet: terminated with decrement
+            del fleet.instances[instance.number]
+            fleet.capacity -= 1

@@ -1,0 +1,25 @@
+"""Auto Scaling: a group's capacity becomes programs on this machine."""
+
+from collections.abc import Callable
+from typing import Any
+
+from crossover.local.seams.replacing import Replacements
+
+Resized = Callable[[str, int, str], None]  # group, desired capacity, user data of its launch template
+
+
+def install(changes: Replacements, *, resized: Resized) -> None:
+    """`resized` is told whenever a group's desired capacity is set, and of 0 when the group is deleted."""
+    from moto.autoscaling.models import FakeAutoScalingGroup
+
+    def set_capacity(old: Any, self: Any, new_capacity: Any) -> None:
+        # The programs are the instances here: moto's own, made from image and security group by name, play no part.
+        self.desired_capacity = int(self.min_size if new_capacity is None else new_capacity)
+        resized(self.name, self.desired_capacity, str(self.user_data or ""))
+
+    def delete(old: Any, self: Any, *rest: Any) -> None:
+        resized(self.name, 0, "")
+        old(self, *rest)
+
+    changes.wrap(FakeAutoScalingGroup, "set_desired_capacity", set_capacity)
+    changes.wrap(FakeAutoScalingGroup, "delete", delete)

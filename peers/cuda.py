@@ -1,0 +1,187 @@
+"""The learner on a GPU: the same vectors in pinned host memory, computing in the device's.
+
+Stores and optimizer see host memory alone, so an exchange through a store is the same with and without a GPU. Copies
+go through a stream of their own: the next batch is on its way while this one is computed.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn import functional as F
+
+from crossover.algorithms import buffers
+from crossover.algorithms.seeds import seed
+from crossover.errors import ConfigError, Refused
+from crossover.experiment import Experiment
+from crossover.learning.batch import Batch
+from crossover.learning.flat import FlatModel
+from crossover.learning.images import Preparation, crop_flip
+from crossover.learning.learner import Evaluation, Learner, Shape, skeleton
+from crossover.learning.models.layers import Dropout
+
+NATIVE_BF16 = (8, 0)  # compute capability from which bfloat16 is in hardware; a T4 has 7.5
+LARGEST_SCALE, GOOD_IN_A_ROW = 2.0**16, 2_000  # as torch.amp.GradScaler begins, and grows
+
+
+@dataclass
+class LossScale:
+    """float16's smallest gradients would vanish, so the loss is scaled up. Where that overflows, the minibatch is computed again at half
+    the scale: nothing is skipped, and what is published is finite.
+    """
+
+    scale: float = 1.0
+    good: int = 0
+
+    def overflowed(self) -> None:
+        self.scale, self.good = self.scale / 2, 0
+
+    def went_well(self) -> None:
+        self.good += 1
+        if self.scale > 1.0 and self.good >= GOOD_IN_A_ROW:
+            self.scale, self.good = min(2 * self.scale, LARGEST_SCALE), 0
+
+
+def half_precision(precision: str, capability: tuple[int, int]) -> torch.dtype | None:
+    """What autocast computes in on such a device; None: float32."""
+    if precision == "fp32":
+        return None
+    return torch.bfloat16 if precision == "bf16" and capability >= NATIVE_BF16 else torch.float16
+
+
+class CudaLearner:
+    """What `crossover.learning.Learner` offers, on `device`. Raises ConfigError where the model does not fit its memory."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        classes: int,
+        input_shape: Shape,
+        affine: Mapping[str, Sequence[float]],
+        device: torch.device,
+    ) -> None:
+        self.slot: Callable[[], AbstractContextManager[object]] = nullcontext
+        self._experiment, self._device = experiment, device
+        training = experiment.training
+        self._host = Learner(  # draws the first weights: the same on every machine
+            replace(experiment, training=replace(training, precision="fp32")),
+            classes=classes,
+            input_shape=input_shape,
+            affine=affine,
+        )
+        with torch.device(device), self._fitting():
+            self._flat = FlatModel(skeleton(training.model, classes, input_shape))
+            self._prepare = Preparation(affine, memory_format=training.memory_format)
+            self._flat.module.to(device)
+            if training.memory_format == "channels_last":
+                torch.backends.cudnn.benchmark = True
+        self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
+        self.parameters, self.buffers = self._flat.parameters, self._flat.buffers
+        self._model = torch.zeros(self._flat.model.numel(), pin_memory=True)
+        self._gradient = torch.zeros(self._flat.model.numel(), pin_memory=True)
+        self.model: memoryview = buffers.view(self._model)
+        self.gradient: memoryview = buffers.view(self._gradient)
+        self._half = half_precision(training.precision, torch.cuda.get_device_capability(device))
+        self._scale = LossScale(LARGEST_SCALE if self._half is torch.float16 else 1.0)
+        self._copies = torch.cuda.Stream(device)
+
+    def initial_model(self) -> memoryview:
+        self.model[:] = self._host.initial_model()
+        return self.model
+
+    def on_device(self, batch: Batch, *, epoch: int) -> Batch:
+        """The batch, augmented, on its way to the device through a stream of its own: another may be computed meanwhile."""
+        images = batch.images
+        if self._experiment.data.augment == "crop_flip":
+            images = crop_flip(images, batch.sample_ids, seed=self._experiment.seed, epoch=epoch)
+        with torch.cuda.stream(self._copies):
+            moved = [part.pin_memory().to(self._device, non_blocking=True) for part in (images, batch.labels)]
+        return Batch(moved[0], moved[1], batch.sample_ids)
+
+    def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
+        where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
+        with torch.cuda.device(self._device), self._fitting():
+            self._flat.model.copy_(self._model, non_blocking=True)
+            batch = batch if batch.images.is_cuda else self.on_device(batch, epoch=epoch)
+            torch.cuda.current_stream().wait_stream(self._copies)
+            for part in (batch.images, batch.labels):  # made on the other stream: its memory must not be used again too soon
+                part.record_stream(torch.cuda.current_stream())
+            while True:
+                self._seed_dropouts(seed("dropout", self._experiment.seed, round, worker, minibatch))
+                value = self._backward(batch)
+                self._gradient.copy_(self._flat.gradient, non_blocking=True)
+                finite = self._flat.gradient.isfinite().all()
+                if bool(finite):  # waits for the device, and so for the copy before it
+                    self._scale.went_well()
+                    return value
+                if self._scale.scale <= 1.0:
+                    raise Refused(
+                        f"{where}: the gradient has values that are not finite, the loss is {value}; "
+                        "a lower training.learning_rate or a warm-up may keep it finite"
+                    )
+                self._scale.overflowed()
+
+    def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+        loss, right, samples = 0.0, 0, 0
+        with torch.cuda.device(self._device), torch.inference_mode(), self._fitting():
+            self._flat.model.copy_(self._model, non_blocking=True)
+            self._flat.evaluate()
+            for batch in batches:
+                images, labels = batch.images.to(self._device), batch.labels.to(self._device)
+                with self._autocast():
+                    logits = self._flat.module(self._prepare(images))
+                loss += float(F.cross_entropy(logits.float(), labels, reduction="sum"))
+                right += int((logits.argmax(1) == labels).sum())
+                samples += batch.samples
+        return Evaluation(loss / samples, right / samples, samples)
+
+    def _backward(self, batch: Batch) -> float:
+        """The gradient, unscaled, in the device's flat vector; the loss."""
+        self._flat.train()
+        with self._autocast():
+            logits = self._flat.module(self._prepare(batch.images))
+        loss = F.cross_entropy(logits.float(), batch.labels, label_smoothing=self._experiment.training.label_smoothing)
+        (loss * self._scale.scale).backward()  # type: ignore[no-untyped-call]
+        if self._scale.scale != 1.0:
+            self._flat.gradient[: self.parameters].div_(self._scale.scale)
+        value = float(loss.detach())
+        return value if math.isfinite(value) else float("nan")
+
+    def _seed_dropouts(self, number: int) -> None:
+        for layer in self._dropouts:
+            layer.generator = torch.Generator(self._device).manual_seed(number)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return torch.autocast("cuda", self._half, enabled=self._half is not None)
+
+    def _fitting(self) -> "_Fitting":
+        return _Fitting(self._experiment, self._device)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Too little memory on the device, in words that help."""
+
+    experiment: Experiment
+    device: torch.device
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            training, total = self.experiment.training, torch.cuda.get_device_properties(self.device).total_memory
+            raise ConfigError(
+                f"training.batch_size: {training.batch_size} of {training.model} do not fit the {total / 2**30:.0f} GiB of "
+                f"{torch.cuda.get_device_name(self.device)}; try {training.batch_size // 2}, or training.precision: bf16"
+            ) from error
+
+
+def best_device(rank_on_instance: int) -> torch.device | None:
+    """The GPU of this process; None where there is none: then the CPU computes."""
+    if not torch.cuda.is_available():
+        return None
+    return torch.device("cuda", rank_on_instance % torch.cuda.device_count())

@@ -1,0 +1,92 @@
+"""The GPU baseline: one process per GPU, data-parallel. What a practitioner would compare a serverless run with.
+
+Gradients go through the object store, as published, or through torch.distributed (NCCL between GPUs, gloo between
+CPUs), as one would really run it. Without a GPU the CPU computes, bit for bit as the other architectures.
+"""
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from crossover.context import Context, Resources, process_resources
+from crossover.programs import Membership, Settings, serve
+from crossover.workflow import Architecture, Program
+
+if TYPE_CHECKING:
+    from peers.p2p import Exchange
+
+PROCESSES, NUMBER = "CROSSOVER_PROCESSES", "CROSSOVER_PROCESS"  # on one instance; which of them this is
+
+
+def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
+    """The program of one instance: this process serves its GPU, or starts one process for each."""
+    count = int(os.environ.get(PROCESSES, "1"))
+    if resources is None and count > 1 and NUMBER not in os.environ:
+        _one_each(count)
+        return
+    serve(resources or process_resources(), settings or Settings.of(os.environ), worker)
+
+
+def worker(ctx: Context, member: Membership) -> None:
+    from peers import p2p  # torch
+    from peers.prefetching import Prefetching
+
+    computing = Prefetching(ctx, _device_learner(ctx))
+    try:
+        p2p.train(
+            ctx,
+            member,
+            computing=computing,
+            exchange=_exchange(ctx, member),
+            program=PROGRAM,
+            instance_type=ctx.experiment.gpu.instance_type,
+        )
+    finally:
+        computing.close()
+
+
+def _exchange(ctx: Context, member: Membership) -> "Exchange":
+    if ctx.experiment.gpu.exchange == "distributed":
+        from peers.collective import Collective
+
+        return Collective(ctx, member)
+    from peers.gathering import Gathering
+
+    return Gathering(ctx, member)
+
+
+def _device_learner(ctx: Context) -> object | None:
+    """Where there is a GPU, the learner that this process's contexts take; None: the CPU's."""
+    from peers import cuda
+
+    device = cuda.best_device(int(os.environ.get(NUMBER, "0")))
+    if device is None:
+        return None
+    manifest = ctx.facts.manifest
+    learner = cuda.CudaLearner(
+        ctx.experiment,
+        classes=manifest["classes"],
+        input_shape=tuple(manifest["input_shape"]),
+        affine=manifest["affine"],
+        device=device,
+    )
+    ctx.resources.learners.setdefault(ctx.run, []).append(learner)  # type: ignore[arg-type]  # it offers what Learner offers
+    return learner
+
+
+def _one_each(count: int) -> None:
+    """As many processes as GPUs; all end when one fails, so that the instance's service starts all of them again."""
+    command = [sys.executable, "-c", "from peers.gpu import main; main()"]
+    children = [subprocess.Popen(command, env={**os.environ, NUMBER: str(number)}) for number in range(count)]
+    try:
+        statuses = [child.wait() for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    if any(statuses):
+        sys.exit(max(abs(status) for status in statuses))
+
+
+PROGRAM = Program(main, count="gpus", step="train_gpu")
+ARCHITECTURE = Architecture("gpu", program=PROGRAM, sync_every=1)
