@@ -1,0 +1,71 @@
+"""The weighted mean, against the same operations spelled out one coordinate at a time in numpy's float32."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from crossover.algorithms.averaging import mean
+
+FLOATS = st.floats(-1e6, 1e6, width=32)
+
+
+def spelled_out(vectors: list[np.ndarray], weights: list[int]) -> np.ndarray:
+    if len(vectors) == 1:
+        return vectors[0]
+    equal = len(set(weights)) == 1
+    total = vectors[0] if equal else np.float32(weights[0]) * vectors[0]
+    for vector, weight in zip(vectors[1:], weights[1:], strict=True):
+        total = total + (vector if equal else np.float32(weight) * vector)
+    return total / np.float32(len(vectors) if equal else sum(weights))
+
+
+@st.composite
+def weighted_vectors(draw: st.DrawFn) -> tuple[list[np.ndarray], list[int]]:
+    count, size = draw(st.integers(1, 9)), draw(st.integers(0, 40))
+    vectors = [draw(arrays.arrays(np.float32, size, elements=FLOATS)) for _ in range(count)]
+    weights = draw(
+        st.one_of(
+            st.integers(1, 600).map(lambda n: [n] * count),
+            st.lists(st.integers(1, 600), min_size=count, max_size=count),
+        )
+    )
+    return vectors, weights
+
+
+@given(weighted_vectors())
+def test_it_equals_the_operations_spelled_out(case: tuple[list[np.ndarray], list[int]]) -> None:
+    vectors, weights = case
+    result = mean([torch.from_numpy(vector.copy()) for vector in vectors], weights)
+    assert result.numpy().tobytes() == spelled_out(vectors, weights).tobytes()
+
+
+@pytest.mark.parametrize("weights", [[3, 3, 3], [5, 1, 2]])
+def test_blocks_do_not_show(weights: list[int]) -> None:
+    vectors = [torch.randn(200_003, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    assert mean(vectors, weights).numpy().tobytes() == spelled_out([v.numpy() for v in vectors], weights).tobytes()
+
+
+def test_one_vector_is_copied_and_stays() -> None:
+    vector = torch.tensor([1.0, -0.0])
+    out = torch.empty(2)
+    assert mean([vector], [7], out=out) is out
+    out[0] = 9.0
+    assert vector.tolist() == [1.0, -0.0]
+
+
+@pytest.mark.parametrize(
+    ("vectors", "weights", "message"),
+    [
+        ([], [], "none given"),
+        ([torch.zeros(2)], [1, 2], "2 for 1 vectors"),
+        ([torch.zeros(2)] * 2, [0, 0], "positive sum"),
+        ([torch.zeros(2)] * 2, [2, -1], "positive sum"),
+        ([torch.zeros(2), torch.zeros(3)], [1, 1], r"shapes \[\(2,\), \(3,\)\]"),
+    ],
+)
+def test_misuse_is_named(vectors: list[torch.Tensor], weights: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mean(vectors, weights)

@@ -1,0 +1,126 @@
+"""Optimizer steps on flat vectors equal torch.optim bit for bit; the buffer rule; nothing passed in changes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from crossover.algorithms.optimizer import adam_step, sgd_step
+
+SIZES = ((37, 5), (1000,), (3, 3, 3, 3))  # what the flat vector is made of: shaped and odd
+COUNT = sum(int(torch.Size(size).numel()) for size in SIZES)
+
+
+def random(seed: int, count: int = COUNT) -> torch.Tensor:
+    return torch.randn(count, generator=torch.Generator().manual_seed(seed))
+
+
+def parameters(flat: torch.Tensor) -> list[torch.nn.Parameter]:
+    pieces = torch.split(flat, [int(torch.Size(size).numel()) for size in SIZES])
+    return [torch.nn.Parameter(piece.clone().view(size)) for piece, size in zip(pieces, SIZES, strict=True)]
+
+
+def set_gradients(shaped: list[torch.nn.Parameter], flat: torch.Tensor) -> None:
+    for parameter, piece in zip(shaped, torch.split(flat, [p.numel() for p in shaped]), strict=True):
+        parameter.grad = piece.clone().view(parameter.shape)
+
+
+def flat(shaped: list[torch.nn.Parameter]) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in shaped])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"weight_decay": 0.01},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "weight_decay": 5e-4},
+        {"momentum": 0.9, "nesterov": True},
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
+    ],
+)
+def test_sgd_equals_torch_over_100_steps(settings: dict[str, Any]) -> None:
+    model, velocity = random(0), None
+    shaped = parameters(model)
+    optimizer = torch.optim.SGD(shaped, lr=0.1, **settings)
+    for step in range(100):
+        rate = 0.1 / (1 + step)
+        optimizer.param_groups[0]["lr"] = rate
+        gradient = random(step + 1)
+        set_gradients(shaped, gradient)
+        optimizer.step()
+        model, velocity = sgd_step(model, gradient, velocity, learning_rate=rate, first=step == 0, **settings)
+        assert torch.equal(model, flat(shaped)), step
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam_equals_torch_over_100_steps(decoupled: bool, weight_decay: float) -> None:
+    model = random(0)
+    shaped = parameters(model)
+    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+    optimizer = kind(shaped, lr=1e-3, weight_decay=weight_decay)
+    first = second = None
+    for step in range(1, 101):
+        gradient = random(step)
+        set_gradients(shaped, gradient)
+        optimizer.step()
+        model, first, second = adam_step(
+            model,
+            gradient,
+            first,
+            second,
+            step=step,
+            learning_rate=1e-3,
+            decoupled=decoupled,
+            weight_decay=weight_decay,
+        )
+        assert torch.equal(model, flat(shaped)), step
+
+
+def test_statistics_take_the_place_of_buffers() -> None:
+    model, gradient = torch.tensor([1.0, 5.0, float("inf")]), torch.tensor([1.0, 2.0, 3.0])
+    moved, _ = sgd_step(model, gradient, learning_rate=0.5, buffers=2)
+    assert moved.tolist() == [0.5, 2.0, 3.0]  # an infinite buffer does not survive as 0 * inf
+
+
+def test_statistics_with_a_momentum_are_rounded_once() -> None:
+    model, gradient = random(1, 1000), random(2, 1000)
+    moved, *_ = adam_step(model, gradient, step=1, learning_rate=1.0, buffers=1000, statistics_momentum=0.1)
+    expected = (0.1 * gradient.double() + (1 - 0.1) * model.double()).float()
+    assert torch.equal(moved, expected)
+
+
+def test_weight_decay_and_momentum_leave_the_buffers_alone() -> None:
+    model, gradient, velocity = random(1, 10), random(2, 10), random(3, 6)
+    moved, new = sgd_step(
+        model, gradient, velocity, learning_rate=0.1, momentum=0.9, weight_decay=0.1, nesterov=True, buffers=4
+    )
+    alone, _ = sgd_step(
+        model[:6], gradient[:6], velocity, learning_rate=0.1, momentum=0.9, weight_decay=0.1, nesterov=True
+    )
+    assert torch.equal(moved[:6], alone)
+    assert torch.equal(moved[6:], gradient[6:])
+    assert new is not None and new.numel() == 6
+
+
+def test_nothing_passed_in_changes() -> None:
+    given = [random(seed, 12) for seed in range(2)] + [random(seed, 9).abs() for seed in range(2, 4)]
+    before = [tensor.clone() for tensor in given]
+    settings: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.1, "buffers": 3, "statistics_momentum": 0.1}
+    sgd_step(*given[:3], momentum=0.9, nesterov=True, **settings)
+    for decoupled in (False, True):
+        adam_step(*given, step=2, decoupled=decoupled, **settings)
+    assert all(torch.equal(now, then) for now, then in zip(given, before, strict=True))
+
+
+def test_misuse_is_named() -> None:
+    with pytest.raises(ValueError, match="nesterov"):
+        sgd_step(random(1), random(2), learning_rate=0.1, nesterov=True)
+    with pytest.raises(ValueError, match="count from 1"):
+        adam_step(random(1), random(2), step=0, learning_rate=0.1)
+    with pytest.raises(ValueError, match=r"shape \(3,\) for a model of shape \(4,\)"):
+        sgd_step(random(1, 4), random(2, 3), learning_rate=0.1)
+    with pytest.raises(ValueError, match="buffers: 5 of"):
+        sgd_step(random(1, 4), random(2, 4), learning_rate=0.1, buffers=5)

@@ -1,0 +1,112 @@
+"""Robust rules against straightforward references, and what an attacker cannot do to them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from crossover.algorithms import robust
+from crossover.errors import Refused
+
+FINITE = st.floats(-(2.0**60), 2.0**60, width=32).map(
+    lambda x: x + 0.0
+)  # -0.0 becomes 0.0: numpy's sort does not order zeros
+
+
+@st.composite
+def stacks(draw: st.DrawFn, *, smallest: int = 1) -> np.ndarray:
+    shape = draw(st.integers(smallest, 12)), draw(st.integers(1, 30))
+    return draw(arrays.arrays(np.float32, shape, elements=FINITE))
+
+
+def rows(stack: np.ndarray) -> list[torch.Tensor]:
+    return [torch.from_numpy(row.copy()) for row in stack]
+
+
+@given(stacks())
+def test_median(stack: np.ndarray) -> None:
+    ordered, middle = np.sort(stack, axis=0), len(stack) // 2
+    expected = ordered[middle] if len(stack) % 2 else (ordered[middle - 1] + ordered[middle]) * np.float32(0.5)
+    assert robust.median(rows(stack)).numpy().tobytes() == expected.tobytes()
+
+
+@given(stacks(), st.data())
+def test_trimmed_mean(stack: np.ndarray, data: st.DataObject) -> None:
+    trim = data.draw(st.integers(0, (len(stack) - 1) // 2))
+    kept = np.sort(stack, axis=0)[trim : len(stack) - trim]
+    total = kept[0].copy()
+    for row in kept[1:]:
+        total += row
+    expected = total / np.float32(len(kept))
+    assert robust.trimmed_mean(rows(stack), trim=trim).numpy().tobytes() == expected.tobytes()
+
+
+@given(stacks(smallest=3), st.data())
+def test_krum(stack: np.ndarray, data: st.DataObject) -> None:
+    count = len(stack)
+    faulty = data.draw(st.integers(0, (count - 3) // 2))
+    select = data.draw(st.integers(1, count))
+    # Exact in float64 where the coordinates are small integers, so that the order of the sums cannot matter.
+    small = np.round(stack / max(1.0, float(np.abs(stack).max())) * 1000).astype(np.float32)
+    distances = ((small[:, None].astype(np.float64) - small[None]) ** 2).sum(axis=2)
+    scores = [sum(sorted(np.delete(distances[i], i))[: count - faulty - 2]) for i in range(count)]
+    expected = sorted(np.argsort(scores, kind="stable")[:select])
+    assert robust.krum_choice(rows(small), faulty=faulty, select=select) == expected
+
+
+def test_multi_krum_averages_its_choice_in_index_order() -> None:
+    vectors = [torch.tensor([x, 1.0]) for x in (0.0, 0.1, 100.0, 0.2, 0.3)]
+    assert robust.krum_choice(vectors, faulty=1, select=3) == [0, 1, 3]
+    expected = (vectors[0] + vectors[1] + vectors[3]) / 3
+    assert torch.equal(robust.krum(vectors, faulty=1, select=3), expected)
+    assert torch.equal(robust.krum(vectors, faulty=1), vectors[robust.krum_choice(vectors, faulty=1)[0]])
+
+
+def test_ties_go_to_the_lower_index() -> None:
+    assert robust.krum_choice([torch.ones(3)] * 5, faulty=1, select=2) == [0, 1]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 8])
+def test_equal_values_keep_their_places(count: int) -> None:
+    """Zeros of either sign compare equal: each result is one of the inputs' bits, and the same for any block or tail position."""
+    vectors = [torch.full((100_000,), 0.0 if i % 2 else -0.0) for i in range(count)]
+    signs = torch.signbit(robust.median(vectors))
+    assert bool((signs == signs[0]).all())
+
+
+def test_an_outlier_does_not_move_the_result() -> None:
+    honest = [torch.randn(1000, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    attacked = [*honest, torch.full((1000,), 1e30)]
+    low, high = torch.stack(honest).amin(0), torch.stack(honest).amax(0)
+    for result in (robust.median(attacked), robust.trimmed_mean(attacked, trim=1), robust.krum(attacked, faulty=1)):
+        assert bool(((low <= result) & (result <= high)).all())
+
+
+def test_infinite_vectors_are_never_chosen() -> None:
+    vectors = [torch.full((4,), float("inf")), *(torch.full((4,), 0.1 * i) for i in range(4))]
+    assert 0 not in robust.krum_choice(vectors, faulty=1, select=4)
+
+
+def test_nan_is_refused_by_every_rule() -> None:
+    vectors = [torch.zeros(3), torch.tensor([0.0, float("nan"), 0.0]), torch.zeros(3)]
+    for rule in (
+        robust.median,
+        lambda v: robust.trimmed_mean(v, trim=1),
+        lambda v: robust.krum(v, faulty=0),
+    ):
+        with pytest.raises(Refused, match="number 1 of 3 holds NaN"):
+            rule(vectors)
+
+
+def test_parameters_outside_their_bounds_are_refused() -> None:
+    vectors = [torch.zeros(2)] * 4
+    with pytest.raises(Refused, match="trim: 2 of 4"):
+        robust.trimmed_mean(vectors, trim=2)
+    with pytest.raises(Refused, match=r"2 \* faulty \+ 3 = 5"):
+        robust.krum(vectors, faulty=1)
+    with pytest.raises(Refused, match="select: 5"):
+        robust.krum(vectors, faulty=0, select=5)
+    with pytest.raises(Refused, match="shapes"):
+        robust.median([torch.zeros(2), torch.zeros(3)])

@@ -1,0 +1,75 @@
+"""Learning rates and stopping, against torch's own schedulers where torch has one."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover.algorithms.convergence import epochs_without_improvement, plateau_reductions, verdict
+from crossover.algorithms.schedule import learning_rate
+from crossover.experiment import Training
+
+
+def optimizer(rate: float = 1.0) -> torch.optim.SGD:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
+
+
+def test_constant() -> None:
+    assert learning_rate(Training(learning_rate=0.3), round=7, rounds=9) == 0.3
+
+
+@pytest.mark.parametrize(("rounds", "warm_up"), [(50, 0.2), (24, 0.25), (10, 0.3), (200, 0.05)])
+def test_one_cycle_equals_torch(rounds: int, warm_up: float) -> None:
+    own = Training(learning_rate=0.4, schedule="one_cycle", warm_up=warm_up)
+    sgd = optimizer()
+    reference = torch.optim.lr_scheduler.OneCycleLR(
+        sgd, max_lr=0.4, total_steps=rounds, pct_start=warm_up, cycle_momentum=False
+    )
+    for round in range(rounds):
+        expected = reference.get_last_lr()[0]
+        assert learning_rate(own, round=round, rounds=rounds) == pytest.approx(expected, rel=1e-9), round
+        sgd.step()
+        if round < rounds - 1:
+            reference.step()
+
+
+@pytest.mark.parametrize("warm_up", [0.0, 0.01, 0.5, 0.99])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 10])
+def test_one_cycle_stays_between_its_ends_whatever_the_rounds(rounds: int, warm_up: float) -> None:
+    own = Training(learning_rate=0.4, schedule="one_cycle", warm_up=warm_up)
+    rates = [learning_rate(own, round=round, rounds=rounds) for round in range(rounds + 2)]
+    assert all(0.4 / 250_000 * 0.999 <= rate <= 0.4 for rate in rates)
+
+
+LOSSES = st.lists(st.sampled_from([0.5, 0.7, 0.6999999, 1.0, 0.3, math.nan, math.inf]), max_size=40)
+
+
+@given(LOSSES, st.integers(1, 5))
+def test_plateau_equals_torch(losses: list[float], patience: int) -> None:
+    sgd = optimizer()
+    reference = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd, factor=0.5, patience=patience)
+    for loss in losses:
+        reference.step(loss)
+    history = [(loss, 0.0) for loss in losses]
+    own = Training(learning_rate=1.0, schedule="plateau", plateau_factor=0.5, plateau_patience=patience)
+    expected = sgd.param_groups[0]["lr"]
+    # torch stops reducing once the change would be below 1e-8; the rates of these histories stay above.
+    assert learning_rate(own, round=0, rounds=1, history=history) == pytest.approx(expected)
+    assert plateau_reductions(history, patience=patience) == round(-math.log2(expected))
+
+
+def test_epochs_without_improvement() -> None:
+    losses = [1.0, 0.8, 0.9, 0.8, math.nan]
+    assert [epochs_without_improvement([(loss, 0.0) for loss in losses[:n]]) for n in range(6)] == [0, 0, 0, 1, 2, 3]
+
+
+def test_verdicts() -> None:
+    training = Training(epochs=5, early_stopping=2, target_accuracy=0.9)
+    assert verdict(training, []) == ""
+    assert verdict(training, [(1.0, 0.5)]) == ""
+    assert verdict(training, [(1.0, 0.5), (1.1, 0.91)]).startswith("target: validation accuracy 0.9100")
+    assert verdict(training, [(1.0, 0.5), (1.1, 0.5), (1.2, 0.5)]).startswith("early stopping: 2 epochs")
+    assert verdict(training, [(1.0 / n, 0.5) for n in range(1, 6)]) == "epochs: all 5 done"
+    assert verdict(Training(epochs=9), [(1.0, 1.0)] * 8) == ""
