@@ -38,8 +38,8 @@ inline constexpr int write_mode = 1 << 1;
 // KeyType
 inline constexpr int key_empty = 0;
 inline constexpr int key_module = 6;
-inline constexpr const char* key_type_names[] = {"nothing", "a string", "a list",        "a hash",
-                                                 "a set",   "a sorted set", "another module's value", "a stream"};
+inline constexpr const char* key_type_names[] = {
+    "nothing", "a string", "a list", "a hash", "a set", "a sorted set", "another module's value", "a stream"};
 
 // GetContextFlags
 inline constexpr int flag_lua = 1 << 0;
@@ -165,86 +165,87 @@ struct CommandInfo {
 };
 
 // name in Redis, result, parameters. The first list must be present; the second may be missing in a server.
-#define ABI_REQUIRED(X)                                                                                         \
-    X(Alloc, void*, (std::size_t))                                                                              \
-    X(Free, void, (void*))                                                                                      \
+#define ABI_REQUIRED(X)                                                                                           \
+    X(Alloc, void*, (std::size_t))                                                                                \
+    X(Free, void, (void*))                                                                                        \
     X(CreateCommand, int, (Ctx*, const char*, CommandFunction, const char* flags, int first, int last, int step)) \
-    X(SetModuleAttribs, void, (Ctx*, const char*, int version, int api))                                        \
-    X(SetModuleOptions, void, (Ctx*, int))                                                                      \
-    X(CreateDataType, RedisModuleType*, (Ctx*, const char*, int, TypeMethods*))                                 \
-    X(Log, void, (Ctx*, const char* level, const char* format, ...))                                            \
-    X(LogIOError, void, (RedisModuleIO*, const char* level, const char* format, ...))                           \
-    X(ReplyWithLongLong, int, (Ctx*, long long))                                                                \
-    X(ReplyWithError, int, (Ctx*, const char*))                                                                 \
-    X(ReplyWithSimpleString, int, (Ctx*, const char*))                                                          \
-    X(ReplyWithArray, int, (Ctx*, long))                                                                        \
-    X(ReplyWithStringBuffer, int, (Ctx*, const char*, std::size_t))                                             \
-    X(ReplyWithNull, int, (Ctx*))                                                                               \
-    X(StringPtrLen, const char*, (const String*, std::size_t*))                                                 \
-    X(CreateString, String*, (Ctx*, const char*, std::size_t))                                                  \
-    X(FreeString, void, (Ctx*, String*))                                                                        \
-    X(OpenKey, Key*, (Ctx*, String*, int mode))                                                                 \
-    X(CloseKey, void, (Key*))                                                                                   \
-    X(KeyType, int, (Key*))                                                                                     \
-    X(DeleteKey, int, (Key*))                                                                                   \
-    X(ModuleTypeGetType, RedisModuleType*, (Key*))                                                              \
-    X(ModuleTypeGetValue, void*, (Key*))                                                                        \
-    X(ModuleTypeSetValue, int, (Key*, RedisModuleType*, void*))                                                 \
-    X(SetExpire, int, (Key*, TimeMs))                                                                     \
-    X(SetAbsExpire, int, (Key*, TimeMs))                                                                    \
-    X(SaveUnsigned, void, (RedisModuleIO*, std::uint64_t))                                                      \
-    X(LoadUnsigned, std::uint64_t, (RedisModuleIO*))                                                            \
-    X(SaveStringBuffer, void, (RedisModuleIO*, const char*, std::size_t))                                       \
-    X(LoadStringBuffer, char*, (RedisModuleIO*, std::size_t*))                                                  \
-    X(IsIOError, int, (RedisModuleIO*))                                                                         \
-    X(EmitAOF, void, (RedisModuleIO*, const char*, const char* format, ...))                                    \
-    X(DigestAddStringBuffer, void, (RedisModuleDigest*, const char*, std::size_t))                              \
-    X(DigestAddLongLong, void, (RedisModuleDigest*, long long))                                                 \
-    X(DigestEndSequence, void, (RedisModuleDigest*))                                                            \
-    X(Replicate, int, (Ctx*, const char*, const char* format, ...))                                             \
-    X(GetContextFlags, int, (Ctx*))                                                                             \
-    X(BlockClient, Blocked*, (Ctx*, CommandFunction reply, CommandFunction timeout, void (*free)(Ctx*, void*), TimeMs)) \
-    X(UnblockClient, int, (Blocked*, void*))                                                                    \
-    X(GetBlockedClientPrivateData, void*, (Ctx*))                                                               \
-    X(SubscribeToServerEvent, int, (Ctx*, Event, void (*)(Ctx*, Event, std::uint64_t, void*)))                  \
-    X(IsKeysPositionRequest, int, (Ctx*))                                                                       \
-    X(GetServerInfo, RedisModuleServerInfoData*, (Ctx*, const char* section))                                   \
-    X(FreeServerInfo, void, (Ctx*, RedisModuleServerInfoData*))                                                 \
-    X(ServerInfoGetFieldUnsigned, unsigned long long, (RedisModuleServerInfoData*, const char*, int* error))    \
-    X(ServerInfoGetFieldC, const char*, (RedisModuleServerInfoData*, const char*))                              \
-    X(GetUsedMemoryRatio, float, ())                                                                            \
-    X(NotifyKeyspaceEvent, int, (Ctx*, int type, const char* event, String* key))                               \
-    X(Milliseconds, long long, ())                                                                              \
-    X(TryAlloc, void*, (std::size_t))                                                                           \
-    X(KeyAtPosWithFlags, void, (Ctx*, int position, int flags))                                                 \
-    X(GetCommand, RedisModuleCommand*, (Ctx*, const char*))                                                     \
-    X(SetCommandInfo, int, (RedisModuleCommand*, const CommandInfo*))                                           \
-    X(CreateTimer, std::uint64_t, (Ctx*, TimeMs, void (*)(Ctx*, void*), void*))                                  \
-    X(StopTimer, int, (Ctx*, std::uint64_t, void**))                                                            \
-    X(GetSelectedDb, int, (Ctx*))                                                                               \
-    X(SelectDb, int, (Ctx*, int))                                                                               \
-    X(GetThreadSafeContext, Ctx*, (Blocked*))                                                                   \
-    X(FreeThreadSafeContext, void, (Ctx*))                                                                      \
-    X(ThreadSafeContextLock, void, (Ctx*))                                                                      \
-    X(ThreadSafeContextUnlock, void, (Ctx*))                                                                    \
-    X(Call, RedisModuleCallReply*, (Ctx*, const char*, const char* format, ...))                                \
-    X(FreeCallReply, void, (RedisModuleCallReply*))                                                             \
-    X(CallReplyType, int, (RedisModuleCallReply*))                                                              \
-    X(CallReplyInteger, long long, (RedisModuleCallReply*))                                                     \
-    X(CallReplyLength, std::size_t, (RedisModuleCallReply*))                                                    \
-    X(CallReplyArrayElement, RedisModuleCallReply*, (RedisModuleCallReply*, std::size_t))                       \
-    X(CallReplyStringPtr, const char*, (RedisModuleCallReply*, std::size_t*))                                   \
-    X(GetCurrentUserName, String*, (Ctx*))                                                                      \
-    X(GetModuleUserFromUserName, RedisModuleUser*, (String*))                                                   \
-    X(FreeModuleUser, int, (RedisModuleUser*))                                                                  \
-    X(SetContextUser, void, (Ctx*, const RedisModuleUser*))                                                     \
-    X(ScanCursorCreate, RedisModuleScanCursor*, ())                                                             \
-    X(ScanCursorDestroy, void, (RedisModuleScanCursor*))                                                        \
+    X(SetModuleAttribs, void, (Ctx*, const char*, int version, int api))                                          \
+    X(SetModuleOptions, void, (Ctx*, int))                                                                        \
+    X(CreateDataType, RedisModuleType*, (Ctx*, const char*, int, TypeMethods*))                                   \
+    X(Log, void, (Ctx*, const char* level, const char* format, ...))                                              \
+    X(LogIOError, void, (RedisModuleIO*, const char* level, const char* format, ...))                             \
+    X(ReplyWithLongLong, int, (Ctx*, long long))                                                                  \
+    X(ReplyWithError, int, (Ctx*, const char*))                                                                   \
+    X(ReplyWithSimpleString, int, (Ctx*, const char*))                                                            \
+    X(ReplyWithArray, int, (Ctx*, long))                                                                          \
+    X(ReplyWithStringBuffer, int, (Ctx*, const char*, std::size_t))                                               \
+    X(ReplyWithNull, int, (Ctx*))                                                                                 \
+    X(StringPtrLen, const char*, (const String*, std::size_t*))                                                   \
+    X(CreateString, String*, (Ctx*, const char*, std::size_t))                                                    \
+    X(FreeString, void, (Ctx*, String*))                                                                          \
+    X(OpenKey, Key*, (Ctx*, String*, int mode))                                                                   \
+    X(CloseKey, void, (Key*))                                                                                     \
+    X(KeyType, int, (Key*))                                                                                       \
+    X(DeleteKey, int, (Key*))                                                                                     \
+    X(ModuleTypeGetType, RedisModuleType*, (Key*))                                                                \
+    X(ModuleTypeGetValue, void*, (Key*))                                                                          \
+    X(ModuleTypeSetValue, int, (Key*, RedisModuleType*, void*))                                                   \
+    X(SetExpire, int, (Key*, TimeMs))                                                                             \
+    X(SetAbsExpire, int, (Key*, TimeMs))                                                                          \
+    X(SaveUnsigned, void, (RedisModuleIO*, std::uint64_t))                                                        \
+    X(LoadUnsigned, std::uint64_t, (RedisModuleIO*))                                                              \
+    X(SaveStringBuffer, void, (RedisModuleIO*, const char*, std::size_t))                                         \
+    X(LoadStringBuffer, char*, (RedisModuleIO*, std::size_t*))                                                    \
+    X(IsIOError, int, (RedisModuleIO*))                                                                           \
+    X(EmitAOF, void, (RedisModuleIO*, const char*, const char* format, ...))                                      \
+    X(DigestAddStringBuffer, void, (RedisModuleDigest*, const char*, std::size_t))                                \
+    X(DigestAddLongLong, void, (RedisModuleDigest*, long long))                                                   \
+    X(DigestEndSequence, void, (RedisModuleDigest*))                                                              \
+    X(Replicate, int, (Ctx*, const char*, const char* format, ...))                                               \
+    X(GetContextFlags, int, (Ctx*))                                                                               \
+    X(BlockClient, Blocked*,                                                                                      \
+      (Ctx*, CommandFunction reply, CommandFunction timeout, void (*free)(Ctx*, void*), TimeMs))                  \
+    X(UnblockClient, int, (Blocked*, void*))                                                                      \
+    X(GetBlockedClientPrivateData, void*, (Ctx*))                                                                 \
+    X(SubscribeToServerEvent, int, (Ctx*, Event, void (*)(Ctx*, Event, std::uint64_t, void*)))                    \
+    X(IsKeysPositionRequest, int, (Ctx*))                                                                         \
+    X(GetServerInfo, RedisModuleServerInfoData*, (Ctx*, const char* section))                                     \
+    X(FreeServerInfo, void, (Ctx*, RedisModuleServerInfoData*))                                                   \
+    X(ServerInfoGetFieldUnsigned, unsigned long long, (RedisModuleServerInfoData*, const char*, int* error))      \
+    X(ServerInfoGetFieldC, const char*, (RedisModuleServerInfoData*, const char*))                                \
+    X(GetUsedMemoryRatio, float, ())                                                                              \
+    X(NotifyKeyspaceEvent, int, (Ctx*, int type, const char* event, String* key))                                 \
+    X(Milliseconds, long long, ())                                                                                \
+    X(TryAlloc, void*, (std::size_t))                                                                             \
+    X(KeyAtPosWithFlags, void, (Ctx*, int position, int flags))                                                   \
+    X(GetCommand, RedisModuleCommand*, (Ctx*, const char*))                                                       \
+    X(SetCommandInfo, int, (RedisModuleCommand*, const CommandInfo*))                                             \
+    X(CreateTimer, std::uint64_t, (Ctx*, TimeMs, void (*)(Ctx*, void*), void*))                                   \
+    X(StopTimer, int, (Ctx*, std::uint64_t, void**))                                                              \
+    X(GetSelectedDb, int, (Ctx*))                                                                                 \
+    X(SelectDb, int, (Ctx*, int))                                                                                 \
+    X(GetThreadSafeContext, Ctx*, (Blocked*))                                                                     \
+    X(FreeThreadSafeContext, void, (Ctx*))                                                                        \
+    X(ThreadSafeContextLock, void, (Ctx*))                                                                        \
+    X(ThreadSafeContextUnlock, void, (Ctx*))                                                                      \
+    X(Call, RedisModuleCallReply*, (Ctx*, const char*, const char* format, ...))                                  \
+    X(FreeCallReply, void, (RedisModuleCallReply*))                                                               \
+    X(CallReplyType, int, (RedisModuleCallReply*))                                                                \
+    X(CallReplyInteger, long long, (RedisModuleCallReply*))                                                       \
+    X(CallReplyLength, std::size_t, (RedisModuleCallReply*))                                                      \
+    X(CallReplyArrayElement, RedisModuleCallReply*, (RedisModuleCallReply*, std::size_t))                         \
+    X(CallReplyStringPtr, const char*, (RedisModuleCallReply*, std::size_t*))                                     \
+    X(GetCurrentUserName, String*, (Ctx*))                                                                        \
+    X(GetModuleUserFromUserName, RedisModuleUser*, (String*))                                                     \
+    X(FreeModuleUser, int, (RedisModuleUser*))                                                                    \
+    X(SetContextUser, void, (Ctx*, const RedisModuleUser*))                                                       \
+    X(ScanCursorCreate, RedisModuleScanCursor*, ())                                                               \
+    X(ScanCursorDestroy, void, (RedisModuleScanCursor*))                                                          \
     X(Scan, int, (Ctx*, RedisModuleScanCursor*, void (*)(Ctx*, String*, Key*, void*), void*))
 
-#define ABI_OPTIONAL(X)                                                  \
-    X(AddACLCategory, int, (Ctx*, const char*)) /* Redis 7.4, Valkey 8 */ \
-    X(SetCommandACLCategories, int, (RedisModuleCommand*, const char*))  /* Redis 7.2 */
+#define ABI_OPTIONAL(X)                                                                           \
+    X(AddACLCategory, int, (Ctx*, const char*))                         /* Redis 7.4, Valkey 8 */ \
+    X(SetCommandACLCategories, int, (RedisModuleCommand*, const char*)) /* Redis 7.2 */
 
 #define ABI_DECLARE(name, result, parameters) extern result(*name) parameters;
 ABI_REQUIRED(ABI_DECLARE)

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <limits>
 
-
 using words::shown;
 
 bool same_word(std::string_view argument, std::string_view keyword) {
@@ -36,8 +35,12 @@ auto parse_floating(std::string_view text) -> std::optional<decltype(convert("",
 
 }  // namespace
 
-std::optional<double> parse_double(std::string_view text) { return parse_floating<std::strtod>(text); }
-std::optional<float> parse_float(std::string_view text) { return parse_floating<std::strtof>(text); }
+std::optional<double> parse_double(std::string_view text) {
+    return parse_floating<std::strtod>(text);
+}
+std::optional<float> parse_float(std::string_view text) {
+    return parse_floating<std::strtof>(text);
+}
 
 Arguments::Arguments(abi::String** argv, int argc) {
     values_.reserve(static_cast<std::size_t>(argc));
@@ -47,7 +50,8 @@ Arguments::Arguments(abi::String** argv, int argc) {
         values_.emplace_back(data, length);
     }
     command_ = values_[0];
-    std::ranges::transform(command_, command_.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    std::ranges::transform(command_, command_.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
 }
 
 std::string_view Arguments::at(std::size_t i, std::string_view name) const {
@@ -57,13 +61,15 @@ std::string_view Arguments::at(std::size_t i, std::string_view name) const {
 
 void Arguments::at_least(std::size_t count, std::string_view syntax) const {
     if (values_.size() < count) {
-        refuse(command_, ": wrong number of arguments: ", values_.size() - 1, " given, expected at least ", count - 1, ": ", syntax);
+        refuse(command_, ": wrong number of arguments: ", values_.size() - 1, " given, expected at least ", count - 1,
+               ": ", syntax);
     }
 }
 
 void Arguments::exactly(std::size_t count, std::string_view syntax) const {
     if (values_.size() != count) {
-        refuse(command_, ": wrong number of arguments: ", values_.size() - 1, " given, expected ", count - 1, ": ", syntax);
+        refuse(command_, ": wrong number of arguments: ", values_.size() - 1, " given, expected ", count - 1, ": ",
+               syntax);
     }
 }
 
@@ -92,9 +98,11 @@ double Arguments::number(std::size_t i, std::string_view name, double low, doubl
     return value;
 }
 
-Options::Options(const Arguments& arguments, std::size_t start, const std::vector<OptionRule>& rules) : arguments_(arguments) {
+Options::Options(const Arguments& arguments, std::size_t start, const std::vector<OptionRule>& rules)
+    : arguments_(arguments) {
     for (std::size_t i = start; i < arguments.size();) {
-        const auto rule = std::ranges::find_if(rules, [&](const OptionRule& r) { return same_word(arguments[i], r.name); });
+        const auto rule =
+            std::ranges::find_if(rules, [&](const OptionRule& r) { return same_word(arguments[i], r.name); });
         if (rule == rules.end()) {
             std::string names;
             for (const OptionRule& r : rules) names += (names.empty() ? "" : ", ") + std::string(r.name);
@@ -102,9 +110,13 @@ Options::Options(const Arguments& arguments, std::size_t start, const std::vecto
         }
         const bool counts = rule->operands == counted;
         const std::size_t first = counts ? i + 2 : i + 1, rest = arguments.size() - std::min(arguments.size(), first);
-        const std::size_t operands = counts ? static_cast<std::size_t>(arguments.integer(i + 1, rule->name, 0, 1 << 20)) : rule->operands;
-        if (rest < operands) refuse(arguments.command(), ": ", rule->name, " at argument ", i, " has ", rest, " values; expected ", operands);
-        if (!places_.emplace(rule->name, first).second) refuse(arguments.command(), ": ", rule->name, " is given twice, again at argument ", i);
+        const std::size_t operands =
+            counts ? static_cast<std::size_t>(arguments.integer(i + 1, rule->name, 0, 1 << 20)) : rule->operands;
+        if (rest < operands)
+            refuse(arguments.command(), ": ", rule->name, " at argument ", i, " has ", rest, " values; expected ",
+                   operands);
+        if (!places_.emplace(rule->name, first).second)
+            refuse(arguments.command(), ": ", rule->name, " is given twice, again at argument ", i);
         counts_[rule->name] = operands;
         i = first + operands;
     }

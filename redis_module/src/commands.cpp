@@ -14,7 +14,8 @@ void report_keys(abi::Ctx* ctx, const Arguments& arguments, KeyPositions (*keys)
 
 }  // namespace
 
-int run_handler(abi::Ctx* ctx, abi::String** argv, int argc, void (*handler)(const Call&), KeyPositions (*keys)(const Arguments&)) {
+int run_handler(abi::Ctx* ctx, abi::String** argv, int argc, void (*handler)(const Call&),
+                KeyPositions (*keys)(const Arguments&)) {
     const bool asks_for_keys = keys && abi::IsKeysPositionRequest(ctx) != 0;
     try {
         const Arguments arguments(argv, argc);

@@ -40,7 +40,8 @@ std::vector<CommandFacts> script_commands();
 #endif
 
 // Runs a handler, turning Refused into an error reply.
-int run_handler(abi::Ctx* ctx, abi::String** argv, int argc, void (*handler)(const Call&), KeyPositions (*keys)(const Arguments&));
+int run_handler(abi::Ctx* ctx, abi::String** argv, int argc, void (*handler)(const Call&),
+                KeyPositions (*keys)(const Arguments&));
 
 template <void (*handler)(const Call&), KeyPositions (*keys)(const Arguments&) = nullptr>
 int command(abi::Ctx* ctx, abi::String** argv, int argc) {

@@ -40,7 +40,8 @@ Aggregation read_inputs(const Call& call, std::size_t n) {
     Aggregation work;
     for (std::size_t k = 0; k < n; ++k) {
         const std::size_t i = first_input + k;
-        work.inputs.push_back(k ? require_floats_like(call, i, "input", work.inputs.front()) : require_floats(call, i, "input"));
+        work.inputs.push_back(k ? require_floats_like(call, i, "input", work.inputs.front())
+                                : require_floats(call, i, "input"));
         work.names.emplace_back(call.arguments[i]);
     }
     return work;
@@ -51,8 +52,8 @@ std::string common_kind(const Call& call, const Options& options, const Aggregat
     const std::string& kind = work.inputs.front().kind;
     for (std::size_t k = 1; k < work.inputs.size(); ++k)
         if (work.inputs[k].kind != kind)
-            refuse(call.arguments.command(), ": input key ", shown(work.names[k]), " has kind ", shown(work.inputs[k].kind), "; expected ",
-                   shown(kind), " like the first, or KIND");
+            refuse(call.arguments.command(), ": input key ", shown(work.names[k]), " has kind ",
+                   shown(work.inputs[k].kind), "; expected ", shown(kind), " like the first, or KIND");
     return kind;
 }
 
@@ -74,7 +75,8 @@ std::uint64_t total(const Call& call, const std::vector<std::uint64_t>& weights)
 }
 
 // Fills in what every aggregate's result has, and starts the job.
-void start(const Call& call, std::unique_ptr<Job> job, const Aggregation& work, const std::string& kind, std::uint64_t samples) {
+void start(const Call& call, std::unique_ptr<Job> job, const Aggregation& work, const std::string& kind,
+           std::uint64_t samples) {
     Tensor& out = job->results.front().tensor;
     out = work.inputs.front().header();
     out.kind = kind;
@@ -130,7 +132,8 @@ void median(const Call& call) {
     job->compute = [work](Job& self) {
         const std::size_t count = work.inputs.front().count();
         float* out = fresh_floats(self.results.front().tensor, count);
-        if (const auto poisoned = kernels::median(work.pointers(), out, count, on_pool())) refuse_poisoned(self, work, *poisoned);
+        if (const auto poisoned = kernels::median(work.pointers(), out, count, on_pool()))
+            refuse_poisoned(self, work, *poisoned);
     };
     start(call, std::move(job), work, common_kind(call, options, work), all_samples(call, work));
 }
@@ -139,15 +142,16 @@ void trimmed_mean(const Call& call) {
     call.arguments.at_least(7, "TENSOR.TRIMMEDMEAN n key.. TRIM b OUT out [KIND kind] [NX] [PX ms]");
     const std::size_t n = input_count(call.arguments);
     const Options options = read_options(call.arguments, n, {{"TRIM", 1}});
-    const auto trim = static_cast<std::size_t>(
-        call.arguments.integer(options.required("TRIM"), "TRIM, below half of the inputs", 0, (static_cast<std::int64_t>(n) - 1) / 2));
+    const auto trim = static_cast<std::size_t>(call.arguments.integer(
+        options.required("TRIM"), "TRIM, below half of the inputs", 0, (static_cast<std::int64_t>(n) - 1) / 2));
     auto job = new_job(call, options, {options.required("OUT")});
     if (!job) return;
     const Aggregation work = read_inputs(call, n);
     job->compute = [work, trim](Job& self) {
         const std::size_t count = work.inputs.front().count();
         float* out = fresh_floats(self.results.front().tensor, count);
-        if (const auto poisoned = kernels::trimmed_mean(work.pointers(), trim, out, count, on_pool())) refuse_poisoned(self, work, *poisoned);
+        if (const auto poisoned = kernels::trimmed_mean(work.pointers(), trim, out, count, on_pool()))
+            refuse_poisoned(self, work, *poisoned);
     };
     start(call, std::move(job), work, common_kind(call, options, work), all_samples(call, work));
 }
@@ -156,10 +160,15 @@ void krum(const Call& call) {
     call.arguments.at_least(7, "TENSOR.KRUM n key.. FAULTY f [SELECT m] OUT out [KIND kind] [NX] [PX ms]");
     const std::size_t n = input_count(call.arguments);
     const Options options = read_options(call.arguments, n, {{"FAULTY", 1}, {"SELECT", 1}});
-    const auto faulty = static_cast<std::size_t>(call.arguments.integer(options.required("FAULTY"), "FAULTY", 0, most_inputs));
-    if (n < 2 * faulty + 3) refuse(call.arguments.command(), ": FAULTY ", faulty, " needs at least ", 2 * faulty + 3, " inputs; ", n, " given");
-    const std::size_t select =
-        options.has("SELECT") ? static_cast<std::size_t>(call.arguments.integer(options.place("SELECT"), "SELECT", 1, static_cast<std::int64_t>(n))) : 1;
+    const auto faulty =
+        static_cast<std::size_t>(call.arguments.integer(options.required("FAULTY"), "FAULTY", 0, most_inputs));
+    if (n < 2 * faulty + 3)
+        refuse(call.arguments.command(), ": FAULTY ", faulty, " needs at least ", 2 * faulty + 3, " inputs; ", n,
+               " given");
+    const std::size_t select = options.has("SELECT")
+                                   ? static_cast<std::size_t>(call.arguments.integer(options.place("SELECT"), "SELECT",
+                                                                                     1, static_cast<std::int64_t>(n)))
+                                   : 1;
     auto job = new_job(call, options, {options.required("OUT")});
     if (!job) return;
     const Aggregation work = read_inputs(call, n);
@@ -194,9 +203,29 @@ KeyPositions keys(const Arguments& arguments) {
 std::vector<CommandFacts> aggregate_commands() {
     constexpr const char* flags = "write deny-oom getkeys-api blocking";
     return {
-        {"tensor.mean", command<mean, keys>, flags, "Stores the mean of tensors, weighted by their samples.", "O(n elements)", {}},
-        {"tensor.median", command<median, keys>, flags, "Stores the coordinatewise median of tensors.", "O(n log(n)^2 elements)", {}},
-        {"tensor.trimmedmean", command<trimmed_mean, keys>, flags, "Stores the coordinatewise trimmed mean of tensors.", "O(n log(n)^2 elements)", {}},
-        {"tensor.krum", command<krum, keys>, flags, "Stores the Krum or multi-Krum choice among tensors.", "O(n^2 elements)", {}},
+        {"tensor.mean",
+         command<mean, keys>,
+         flags,
+         "Stores the mean of tensors, weighted by their samples.",
+         "O(n elements)",
+         {}},
+        {"tensor.median",
+         command<median, keys>,
+         flags,
+         "Stores the coordinatewise median of tensors.",
+         "O(n log(n)^2 elements)",
+         {}},
+        {"tensor.trimmedmean",
+         command<trimmed_mean, keys>,
+         flags,
+         "Stores the coordinatewise trimmed mean of tensors.",
+         "O(n log(n)^2 elements)",
+         {}},
+        {"tensor.krum",
+         command<krum, keys>,
+         flags,
+         "Stores the Krum or multi-Krum choice among tensors.",
+         "O(n^2 elements)",
+         {}},
     };
 }

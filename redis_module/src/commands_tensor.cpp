@@ -1,4 +1,5 @@
-// AI.TENSORSET, AI.TENSORGET, TENSOR.GET, TENSOR.INFO, TENSOR.COPY, TENSOR.STATS: storing and reading, on the main thread.
+// AI.TENSORSET, AI.TENSORGET, TENSOR.GET, TENSOR.INFO, TENSOR.COPY, TENSOR.STATS: storing and reading, on the main
+// thread.
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -24,12 +25,12 @@ constexpr std::int64_t longest_lifetime_ms = std::int64_t{1} << 50;
 constexpr std::size_t largest_zero_tensor_bytes = std::size_t{512} << 20;
 
 struct TensorSet {
-    Tensor tensor;                     // without payload
+    Tensor tensor;  // without payload
     std::size_t bytes = 0;
     bool only_if_missing = false;
     Expiry expiry;
-    std::size_t blob = 0;              // index of the blob, 0: none
-    std::size_t values = 0;            // index of the first value, 0: none
+    std::size_t blob = 0;    // index of the blob, 0: none
+    std::size_t values = 0;  // index of the first value, 0: none
 };
 
 void read_option(const Arguments& arguments, std::size_t& i, TensorSet& set) {
@@ -51,14 +52,17 @@ void read_option(const Arguments& arguments, std::size_t& i, TensorSet& set) {
 }
 
 TensorSet read_tensor_set(const Arguments& arguments) {
-    arguments.at_least(3, "AI.TENSORSET key dtype size.. [KIND kind] [SAMPLES n] [NX] [PX ms] [BLOB blob | VALUES value..]");
+    arguments.at_least(
+        3, "AI.TENSORSET key dtype size.. [KIND kind] [SAMPLES n] [NX] [PX ms] [BLOB blob | VALUES value..]");
     TensorSet set;
     const auto dtype = dtype_named(arguments[2]);
-    if (!dtype) arguments.refuse_argument(2, "dtype", "FLOAT, DOUBLE, INT8, INT16, INT32, INT64, UINT8, UINT16 or BOOL");
+    if (!dtype)
+        arguments.refuse_argument(2, "dtype", "FLOAT, DOUBLE, INT8, INT16, INT32, INT64, UINT8, UINT16 or BOOL");
     set.tensor.dtype = *dtype;
     std::size_t i = 3;
     for (; i < arguments.size() && parse_integer(arguments[i]); ++i) {
-        if (set.tensor.shape.size() == largest_rank) refuse(arguments.command(), ": more than ", largest_rank, " sizes");
+        if (set.tensor.shape.size() == largest_rank)
+            refuse(arguments.command(), ": more than ", largest_rank, " sizes");
         set.tensor.shape.push_back(arguments.integer(i, "size", 0, std::numeric_limits<std::int64_t>::max()));
     }
     set.bytes = checked_bytes(*dtype, set.tensor.shape, arguments.command());
@@ -82,19 +86,22 @@ void check_data(const Arguments& arguments, const TensorSet& set) {
         if (arguments.size() != set.blob + 1)
             arguments.refuse_argument(set.blob + 1, "after the blob", "nothing: options stand before BLOB");
         if (blob.size() != set.bytes)
-            refuse(arguments.command(), ": BLOB has ", blob.size(), " bytes; expected ", set.bytes, " for ", dtype, ' ', shape);
+            refuse(arguments.command(), ": BLOB has ", blob.size(), " bytes; expected ", set.bytes, " for ", dtype, ' ',
+                   shape);
         if (set.tensor.dtype == DType::boolean) check_booleans(arguments.command(), blob);
     } else if (set.values) {
         const std::size_t given = arguments.size() - set.values, expected = set.bytes / facts(set.tensor.dtype).size;
-        if (given != expected) refuse(arguments.command(), ": VALUES has ", given, " values; expected ", expected, " for ", dtype, ' ', shape);
+        if (given != expected)
+            refuse(arguments.command(), ": VALUES has ", given, " values; expected ", expected, " for ", dtype, ' ',
+                   shape);
     } else if (set.bytes > largest_zero_tensor_bytes) {
-        refuse(arguments.command(), ": ", dtype, ' ', shape, " has ", set.bytes, " bytes and no data; expected at most ",
-               largest_zero_tensor_bytes, " bytes of zeros");
+        refuse(arguments.command(), ": ", dtype, ' ', shape, " has ", set.bytes,
+               " bytes and no data; expected at most ", largest_zero_tensor_bytes, " bytes of zeros");
     }
 }
 
-// Fresh memory costs page faults: a value of the same size that nobody else holds is overwritten in place, which no client
-// can see because commands run one at a time.
+// Fresh memory costs page faults: a value of the same size that nobody else holds is overwritten in place, which no
+// client can see because commands run one at a time.
 std::shared_ptr<Payload> memory_for(const Tensor* old, std::size_t bytes) {
     if (old && old->bytes() == bytes && old->payload.use_count() == 1) return old->payload;
     return std::make_shared<Payload>(bytes);
@@ -134,7 +141,8 @@ void tensor_get_redisai(const Call& call) {
     bool meta = false, blob = false, values = false;
     for (std::size_t i = 2; i < arguments.size(); ++i) {
         bool& flag = same_word(arguments[i], "META") ? meta : same_word(arguments[i], "BLOB") ? blob : values;
-        if (&flag == &values && !same_word(arguments[i], "VALUES")) arguments.refuse_argument(i, "format", "META, BLOB or VALUES");
+        if (&flag == &values && !same_word(arguments[i], "VALUES"))
+            arguments.refuse_argument(i, "format", "META, BLOB or VALUES");
         if (flag) arguments.refuse_argument(i, "format", "each format once");
         flag = true;
     }
@@ -183,7 +191,8 @@ void tensor_copy(const Call& call) {
     arguments.at_least(3, "TENSOR.COPY source destination [NX] [PX ms]");
     const Options options(arguments, 3, {{"NX", 0}, {"PX", 1}});
     Expiry expiry;
-    if (options.has("PX")) expiry.at = abi::Milliseconds() + arguments.integer(options.place("PX"), "PX", 1, longest_lifetime_ms);
+    if (options.has("PX"))
+        expiry.at = abi::Milliseconds() + arguments.integer(options.place("PX"), "PX", 1, longest_lifetime_ms);
     if (options.has("NX") && tensor_exists(call.ctx, arguments[2], "TENSOR.COPY: destination")) {
         abi::ReplyWithLongLong(call.ctx, 0);
         return;
@@ -232,10 +241,25 @@ void tensor_stats(const Call& call) {
 std::vector<CommandFacts> tensor_commands() {
     return {
         {"ai.tensorset", command<tensor_set>, "write deny-oom", "Stores a tensor.", "O(bytes)", {{1, writes}}},
-        {"ai.tensorget", command<tensor_get_redisai>, "readonly", "Returns a tensor as RedisAI does.", "O(bytes)", {{1, reads}}},
-        {"tensor.get", command<tensor_get>, "readonly", "Returns a tensor with its kind and samples, or a range of it.", "O(bytes)", {{1, reads}}},
+        {"ai.tensorget",
+         command<tensor_get_redisai>,
+         "readonly",
+         "Returns a tensor as RedisAI does.",
+         "O(bytes)",
+         {{1, reads}}},
+        {"tensor.get",
+         command<tensor_get>,
+         "readonly",
+         "Returns a tensor with its kind and samples, or a range of it.",
+         "O(bytes)",
+         {{1, reads}}},
         {"tensor.info", command<tensor_info>, "readonly fast", "Returns a tensor's description.", "O(1)", {{1, reads}}},
-        {"tensor.copy", command<tensor_copy>, "write deny-oom fast", "Stores a tensor under a second key.", "O(1)", {{1, reads}, {2, writes}}},
+        {"tensor.copy",
+         command<tensor_copy>,
+         "write deny-oom fast",
+         "Stores a tensor under a second key.",
+         "O(1)",
+         {{1, reads}, {2, writes}}},
         {"tensor.stats", command<tensor_stats>, "readonly fast", "Returns the module's counters.", "O(1)", {}},
     };
 }

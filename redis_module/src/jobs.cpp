@@ -9,7 +9,9 @@ namespace {
 
 constexpr const char* timed_out_text = "TIMEOUT the command ran longer than its TIMEOUT; nothing was stored";
 
-std::string output_of(const Job& job) { return job.command + ": output"; }
+std::string output_of(const Job& job) {
+    return job.command + ": output";
+}
 
 void compute(Job& job) {
     try {
@@ -89,8 +91,8 @@ void release(abi::Ctx* ctx, void* data) {
     if (job->finished) job->finished(job->refusal);
 }
 
-// The server's own time-out for blocked clients loses the reply when a worker finishes at that very moment, so the module
-// keeps the time itself. From here on the job is its worker's, which finds it answered and drops it.
+// The server's own time-out for blocked clients loses the reply when a worker finishes at that very moment, so the
+// module keeps the time itself. From here on the job is its worker's, which finds it answered and drops it.
 void on_timeout(abi::Ctx*, void* data) {
     Job& job = *static_cast<Job*>(data);
     abi::Blocked* client = job.client;
@@ -112,8 +114,10 @@ void hand_back(Job* job) {
 
 void require_blocking(abi::Ctx* ctx, std::string_view command) {
     const int flags = abi::GetContextFlags(ctx);
-    if (flags & abi::flag_lua) refuse(command, ": runs on another thread and cannot be called from a Lua script or a function");
-    if (flags & (abi::flag_multi | abi::flag_deny_blocking)) refuse(command, ": runs on another thread and cannot be called inside MULTI or by a module");
+    if (flags & abi::flag_lua)
+        refuse(command, ": runs on another thread and cannot be called from a Lua script or a function");
+    if (flags & (abi::flag_multi | abi::flag_deny_blocking))
+        refuse(command, ": runs on another thread and cannot be called inside MULTI or by a module");
 }
 
 void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job) {

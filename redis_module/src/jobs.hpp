@@ -18,18 +18,18 @@ struct Result {
 
 struct Job {
     std::string command;
-    std::function<void(Job&)> compute;              // on a worker: fills the results; throws Refused
-    std::vector<Result> results;                    // stored together or not at all
-    bool only_if_missing = false;                   // NX: looks at the first result's key
-    std::optional<abi::TimeMs> lifetime_ms;         // PX
-    std::function<void(abi::Ctx*)> reply;           // in place of OK, or of 1 with NX
+    std::function<void(Job&)> compute;       // on a worker: fills the results; throws Refused
+    std::vector<Result> results;             // stored together or not at all
+    bool only_if_missing = false;            // NX: looks at the first result's key
+    std::optional<abi::TimeMs> lifetime_ms;  // PX
+    std::function<void(abi::Ctx*)> reply;    // in place of OK, or of 1 with NX
     // On the main thread, whatever the outcome; there may be no client any more, so it must not touch keys.
     std::function<void(const std::string& refusal)> finished;
-    abi::TimeMs timeout_ms = 0;                     // 0: none
-    std::size_t bytes = 0;                          // that the results will need, for the check against maxmemory
+    abi::TimeMs timeout_ms = 0;  // 0: none
+    std::size_t bytes = 0;       // that the results will need, for the check against maxmemory
     abi::Blocked* client = nullptr;
     std::uint64_t timer = 0;
-    std::atomic<bool> answered{false};              // by the worker that finished or by the timer, whoever comes first
+    std::atomic<bool> answered{false};  // by the worker that finished or by the timer, whoever comes first
     bool propagate = false;
     std::string refusal;
 };
@@ -37,6 +37,6 @@ struct Job {
 // Refuses inside MULTI, Lua and other places that cannot wait.
 void require_blocking(abi::Ctx* ctx, std::string_view command);
 
-// Checks the results' keys and the memory they will need, then blocks the client and queues the job. With NX and an existing
-// first result it replies 0 at once.
+// Checks the results' keys and the memory they will need, then blocks the client and queues the job. With NX and an
+// existing first result it replies 0 at once.
 void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job);

@@ -22,8 +22,8 @@ Tensor require_floats(const Call& call, std::size_t i, std::string_view what) {
 Tensor require_floats_like(const Call& call, std::size_t i, std::string_view what, const Tensor& like) {
     Tensor tensor = require_floats(call, i, what);
     if (tensor.shape != like.shape)
-        refuse(call.arguments.command(), ": ", what, " key ", shown(call.arguments[i]), " has shape ", shape_text(tensor.shape),
-               "; expected ", shape_text(like.shape), " like the first");
+        refuse(call.arguments.command(), ": ", what, " key ", shown(call.arguments[i]), " has shape ",
+               shape_text(tensor.shape), "; expected ", shape_text(like.shape), " like the first");
     return tensor;
 }
 
@@ -35,7 +35,8 @@ std::unique_ptr<Job> new_job(const Call& call, const Options& options, std::init
     if (options.has("PX")) job->lifetime_ms = call.arguments.integer(options.place("PX"), "PX", 1, longest_lifetime_ms);
     for (const std::size_t i : outputs) {
         for (const Result& other : job->results)
-            if (other.key == call.arguments[i]) call.arguments.refuse_argument(i, "output", "a key of its own for each output");
+            if (other.key == call.arguments[i])
+                call.arguments.refuse_argument(i, "output", "a key of its own for each output");
         job->results.push_back({std::string(call.arguments[i]), {}, {}});
     }
     if (job->only_if_missing && tensor_exists(call.ctx, job->results.front().key, job->command + ": output")) {

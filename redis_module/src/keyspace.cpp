@@ -31,7 +31,9 @@ Tensor require_tensor(abi::Ctx* ctx, std::string_view name, std::string_view wha
     return *std::move(tensor);
 }
 
-bool tensor_exists(abi::Ctx* ctx, std::string_view name, std::string_view what) { return find_tensor(ctx, name, what).has_value(); }
+bool tensor_exists(abi::Ctx* ctx, std::string_view name, std::string_view what) {
+    return find_tensor(ctx, name, what).has_value();
+}
 
 void put_tensor(abi::Ctx* ctx, const OpenedKey& key, abi::String* name, Tensor tensor, Expiry expiry) {
     // Replacing a value drops its time to live, as SET does.
@@ -86,5 +88,6 @@ void require_memory(abi::Ctx* ctx, std::string_view command, std::size_t bytes) 
         return require_memory(ctx, command, bytes);
     }
     if (limit && !evicts && used + bytes > limit)
-        refuse_as("OOM", command, ": needs ", bytes, " bytes, but ", used, " of maxmemory ", limit, " are used; delete keys or raise maxmemory");
+        refuse_as("OOM", command, ": needs ", bytes, " bytes, but ", used, " of maxmemory ", limit,
+                  " are used; delete keys or raise maxmemory");
 }

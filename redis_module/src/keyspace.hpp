@@ -63,7 +63,8 @@ void put_tensor(abi::Ctx* ctx, const OpenedKey& key, abi::String* name, Tensor t
 
 // Whether the AOF, a replica or the replication backlog wants to hear of a change now.
 bool propagates(abi::Ctx* ctx);
-// Sends a stored tensor on as AI.TENSORSET (and PEXPIREAT), so that replicas never compute. `blob` may be made beforehand, or nullptr.
+// Sends a stored tensor on as AI.TENSORSET (and PEXPIREAT), so that replicas never compute. `blob` may be made
+// beforehand, or nullptr.
 void propagate_tensor(abi::Ctx* ctx, abi::String* name, const Tensor& tensor, Expiry expiry, abi::String* blob);
 
 // Refuses when `bytes` more would pass maxmemory and nothing may be evicted.

@@ -73,7 +73,9 @@ void release_if(const Goes& goes) noexcept {
 
 }  // namespace
 
-void set_spare_limit(std::size_t bytes) { spares().limit = bytes; }
+void set_spare_limit(std::size_t bytes) {
+    spares().limit = bytes;
+}
 
 std::byte* take(std::size_t bytes) {
     const std::size_t size = std::max<std::size_t>(bytes, 1);

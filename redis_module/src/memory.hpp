@@ -1,7 +1,7 @@
 // The tensors' memory: the server's allocator, and freed buffers kept warm for a while.
-// Touching fresh memory for the first time costs more than the arithmetic on it; a training loop frees and needs the same
-// sizes again and again. Spare buffers stay counted in the server's used memory, and go back after some seconds, or at once
-// when maxmemory comes near.
+// Touching fresh memory for the first time costs more than the arithmetic on it; a training loop frees and needs the
+// same sizes again and again. Spare buffers stay counted in the server's used memory, and go back after some seconds,
+// or at once when maxmemory comes near.
 #pragma once
 #include <cstddef>
 

@@ -33,16 +33,20 @@ Settings read_settings(const Arguments& arguments, std::size_t count) {
         } else if (same_word(arguments[i], "SPARE-MB")) {
             settings.spare_mb = arguments.integer(i + 1, "spare-mb", 0, 1 << 20);
         } else {
-            refuse("module argument ", words::shown(arguments[i]), " is unknown; expected threads, intra-op-threads or spare-mb");
+            refuse("module argument ", words::shown(arguments[i]),
+                   " is unknown; expected threads, intra-op-threads or spare-mb");
         }
     }
     return settings;
 }
 
-void on_shutdown(abi::Ctx*, abi::Event, std::uint64_t, void*) { pool::stop(); }
+void on_shutdown(abi::Ctx*, abi::Event, std::uint64_t, void*) {
+    pool::stop();
+}
 
 void describe(RedisModuleCommand* command, const CommandFacts& facts) {
-    static const abi::CommandInfoVersion version{1, sizeof(abi::CommandHistory), sizeof(abi::KeySpec), sizeof(abi::CommandArgument)};
+    static const abi::CommandInfoVersion version{1, sizeof(abi::CommandHistory), sizeof(abi::KeySpec),
+                                                 sizeof(abi::CommandArgument)};
     std::array<abi::KeySpec, 8> specs{};  // the last one stays zero and ends the list
     for (std::size_t i = 0; i < facts.keys.size(); ++i) {
         specs[i].flags = facts.keys[i].flags;
@@ -57,11 +61,12 @@ void describe(RedisModuleCommand* command, const CommandFacts& facts) {
     info.complexity = facts.complexity;
     info.since = module_version_text;
     info.key_specs = facts.keys.empty() ? nullptr : specs.data();
-    if (abi::SetCommandInfo(command, &info) != abi::ok) refuse(facts.name, ": the server refused the command's description");
+    if (abi::SetCommandInfo(command, &info) != abi::ok)
+        refuse(facts.name, ": the server refused the command's description");
 }
 
-// Redis 7.0 knows commands of modules by name only; 7.2 and Valkey 8.0 put them into the built-in ACL categories, 7.4 also
-// into one of their own.
+// Redis 7.0 knows commands of modules by name only; 7.2 and Valkey 8.0 put them into the built-in ACL categories, 7.4
+// also into one of their own.
 void categorize(RedisModuleCommand* command, const CommandFacts& facts) {
     if (!abi::SetCommandACLCategories) return;
     const std::string_view flags = facts.flags;
@@ -70,7 +75,8 @@ void categorize(RedisModuleCommand* command, const CommandFacts& facts) {
     categories += has("fast") ? " fast" : " slow";
     if (has("blocking")) categories += " blocking";
     if (abi::AddACLCategory) categories += " tensor";
-    if (abi::SetCommandACLCategories(command, categories.c_str()) != abi::ok) refuse(facts.name, ": the server refused its ACL categories");
+    if (abi::SetCommandACLCategories(command, categories.c_str()) != abi::ok)
+        refuse(facts.name, ": the server refused its ACL categories");
 }
 
 void create(abi::Ctx* ctx, const CommandFacts& facts) {
@@ -103,7 +109,8 @@ void load_module(abi::Ctx* ctx, const Settings& settings) {
 
 }  // namespace
 
-extern "C" [[gnu::visibility("default")]] int RedisModule_OnLoad(RedisModuleCtx* ctx, RedisModuleString** argv, int argc) {
+extern "C" [[gnu::visibility("default")]] int RedisModule_OnLoad(RedisModuleCtx* ctx, RedisModuleString** argv,
+                                                                 int argc) {
     constexpr int failed = 1;
     if (abi::load(ctx)) return failed;  // without functions there is no way to log: the server says that loading failed
     abi::SetModuleAttribs(ctx, module_name, module_version, abi::api_version);
@@ -122,4 +129,6 @@ extern "C" [[gnu::visibility("default")]] int RedisModule_OnLoad(RedisModuleCtx*
 }
 
 // Native types cannot be unloaded; threads neither.
-extern "C" [[gnu::visibility("default")]] int RedisModule_OnUnload(RedisModuleCtx*) { return 1; }
+extern "C" [[gnu::visibility("default")]] int RedisModule_OnUnload(RedisModuleCtx*) {
+    return 1;
+}

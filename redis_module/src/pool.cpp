@@ -42,7 +42,8 @@ void work(bool takes_jobs) {
     Pool& pool = the_pool();
     std::unique_lock lock(pool.mutex);
     for (;;) {
-        pool.wake.wait(lock, [&] { return pool.stopping || (takes_jobs && !pool.jobs.empty()) || !pool.helpers.empty(); });
+        pool.wake.wait(lock,
+                       [&] { return pool.stopping || (takes_jobs && !pool.jobs.empty()) || !pool.helpers.empty(); });
         if (pool.stopping) return;
         const bool helps = !pool.helpers.empty();
         auto& queue = helps ? pool.helpers : pool.jobs;
@@ -76,7 +77,7 @@ struct Loop {
         for (;;) {
             const std::size_t i = next.fetch_add(1);
             if (i >= blocks()) return;
-            if (!stopping()) (*body)(i * block, std::min(block, total - i * block));
+            if (!stopping()) (*body)(i* block, std::min(block, total - i * block));
             const std::scoped_lock lock(mutex);
             if (++blocks_done == blocks()) done.notify_all();
         }
@@ -125,7 +126,9 @@ Parked::~Parked() {
     --pool.parked;
 }
 
-bool stopping() { return the_pool().stopping.load(std::memory_order_relaxed); }
+bool stopping() {
+    return the_pool().stopping.load(std::memory_order_relaxed);
+}
 
 void submit(std::function<void()> job, std::function<void()> then) {
     Pool& pool = the_pool();
@@ -159,7 +162,8 @@ void for_blocks(std::size_t total, std::size_t block, const Body& body) {
     loop->body = &body;
     {
         const std::scoped_lock lock(pool.mutex);
-        for (int i = 1; i < pool.intra_op_threads; ++i) pool.helpers.push_back({[loop] { loop->take_blocks(); }, nullptr});
+        for (int i = 1; i < pool.intra_op_threads; ++i)
+            pool.helpers.push_back({[loop] { loop->take_blocks(); }, nullptr});
     }
     pool.wake.notify_all();
     loop->take_blocks();

@@ -12,7 +12,8 @@ struct PoolState {
 
 namespace pool {
 
-// `threads` jobs run at once; a loop within a job is shared with intra_op_threads - 1 further threads, which take no jobs.
+// `threads` jobs run at once; a loop within a job is shared with intra_op_threads - 1 further threads, which take no
+// jobs.
 void start(int threads, int intra_op_threads);
 // Lets running jobs end at their next block, drops the queued ones and joins the threads. Nothing runs afterwards.
 void stop();
@@ -24,7 +25,8 @@ PoolState state();
 // Thrown out of a job whose server is shutting down.
 struct Stopped {};
 
-// While one lives, the thread waits for the server's lock, which a server that shuts down never gives: stop() leaves it behind.
+// While one lives, the thread waits for the server's lock, which a server that shuts down never gives: stop() leaves it
+// behind.
 class Parked {
 public:
     Parked();

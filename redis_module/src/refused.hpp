@@ -18,10 +18,18 @@ private:
 
 namespace words {
 
-inline std::string text(std::string_view value) { return std::string(value); }
-inline std::string text(const char* value) { return value; }
-inline std::string text(const std::string& value) { return value; }
-inline std::string text(char value) { return std::string(1, value); }
+inline std::string text(std::string_view value) {
+    return std::string(value);
+}
+inline std::string text(const char* value) {
+    return value;
+}
+inline std::string text(const std::string& value) {
+    return value;
+}
+inline std::string text(char value) {
+    return std::string(1, value);
+}
 template <typename Number>
     requires std::is_arithmetic_v<Number>
 std::string text(Number value) {

@@ -47,9 +47,13 @@ void reply_values(abi::Ctx* ctx, const Tensor& tensor) {
 
 }  // namespace
 
-void reply_bulk(abi::Ctx* ctx, std::string_view text) { abi::ReplyWithStringBuffer(ctx, text.data(), text.size()); }
+void reply_bulk(abi::Ctx* ctx, std::string_view text) {
+    abi::ReplyWithStringBuffer(ctx, text.data(), text.size());
+}
 
-void reply_double(abi::Ctx* ctx, double value) { reply_floating(ctx, value); }
+void reply_double(abi::Ctx* ctx, double value) {
+    reply_floating(ctx, value);
+}
 
 void reply_description(abi::Ctx* ctx, const Tensor& tensor) {
     reply_bulk(ctx, facts(tensor.dtype).name);

@@ -8,11 +8,17 @@ namespace {
 
 constexpr int encoding = 1;
 
-const Script& as_script(const void* value) { return *static_cast<const Script*>(value); }
+const Script& as_script(const void* value) {
+    return *static_cast<const Script*>(value);
+}
 
-const char* store_command(const Script& script) { return script.entry_points.empty() ? "AI.SCRIPTSET" : "AI.SCRIPTSTORE"; }
+const char* store_command(const Script& script) {
+    return script.entry_points.empty() ? "AI.SCRIPTSET" : "AI.SCRIPTSTORE";
+}
 
-void save_text(RedisModuleIO* io, const std::string& text) { abi::SaveStringBuffer(io, text.data(), text.size()); }
+void save_text(RedisModuleIO* io, const std::string& text) {
+    abi::SaveStringBuffer(io, text.data(), text.size());
+}
 
 std::string load_text(RedisModuleIO* io) {
     std::size_t length = 0;
@@ -33,7 +39,8 @@ void save(RedisModuleIO* io, void* value) {
 
 void* load(RedisModuleIO* io, int version) {
     if (version != encoding) {
-        abi::LogIOError(io, "warning", "a script of encoding %d cannot be read; this module writes %d", version, encoding);
+        abi::LogIOError(io, "warning", "a script of encoding %d cannot be read; this module writes %d", version,
+                        encoding);
         return nullptr;
     }
     auto script = std::make_unique<Script>();
@@ -53,14 +60,19 @@ void rewrite(RedisModuleIO* io, abi::String* key, void* value) {
     abi::EmitAOF(io, store_command(script), "sv", key, argv.data(), argv.size());
 }
 
-std::size_t memory_usage(const void* value) { return sizeof(Script) + as_script(value).source.size() + as_script(value).tag.size(); }
+std::size_t memory_usage(const void* value) {
+    return sizeof(Script) + as_script(value).source.size() + as_script(value).tag.size();
+}
 
 void digest(RedisModuleDigest* sum, void* value) {
-    for (const std::string& word : script_words(as_script(value))) abi::DigestAddStringBuffer(sum, word.data(), word.size());
+    for (const std::string& word : script_words(as_script(value)))
+        abi::DigestAddStringBuffer(sum, word.data(), word.size());
     abi::DigestEndSequence(sum);
 }
 
-void release(void* value) { delete static_cast<Script*>(value); }
+void release(void* value) {
+    delete static_cast<Script*>(value);
+}
 
 void* copy(abi::String*, abi::String*, const void* value) {
     auto* script = new Script(as_script(value));

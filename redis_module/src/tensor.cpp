@@ -9,14 +9,16 @@
 
 namespace {
 
-constexpr DTypeFacts table[dtype_count] = {{"FLOAT", 4}, {"DOUBLE", 8}, {"INT8", 1},  {"INT16", 2}, {"INT32", 4},
+constexpr DTypeFacts table[dtype_count] = {{"FLOAT", 4}, {"DOUBLE", 8}, {"INT8", 1},   {"INT16", 2}, {"INT32", 4},
                                            {"INT64", 8}, {"UINT8", 1},  {"UINT16", 2}, {"BOOL", 1}};
 std::atomic<std::uint64_t> live_payloads{0};
 std::atomic<std::uint64_t> live_bytes{0};
 
 }  // namespace
 
-const DTypeFacts& facts(DType dtype) { return table[static_cast<int>(dtype)]; }
+const DTypeFacts& facts(DType dtype) {
+    return table[static_cast<int>(dtype)];
+}
 
 std::optional<DType> dtype_named(std::string_view name) {
     std::string upper(name);
@@ -47,7 +49,8 @@ std::size_t checked_bytes(DType dtype, const std::vector<std::int64_t>& shape, s
     std::size_t bytes = facts(dtype).size;
     if (std::ranges::find(shape, 0) != shape.end()) return 0;
     for (const std::int64_t size : shape)
-        if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes) || bytes > (std::size_t{1} << 62))
+        if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes) ||
+            bytes > (std::size_t{1} << 62))
             refuse(what, ": the shape ", shape_text(shape), " overflows; expected sizes whose product fits in memory");
     return bytes;
 }

@@ -39,8 +39,8 @@ private:
 struct Tensor {
     DType dtype = DType::float32;
     std::vector<std::int64_t> shape;
-    std::string kind;                       // empty: none
-    std::optional<std::uint64_t> samples;   // how many samples a gradient stands for
+    std::string kind;                      // empty: none
+    std::optional<std::uint64_t> samples;  // how many samples a gradient stands for
     std::shared_ptr<Payload> payload;
 
     std::size_t count() const { return payload->bytes() / facts(dtype).size; }

@@ -14,7 +14,9 @@ constexpr int encoding = 1;
 // One string per piece: the server compresses strings with 32-bit lengths.
 constexpr std::size_t piece_bytes = std::size_t{1} << 28;
 
-const Tensor& as_tensor(const void* value) { return *static_cast<const Tensor*>(value); }
+const Tensor& as_tensor(const void* value) {
+    return *static_cast<const Tensor*>(value);
+}
 
 std::string load_text(RedisModuleIO* io) {
     std::size_t length = 0;
@@ -57,7 +59,8 @@ Tensor load_header(RedisModuleIO* io) {
 
 void* load(RedisModuleIO* io, int version) {
     if (version != encoding) {
-        abi::LogIOError(io, "warning", "a tensor of encoding %d cannot be read; this module writes %d", version, encoding);
+        abi::LogIOError(io, "warning", "a tensor of encoding %d cannot be read; this module writes %d", version,
+                        encoding);
         return nullptr;
     }
     try {
@@ -95,10 +98,13 @@ void rewrite(RedisModuleIO* io, abi::String* key, void* value) {
     std::vector<abi::String*> argv;
     for (const OwnedString& word : words) argv.push_back(word.get());
     const std::string_view blob = tensor.blob();
-    abi::EmitAOF(io, "AI.TENSORSET", "scvcb", key, facts(tensor.dtype).name, argv.data(), argv.size(), "BLOB", blob.data(), blob.size());
+    abi::EmitAOF(io, "AI.TENSORSET", "scvcb", key, facts(tensor.dtype).name, argv.data(), argv.size(), "BLOB",
+                 blob.data(), blob.size());
 }
 
-std::size_t memory_usage(const void* value) { return sizeof(Tensor) + as_tensor(value).bytes(); }
+std::size_t memory_usage(const void* value) {
+    return sizeof(Tensor) + as_tensor(value).bytes();
+}
 
 void digest(RedisModuleDigest* sum, void* value) {
     const Tensor& tensor = as_tensor(value);
@@ -111,13 +117,19 @@ void digest(RedisModuleDigest* sum, void* value) {
     abi::DigestEndSequence(sum);
 }
 
-void release(void* value) { delete static_cast<Tensor*>(value); }
+void release(void* value) {
+    delete static_cast<Tensor*>(value);
+}
 
 // UNLINK and FLUSHALL ASYNC free a value in the background when its effort passes 64.
-std::size_t free_effort(abi::String*, const void* value) { return 1 + as_tensor(value).bytes() / 4096; }
+std::size_t free_effort(abi::String*, const void* value) {
+    return 1 + as_tensor(value).bytes() / 4096;
+}
 
 // COPY shares the immutable payload.
-void* copy(abi::String*, abi::String*, const void* value) { return new Tensor(as_tensor(value)); }
+void* copy(abi::String*, abi::String*, const void* value) {
+    return new Tensor(as_tensor(value));
+}
 
 }  // namespace
 

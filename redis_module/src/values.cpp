@@ -14,14 +14,16 @@ void put(Tensor& tensor, std::size_t i, Number value) {
 }
 
 template <typename Number>
-void parse_integers(const Arguments& arguments, std::size_t first, Tensor& tensor, std::int64_t low, std::int64_t high) {
+void parse_integers(const Arguments& arguments, std::size_t first, Tensor& tensor, std::int64_t low,
+                    std::int64_t high) {
     for (std::size_t i = 0; i < tensor.count(); ++i)
         put(tensor, i, static_cast<Number>(arguments.integer(first + i, facts(tensor.dtype).name, low, high)));
 }
 
 template <typename Number>
 void parse_integers(const Arguments& arguments, std::size_t first, Tensor& tensor) {
-    parse_integers<Number>(arguments, first, tensor, std::numeric_limits<Number>::min(), std::numeric_limits<Number>::max());
+    parse_integers<Number>(arguments, first, tensor, std::numeric_limits<Number>::min(),
+                           std::numeric_limits<Number>::max());
 }
 
 template <auto parse>
@@ -58,5 +60,6 @@ void parse_values(const Arguments& arguments, std::size_t first, Tensor& tensor)
 void check_booleans(std::string_view command, std::string_view blob) {
     const auto wrong = std::ranges::find_if(blob, [](char c) { return static_cast<unsigned char>(c) > 1; });
     if (wrong != blob.end())
-        refuse(command, ": BLOB byte ", wrong - blob.begin(), " is ", static_cast<int>(static_cast<unsigned char>(*wrong)), "; expected 0 or 1 for BOOL");
+        refuse(command, ": BLOB byte ", wrong - blob.begin(), " is ",
+               static_cast<int>(static_cast<unsigned char>(*wrong)), "; expected 0 or 1 for BOOL");
 }

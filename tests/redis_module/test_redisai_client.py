@@ -83,6 +83,6 @@ def server(torch_module: Path) -> Iterator[Server]:
 
 
 def test_redisais_own_client_works(server: Server, client_python: Path) -> None:
-    command = [client_python, "-W", "ignore", "-c", PROGRAM, str(server.port)]
+    command = [str(client_python), "-W", "ignore", "-c", PROGRAM, str(server.port)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0 and "every call answered" in done.stdout, done.stdout + done.stderr

@@ -27,7 +27,8 @@ void sum_block(Inputs inputs, float* out, std::size_t first, std::size_t n) {
     std::memcpy(out + first, inputs[0] + first, n * sizeof(float));
     std::size_t k = 1;
     for (; k + 4 <= inputs.size(); k += 4)
-        loop.add_four(out + first, inputs[k] + first, inputs[k + 1] + first, inputs[k + 2] + first, inputs[k + 3] + first, n);
+        loop.add_four(out + first, inputs[k] + first, inputs[k + 1] + first, inputs[k + 2] + first,
+                      inputs[k + 3] + first, n);
     for (; k < inputs.size(); ++k) loop.add(out + first, inputs[k] + first, n);
 }
 
@@ -58,9 +59,11 @@ Comparators sorting_network(std::size_t n) {
     return pairs;
 }
 
-// Sorts every coordinate over the inputs and hands the sorted rows to reduce(rows, out, n): rows[k] is the k-th smallest.
+// Sorts every coordinate over the inputs and hands the sorted rows to reduce(rows, out, n): rows[k] is the k-th
+// smallest.
 template <typename Reduce>
-std::optional<std::size_t> sorted_reduce(Inputs inputs, float* out, std::size_t count, const ForBlocks& each, const Reduce& reduce) {
+std::optional<std::size_t> sorted_reduce(Inputs inputs, float* out, std::size_t count, const ForBlocks& each,
+                                         const Reduce& reduce) {
     const Loops& loop = loops();
     const Comparators network = sorting_network(inputs.size());
     std::atomic<std::size_t> poisoned{inputs.size()};
@@ -107,7 +110,8 @@ std::vector<double> pair_distances(Inputs inputs, std::size_t count, const ForBl
             double* sum = parts.data() + part * pairs;
             for (std::size_t i = 0; i < n; ++i)
                 for (std::size_t j = i + 1; j < n; ++j)
-                    *sum++ += loop.squared_distance(wide.get() + i * distance_block, wide.get() + j * distance_block, length);
+                    *sum++ +=
+                        loop.squared_distance(wide.get() + i * distance_block, wide.get() + j * distance_block, length);
         });
     });
     for (std::size_t part = 1; part < distance_parts; ++part)
@@ -118,7 +122,8 @@ std::vector<double> pair_distances(Inputs inputs, std::size_t count, const ForBl
 
 }  // namespace
 
-void mean(Inputs inputs, std::span<const float> weights, float divisor, float* out, std::size_t count, const ForBlocks& each) {
+void mean(Inputs inputs, std::span<const float> weights, float divisor, float* out, std::size_t count,
+          const ForBlocks& each) {
     each(count, mean_block * task_blocks, [&](std::size_t begin, std::size_t size) {
         in_blocks(begin, size, mean_block, [&](std::size_t first, std::size_t n) {
             if (weights.empty()) {
@@ -131,7 +136,8 @@ void mean(Inputs inputs, std::span<const float> weights, float divisor, float* o
     });
 }
 
-std::optional<std::size_t> trimmed_mean(Inputs inputs, std::size_t trim, float* out, std::size_t count, const ForBlocks& each) {
+std::optional<std::size_t> trimmed_mean(Inputs inputs, std::size_t trim, float* out, std::size_t count,
+                                        const ForBlocks& each) {
     return sorted_reduce(inputs, out, count, each, [&](const std::vector<float*>& rows, float* block, std::size_t n) {
         std::memcpy(block, rows[trim], n * sizeof(float));
         for (std::size_t k = trim + 1; k < rows.size() - trim; ++k) loops().add(block, rows[k], n);
@@ -162,14 +168,16 @@ KrumChoice krum(Inputs inputs, std::size_t faulty, std::size_t select, std::size
     for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = i + 1; j < n; ++j, ++pair) {
             // inf - inf: two inputs that overflowed are as far apart as can be
-            const double distance = std::isnan(distances[pair]) ? std::numeric_limits<double>::infinity() : distances[pair];
+            const double distance =
+                std::isnan(distances[pair]) ? std::numeric_limits<double>::infinity() : distances[pair];
             rows[i].push_back(distance);
             rows[j].push_back(distance);
         }
     std::vector<double> scores(n);
     for (std::size_t i = 0; i < n; ++i) {
         std::ranges::sort(rows[i]);
-        scores[i] = std::accumulate(rows[i].begin(), rows[i].begin() + static_cast<std::ptrdiff_t>(n - faulty - 2), 0.0);
+        scores[i] =
+            std::accumulate(rows[i].begin(), rows[i].begin() + static_cast<std::ptrdiff_t>(n - faulty - 2), 0.0);
     }
     std::vector<std::size_t> order(n);
     std::iota(order.begin(), order.end(), std::size_t{0});

@@ -10,6 +10,6 @@ inline constexpr std::size_t distance_block = 1024;  // times the number of inpu
 inline constexpr std::size_t distance_parts = 16;    // partial sums of a distance, added in order
 inline constexpr std::size_t sgd_block = 2048;
 inline constexpr std::size_t scan_block = 65536;
-inline constexpr std::size_t task_blocks = 16;       // blocks that a thread takes at once
+inline constexpr std::size_t task_blocks = 16;  // blocks that a thread takes at once
 
 }  // namespace kernels

@@ -42,6 +42,8 @@ const Loops& loops() {
     return chosen;
 }
 
-const char* instruction_set() { return loops().name; }
+const char* instruction_set() {
+    return loops().name;
+}
 
 }  // namespace kernels

@@ -10,7 +10,8 @@ struct AdamRule;
 struct Loops {
     const char* name;
     void (*add)(float* sum, const float* x, std::size_t n);
-    void (*add_four)(float* sum, const float* a, const float* b, const float* c, const float* d, std::size_t n);  // ((((sum+a)+b)+c)+d)
+    void (*add_four)(float* sum, const float* a, const float* b, const float* c, const float* d,
+                     std::size_t n);                                         // ((((sum+a)+b)+c)+d)
     void (*scale)(float* out, const float* x, float w, std::size_t n);       // out = w * x
     void (*add_scaled)(float* sum, const float* x, float w, std::size_t n);  // sum += w * x, two roundings
     void (*divide)(float* x, float divisor, std::size_t n);
@@ -21,9 +22,10 @@ struct Loops {
     void (*widen)(double* out, const float* x, std::size_t n);
     double (*squared_distance)(const double* a, const double* b, std::size_t n);
     double (*sum_of_squares)(const float* x, std::size_t n);
-    void (*sgd)(const SgdRule& rule, const float* p, const float* g, const float* v, float* p_out, float* v_out, std::size_t n);
-    void (*adam)(const AdamRule& rule, const float* p, const float* g, const float* m, const float* v, float* p_out, float* m_out,
-                 float* v_out, std::size_t n);
+    void (*sgd)(const SgdRule& rule, const float* p, const float* g, const float* v, float* p_out, float* v_out,
+                std::size_t n);
+    void (*adam)(const AdamRule& rule, const float* p, const float* g, const float* m, const float* v, float* p_out,
+                 float* m_out, float* v_out, std::size_t n);
     void (*axpy)(float alpha, const float* base, const float* x, float* out, std::size_t n);
 };
 

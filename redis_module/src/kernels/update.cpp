@@ -19,10 +19,11 @@ void sgd(const SgdRule& rule, const float* model, const float* gradient, const f
     });
 }
 
-void adam(const AdamRule& rule, const float* model, const float* gradient, const float* m, const float* v, float* model_out,
-          float* m_out, float* v_out, std::size_t count, const ForBlocks& each) {
+void adam(const AdamRule& rule, const float* model, const float* gradient, const float* m, const float* v,
+          float* model_out, float* m_out, float* v_out, std::size_t count, const ForBlocks& each) {
     each(count, scan_block, [&](std::size_t i, std::size_t n) {
-        loops().adam(rule, model + i, gradient + i, m ? m + i : nullptr, v ? v + i : nullptr, model_out + i, m_out + i, v_out + i, n);
+        loops().adam(rule, model + i, gradient + i, m ? m + i : nullptr, v ? v + i : nullptr, model_out + i, m_out + i,
+                     v_out + i, n);
     });
 }
 
@@ -42,7 +43,8 @@ void axpy(float alpha, const float* base, const float* x, float* out, std::size_
 double norm(const float* x, std::size_t count, const ForBlocks& each) {
     const std::size_t blocks = (count + scan_block - 1) / scan_block;
     std::vector<double> sums(blocks);
-    each(count, scan_block, [&](std::size_t i, std::size_t n) { sums[i / scan_block] = loops().sum_of_squares(x + i, n); });
+    each(count, scan_block,
+         [&](std::size_t i, std::size_t n) { sums[i / scan_block] = loops().sum_of_squares(x + i, n); });
     double sum = 0;
     for (const double part : sums) sum += part;
     return std::sqrt(sum);

@@ -54,7 +54,8 @@ std::shared_ptr<CompiledScript> compiled(const std::string& command, ScriptCode&
     return code.compiled;
 }
 
-// Compiles on a worker and stores what compiled. What a master or the AOF sends was compiled there: it is stored as it is.
+// Compiles on a worker and stores what compiled. What a master or the AOF sends was compiled there: it is stored as it
+// is.
 void store_script(const Call& call, Script script) {
     const std::string command = call.arguments.command(), key(call.arguments[1]);
     if (abi::GetContextFlags(call.ctx) & (abi::flag_replicated | abi::flag_loading)) {
@@ -67,7 +68,8 @@ void store_script(const Call& call, Script script) {
     auto job = std::make_unique<Job>();
     job->command = command;
     job->compute = [made](Job& self) {
-        engine::check_entry_points(self.command, *compiled(self.command, *made->code, made->source), made->entry_points);
+        engine::check_entry_points(self.command, *compiled(self.command, *made->code, made->source),
+                                   made->entry_points);
     };
     job->reply = [made, key, command](abi::Ctx* ctx) {
         put_script(ctx, key, command, *made);
@@ -165,23 +167,27 @@ void run_script(const Call& call, const Script& script, Invocation invocation) {
     job->compute = [=, code = script.code, source = script.source, work = std::move(invocation)](Job& self) {
         *began = Clock::now();
         const std::shared_ptr<CompiledScript> found = compiled(self.command, *code, source);
-        std::vector<Tensor> outputs = entry_points ? engine::execute(self.command, *found, work.function, work.inputs, work.keys, work.args, run)
-                                                   : engine::call(self.command, *found, work.function, work.inputs, work.list_from, run);
+        std::vector<Tensor> outputs =
+            entry_points ? engine::execute(self.command, *found, work.function, work.inputs, work.keys, work.args, run)
+                         : engine::call(self.command, *found, work.function, work.inputs, work.list_from, run);
         if (outputs.size() != self.results.size())
-            refuse(self.command, ": the script returned ", outputs.size(), " tensors; OUTPUTS names ", self.results.size(), " keys");
+            refuse(self.command, ": the script returned ", outputs.size(), " tensors; OUTPUTS names ",
+                   self.results.size(), " keys");
         for (std::size_t k = 0; k < outputs.size(); ++k) self.results[k].tensor = std::move(outputs[k]);
     };
     job->finished = [statistics = script.statistics, began](const std::string& refusal) {
         statistics->calls += 1;
         statistics->errors += !refusal.empty();
-        statistics->duration_us += static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - *began).count());
+        statistics->duration_us += static_cast<std::uint64_t>(
+            std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - *began).count());
     };
     run_job(call.ctx, std::move(job));
 }
 
 std::vector<Tensor> read_inputs(const Call& call, const std::vector<std::size_t>& places) {
     std::vector<Tensor> inputs;
-    for (const std::size_t i : places) inputs.push_back(require_tensor(call.ctx, call.arguments[i], call.arguments.command() + ": input"));
+    for (const std::size_t i : places)
+        inputs.push_back(require_tensor(call.ctx, call.arguments[i], call.arguments.command() + ": input"));
     return inputs;
 }
 
@@ -192,17 +198,23 @@ std::vector<std::string> words_at(const Arguments& arguments, const std::vector<
 }
 
 Options execute_options(const Arguments& arguments) {
-    return {arguments, 3, {{"KEYS", counted}, {"INPUTS", counted}, {"ARGS", counted}, {"OUTPUTS", counted}, {"TIMEOUT", 1}}};
+    return {arguments,
+            3,
+            {{"KEYS", counted}, {"INPUTS", counted}, {"ARGS", counted}, {"OUTPUTS", counted}, {"TIMEOUT", 1}}};
 }
 
 void script_execute(const Call& call) {
     const Arguments& arguments = call.arguments;
-    arguments.at_least(3, "AI.SCRIPTEXECUTE key function [KEYS n key..] [INPUTS n key..] [ARGS n argument..] [OUTPUTS n key..] [TIMEOUT ms]");
+    arguments.at_least(3,
+                       "AI.SCRIPTEXECUTE key function [KEYS n key..] [INPUTS n key..] [ARGS n argument..] [OUTPUTS n "
+                       "key..] [TIMEOUT ms]");
     const Options options = execute_options(arguments);
     require_blocking(call.ctx, arguments.command());
     const OpenedKey key(call.ctx, call.argv[1], abi::read_mode);
     const Script& script = require_script(key, arguments.command(), arguments[1]);
-    if (script.entry_points.empty()) refuse(arguments.command(), ": key ", shown(arguments[1]), " was stored with AI.SCRIPTSET; expected AI.SCRIPTRUN");
+    if (script.entry_points.empty())
+        refuse(arguments.command(), ": key ", shown(arguments[1]),
+               " was stored with AI.SCRIPTSET; expected AI.SCRIPTRUN");
     Invocation invocation;
     invocation.function = arguments[2];
     if (std::ranges::find(script.entry_points, invocation.function) == script.entry_points.end())
@@ -211,7 +223,8 @@ void script_execute(const Call& call) {
     invocation.args = words_at(arguments, options.places("ARGS"));
     invocation.outputs = words_at(arguments, options.places("OUTPUTS"));
     invocation.inputs = read_inputs(call, options.places("INPUTS"));
-    if (options.has("TIMEOUT")) invocation.timeout_ms = arguments.integer(options.place("TIMEOUT"), "TIMEOUT", 1, std::int64_t{1} << 40);
+    if (options.has("TIMEOUT"))
+        invocation.timeout_ms = arguments.integer(options.place("TIMEOUT"), "TIMEOUT", 1, std::int64_t{1} << 40);
     run_script(call, script, std::move(invocation));
 }
 
@@ -256,7 +269,9 @@ void script_run(const Call& call) {
     require_blocking(call.ctx, arguments.command());
     const OpenedKey key(call.ctx, call.argv[1], abi::read_mode);
     const Script& script = require_script(key, arguments.command(), arguments[1]);
-    if (!script.entry_points.empty()) refuse(arguments.command(), ": key ", shown(arguments[1]), " was stored with AI.SCRIPTSTORE; expected AI.SCRIPTEXECUTE");
+    if (!script.entry_points.empty())
+        refuse(arguments.command(), ": key ", shown(arguments[1]),
+               " was stored with AI.SCRIPTSTORE; expected AI.SCRIPTEXECUTE");
     Invocation invocation;
     invocation.function = arguments[2];
     invocation.outputs = words_at(arguments, places.outputs);
@@ -325,7 +340,8 @@ void scan(const Call& call) {
         if (key && abi::KeyType(key) == abi::key_module && abi::ModuleTypeGetType(key) == script_type) {
             std::size_t length = 0;
             const char* text = abi::StringPtrLen(name, &length);
-            static_cast<Found*>(data)->emplace_back(std::string(text, length), static_cast<Script*>(abi::ModuleTypeGetValue(key))->tag);
+            static_cast<Found*>(data)->emplace_back(std::string(text, length),
+                                                    static_cast<Script*>(abi::ModuleTypeGetValue(key))->tag);
         }
         if (key && !opened) abi::CloseKey(key);
     };
@@ -346,12 +362,32 @@ std::vector<CommandFacts> script_commands() {
     constexpr const char* stores = "write deny-oom blocking";
     constexpr const char* runs = "write deny-oom getkeys-api blocking";
     return {
-        {"ai.scriptstore", command<script_store>, stores, "Compiles and stores a TorchScript.", "O(source)", {{1, writes}}},
-        {"ai.scriptset", command<script_set>, stores, "Compiles and stores a TorchScript whose functions take tensors.", "O(source)", {{1, writes}}},
+        {"ai.scriptstore",
+         command<script_store>,
+         stores,
+         "Compiles and stores a TorchScript.",
+         "O(source)",
+         {{1, writes}}},
+        {"ai.scriptset",
+         command<script_set>,
+         stores,
+         "Compiles and stores a TorchScript whose functions take tensors.",
+         "O(source)",
+         {{1, writes}}},
         {"ai.scriptget", command<script_get>, "readonly", "Returns a script.", "O(source)", {{1, reads}}},
         {"ai.scriptdel", command<script_del>, "write", "Deletes a script.", "O(1)", {{1, removes}}},
-        {"ai.scriptexecute", command<script_execute, execute_keys>, runs, "Runs an entry point of a script.", "as the script", {}},
-        {"ai.scriptrun", command<script_run, run_keys>, runs, "Runs a function of a script of AI.SCRIPTSET.", "as the script", {}},
+        {"ai.scriptexecute",
+         command<script_execute, execute_keys>,
+         runs,
+         "Runs an entry point of a script.",
+         "as the script",
+         {}},
+        {"ai.scriptrun",
+         command<script_run, run_keys>,
+         runs,
+         "Runs a function of a script of AI.SCRIPTSET.",
+         "as the script",
+         {}},
         {"ai.info", command<info>, "readonly fast", "Returns or resets a script's statistics.", "O(1)", {{1, reads}}},
         {"ai._scriptscan", command<scan>, "readonly", "Lists scripts and tags.", "O(keys)", {}},
     };

@@ -27,8 +27,8 @@ namespace engine {
 
 namespace {
 
-constexpr std::array<at::ScalarType, dtype_count> scalar_types = {at::kFloat, at::kDouble, at::kChar, at::kShort, at::kInt,
-                                                                  at::kLong,  at::kByte,   at::kUInt16, at::kBool};
+constexpr std::array<at::ScalarType, dtype_count> scalar_types = {
+    at::kFloat, at::kDouble, at::kChar, at::kShort, at::kInt, at::kLong, at::kByte, at::kUInt16, at::kBool};
 int threads_per_run = 1;
 
 using Sugared = std::shared_ptr<torch::jit::SugaredValue>;
@@ -36,27 +36,32 @@ using Sugared = std::shared_ptr<torch::jit::SugaredValue>;
 // `torch`: the built-in operations, and the names of dtypes.
 struct TorchNames : torch::jit::BuiltinModule {
     TorchNames() : BuiltinModule("aten") {}
-    Sugared attr(const torch::jit::SourceRange& where, torch::jit::GraphFunction& function, const std::string& field) override {
+    Sugared attr(const torch::jit::SourceRange& where, torch::jit::GraphFunction& function,
+                 const std::string& field) override {
         static const std::unordered_map<std::string_view, at::ScalarType> dtypes = {
-            {"float", at::kFloat},  {"float32", at::kFloat}, {"double", at::kDouble}, {"float64", at::kDouble}, {"half", at::kHalf},
-            {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}, {"int8", at::kChar}, {"int16", at::kShort},    {"short", at::kShort},
-            {"int32", at::kInt},    {"int", at::kInt},       {"int64", at::kLong},    {"long", at::kLong},      {"uint8", at::kByte},
-            {"uint16", at::kUInt16}, {"bool", at::kBool}};
+            {"float", at::kFloat}, {"float32", at::kFloat}, {"double", at::kDouble},     {"float64", at::kDouble},
+            {"half", at::kHalf},   {"float16", at::kHalf},  {"bfloat16", at::kBFloat16}, {"int8", at::kChar},
+            {"int16", at::kShort}, {"short", at::kShort},   {"int32", at::kInt},         {"int", at::kInt},
+            {"int64", at::kLong},  {"long", at::kLong},     {"uint8", at::kByte},        {"uint16", at::kUInt16},
+            {"bool", at::kBool}};
         const auto dtype = dtypes.find(field);
         if (dtype == dtypes.end()) return BuiltinModule::attr(where, function, field);
-        return std::make_shared<torch::jit::SimpleValue>(function.graph()->insertConstant(static_cast<std::int64_t>(dtype->second), where));
+        return std::make_shared<torch::jit::SimpleValue>(
+            function.graph()->insertConstant(static_cast<std::int64_t>(dtype->second), where));
     }
 };
 
 // The names that a script finds around it; there is no Python to ask.
 struct Names : torch::jit::Resolver {
     Sugared resolveValue(const std::string& name, torch::jit::GraphFunction&, const torch::jit::SourceRange&) override {
-        static constexpr std::array<std::string_view, 7> exceptions = {"Exception",  "RuntimeError",   "ValueError",         "TypeError",
-                                                                       "IndexError", "AssertionError", "NotImplementedError"};
+        static constexpr std::array<std::string_view, 7> exceptions = {
+            "Exception",  "RuntimeError",   "ValueError",         "TypeError",
+            "IndexError", "AssertionError", "NotImplementedError"};
         if (name == "torch") return std::make_shared<TorchNames>();
         if (name == "math") return std::make_shared<torch::jit::BuiltinModule>("aten");
         if (name == "redis") return std::make_shared<torch::jit::BuiltinModule>("redis");
-        if (std::ranges::find(exceptions, name) != exceptions.end()) return std::make_shared<torch::jit::ExceptionValue>(name);
+        if (std::ranges::find(exceptions, name) != exceptions.end())
+            return std::make_shared<torch::jit::ExceptionValue>(name);
         return nullptr;
     }
 };
@@ -97,7 +102,8 @@ bool writes_tensor(const torch::jit::Node& node) {
 void require_no_files(const std::string& command, const torch::jit::Node& node) {
     const std::string_view name = node.kind().toQualString();
     if (name == "aten::save" || name == "aten::from_file" || name == "aten::_save" || name == "aten::load")
-        refuse(command, ": SOURCE uses ", std::string(node.kind().toUnqualString()), ", which reaches the server's files");
+        refuse(command, ": SOURCE uses ", std::string(node.kind().toUnqualString()),
+               ", which reaches the server's files");
 }
 
 void inspect(const std::string& command, CompiledScript& script, at::ArrayRef<torch::jit::Block*> blocks) {
@@ -117,12 +123,16 @@ at::Tensor to_torch(const Tensor& tensor, bool copied) {
 
 Tensor from_torch(const std::string& command, const at::Tensor& given) {
     const auto type = std::ranges::find(scalar_types, given.scalar_type());
-    if (type == scalar_types.end()) refuse(command, ": the script returned a tensor of dtype ", c10::toString(given.scalar_type()), "; expected one that AI.TENSORSET knows");
+    if (type == scalar_types.end())
+        refuse(command, ": the script returned a tensor of dtype ", c10::toString(given.scalar_type()),
+               "; expected one that AI.TENSORSET knows");
     const at::Tensor value = given.resolve_conj().resolve_neg().contiguous();
     Tensor tensor;
     tensor.dtype = static_cast<DType>(type - scalar_types.begin());
     tensor.shape = value.sizes().vec();
-    if (tensor.shape.size() > largest_rank) refuse(command, ": the script returned a tensor of rank ", tensor.shape.size(), "; expected at most ", largest_rank);
+    if (tensor.shape.size() > largest_rank)
+        refuse(command, ": the script returned a tensor of rank ", tensor.shape.size(), "; expected at most ",
+               largest_rank);
     tensor.payload = std::make_shared<Payload>(value.nbytes());
     if (value.nbytes()) std::memcpy(tensor.payload->data(), value.const_data_ptr(), value.nbytes());
     return tensor;
@@ -147,7 +157,8 @@ torch::jit::Function& find(const std::string& command, CompiledScript& script, c
     return *function;
 }
 
-std::vector<Tensor> run_function(const std::string& command, torch::jit::Function& function, std::vector<c10::IValue> stack, const Run& run) {
+std::vector<Tensor> run_function(const std::string& command, torch::jit::Function& function,
+                                 std::vector<c10::IValue> stack, const Run& run) {
     at::set_num_threads(threads_per_run);  // a setting of the calling thread
     const c10::InferenceMode inference;
     const redis_ops::Current current(run);
@@ -159,7 +170,8 @@ std::vector<Tensor> run_function(const std::string& command, torch::jit::Functio
         throw;
     } catch (const std::exception& error) {
         if (redis_ops::ending() == redis_ops::Ending::shutdown) throw pool::Stopped{};
-        if (redis_ops::ending() == redis_ops::Ending::deadline) refuse_as("TIMEOUT", command, ": the script ran longer than its TIMEOUT; nothing was stored");
+        if (redis_ops::ending() == redis_ops::Ending::deadline)
+            refuse_as("TIMEOUT", command, ": the script ran longer than its TIMEOUT; nothing was stored");
         refuse(command, ": the script failed: ", message_of(error));
     }
     collect(command, result, out);
@@ -201,22 +213,26 @@ std::shared_ptr<CompiledScript> compile(const std::string& command, const std::s
 void check_entry_points(const std::string& command, CompiledScript& script, const std::vector<std::string>& names) {
     for (const std::string& name : names) {
         const c10::FunctionSchema& schema = find(command, script, name).getSchema();
-        const auto is = [&](std::size_t i, const char* type) { return schema.arguments().size() == 3 && schema.arguments()[i].type()->str() == type; };
+        const auto is = [&](std::size_t i, const char* type) {
+            return schema.arguments().size() == 3 && schema.arguments()[i].type()->str() == type;
+        };
         if (!is(0, "Tensor[]") || !is(1, "str[]") || !is(2, "str[]"))
             refuse(command, ": the entry point ", shown(name), " is ", one_line(c10::toString(schema)),
                    "; expected (tensors: List[Tensor], keys: List[str], args: List[str])");
     }
 }
 
-std::vector<Tensor> execute(const std::string& command, CompiledScript& script, const std::string& function, const std::vector<Tensor>& inputs,
-                            const std::vector<std::string>& keys, const std::vector<std::string>& args, const Run& run) {
+std::vector<Tensor> execute(const std::string& command, CompiledScript& script, const std::string& function,
+                            const std::vector<Tensor>& inputs, const std::vector<std::string>& keys,
+                            const std::vector<std::string>& args, const Run& run) {
     c10::List<at::Tensor> tensors;
     for (const Tensor& input : inputs) tensors.push_back(to_torch(input, script.writes_tensors));
-    return run_function(command, find(command, script, function), {tensors, c10::List<std::string>(keys), c10::List<std::string>(args)}, run);
+    return run_function(command, find(command, script, function),
+                        {tensors, c10::List<std::string>(keys), c10::List<std::string>(args)}, run);
 }
 
-std::vector<Tensor> call(const std::string& command, CompiledScript& script, const std::string& function, const std::vector<Tensor>& inputs,
-                         std::optional<std::size_t> list_from, const Run& run) {
+std::vector<Tensor> call(const std::string& command, CompiledScript& script, const std::string& function,
+                         const std::vector<Tensor>& inputs, std::optional<std::size_t> list_from, const Run& run) {
     std::vector<c10::IValue> stack;
     const std::size_t single = list_from.value_or(inputs.size());
     for (std::size_t i = 0; i < single; ++i) stack.emplace_back(to_torch(inputs[i], script.writes_tensors));

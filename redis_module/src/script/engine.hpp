@@ -27,15 +27,17 @@ void start(int intra_op_threads);
 // Throws Refused with the compiler's message.
 std::shared_ptr<CompiledScript> compile(const std::string& command, const std::string& source);
 
-// Every entry point must exist as f(tensors: List[Tensor], keys: List[str], args: List[str]) and return tensors or None.
+// Every entry point must exist as f(tensors: List[Tensor], keys: List[str], args: List[str]) and return tensors or
+// None.
 void check_entry_points(const std::string& command, CompiledScript& script, const std::vector<std::string>& names);
 
 // Calls an entry point; returns its tensors. Throws Refused when it fails or passes the deadline.
-std::vector<Tensor> execute(const std::string& command, CompiledScript& script, const std::string& function, const std::vector<Tensor>& inputs,
-                            const std::vector<std::string>& keys, const std::vector<std::string>& args, const Run& run);
+std::vector<Tensor> execute(const std::string& command, CompiledScript& script, const std::string& function,
+                            const std::vector<Tensor>& inputs, const std::vector<std::string>& keys,
+                            const std::vector<std::string>& args, const Run& run);
 
 // Calls a function of AI.SCRIPTSET: tensors one by one, those from `list_from` on as one List[Tensor].
-std::vector<Tensor> call(const std::string& command, CompiledScript& script, const std::string& function, const std::vector<Tensor>& inputs,
-                         std::optional<std::size_t> list_from, const Run& run);
+std::vector<Tensor> call(const std::string& command, CompiledScript& script, const std::string& function,
+                         const std::vector<Tensor>& inputs, std::optional<std::size_t> list_from, const Run& run);
 
 }  // namespace engine

@@ -101,7 +101,8 @@ c10::IValue to_value(RedisModuleCallReply* reply) {
         case abi::reply_integer: return static_cast<std::int64_t>(abi::CallReplyInteger(reply));
         case abi::reply_array: {
             c10::impl::GenericList list(c10::AnyType::get());
-            for (std::size_t i = 0; i < abi::CallReplyLength(reply); ++i) list.push_back(to_value(abi::CallReplyArrayElement(reply, i)));
+            for (std::size_t i = 0; i < abi::CallReplyLength(reply); ++i)
+                list.push_back(to_value(abi::CallReplyArrayElement(reply, i)));
             return list;
         }
         default: return {};  // null
@@ -114,7 +115,8 @@ void execute(Stack& stack) {
     const std::vector<c10::IValue> operands = torch::jit::pop(stack, count);
     check_deadline();
     if (!current) throw std::runtime_error("redis.execute works within AI.SCRIPTEXECUTE and AI.SCRIPTRUN only");
-    if (operands.empty() || !operands[0].isString()) throw std::runtime_error("redis.execute: the first argument is the command's name, a str");
+    if (operands.empty() || !operands[0].isString())
+        throw std::runtime_error("redis.execute: the first argument is the command's name, a str");
     std::vector<OwnedString> words;
     for (std::size_t i = 1; i < operands.size(); ++i) append_words(words, operands[i]);
     std::vector<abi::String*> argv;
@@ -124,8 +126,11 @@ void execute(Stack& stack) {
     {
         const Server server(*current);
         const User user(server.ctx(), current->user);
-        RedisModuleCallReply* reply = abi::Call(server.ctx(), operands[0].toStringRef().c_str(), user.format(), argv.data(), argv.size());
-        if (!reply) throw std::runtime_error("redis.execute: the server refused the command " + words::shown(operands[0].toStringRef()));
+        RedisModuleCallReply* reply =
+            abi::Call(server.ctx(), operands[0].toStringRef().c_str(), user.format(), argv.data(), argv.size());
+        if (!reply)
+            throw std::runtime_error("redis.execute: the server refused the command " +
+                                     words::shown(operands[0].toStringRef()));
         try {
             result = to_value(reply);
         } catch (...) {
@@ -165,7 +170,8 @@ void register_all() {
     static const torch::jit::RegisterOperators operators({
         torch::jit::Operator("redis::execute(...) -> Any", execute, effects),
         torch::jit::Operator("redis::asList(Any reply) -> Any[]", as_list, effects),
-        torch::jit::Operator("redis::tick() -> ()", [](Stack&) { check_deadline(); }, effects),
+        torch::jit::Operator(
+            "redis::tick() -> ()", [](Stack&) { check_deadline(); }, effects),
     });
 }
 
@@ -174,8 +180,12 @@ Current::Current(const engine::Run& run) {
     how = Ending::script;
 }
 
-Current::~Current() { current = nullptr; }
+Current::~Current() {
+    current = nullptr;
+}
 
-Ending ending() { return how; }
+Ending ending() {
+    return how;
+}
 
 }  // namespace redis_ops
