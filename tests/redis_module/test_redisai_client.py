@@ -66,7 +66,7 @@ def client_python() -> Path:
     building = folder.with_name(f"redisai-venv-{os.getpid()}")
     try:
         subprocess.run([sys.executable, "-m", "venv", building], check=True, capture_output=True, text=True)
-        install = [building / "bin" / "python", "-m", "pip", "install", "--quiet", *REQUIREMENTS]
+        install = [str(building / "bin" / "python"), "-m", "pip", "install", "--quiet", *REQUIREMENTS]
         subprocess.run(install, check=True, capture_output=True, text=True)
         building.rename(folder)
     except subprocess.CalledProcessError as error:
