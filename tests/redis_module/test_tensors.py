@@ -138,7 +138,7 @@ def test_memory_is_counted_and_given_back(client: Client) -> None:
     client.execute_command("TENSOR.COPY", "t", "u")
     assert statistics(client)["tensors"] == 1 and statistics(client)["bytes"] == 4 << 20  # a copy shares
     assert client.info("memory")["used_memory"] - before > 4 << 20
-    assert client.memory_usage("t") > 4 << 20
+    assert (client.memory_usage("t") or 0) > 4 << 20
     client.delete("t", "u")
     assert statistics(client)["tensors"] == 0 and statistics(client)["bytes"] == 0
 
