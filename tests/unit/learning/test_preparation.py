@@ -1,0 +1,86 @@
+"""Preprocessing and augmentation against their definitions spelled out."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover.algorithms.randomness import hashes
+from crossover.learning.affine import constants
+from crossover.learning.images import Preparation, crop_flip
+
+
+def images(samples: int = 50, channels: int = 3, size: int = 16) -> torch.Tensor:
+    random = torch.Generator().manual_seed(samples)
+    return torch.randint(0, 256, (samples, channels, size, size), dtype=torch.uint8, generator=random)
+
+
+def prepared(raw: torch.Tensor, preprocess: str) -> torch.Tensor:
+    scale, shift = constants(raw, preprocess)
+    return Preparation({"scale": scale, "shift": shift}, memory_format="contiguous")(raw)
+
+
+def test_standardize_gives_mean_0_and_deviation_1_per_channel() -> None:
+    values = prepared(images(5000, size=4), "standardize").double()  # more than one block
+    assert values.mean((0, 2, 3)).abs().max() < 1e-6
+    assert (values.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-6
+
+
+def test_minmax_fills_0_to_1_per_channel() -> None:
+    raw = images().float() - 100.0
+    raw[:, 1] *= 0.1
+    values = prepared(raw, "minmax")
+    assert values.amin((0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
+    assert values.amax((0, 2, 3)).tolist() == pytest.approx([1, 1, 1])
+
+
+def test_normalize_divides_by_the_largest_magnitude() -> None:
+    raw = images().float() - 200.0
+    assert torch.allclose(prepared(raw, "normalize"), raw / raw.abs().max())
+
+
+@pytest.mark.parametrize("preprocess", ["standardize", "minmax", "normalize"])
+def test_a_channel_without_spread_stays_finite(preprocess: str) -> None:
+    raw = torch.zeros(4, 2, 3, 3, dtype=torch.uint8)
+    raw[:, 1] = 7
+    values = prepared(raw, preprocess)
+    assert bool(values.isfinite().all())
+    assert values[:, 0].abs().max() == 0
+
+
+def test_an_unknown_preprocess_is_named() -> None:
+    with pytest.raises(ValueError, match="'whiten'; one of standardize"):
+        constants(images(), "whiten")
+
+
+def test_preparation_keeps_the_raw_images_and_takes_the_memory_format() -> None:
+    raw = images().float()
+    before = raw.clone()
+    out = Preparation({"scale": [2.0] * 3, "shift": [1.0] * 3}, memory_format="channels_last")(raw)
+    assert torch.equal(raw, before)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(out, raw * 2 + 1)
+
+
+@given(st.integers(0, 5), st.sampled_from([8, 9, 28, 32]), st.sampled_from([1, 3]), st.integers(0, 3))
+def test_crop_flip_spelled_out(samples: int, size: int, channels: int, epoch: int) -> None:
+    raw, ids = images(samples, channels, size), torch.arange(samples) * 7
+    reach = size // 8
+    expected = raw.clone()
+    for i, draw in enumerate(hashes(ids, "augmentation", 5, epoch).tolist()):
+        down, across = draw % (2 * reach + 1) - reach, (draw >> 16) % (2 * reach + 1) - reach
+        shifted = torch.zeros_like(raw[i])
+        for y in range(size):
+            for x in range(size):
+                if 0 <= y + down < size and 0 <= x + across < size:
+                    shifted[:, y, x] = raw[i, :, y + down, x + across]
+        expected[i] = shifted.flip(2) if draw >> 32 & 1 else shifted
+    assert torch.equal(crop_flip(raw, ids, seed=5, epoch=epoch), expected)
+
+
+def test_augmentation_depends_on_the_sample_and_the_epoch_alone() -> None:
+    raw, ids = images(40, size=32), torch.arange(40)
+    whole = crop_flip(raw, ids, seed=1, epoch=3)
+    assert torch.equal(crop_flip(raw[10:20], ids[10:20], seed=1, epoch=3), whole[10:20])
+    assert not torch.equal(crop_flip(raw, ids, seed=1, epoch=4), whole)
+    assert not torch.equal(crop_flip(raw, ids, seed=2, epoch=3), whole)

@@ -1,0 +1,184 @@
+"""Staging: plans that tile the data, advice that works, objects that hold what the plan says."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover import keys
+from crossover.errors import ConfigError
+from crossover.experiment import Data, Experiment, Faults, Training
+from crossover.learning.batch import decode
+from crossover.learning.datasets import Dataset, load
+from crossover.learning.staging import plan, stage
+
+
+def experiment(*, workers: int = 4, batch_size: int = 60, drop_last: bool = False, **fields: object) -> Experiment:
+    return Experiment(
+        name="test",
+        architecture="spirt",
+        workers=workers,
+        training=Training(batch_size=batch_size),
+        data=Data(drop_last=drop_last),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+class Folder(dict[str, bytes]):
+    """An object store that counts what is written."""
+
+    writes = 0
+
+    def exists(self, key: str) -> bool:
+        return key in self
+
+    def get(self, key: str) -> bytes:
+        return self[key]
+
+    def put(self, key: str, data: bytes) -> None:
+        self.writes += 1
+        self[key] = bytes(data)
+
+
+@given(st.integers(1, 2000), st.integers(1, 12), st.integers(1, 200), st.booleans())
+def test_a_plan_covers_every_sample_once_or_says_what_would(
+    samples: int, workers: int, batch_size: int, drop_last: bool
+) -> None:
+    own = experiment(workers=workers, batch_size=batch_size, drop_last=drop_last)
+    try:
+        made = plan(own, samples)
+    except ConfigError as error:
+        for field, values in re.findall(r"(training\.batch_size|workers) ([\d or]+)(?:,| would)", str(error)):
+            for value in map(int, values.split(" or ")):
+                better = (
+                    experiment(workers=workers, batch_size=value, drop_last=drop_last)
+                    if field == "training.batch_size"
+                    else experiment(workers=value, batch_size=batch_size, drop_last=drop_last)
+                )
+                assert plan(better, samples).minibatches >= 1  # the advice works
+        return
+    assert len(made.partitions) == workers
+    assert {len(partition) for partition in made.partitions} == {made.minibatches}
+    assert made.minibatches >= 1
+    ids = [id_ for partition in made.partitions for part in partition for id_ in part]
+    assert len(set(ids)) == len(ids)
+    sizes = [sum(row) for row in made.counts]
+    for row in made.counts:
+        assert all(count == batch_size for count in row[:-1]) and 1 <= row[-1] <= batch_size
+        assert not drop_last or row[-1] == batch_size
+    if not drop_last:
+        assert sorted(ids) == list(range(samples))
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_the_papers_setting_gives_24_minibatches() -> None:
+    made = plan(experiment(batch_size=512, drop_last=True), 50_000)
+    assert made.counts == [[512] * 24] * 4
+
+
+def test_a_plan_that_cannot_be_names_field_value_and_what_would_do() -> None:
+    with pytest.raises(ConfigError, match=r"training\.batch_size: 5 .* training\.batch_size 4 or 6"):
+        plan(experiment(workers=2, batch_size=5), 11)
+    with pytest.raises(ConfigError, match="more samples would do"):
+        plan(experiment(workers=2, batch_size=5), 0)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load(experiment())
+
+
+def test_staged_objects_hold_the_plan(digits: Dataset) -> None:
+    own, store = experiment(), Folder()
+    manifest = stage(own, digits, [store])
+    assert json.loads(store[keys.data_manifest(digits.fingerprint)]) == manifest
+    seen = []
+    for worker in range(4):
+        for number in range(manifest["minibatches"]):
+            batch = decode(store[keys.minibatch(digits.fingerprint, worker, number)])
+            assert batch.samples == manifest["counts"][worker][number]
+            assert torch.equal(batch.images, digits.train_images[batch.sample_ids])
+            assert torch.equal(batch.labels, digits.train_labels[batch.sample_ids])
+            seen += batch.sample_ids.tolist()
+    assert sorted(seen) == list(range(digits.train_labels.numel()))
+    assert seen != sorted(seen)  # shuffled
+    assert manifest["train_samples"] == len(seen)
+    chunk = decode(store[keys.validation_chunk(digits.fingerprint, 0)])
+    assert torch.equal(chunk.images, digits.validation_images)
+    assert (manifest["validation_chunks"], manifest["validation_samples"]) == (1, chunk.samples)
+    assert (manifest["classes"], manifest["input_shape"], manifest["dataset"]) == (10, [1, 8, 8], "digits")
+
+
+def test_what_is_staged_is_not_staged_again(digits: Dataset) -> None:
+    store = Folder()
+    stage(experiment(), digits, [store])
+    before, store.writes = dict(store), 0
+    stage(experiment(), digits, [store])
+    assert store.writes == 0
+    del store[keys.data_manifest(digits.fingerprint)]  # as if staging had been interrupted
+    del store[keys.minibatch(digits.fingerprint, 2, 1)]
+    stage(experiment(), digits, [store])
+    assert store.writes == 2
+    assert store == before
+
+
+def test_a_bucket_per_worker_holds_its_own_minibatches_and_all_of_validation(digits: Dataset) -> None:
+    stores, together = [Folder() for _ in range(4)], Folder()
+    stage(experiment(), digits, stores)
+    stage(experiment(), digits, [together])
+    train = f"data/{digits.fingerprint}/train/"
+    for worker, store in enumerate(stores):
+        assert {key for key in store if key.startswith(train)} == {
+            key for key in together if key.startswith(f"{train}{worker}/")
+        }
+        assert keys.data_manifest(digits.fingerprint) in store
+        assert keys.validation_chunk(digits.fingerprint, 0) in store
+    assert {key: data for store in stores for key, data in store.items()} == together
+
+
+def test_flipped_labels_are_the_faulty_workers_alone() -> None:
+    honest, faulty = experiment(), experiment(faults=Faults(attack="label_flip", workers=(2,)))
+    first, second = load(honest), load(faulty)
+    assert first.fingerprint != second.fingerprint
+    stores = Folder(), Folder()
+    stage(honest, first, [stores[0]])
+    stage(faulty, second, [stores[1]])
+    for worker in range(4):
+        labels = [
+            decode(store[keys.minibatch(data.fingerprint, worker, 0)]).labels
+            for store, data in zip(stores, (first, second), strict=True)
+        ]
+        assert torch.equal(labels[1], 9 - labels[0] if worker == 2 else labels[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 2},
+        {"workers": 3},
+        {"training": Training(batch_size=30)},
+        {"data": Data(preprocess="minmax")},
+        {"data": Data(limit=500)},
+        {"data": Data(drop_last=True)},
+        {"data": Data(validation=0.3)},
+    ],
+)
+def test_the_fingerprint_covers_what_is_staged(digits: Dataset, change: dict[str, object]) -> None:
+    assert load(replace(experiment(), **change)).fingerprint != digits.fingerprint  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"training": Training(batch_size=60, learning_rate=0.7, epochs=3)},
+        {"data": Data(augment="crop_flip", directory="elsewhere")},
+        {"faults": Faults(attack="sign_flip", workers=(1,))},
+        {"name": "other", "architecture": "mlless"},
+    ],
+)
+def test_the_fingerprint_leaves_out_what_is_not_staged(digits: Dataset, change: dict[str, object]) -> None:
+    assert load(replace(experiment(), **change)).fingerprint == digits.fingerprint  # type: ignore[arg-type]
