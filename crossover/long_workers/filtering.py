@@ -23,6 +23,7 @@ from crossover.workflow import Event
 if TYPE_CHECKING:
     from torch import Tensor
 
+_PATIENCE = 3.0  # with the supervisor, which itself may be waiting for a dead worker, and be started again meanwhile
 _STORE_LOOK_S = 1.0  # announcements wake; one that was lost costs no more than this
 
 
@@ -218,7 +219,7 @@ class FilteringWorker:
             return ctx.tensors[self._rank].get(key, kind=Kind.RECORD)
 
         try:
-            found = self._invocation.waits.until(look, round=step, key=key, sender=supervisor)
+            found = self._invocation.waits.until(look, round=step, key=key, sender=supervisor, patience=_PATIENCE)
         except StaleAttempt:
             own = (ctx.keys.update(step, self._rank), ctx.keys.report(step, self._rank))
             ctx.tensors[self._rank].delete(*own)  # what this late attempt published, nobody else will delete

@@ -98,8 +98,10 @@ class Supervisor:
     def _gather(self) -> tuple[dict[int, Report], Word]:
         """Every reporting worker's report, and the last word with those dropped who sent none."""
         word, reports = self._word, dict[int, Report]()
+        since = self._waits.since or self._ctx.clock()
         for worker in word.reporting(self._workers, self._step):
             key = self._ctx.keys.report(self._step, worker)
+            self._waits.since = since  # of the step: several dead workers are waited for at once
             try:
                 found = self._waits.until(
                     lambda key=key: self._ctx.tensors[0].get(key, kind=Kind.RECORD),  # type: ignore[misc]
@@ -114,11 +116,11 @@ class Supervisor:
         for worker in sorted({each for report in reports.values() for each in report.complaints} - set(word.dropped)):
             word = self._drop(word, worker, why="its update could not be read")
             reports.pop(worker, None)
+        self._waits.since = None
         return reports, word
 
     def _drop(self, word: Word, worker: int, *, why: str) -> Word:
         self._ctx.notes[f"dropped_{worker}"] = why
-        self._waits.since = None
         dropped = replace(word, dropped=(*word.dropped, worker))
         if not dropped.computing(self._workers, self._step):
             raise RunFailed(f"the supervisor, step {self._step}: no worker is left; the last one: {why}")

@@ -91,11 +91,12 @@ class Waits:
         key: str,
         sender: int | None,
         settled: Callable[[], bool] = lambda: False,
+        patience: float = 1.0,
     ) -> T:
         """What `look` returns once it no longer raises Missing.
 
-        `sender`: whose doing is awaited; `settled`: whether it is not needed any more. Raises NearDeadline, Settled;
-        RunFailed where the sender has failed; StaleAttempt; WaitTimeout.
+        `sender`: whose doing is awaited; `settled`: whether it is not needed any more; `patience`: times the usual.
+        Raises NearDeadline, Settled; RunFailed where the sender has failed; StaleAttempt; WaitTimeout.
         """
         pause_s, since = self._polling.first_s, self.ctx.clock()
         began_s = time.monotonic()
@@ -113,17 +114,17 @@ class Waits:
             if (now_s := time.monotonic()) >= look_s:
                 if settled():
                     raise Settled
-                self._question(look, round=round, key=key, sender=sender)
+                self._question(look, round=round, key=key, sender=sender, patience=patience)
                 look_s = now_s + min(_LAST_LOOK_S, now_s - began_s + _FIRST_LOOK_S)
             time.sleep(pause_s)
             pause_s = min(1.5 * pause_s, self._polling.last_s)
 
-    def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None) -> None:
+    def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
         """Is there still a point? Evidence first, then one more look: what came in between is not lost."""
         overtaken = self.overtaken(round) or self.ctx.objects.exists(self.ctx.keys.outcome)
         cause = self._failure_of(sender)
         waited_s = self.ctx.clock() - (self.since or 0.0)
-        late = waited_s > patience_s(self.ctx.experiment)
+        late = waited_s > patience * patience_s(self.ctx.experiment)
         if not (overtaken or cause or late):
             return
         try:

@@ -1,0 +1,282 @@
+"""MLLess's own claims: equal to AllReduce at threshold 0, replicas equal to each other, bounded staleness, removal of
+the dead and the superfluous.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crossover.context import Context, Resources
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Unavailable
+from crossover.experiment import Experiment, Functions, MLLess
+from crossover.learning.datasets import load as load_dataset
+from crossover.learning.reference import train_reference
+from crossover.long_workers import checkpoints, supervision
+from crossover.rounds import Calendar
+from crossover.workflow import Sequence, execute, first_event, load
+from tests.architectures.harness import Job, every_step, small
+from tests.architectures.lives import KillAt, ShortLives, hurried, restarting
+
+
+def mlless(*, workers: int = 3, epochs: int = 3, every: int = 2, batch_size: int = 7, **settings: Any) -> Experiment:
+    experiment = small("mlless", workers=workers, epochs=epochs, batch_size=batch_size)
+    return replace(experiment, mlless=MLLess(**settings), functions=Functions(checkpoint_every=every, timeout_s=10))
+
+
+def floats(model: bytes) -> memoryview:
+    return memoryview(model).cast("f")
+
+
+def without_collect(job: Job, **options: Any) -> None:
+    """The run's tree but for its last step, which deletes what the tests want to see."""
+    tree = load("mlless").run
+    assert isinstance(tree, Sequence)
+    ctx = Context(Resources(job.clients), run=job.prepared.run, **options)
+    execute(Sequence(*tree.nodes[:-1]), ctx, first_event(job.prepared.run, workers=job.experiment.workers))
+
+
+def replicas(job: Job, round: int) -> list[bytes]:
+    """y of every worker that reached `round`."""
+    keys, store = job.prepared.keys, job.clients.object_store
+    found = [keys.checkpoint(worker, round) for worker in range(job.experiment.workers)]
+    return [
+        bytes(checkpoints.read(store.get(key), key=key).vectors["model"].data) for key in found if store.exists(key)
+    ]
+
+
+def words(job: Job) -> Callable[[], list[supervision.Word]]:
+    """Every word the supervisor gives in the run to come, in order."""
+    seen = dict[str, Vector]()
+    tensors = type(job.clients).tensors
+
+    def client(experiment: Experiment, worker: int, traffic: Any) -> Any:
+        proxy = tensors(job.clients, experiment, worker, traffic)
+        plain = proxy.create
+
+        class Watched:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(proxy, name)
+
+            def create(self, key: str, vector: Vector) -> bool:
+                if key.endswith("/expected"):
+                    seen.setdefault(key, Vector(vector.kind, memoryview(bytes(vector.data)), dtype=vector.dtype))
+                return bool(plain(key, vector))
+
+        return Watched()
+
+    job.clients.tensors = client  # type: ignore[method-assign]
+    return lambda: [supervision.read_word(vector, key=key) for key, vector in seen.items()]
+
+
+# --- equality ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_at_threshold_0_one_step_is_allreduces_within_rounding(workers: int) -> None:
+    experiment = mlless(workers=workers, epochs=1, batch_size=40, threshold=0.0)
+    job = Job(experiment)
+    reference = floats(bytes(train_reference(job.prepared.experiment, load_dataset(experiment))[0]))
+    model = floats(job.run())
+    most = max(abs(x) for x in reference)
+    assert max(abs(a - b) for a, b in zip(model, reference, strict=True)) <= 1e-6 * most
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"threshold": 0.7},
+        {"threshold": 0.05},
+        {"threshold": 0.1, "filter": "norm"},
+        {"threshold": 0.3, "slack": 1},
+        {"threshold": 0.3, "slack": 2},
+        {"threshold": 0.0, "slack": 3},
+    ],
+    ids=str,
+)
+def test_replicas_are_bitwise_equal_to_each_other(settings: dict[str, Any]) -> None:
+    job = Job(mlless(**settings))
+    without_collect(job)
+    found = replicas(job, 3 * job.prepared.facts["data_manifest"]["minibatches"])
+    assert len(found) == 3
+    assert len(set(found)) == 1
+
+
+def test_the_filter_saves_bytes_and_still_learns_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = {}
+    for threshold in (0.0, 0.7):
+        job, moved, lock = Job(mlless(threshold=threshold)), [0], threading.Lock()
+
+        def wrap(run: Callable[..., Any], moved: list[int] = moved, lock: threading.Lock = lock) -> Callable[..., Any]:
+            def counted(step: Any, ctx: Context, event: Any) -> Any:
+                result = run(step, ctx, event)
+                with lock:
+                    moved[0] += ctx.traffic["tensor_store"].bytes_out
+                return result
+
+            return counted
+
+        with every_step(monkeypatch, wrap):
+            job.run()
+        sent[threshold] = moved[0]
+    assert sent[0.7] < 0.5 * sent[0.0]
+
+
+# --- faults with a slack, which the general tests do not have -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{"slack": 2, "threshold": 0.2}, {"filter": "norm", "threshold": 0.01}], ids=str)
+def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = mlless(workers=2, batch_size=6, **settings)
+    undisturbed = Job(experiment)
+    undisturbed.clients.hook = counter = KillAt(0, "after")
+    model = undisturbed.run()
+    for k in range(1, next(counter.calls), 7):
+        with every_step(monkeypatch, restarting):
+            job = Job(experiment)
+            job.clients.hook = death = KillAt(k, "after")
+            assert job.run() == model, f"call {k} ({death.killed})"
+            assert job.tensor_keys() == []
+    for looks in (8, 20, 60):
+        job = Job(experiment)
+        with every_step(monkeypatch, ShortLives(looks, reserve_s=1.5).wrap):
+            assert job.run() == model, f"{looks} looks"
+        assert job.tensor_keys() == []
+
+
+def test_nobody_computes_on_more_than_the_slack_allows() -> None:
+    """What a word covers is applied `slack` steps late, never later, and everything by the end of an epoch."""
+    for slack in range(4):
+        for rounds_per_epoch in range(1, 7):
+            days = Calendar(minibatches=rounds_per_epoch, sync_every=1, epochs=3)
+            applied = [supervision.applied_by(days, step, slack=slack) for step in range(3 * rounds_per_epoch)]
+            assert applied == sorted(applied)
+            for step, last in enumerate(applied):
+                assert step - slack <= last <= step
+                assert last == step or not days.ends_epoch(step)
+                seen = supervision.visible_from(days, step, slack=slack)
+                assert applied[seen - 1] >= step and (seen - 1 == step or applied[seen - 2] < step)
+
+
+# --- who leaves -------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_for_good_is_removed_and_the_others_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(mlless())
+    given = words(job)
+
+    def mortal(run: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            if step.name == "train" and event["worker"] == 1:
+                compute = ctx.learner.compute_gradient
+
+                def until_round_3(*arguments: Any, **where: Any) -> float:
+                    if where["round"] == 3:
+                        raise Unavailable("no memory, no process")
+                    return compute(*arguments, **where)
+
+                monkeypatch.setattr(ctx.learner, "compute_gradient", until_round_3)
+            return run(step, ctx, event)
+
+        return attempt
+
+    with every_step(monkeypatch, mortal):
+        without_collect(job, clock=hurried(500))
+    last = given()[-1]
+    assert last.dropped == (1,)
+    assert [word.step for word in given() if 1 in word.senders] == [0, 1, 2]
+    assert len(set(replicas(job, last.step + 1))) == 1
+
+
+def test_a_worker_that_leaves_with_an_error_is_removed_at_once() -> None:
+    job = Job(mlless())
+    given = words(job)
+    store = job.clients.object_store
+    minibatch = next(key for key in store.list("data/") if "/train/2/1" in key)
+    body = bytearray(store.get(minibatch))
+    body[-1] ^= 1
+    store.put(minibatch, bytes(body))
+    assert job.run()
+    assert given()[-1].dropped == (2,)
+    assert job.tensor_keys() == []
+    records = [json.loads(store.get(key)) for key in store.list(job.prepared.keys.records + "supervise/")]
+    assert "checksum differs" in records[-1]["dropped_2"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data[:-4],
+        lambda data: data[:16] + b"\xff" * 4 + data[20:],
+        lambda data: data[:-4] + b"\x00\x00\xc0\x7f",
+    ],
+    ids=["truncated", "wild index", "nan"],
+)
+def test_an_update_that_cannot_be_read_is_left_out_by_all_and_its_sender_removed(
+    change: Callable[[bytes], bytes],
+) -> None:
+    job = Job(mlless(threshold=0.7))
+    given = words(job)
+    store, done = job.clients.tensor_stores[0], []
+
+    def hook(moment: str, operation: str) -> None:
+        for key, vector in list(store._vectors.items()):
+            if key.endswith("/1/2/update") and not done:
+                assert vector.kind is Kind.SPARSE
+                done.append(key)
+                store._vectors[key] = replace(vector, data=memoryview(change(bytes(vector.data))))
+
+    job.clients.hook = hook
+    without_collect(job)
+    last = given()[-1]
+    assert done and last.dropped == (2,)
+    assert len(set(replicas(job, last.step + 1))) == 1
+    assert len(replicas(job, last.step + 1)) >= 2
+
+
+def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss has a knee; the run with scaling in computes less, `min_workers` stay, nothing that was learnt is
+    lost.
+    """
+    settings = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_reduction": 0.5}
+    samples = {}
+    for scale_in in (False, True):
+        job = Job(mlless(epochs=20, every=8, scale_in=scale_in, **settings))
+        given = words(job)
+        computed, lock = [0], threading.Lock()
+
+        def slow(run: Callable[..., Any], computed: list[int] = computed, lock: Any = lock) -> Callable[..., Any]:
+            def attempt(step: Any, ctx: Context, event: Any) -> Any:
+                if step.name == "train":
+                    compute = ctx.learner.compute_gradient
+
+                    def counted(batch: Any, **where: Any) -> float:
+                        if where["worker"] == 1:
+                            threading.Event().wait(0.01)
+                        with lock:
+                            computed[0] += batch.samples
+                        return compute(batch, **where)
+
+                    monkeypatch.setattr(ctx.learner, "compute_gradient", counted)
+                return run(step, ctx, event)
+
+            return attempt
+
+        with every_step(monkeypatch, slow):
+            without_collect(job)
+        samples[scale_in] = computed[0]
+        last = given()[-1]
+        assert len(set(replicas(job, last.step + 1))) == 1
+        if scale_in:
+            assert list(last.leaves) == [1] and last.dropped == ()
+            (leaves,) = last.leaves.values()
+            farewell = next(word for word in given() if word.step == leaves)
+            assert 1 in farewell.senders, "its residual goes to all"
+            assert all(1 not in word.senders for word in given() if word.step > leaves)
+        else:
+            assert last.leaves == {}
+    assert samples[True] < 0.9 * samples[False]
