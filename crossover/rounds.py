@@ -106,7 +106,8 @@ def gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
         from crossover.algorithms import attacks, buffers
         from crossover.algorithms.randomness import generator
 
-        random = generator("attack", ctx.experiment.seed, event["round"], event["worker"], event["minibatch"])
+        # One direction per round: noise drawn anew for each minibatch would average away before the peers see it.
+        random = generator("attack", ctx.experiment.seed, event["round"], event["worker"])
         data = buffers.view(
             attacks.attacked(
                 buffers.tensor(data),

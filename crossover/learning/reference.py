@@ -103,17 +103,17 @@ class _Reference:
             loss = self.learner.compute_gradient(
                 batch, epoch=epoch, round=self.round, worker=worker, minibatch=position
             )
-            gradients.append(self._published(worker, position))
+            gradients.append(self._published(worker))
             counts.append(batch.samples)
             losses += loss * batch.samples
         return mean(gradients, counts), sum(counts), losses
 
-    def _published(self, worker: int, position: int) -> Tensor:
+    def _published(self, worker: int) -> Tensor:
         """A copy of the learner's gradient, attacked where the worker is faulty."""
         faults, own = self.experiment.faults, buffers.tensor(bytes(self.learner.gradient))
         if worker not in faults.workers:
             return own
-        random = generator("attack", self.experiment.seed, self.round, worker, position)
+        random = generator("attack", self.experiment.seed, self.round, worker)
         return attacked(own, attack=faults.attack, scale=faults.scale, generator=random, buffers=self.learner.buffers)
 
     def _update(self, gradient: Tensor, history: Sequence[Epoch]) -> State:

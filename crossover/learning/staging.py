@@ -24,8 +24,6 @@ class Store(Protocol):
 
     def exists(self, key: str) -> bool: ...
 
-    def get(self, key: str) -> bytes: ...
-
     def put(self, key: str, data: bytes) -> None: ...
 
 
@@ -52,6 +50,12 @@ def plan(experiment: Experiment, n_train: int) -> Plan:
     Raises ConfigError, with values that work, where the workers would not have the same number of minibatches, or none.
     """
     workers, batch_size, drop_last = experiment.workers, experiment.training.batch_size, experiment.data.drop_last
+    largest = _sizes(n_train, workers)[0]
+    if 0 < largest < batch_size:
+        raise ConfigError(
+            f"training.batch_size: {batch_size} is larger than a worker's partition of {largest} samples"
+            f" ({n_train} among {workers} workers); at most {largest} is expected, or fewer workers"
+        )
     if _minibatches(n_train, workers, batch_size, drop_last=drop_last) is None:
         raise ConfigError(_advice(n_train, workers, batch_size, drop_last=drop_last))
     partitions, start = [], 0
@@ -67,7 +71,9 @@ def _sizes(n_train: int, workers: int) -> list[int]:
 
 
 def _minibatches(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> int | None:
-    """How many every worker has; None where they differ or there are none."""
+    """How many every worker has; None where they differ, there are none, or a minibatch would be larger than a partition."""
+    if batch_size > _sizes(n_train, workers)[0]:
+        return None
     numbers = {size // batch_size if drop_last else -(-size // batch_size) for size in set(_sizes(n_train, workers))}
     return numbers.pop() or None if len(numbers) == 1 else None
 

@@ -1,5 +1,6 @@
 """Runs of whole architectures in this process, with faults put in at chosen calls of the data plane."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -114,6 +115,11 @@ class Job:
     def model(self) -> bytes:
         key = self.prepared.keys.final_model
         return bytes(decode(self.clients.object_store.get(key), key=key, kind=Kind.MODEL).data)
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """What was agreed after each epoch."""
+        store = self.clients.object_store
+        return [json.loads(store.get(key)) for key in store.list(self.prepared.keys.decisions)]
 
     def tensor_keys(self) -> list[str]:
         """What is left in the tensor stores."""

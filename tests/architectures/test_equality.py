@@ -19,15 +19,8 @@ def assert_equal_to_reference(experiment: Experiment) -> None:
     model = job.run()
     reference, _, history = train_reference(job.prepared.experiment, load_dataset(experiment))
     assert model == reference
-    assert [d["val_accuracy"] for d in decisions(job)] == [epoch.val_accuracy for epoch in history]
+    assert [d["val_accuracy"] for d in job.decisions()] == [epoch.val_accuracy for epoch in history]
     assert job.tensor_keys() == []
-
-
-def decisions(job: Job) -> list[dict[str, Any]]:
-    import json
-
-    store = job.clients.object_store
-    return [json.loads(store.get(key)) for key in store.list(job.prepared.keys.decisions)]
 
 
 @pytest.mark.parametrize("sync_every", [1, 2, "epoch"])

@@ -36,9 +36,6 @@ class Folder(dict[str, bytes]):
     def exists(self, key: str) -> bool:
         return key in self
 
-    def get(self, key: str) -> bytes:
-        return self[key]
-
     def put(self, key: str, data: bytes) -> None:
         self.writes += 1
         self[key] = bytes(data)
@@ -85,6 +82,8 @@ def test_a_plan_that_cannot_be_names_field_value_and_what_would_do() -> None:
         plan(experiment(workers=2, batch_size=5), 11)
     with pytest.raises(ConfigError, match="more samples would do"):
         plan(experiment(workers=2, batch_size=5), 0)
+    with pytest.raises(ConfigError, match=r"training\.batch_size: 7 is larger than a worker's partition of 6 samples"):
+        plan(experiment(workers=2, batch_size=7), 11)
 
 
 @pytest.fixture(scope="module")
