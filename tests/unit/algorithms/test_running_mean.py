@@ -1,0 +1,45 @@
+"""The mean of vectors that come one after another is bit for bit the mean of all at once, also when it is put down
+and taken up again.
+"""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover.algorithms.averaging import mean
+from crossover.algorithms.running_mean import RunningMean
+
+
+@given(
+    weights=st.lists(st.integers(1, 600), min_size=1, max_size=9),
+    equal=st.booleans(),
+    pause=st.integers(0, 8),
+    seed=st.integers(0, 1000),
+)
+def test_it_equals_the_mean_of_all(weights: list[int], equal: bool, pause: int, seed: int) -> None:
+    if equal:
+        weights = [weights[0]] * len(weights)
+    random = torch.Generator().manual_seed(seed)
+    vectors = [torch.randn(50, generator=random) for _ in weights]
+    running = RunningMean(weights, total=torch.full((50,), 7.0))
+    for number, vector in enumerate(vectors):
+        if number == pause:  # as after a checkpoint
+            running = RunningMean(weights, total=running.total.clone(), added=running.added)
+        running.add(vector.clone())
+    assert torch.equal(running.result(), mean(vectors, weights))
+
+
+def test_it_knows_how_many_belong_into_it() -> None:
+    running = RunningMean([1, 1], total=torch.empty(2))
+    running.add(torch.ones(2))
+    assert not running.complete
+    with pytest.raises(ValueError, match="1 of 2"):
+        running.result()
+    running.add(torch.ones(2))
+    with pytest.raises(ValueError, match="all 2"):
+        running.add(torch.ones(2))
+    with pytest.raises(ValueError, match="weights"):
+        RunningMean([], total=torch.empty(2))
+    with pytest.raises(ValueError, match="weights"):
+        RunningMean([1, -1], total=torch.empty(2))
