@@ -1,0 +1,344 @@
+"""Data sets: the real ones where they are present, and every way in which files can be missing, damaged or hostile."""
+
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import struct
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover.errors import ConfigError, DataError
+from crossover.experiment import Data, Experiment
+from crossover.learning import cifar10, datasets, download, mnist
+
+DATA = Path(os.environ.get("CROSSOVER_DATA") or Path(__file__).parents[4] / "shared" / "datasets")
+
+
+def experiment(**data: Any) -> Experiment:
+    return Experiment(name="test", architecture="spirt", data=Data(**data))
+
+
+def real(name: str) -> str:
+    if not (DATA / name).exists():
+        pytest.skip(f"{DATA / name} is not there; CROSSOVER_DATA names the folder that has the data sets")
+    return str(DATA)
+
+
+# --- digits and splits ------------------------------------------------------------------------------------------------
+
+
+def test_digits() -> None:
+    data = datasets.load(experiment(dataset="digits"))
+    assert data.train_images.shape == (1438, 1, 8, 8) and data.train_images.dtype == torch.uint8
+    assert data.validation_images.shape == (359, 1, 8, 8)
+    assert int(data.train_images.max()) == 16
+    together = torch.cat([data.train_labels, data.validation_labels])
+    assert torch.bincount(together).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_splits_are_disjoint_seeded_and_cut_to_the_limit() -> None:
+    whole = datasets.load(experiment(dataset="digits"))
+    again = datasets.load(experiment(dataset="digits"))
+    assert torch.equal(whole.train_images, again.train_images) and whole.fingerprint == again.fingerprint
+    cut = datasets.load(experiment(dataset="digits", limit=100))
+    assert cut.train_labels.numel() == 100
+    assert torch.equal(cut.validation_labels, whole.validation_labels)
+    images = {bytes(image.flatten().tolist()) for image in whole.train_images}
+    assert all(bytes(image.flatten().tolist()) in images for image in cut.train_images)
+
+
+def test_splits_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data\.validation: digits has no test split; give a share"):
+        datasets.load(experiment(dataset="digits", validation="test"))
+    with pytest.raises(ConfigError, match="leaves one part empty"):
+        datasets.load(experiment(dataset="digits", validation=0.0001))
+    with pytest.raises(ConfigError, match=r"data\.dataset: 'imagenet' is unknown; one of digits, mnist, cifar10"):
+        datasets.load(experiment(dataset="imagenet"))
+
+
+def test_a_loader_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("own_data")
+    images, labels = torch.rand(20, 2, 4, 4), torch.arange(20) % 3
+    module.good = lambda _: datasets.Samples(images, labels, 3)  # type: ignore[attr-defined]
+    module.labels = lambda _: datasets.Samples(images, labels, 2)  # type: ignore[attr-defined]
+    module.shape = lambda _: datasets.Samples(images, labels[:5], 3)  # type: ignore[attr-defined]
+    module.nan = lambda _: datasets.Samples(images * float("nan"), labels, 3)  # type: ignore[attr-defined]
+    module.number = 3  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_data", module)
+    assert datasets.load(experiment(dataset="own_data:good")).train_images.shape == (16, 2, 4, 4)
+    for name, kind, message in (
+        ("own_data:labels", DataError, "labels 0 to 2 for 2 classes"),
+        ("own_data:shape", DataError, "are expected"),
+        ("own_data:nan", DataError, "not finite"),
+        ("own_data:number", ConfigError, "a function of the experiment"),
+        ("own_data:missing", ConfigError, "cannot be imported"),
+    ):
+        with pytest.raises(kind, match=message):
+            datasets.load(experiment(dataset=name))
+
+
+# --- MNIST ------------------------------------------------------------------------------------------------------------
+
+
+def test_real_mnist() -> None:
+    data = datasets.load(experiment(dataset="mnist", validation="test", directory=real("mnist")))
+    assert data.train_images.shape == (60_000, 1, 28, 28) and data.validation_images.shape == (10_000, 1, 28, 28)
+    assert torch.bincount(data.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert float(data.train_images.double().mean() / 255) == pytest.approx(0.13066, abs=1e-5)
+
+
+def idx(shape: tuple[int, ...], data: bytes) -> bytes:
+    return gzip.compress(bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + data)
+
+
+@pytest.fixture
+def tiny_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for name in mnist.FILES:
+        shape = (2, 2, 2) if "images" in name else (2,)
+        (folder / name).write_bytes(idx(shape, bytes(range(8 if "images" in name else 2))))
+        monkeypatch.setitem(mnist.FILES, name, hashlib.md5((folder / name).read_bytes()).hexdigest())
+    monkeypatch.setattr(mnist, "MIRRORS", ())
+    return folder
+
+
+@pytest.mark.parametrize("level", ["itself", "above"])
+def test_mnist_is_found_in_the_folder_or_below(tiny_mnist: Path, level: str) -> None:
+    images, labels, test_images, _ = mnist.read(str(tiny_mnist if level == "itself" else tiny_mnist.parent))
+    assert images.shape == (2, 1, 2, 2) and labels.tolist() == [0, 1]
+    assert test_images.flatten().tolist() == list(range(8))
+
+
+def test_a_damaged_mnist_file_is_refused(tiny_mnist: Path) -> None:
+    path = tiny_mnist / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"train-labels.*MD5 .* where the published file has"):
+        mnist.read(str(tiny_mnist))
+
+
+@pytest.mark.parametrize(
+    "content", [b"not gzip", gzip.compress(b""), gzip.compress(b"\0\0\x08\x01\0\0\0\x03ab"), idx((2,), b"ab")[:-3]]
+)
+def test_a_file_that_is_no_idx_is_refused(tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """Even with the right checksum: an own variant of the files may be wrong in itself."""
+    name = "train-images-idx3-ubyte.gz"
+    (tiny_mnist / name).write_bytes(content)
+    monkeypatch.setitem(mnist.FILES, name, hashlib.md5(content).hexdigest())
+    with pytest.raises(DataError, match=r"not an idx file|not a whole gzip"):
+        mnist.read(str(tiny_mnist))
+
+
+def test_a_missing_file_says_what_to_do(tiny_mnist: Path) -> None:
+    (tiny_mnist / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(DataError, match=r"t10k-labels.*Put the official file into .*--data DIR"):
+        mnist.read(str(tiny_mnist))
+
+
+# --- CIFAR-10 ---------------------------------------------------------------------------------------------------------
+
+
+def test_real_cifar10() -> None:
+    data = datasets.load(experiment(dataset="cifar10", validation="test", directory=real("cifar-10")))
+    assert data.train_images.shape == (50_000, 3, 32, 32) and data.validation_images.shape == (10_000, 3, 32, 32)
+    assert torch.bincount(data.train_labels).tolist() == [5000] * 10
+    means = [float(channel) / 255 for channel in data.train_images[:, :].double().mean((0, 2, 3))]
+    assert means == pytest.approx([0.491400, 0.482158, 0.446531], abs=1e-5)
+
+
+def text(value: bytes) -> bytes:
+    return b"U" + bytes([len(value)]) + value
+
+
+def member(pixels: bytes, labels: list[int]) -> bytes:
+    """A pickle as Python 2 wrote the official files: protocol 2, byte strings, one numpy array."""
+    array = b"".join(
+        [
+            b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85" + text(b"b") + b"\x87R",
+            b"(K\x01J" + struct.pack("<i", len(labels)) + b"M\x00\x0c\x86",
+            b"cnumpy\ndtype\n"
+            + text(b"u1")
+            + b"K\0K\x01\x87R(K\x03"
+            + text(b"|")
+            + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb",
+            b"\x89T" + struct.pack("<i", len(pixels)) + pixels + b"tb",
+        ]
+    )
+    listed = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+    return b"\x80\x02}(" + text(b"data") + array + text(b"labels") + listed + text(b"batch_label") + text(b"x") + b"u."
+
+
+PIXELS = bytes(i % 251 for i in range(2 * 3072))
+MEMBER = member(PIXELS, [3, 9])
+
+
+def test_a_member_is_decoded_without_numpy_objects() -> None:
+    images, labels = cifar10.decode(MEMBER, name="data_batch_1")
+    assert images.shape == (2, 3, 32, 32) and bytes(images.flatten().tolist()) == PIXELS
+    assert labels.tolist() == [3, 9]
+    theirs = pickle.loads(MEMBER.replace(b"numpy.core", b"numpy._core"), encoding="bytes")  # noqa: S301 - written above
+    assert theirs[b"data"].tobytes() == PIXELS and theirs[b"data"].shape == (2, 3072)
+
+
+class Evil:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.target}",)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
+    target = tmp_path / "ran"
+    hostile = pickle.dumps({b"data": Evil(target), b"labels": [1]}, protocol=protocol)
+    with pytest.raises(DataError, match="which such a file does not need"):
+        cifar10.decode(hostile, name="data_batch_1")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["builtins\neval", "numpy\nload", "numpy.core.multiarray\nscalar", "_codecs\nencode", "copyreg\n_reconstructor"],
+)
+def test_only_three_names_are_known(named: str) -> None:
+    with pytest.raises(DataError, match="does not need"):
+        cifar10.decode(b"\x80\x02c" + named.encode() + b"\n.", name="data_batch_1")
+
+
+@given(st.data())
+def test_a_damaged_member_is_refused_or_harmless(data: st.DataObject) -> None:
+    body = bytearray(member(PIXELS, [3, 9]))
+    places = st.one_of(st.integers(0, 220), st.integers(len(body) - 60, len(body) - 1))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(places)] = data.draw(st.integers(0, 255))
+    try:
+        images, labels = cifar10.decode(bytes(body), name="data_batch_1")
+    except DataError:
+        return
+    assert images.shape[0] == labels.numel()
+
+
+def test_labels_outside_the_classes_are_refused() -> None:
+    with pytest.raises(DataError, match="labels outside 0 to 9"):
+        cifar10.decode(member(PIXELS, [3, 10]), name="data_batch_1")
+
+
+@pytest.fixture
+def tiny_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    members = {name: member(PIXELS, [number, 9]) for number, name in enumerate(cifar10.MEMBERS)}
+    for name, body in members.items():
+        monkeypatch.setitem(cifar10.MEMBERS, name, hashlib.md5(body).hexdigest())
+    monkeypatch.setattr(cifar10, "ARCHIVE_URLS", ())
+    return members
+
+
+def pack(members: dict[str, bytes], into: Path) -> Path:
+    into.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(into / cifar10.ARCHIVE, "w:gz") as archive:
+        for name, body in members.items():
+            entry = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            entry.size = len(body)
+            archive.addfile(entry, io.BytesIO(body))
+    return into / cifar10.ARCHIVE
+
+
+@pytest.mark.parametrize("form", ["archive", "archive below", "folder"])
+def test_cifar_is_found_packed_and_unpacked(tmp_path: Path, tiny_cifar: dict[str, bytes], form: str) -> None:
+    if form == "folder":
+        (tmp_path / cifar10.FOLDER).mkdir()
+        for name, body in tiny_cifar.items():
+            (tmp_path / cifar10.FOLDER / name).write_bytes(body)
+    else:
+        pack(tiny_cifar, tmp_path / "cifar-10" if "below" in form else tmp_path)
+    images, labels, test_images, test_labels = cifar10.read(str(tmp_path))
+    assert images.shape == (10, 3, 32, 32) and test_images.shape == (2, 3, 32, 32)
+    assert labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9] and test_labels.tolist() == [5, 9]
+
+
+def test_a_member_with_another_checksum_is_never_interpreted(
+    tmp_path: Path, tiny_cifar: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(cifar10._Reader, "load", lambda _: read.append("interpreted"))
+    changed = bytearray(tiny_cifar["data_batch_1"])
+    changed[300] ^= 1
+    pack(tiny_cifar | {"data_batch_1": bytes(changed)}, tmp_path)
+    with pytest.raises(DataError, match=r"data_batch_1: MD5 .* where the published file has"):
+        cifar10.read(str(tmp_path))
+    assert not read
+
+
+def test_a_missing_member_and_a_cut_archive_are_refused(tmp_path: Path, tiny_cifar: dict[str, bytes]) -> None:
+    archive = pack({name: body for name, body in tiny_cifar.items() if name != "test_batch"}, tmp_path)
+    with pytest.raises(DataError, match="test_batch: not among"):
+        cifar10.read(str(tmp_path))
+    whole = pack(tiny_cifar, tmp_path).read_bytes()
+    for cut in (0, 10, len(whole) // 2):
+        archive.write_bytes(whole[:cut])
+        with pytest.raises(DataError, match=r"not a whole tar\.gz archive|not among"):
+            cifar10.read(str(tmp_path))
+
+
+def test_no_archive_at_all_says_what_to_do(tmp_path: Path, tiny_cifar: dict[str, bytes]) -> None:
+    with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz: neither in .*--data DIR"):
+        cifar10.read(str(tmp_path))
+
+
+# --- downloads --------------------------------------------------------------------------------------------------------
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder and the address it is served under."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_download_is_checked_and_kept(served: tuple[Path, str], tmp_path: Path) -> None:
+    folder, address = served
+    (folder / "file").write_bytes(b"content")
+    md5 = hashlib.md5(b"content").hexdigest()
+    urls = [f"{address}missing", f"{address}file"]  # the first mirror does not have it
+    path = download.fetch("file", urls=urls, md5=md5, into=tmp_path / "into")
+    assert path.read_bytes() == b"content"
+    assert [entry.name for entry in (tmp_path / "into").iterdir()] == ["file"]
+
+
+def test_a_download_of_something_else_leaves_nothing(served: tuple[Path, str], tmp_path: Path) -> None:
+    folder, address = served
+    (folder / "file").write_bytes(b"an error page")
+    with pytest.raises(DataError, match=r"MD5 .*Put the official file into"):
+        download.fetch("file", urls=[f"{address}file"], md5="0" * 32, into=tmp_path / "into")
+    assert list((tmp_path / "into").iterdir()) == []
+
+
+def test_no_connection_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nor to be fetched \(http://127\.0\.0\.1:9/file: .*Put the official file"):
+        download.fetch("file", urls=["http://127.0.0.1:9/file"], md5="0" * 32, into=tmp_path)

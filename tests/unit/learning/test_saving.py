@@ -1,0 +1,41 @@
+"""The saved model: what the safetensors library reads is what was trained."""
+
+import pytest
+import torch
+from safetensors.torch import load
+from torch import nn
+
+from crossover.algorithms import buffers
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Corrupt
+from crossover.experiment import Experiment, Training
+from crossover.learning.learner import Learner
+from crossover.learning.models import registry
+from crossover.learning.saving import safetensors_bytes
+
+MANIFEST = {"classes": 10, "input_shape": [3, 32, 32]}
+
+
+@pytest.mark.parametrize("model", ["small_cnn", "squeezenet"])
+def test_a_saved_model_is_the_trained_one(model: str) -> None:
+    experiment = Experiment(name="test", architecture="spirt", training=Training(model=model))
+    affine = {"scale": [1.0] * 3, "shift": [0.0] * 3}
+    learner = Learner(experiment, classes=10, input_shape=(3, 32, 32), affine=affine)
+    learner.initial_model()
+    buffers.tensor(learner.model)[learner.parameters :] = torch.rand(learner.buffers) + 0.5
+    saved = load(safetensors_bytes(experiment, MANIFEST, Vector(Kind.MODEL, learner.model)))
+    module = registry.factory(model)(10, (3, 32, 32))
+    module.load_state_dict(saved, strict=False)  # without BatchNorm's counts, which mean nothing here
+    missing = set(module.state_dict()) - set(saved)
+    assert all(name.endswith("num_batches_tracked") for name in missing)
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+    assert torch.equal(flat, buffers.tensor(learner.model)[: learner.parameters])
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            assert layer.running_var is not None and float(layer.running_var.min()) >= 0.5
+
+
+def test_a_vector_of_another_model_is_refused() -> None:
+    experiment = Experiment(name="test", architecture="spirt")
+    with pytest.raises(Corrupt, match="3 elements; small_cnn has 26490"):
+        safetensors_bytes(experiment, MANIFEST, Vector(Kind.MODEL, memoryview(bytes(12))))
