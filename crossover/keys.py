@@ -89,6 +89,11 @@ class Keys:
         return f"runs/{self.run}/left/{rank}"
 
     @property
+    def rendezvous(self) -> str:
+        """Where the members of a collective meet: the address of rank 0."""
+        return f"runs/{self.run}/rendezvous"
+
+    @property
     def finished(self) -> str:
         """All programs have done their part, and what the run left behind is cleared away."""
         return f"runs/{self.run}/finished"

@@ -5,6 +5,7 @@ Figure 1: the peer's state machine runs its batches side by side. Model and grad
 alone: these functions need no network of their own.
 """
 
+import itertools
 from typing import Any
 
 from crossover import rounds
@@ -25,7 +26,7 @@ def parts(elements: int, *, most: int) -> list[slice]:
     """
     count = max(1, min(most, -(-4 * elements // PART_BYTES)))
     bounds = [elements * each // count for each in range(count + 1)]
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 @step(torch=True)

@@ -64,7 +64,7 @@ class CudaLearner:
         device: torch.device,
     ) -> None:
         self.slot: Callable[[], AbstractContextManager[object]] = nullcontext
-        self._experiment, self._device = experiment, device
+        self._experiment, self.device = experiment, device
         training = experiment.training
         self._host = Learner(  # draws the first weights: the same on every machine
             replace(experiment, training=replace(training, precision="fp32")),
@@ -86,7 +86,7 @@ class CudaLearner:
         self.gradient: memoryview = buffers.view(self._gradient)
         self._half = half_precision(training.precision, torch.cuda.get_device_capability(device))
         self._scale = LossScale(LARGEST_SCALE if self._half is torch.float16 else 1.0)
-        self._copies = torch.cuda.Stream(device)
+        self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def initial_model(self) -> memoryview:
         self.model[:] = self._host.initial_model()
@@ -98,16 +98,19 @@ class CudaLearner:
         if self._experiment.data.augment == "crop_flip":
             images = crop_flip(images, batch.sample_ids, seed=self._experiment.seed, epoch=epoch)
         with torch.cuda.stream(self._copies):
-            moved = [part.pin_memory().to(self._device, non_blocking=True) for part in (images, batch.labels)]
+            moved = [part.pin_memory().to(self.device, non_blocking=True) for part in (images, batch.labels)]
         return Batch(moved[0], moved[1], batch.sample_ids)
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
-        with torch.cuda.device(self._device), self._fitting():
+        with torch.cuda.device(self.device), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
             batch = batch if batch.images.is_cuda else self.on_device(batch, epoch=epoch)
             torch.cuda.current_stream().wait_stream(self._copies)
-            for part in (batch.images, batch.labels):  # made on the other stream: its memory must not be used again too soon
+            for part in (
+                batch.images,
+                batch.labels,
+            ):  # made on the other stream: its memory must not be used again too soon
                 part.record_stream(torch.cuda.current_stream())
             while True:
                 self._seed_dropouts(seed("dropout", self._experiment.seed, round, worker, minibatch))
@@ -126,11 +129,11 @@ class CudaLearner:
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         loss, right, samples = 0.0, 0, 0
-        with torch.cuda.device(self._device), torch.inference_mode(), self._fitting():
+        with torch.cuda.device(self.device), torch.inference_mode(), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
             self._flat.evaluate()
             for batch in batches:
-                images, labels = batch.images.to(self._device), batch.labels.to(self._device)
+                images, labels = batch.images.to(self.device), batch.labels.to(self.device)
                 with self._autocast():
                     logits = self._flat.module(self._prepare(images))
                 loss += float(F.cross_entropy(logits.float(), labels, reduction="sum"))
@@ -152,13 +155,13 @@ class CudaLearner:
 
     def _seed_dropouts(self, number: int) -> None:
         for layer in self._dropouts:
-            layer.generator = torch.Generator(self._device).manual_seed(number)
+            layer.generator = torch.Generator(self.device).manual_seed(number)
 
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast("cuda", self._half, enabled=self._half is not None)
 
     def _fitting(self) -> "_Fitting":
-        return _Fitting(self._experiment, self._device)
+        return _Fitting(self._experiment, self.device)
 
 
 @dataclass(frozen=True)

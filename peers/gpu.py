@@ -7,6 +7,7 @@ CPUs), as one would really run it. Without a GPU the CPU computes, bit for bit a
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from crossover.context import Context, Resources, process_resources
@@ -14,9 +15,11 @@ from crossover.programs import Membership, Settings, serve
 from crossover.workflow import Architecture, Program
 
 if TYPE_CHECKING:
+    from peers.cuda import CudaLearner
     from peers.p2p import Exchange
 
 PROCESSES, NUMBER = "CROSSOVER_PROCESSES", "CROSSOVER_PROCESS"  # on one instance; which of them this is
+LOOK_S = 0.5
 
 
 def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
@@ -32,13 +35,14 @@ def worker(ctx: Context, member: Membership) -> None:
     from peers import p2p  # torch
     from peers.prefetching import Prefetching
 
-    computing = Prefetching(ctx, _device_learner(ctx))
+    learner = _device_learner(ctx)
+    computing = Prefetching(ctx, learner)
     try:
         p2p.train(
             ctx,
             member,
             computing=computing,
-            exchange=_exchange(ctx, member),
+            exchange=_exchange(ctx, member, learner),
             program=PROGRAM,
             instance_type=ctx.experiment.gpu.instance_type,
         )
@@ -46,17 +50,17 @@ def worker(ctx: Context, member: Membership) -> None:
         computing.close()
 
 
-def _exchange(ctx: Context, member: Membership) -> "Exchange":
+def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -> "Exchange":
     if ctx.experiment.gpu.exchange == "distributed":
         from peers.collective import Collective
 
-        return Collective(ctx, member)
+        return Collective(ctx, member, learner.device if learner else None)
     from peers.gathering import Gathering
 
     return Gathering(ctx, member)
 
 
-def _device_learner(ctx: Context) -> object | None:
+def _device_learner(ctx: Context) -> "CudaLearner | None":
     """Where there is a GPU, the learner that this process's contexts take; None: the CPU's."""
     from peers import cuda
 
@@ -80,12 +84,13 @@ def _one_each(count: int) -> None:
     command = [sys.executable, "-c", "from peers.gpu import main; main()"]
     children = [subprocess.Popen(command, env={**os.environ, NUMBER: str(number)}) for number in range(count)]
     try:
-        statuses = [child.wait() for child in children]
+        while any(child.poll() is None for child in children) and not any(child.poll() for child in children):
+            time.sleep(LOOK_S)
     finally:
         for child in children:
             child.kill()
-    if any(statuses):
-        sys.exit(max(abs(status) for status in statuses))
+    if any(child.wait() for child in children):
+        sys.exit(1)
 
 
 PROGRAM = Program(main, count="gpus", step="train_gpu")

@@ -129,7 +129,9 @@ class SynchronousMailboxes:
         for _ in self._looks():
             message = self._post.read(mailbox, peer=peer)
             if message is not None and message.round > round:
-                raise StaleAttempt(f"peer {self._member.rank}: round {round} is over, peer {peer} is in {message.round}")
+                raise StaleAttempt(
+                    f"peer {self._member.rank}: round {round} is over, peer {peer} is in {message.round}"
+                )
             if message is not None and message.round == round:
                 self._check(message)
                 try:

@@ -55,7 +55,9 @@ def read(text: bytes, *, mailbox: str) -> Message:
         raise Corrupt(f"{mailbox}: {view.nbytes} bytes that are no message of a peer")
     _, version, length, crc = _HEAD.unpack(view[: _HEAD.size])
     if version != VERSION:
-        raise Corrupt(f"{mailbox}: a message of version {version}; this program reads version {VERSION}: deploy all peers anew")
+        raise Corrupt(
+            f"{mailbox}: a message of version {version}; this program reads version {VERSION}: deploy all peers anew"
+        )
     plain = view[_HEAD.size : _HEAD.size + length]
     if zlib.crc32(plain) != crc:
         raise Corrupt(f"{mailbox}: checksum differs: the message was changed on its way")

@@ -123,10 +123,11 @@ class _Peer:
         if not _decided(ctx, epoch):
             rounds.agree(ctx, epoch, by=self._member.rank)
         agreed = rounds.decision(ctx, epoch)
-        if agreed["finished"] and (self._exchange.replicas_agree or agreed["by"] == self._member.rank):
-            if not ctx.objects.exists(ctx.keys.outcome):
-                rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
-        return bool(agreed["finished"])
+        finished = bool(agreed["finished"])
+        mine = self._exchange.replicas_agree or agreed["by"] == self._member.rank
+        if finished and mine and not ctx.objects.exists(ctx.keys.outcome):
+            rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
+        return finished
 
 
 def _decided(ctx: Context, epoch: int) -> bool:

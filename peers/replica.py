@@ -5,7 +5,6 @@ peer can start there again. Another attempt of the same peer writes the same bit
 mode), the first one written holds for both.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from crossover import rounds
@@ -41,12 +40,17 @@ class Replica:
         """The epoch of the round that comes."""
         return self.days.epoch(self.round)
 
-    def restore(self) -> None:
-        """The newest checkpoint, or the seeded model, which is the same on every peer."""
+    def restore(self, *, at: int | None = None) -> None:
+        """The newest checkpoint, or that of round `at`, or the seeded model, which is the same on every peer."""
         for _ in range(3):
             saved = self._ctx.objects.list(self._ctx.keys.checkpoints_of(self._rank))
+            if at is not None:
+                saved = [key for key in saved if _round(key) == at]
+                if at and not saved:
+                    raise Missing(self._ctx.keys.checkpoint(self._rank, at))
             if not saved:
                 self._ctx.learner.initial_model()
+                self.optimizer, self.round, self.facts = [], 0, {}
                 return
             try:
                 self._take(checkpoints.read(self._ctx.objects.get(saved[-1]), key=saved[-1]))
@@ -116,14 +120,6 @@ class Replica:
             )
         self.model.copy_(model)
         self.round += 1
-
-    def event(self, member: Mapping[str, int]) -> dict[str, Any]:
-        """The event of the round that comes, for records, functions and random keys."""
-        return {
-            **rounds.at(self._ctx, {}, self.round),
-            "run": self._ctx.run,
-            **member,
-        }
 
 
 def _round(key: str) -> int:

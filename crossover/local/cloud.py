@@ -27,6 +27,7 @@ from crossover.local.endpoint import Endpoint, credentials, session
 from crossover.local.fleets import Fleets
 from crossover.local.hosted import Servers
 from crossover.local.lambda_runtime import Answer, Function, Lambdas
+from crossover.local.seams.account import Account
 from crossover.local.seams.replacing import Replacements
 from crossover.local.seams.resource_types import ACCOUNT, REGION
 
@@ -46,6 +47,7 @@ class LocalCloud:
         self._clients: dict[str, Any] = {}
         self._making = threading.Lock()
         self._end = contextlib.ExitStack()
+        self.account = Account()  # its limits, which tests change
 
     def __enter__(self) -> Self:
         if not self._only_one.acquire(blocking=False):
@@ -79,7 +81,10 @@ class LocalCloud:
         )
         self._end.callback(self.lambdas.close)
         self.fleets = Fleets(
-            self.workspace / "logs" / "fleets", unpacked=self._program_code, environment=self._program_environment
+            self.workspace / "logs" / "fleets",
+            unpacked=self._program_code,
+            environment=self._program_environment,
+            left=seams.fleets.decrement,
         )
         self._end.callback(self.fleets.stop)
         changes = self._end.enter_context(Replacements())

@@ -100,7 +100,7 @@ class Fleet:
 
 class Fleets:
     """The fleets of the deployed groups. `unpacked(s3 URL)`: the folder of a program's code; `environment(service's)`: with which it
-    reaches this cloud.
+    reaches this cloud; `left(fleet)` is told of each instance that leaves with its place.
     """
 
     def __init__(
@@ -109,7 +109,9 @@ class Fleets:
         *,
         unpacked: Callable[[str], Path],
         environment: Callable[[Mapping[str, str]], dict[str, str]],
+        left: Callable[[str], None] = lambda name: None,
     ) -> None:
+        self._left = left
         self._folder, self._unpacked, self._environment = folder, unpacked, environment
         self._fleets: dict[str, Fleet] = {}
         self._lock = threading.RLock()
@@ -182,3 +184,4 @@ class Fleets:
         else:  # leave-fleet: terminated with decrement
             del fleet.instances[instance.number]
             fleet.capacity -= 1
+            self._left(fleet.name)

@@ -20,7 +20,9 @@ class Settings:
 
     fleet: str
     lease_s: float = 20.0  # without a heartbeat for so long a rank may be taken over
-    absence_s: float = 600.0  # without a heartbeat for so long nobody waits for a peer: a new instance has booted by then
+    absence_s: float = (
+        600.0  # without a heartbeat for so long nobody waits for a peer: a new instance has booted by then
+    )
     idle_s: float = 900.0  # without a rank for so long a program leaves
     look_s: float = 1.0  # between two looks at what others do
 
@@ -84,9 +86,7 @@ class Membership:
         self._thread = threading.Thread(target=self._beat, name=f"heart-{rank}.{attempt}", daemon=True)
 
     @classmethod
-    def claim(
-        cls, hearts: Hearts, *, run: str, members: int, settings: Settings
-    ) -> "Membership | None":
+    def claim(cls, hearts: Hearts, *, run: str, members: int, settings: Settings) -> "Membership | None":
         """A rank that is free, or whose program has been silent for too long; None while there is none."""
         objects, keys, newest = hearts.objects, hearts.keys, hearts.newest()
         left = [rank for rank in newest if objects.exists(keys.left(rank))]
@@ -94,7 +94,7 @@ class Membership:
             held = newest.get(rank)
             if held is not None:
                 # Where all have left and none has cleared away, any rank will do for that.
-                taken = rank in left and len(left) < members or objects.exists(keys.failure(rank))
+                taken = (rank in left and len(left) < members) or objects.exists(keys.failure(rank))
                 silent = hearts.silent_s(rank, held) >= settings.lease_s  # looked at each time: it needs two looks
                 if taken or not (silent or hearts.given_back(rank, held)):
                     continue

@@ -1,5 +1,6 @@
 """Programs as threads of this process, as an Auto Scaling group would run them: one that is killed is replaced."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -69,9 +70,7 @@ class Fleet:
         self.job.clients.run_machine = lambda name, event: execute(
             machines[name], Context(functions, run=event["run"]), event
         )
-        announce(
-            self.job.clients.object_store, fleet="test", run=self.job.prepared.run, members=experiment.workers
-        )
+        announce(self.job.clients.object_store, fleet="test", run=self.job.prepared.run, members=experiment.workers)
 
     def _start(self) -> None:
         clients = WatchedClients(self.job.clients)
@@ -91,7 +90,9 @@ class Fleet:
         try:
             program.main(Resources(clients), settings)
         except Killed as killed:
-            self.errors.append(killed)
+            # A process that dies takes its connections along; here the frames would keep them open.
+            self.errors.append(killed.with_traceback(None))
+            gc.collect()
             self._expire()
             self._start()
         except Exception as error:

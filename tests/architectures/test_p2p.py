@@ -130,6 +130,7 @@ def clean(architecture: str) -> tuple[bytes, int]:
         return fleet.run(patch), max(counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [Killed, Unavailable])
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -157,3 +158,78 @@ def test_peers_that_die_again_and_again_and_their_leases_run_out(seed: int, monk
     fleet.hooks = lambda number: failing_at(deaths[number] if number < len(deaths) else 0, "before", Killed)
     assert fleet.run(monkeypatch) == model
     assert fleet.errors
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def failures(job: Job) -> dict[str, str]:
+    store, keys = job.clients.object_store, job.prepared.keys
+    return {key.removeprefix(keys.failures): json.loads(store.get(key))["cause"] for key in store.list(keys.failures)}
+
+
+def test_a_peer_that_never_joins_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Job(small("p2p_instance")), members=1, absence_s=0.3)
+    with pytest.raises(Exception, match="waited in round 0 for the arrival of peer 1, which never joined the run"):
+        fleet.run(monkeypatch)
+
+
+def test_a_gradient_of_another_model_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peers.messages import Codec
+
+    encode = Codec.encode
+
+    def cut(self: Codec, gradient: Any, *, samples: int, round: int, peer: int) -> Any:
+        return encode(self, gradient[:-1].clone() if peer == 1 else gradient, samples=samples, round=round, peer=peer)
+
+    monkeypatch.setattr(Codec, "encode", cut)
+    fleet = Fleet(Job(small("p2p_instance")), absence_s=0.5)
+    with pytest.raises(Exception, match="peer 0"):
+        fleet.run(monkeypatch)
+    assert "gradient of peer 1, round 0" in failures(fleet.job)["0"]
+    assert "trains another model" in failures(fleet.job)["0"]
+
+
+def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from crossover.keys import Keys
+    from crossover.programs.execution import ProgramsExecution
+
+    fleet = Fleet(Job(small("p2p_instance")))
+    broken = False
+
+    def hook(moment: str, operation: str) -> None:
+        nonlocal broken
+        if operation == "replace" and not broken:
+            broken = True
+            raise MemoryError("no room for the message")
+
+    fleet.hooks = lambda number: hook if number == 0 else lambda moment, operation: None
+    with pytest.raises(Exception, match="gave up|no room"):
+        fleet.run(monkeypatch)
+    said = failures(fleet.job)
+    assert any("no room for the message" in cause and "gave up" not in cause for cause in said.values())
+    run = ProgramsExecution(
+        fleet.job.clients.object_store, Keys(fleet.job.prepared.run), 2, tolerant=False, release=lambda: None
+    )
+    with pytest.raises(Exception, match=r"peer \d gave up: MemoryError: no room for the message"):
+        run.ended()
+
+
+def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the state machine does: a step that raises Unavailable comes again, and every step may run twice."""
+    from tests.architectures.harness import every_step
+
+    def twice(run: Any) -> Any:
+        def both(step: Any, ctx: Any, event: Any) -> Any:
+            with ctx.child() as own:
+                run(step, own, event)
+            return run(step, ctx, event)
+
+        return both
+
+    with every_step(monkeypatch, twice):
+        assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"), monkeypatch)
+
+
+def test_twelve_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal_to_reference(small("p2p_instance", workers=12, epochs=1), monkeypatch)

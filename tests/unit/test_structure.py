@@ -31,12 +31,14 @@ ALLOWED = {
     "crossover.long_workers": CONTEXT
     | {"crossover.rounds", "crossover.workflow"},  # what functions of one long life share
     "crossover.workflow": CONTEXT,
+    "crossover.expectations": WORKFLOW,
+    "crossover.programs": CONTEXT | {"crossover.rounds"},
     "crossover.asl": WORKFLOW,
     "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.workflow"},
     "crossover.reports": BASE | {"crossover.keys", "crossover.metering", "crossover.workflow"},
     "crossover.local": DATA,
     "functions": WORKFLOW | {"crossover.long_workers"},
-    "peers": WORKFLOW | {"functions"},
+    "peers": WORKFLOW | {"functions", "crossover.programs"},
     "cdk": WORKFLOW | {"crossover.asl", "crossover.validation"},
     "stacks": WORKFLOW | {"cdk", "functions", "peers", "crossover.asl"},
 }
@@ -144,7 +146,11 @@ def test_every_part_of_the_house_has_its_rule() -> None:
         ("crossover.context", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),
         *(
             (f"functions.{name}", ("torch", "boto3", "redis", "pika", "pydantic", "numpy"))
-            for name in ("spirt", "all_reduce", "scatter_reduce", "mlless")
+            for name in ("spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless")
+        ),
+        *(
+            (f"peers.{name}", ("torch", "boto3", "redis", "pika", "pydantic", "numpy"))
+            for name in ("p2p_instance", "p2p_serverless", "gpu")
         ),
     ],
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from crossover.local.seams.replacing import Replacements
+from crossover.local.seams.resource_types import ACCOUNT, REGION
 
 Resized = Callable[[str, int, str], None]  # group, desired capacity, user data of its launch template
 
@@ -23,3 +24,12 @@ def install(changes: Replacements, *, resized: Resized) -> None:
 
     changes.wrap(FakeAutoScalingGroup, "set_desired_capacity", set_capacity)
     changes.wrap(FakeAutoScalingGroup, "delete", delete)
+
+
+def decrement(group: str) -> None:
+    """An instance has left with its place: TerminateInstanceInAutoScalingGroup with ShouldDecrementDesiredCapacity."""
+    from moto.autoscaling.models import autoscaling_backends
+
+    found = autoscaling_backends[ACCOUNT][REGION].autoscaling_groups.get(group)
+    if found is not None and found.desired_capacity:
+        found.desired_capacity -= 1

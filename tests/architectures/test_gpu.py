@@ -1,0 +1,117 @@
+"""The GPU baseline on CPUs: through the object store bitwise equal to the reference, by all-reduce within rounding."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from crossover.algorithms import buffers
+from crossover.experiment import Experiment
+from crossover.learning.datasets import load as load_dataset
+from crossover.learning.reference import train_reference
+from tests.architectures.fleet import Fleet, Killed, counting, failing_at
+from tests.architectures.harness import Job, small
+from tests.architectures.test_p2p import assert_equal_to_reference
+
+
+def gpu(**settings: Any) -> Experiment:
+    exchange = settings.pop("exchange", "s3")
+    experiment = small("gpu", **{"sync_every": 1, "batch_size": 10} | settings)
+    return replace(experiment, gpu=replace(experiment.gpu, exchange=exchange, instances=experiment.workers))
+
+
+@pytest.mark.parametrize("sync_every", [1, 2, "epoch"])
+def test_every_synchronisation_interval(sync_every: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal_to_reference(gpu(batch_size=6, sync_every=sync_every), monkeypatch)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_every_number_of_workers(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal_to_reference(gpu(workers=workers), monkeypatch)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_every_optimizer(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal_to_reference(gpu(optimizer=optimizer, learning_rate=0.01), monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_worker_killed_at_any_call_is_replaced(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    with monkeypatch.context() as patch:
+        model = Fleet(Job(gpu()), hooks=lambda number: counting(counts)).run(patch)
+    for k in range(1, max(counts) + 1, 2):
+        with monkeypatch.context() as patch:
+            fleet = Fleet(Job(gpu()))
+            fleet.hooks = lambda number, k=k: failing_at(k if number == 0 else 0, moment, Killed)  # type: ignore[misc]
+            assert fleet.run(patch) == model, f"call {k}, {moment}"
+            assert fleet.left_behind() == [], f"call {k}, {moment}"
+
+
+def distance(model: bytes, other: bytes) -> float:
+    """Largest difference, relative to the largest value."""
+    a, b = buffers.tensor(model), buffers.tensor(other)
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def test_an_all_reduce_gives_the_same_within_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One exchange: later rounds amplify the last bits, as they would on any two machines."""
+    experiment = gpu(workers=3, exchange="distributed", epochs=1, sync_every="epoch")
+    fleet = Fleet(Job(experiment))
+    model = fleet.run(monkeypatch)
+    reference, _, _ = train_reference(fleet.job.prepared.experiment, load_dataset(experiment))
+    assert distance(model, reference) <= 1e-6
+    assert fleet.left_behind() == []
+
+
+def test_members_of_a_collective_meet_again_when_one_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        model = Fleet(Job(gpu(workers=2, exchange="distributed", epochs=3))).run(patch)
+    for k in (6, 14, 22):
+        with monkeypatch.context() as patch:
+            fleet = Fleet(Job(gpu(workers=2, exchange="distributed", epochs=3)))
+            fleet.hooks = lambda number, k=k: failing_at(k if number == 1 else 0, "before", Killed)  # type: ignore[misc]
+            assert fleet.run(patch) == model
+            assert any(isinstance(error, Killed) for error in fleet.errors), f"call {k} was never made"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; the path without one is tested above")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_the_learner_on_a_gpu_agrees_with_the_processor(precision: str) -> None:
+    from crossover.learning.learner import Learner
+    from crossover.learning.staging import Minibatches, plan
+    from peers.cuda import CudaLearner
+
+    experiment = gpu(workers=1, precision="fp32")
+    dataset = load_dataset(experiment)
+    batch = Minibatches(experiment, dataset, plan(experiment, dataset.train_labels.numel())).train(0, 0)
+    shape = tuple(dataset.train_images.shape[1:])
+    facts: Any = {"classes": dataset.classes, "input_shape": shape, "affine": {"scale": [1 / 16], "shift": [0.0]}}
+    host = Learner(experiment, **facts)
+    other = replace(experiment, training=replace(experiment.training, precision=precision))  # type: ignore[arg-type]
+    device = CudaLearner(other, **facts, device=torch.device("cuda"))
+    where = {"epoch": 1, "round": 0, "worker": 0, "minibatch": 0}
+    assert bytes(device.initial_model()) == bytes(host.initial_model())
+    tolerance = 1e-4 if precision == "fp32" else 3e-2
+    assert device.compute_gradient(batch, **where) == pytest.approx(
+        host.compute_gradient(batch, **where), abs=tolerance
+    )
+    assert distance(bytes(device.gradient), bytes(host.gradient)) < (1e-3 if precision == "fp32" else 0.1)
+    assert device.evaluate([batch]).samples == batch.samples
+
+
+def test_half_precision_follows_the_hardware() -> None:
+    from peers.cuda import LARGEST_SCALE, LossScale, half_precision
+
+    assert half_precision("fp32", (7, 5)) is None
+    assert half_precision("bf16", (7, 5)) is torch.float16  # a T4: bfloat16 is emulated there
+    assert half_precision("bf16", (8, 0)) is torch.bfloat16
+    assert half_precision("fp16", (9, 0)) is torch.float16
+    scale = LossScale(LARGEST_SCALE)
+    scale.overflowed()
+    assert scale.scale == LARGEST_SCALE / 2
+    for _ in range(2_000):
+        scale.went_well()
+    assert scale.scale == LARGEST_SCALE

@@ -1,0 +1,95 @@
+"""Asynchronous peers: what holds whatever their pace (docs/correctness.md, 1 and 3)."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crossover.experiment import Experiment
+from tests.architectures.fleet import Fleet, Killed, failing_at
+from tests.architectures.harness import Job, small
+
+
+def asynchronous(*, workers: int = 3, epochs: int = 3, **p2p: Any) -> Experiment:
+    experiment = small("p2p_instance", workers=workers, epochs=epochs, batch_size=10, sync_every=1)
+    return replace(experiment, p2p=replace(experiment.p2p, mode="asynchronous", **p2p))
+
+
+def records(job: Job) -> list[dict[str, Any]]:
+    store = job.clients.object_store
+    found = [json.loads(store.get(key)) for key in store.list(job.prepared.keys.records)]
+    return [record for record in found if record["outcome"] == "ok"]
+
+
+def applied(job: Job) -> dict[int, list[tuple[int, int, int]]]:
+    """By reader: (own round, peer, that peer's round), in order."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for record in sorted(records(job), key=lambda r: (r["worker"], r["epoch"])):
+        for round, each in record.get("applied", []):
+            found.setdefault(record["worker"], []).extend((round, peer, version) for peer, version in each)
+    return found
+
+
+def assert_invariants(job: Job, *, limit: int, reuse: bool = False) -> None:
+    for reader, listed in applied(job).items():
+        newest: dict[int, int] = {}
+        for round, peer, version in listed:
+            assert peer != reader
+            assert round - version <= limit
+            last = newest.get(peer, -1)
+            assert version >= last if reuse else version > last, f"reader {reader}: peer {peer} fell to {version}"
+            newest[peer] = version
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("limit", [0, 4])
+def test_each_gradient_counts_once_and_versions_never_fall(
+    limit: int, reuse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(Job(asynchronous(staleness_limit=limit, reuse=reuse)))
+    fleet.run(monkeypatch)
+    assert_invariants(fleet.job, limit=limit, reuse=reuse)
+    assert fleet.left_behind() == []
+    assert fleet.queues() == {}
+    epochs = {(record["worker"], record["epoch"]) for record in records(fleet.job)}
+    assert epochs == {(worker, epoch) for worker in range(3) for epoch in (1, 2, 3)}
+
+
+def test_min_gradients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Job(asynchronous(workers=2, min_gradients=2, reuse=True, staleness_limit=100)))
+    fleet.run(monkeypatch)
+    for record in records(fleet.job):
+        for _, each in record["applied"][:-1]:  # in its last round the other may have left
+            assert len(each) == 1
+
+
+@pytest.mark.parametrize("k", [4, 9, 15, 22, 30])
+def test_a_killed_peer_goes_on_where_its_checkpoint_stands(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Job(asynchronous()))
+    fleet.hooks = lambda number: failing_at(k if number == 1 else 0, "after", Killed)
+    fleet.run(monkeypatch)
+    assert fleet.errors
+    assert fleet.left_behind() == []
+
+
+def test_a_peer_that_never_joins_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Job(asynchronous(min_gradients=3)), members=2, absence_s=0.3)
+    fleet.run(monkeypatch)
+    assert fleet.job.clients.object_store.exists(fleet.job.prepared.keys.outcome)
+
+
+def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peers.messages import Codec
+
+    encode = Codec.encode
+
+    def cut(self: Codec, gradient: Any, *, samples: int, round: int, peer: int) -> Any:
+        return encode(self, gradient[:-1].clone() if peer == 1 else gradient, samples=samples, round=round, peer=peer)
+
+    monkeypatch.setattr(Codec, "encode", cut)
+    fleet = Fleet(Job(asynchronous(workers=2)))
+    fleet.run(monkeypatch)
+    said = [record["refused_1"] for record in records(fleet.job) if "refused_1" in record]
+    assert any("trains another model" in words for words in said)
+    assert all(peer != 1 for _, peer, _ in applied(fleet.job).get(0, []))

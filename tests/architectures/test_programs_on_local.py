@@ -1,0 +1,96 @@
+"""Programs on the cloud on one machine: the fleet's own service command, real RabbitMQ, and processes that are killed."""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover.experiment import Data, Experiment
+from crossover.local.cloud import LocalCloud
+from crossover.reports.folder import RunFolder
+from crossover.running import run_deployed, run_inline
+from tests.architectures.harness import small
+
+pytestmark = pytest.mark.slow
+
+WORKERS = 2
+ARCHITECTURES = ["p2p_instance", "p2p_serverless", "gpu"]
+
+
+def experiment(architecture: str) -> Experiment:
+    found = small(architecture, workers=WORKERS, epochs=8, batch_size=8)
+    return replace(
+        found,
+        name=f"small-{architecture.replace('_', '-')}",
+        data=Data(dataset="digits", limit=41, validation=0.02),
+        gpu=replace(found.gpu, instances=WORKERS),
+    )
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def deployed(
+    request: pytest.FixtureRequest, cloud: LocalCloud, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    architecture: str = request.param
+    cloud.deploy(synthesize(experiment(architecture), tmp_path_factory.mktemp("assembly")))
+    yield architecture
+    cloud.destroy(f"crossover-{experiment(architecture).name}")
+
+
+def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:
+    return run_deployed(experiment(architecture), out, lambda progress: None, session=cloud.session(), where="local")
+
+
+def fleet(architecture: str) -> str:
+    return f"crossover-{experiment(architecture).name}-fleet"
+
+
+def test_a_fleet_ends_with_the_bits_of_the_run_in_one_process(deployed: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
+    local = run(cloud, deployed, tmp_path / "local")
+    assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
+    assert local.result["incomplete"] == []
+    assert cloud.fleets.running(fleet(deployed)) == []
+    assert all(record["instance_type"] for record in local.records if record["step"].startswith("train_"))
+
+
+@contextmanager
+def killing(cloud: LocalCloud, name: str, seed: int, *, kills: int) -> Iterator[list[int]]:
+    """Programs die by SIGKILL at random moments, `kills` times, while the block runs."""
+    rng, over, killed = random.Random(seed), threading.Event(), list[int]()
+
+    def loop() -> None:
+        while len(killed) < kills and not over.wait(rng.uniform(2.0, 5.0)):
+            running = cloud.fleets.running(name)
+            if running:
+                killed.append(rng.choice(running))
+                os.kill(killed[-1], signal.SIGKILL)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_killed_programs_are_replaced_and_change_nothing(deployed: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
+    with killing(cloud, fleet(deployed), seed=1, kills=2) as killed:
+        local = run(cloud, deployed, tmp_path / "local")
+    assert killed, "nothing was killed: the run was over too soon"
+    assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]

@@ -1,0 +1,141 @@
+"""Fleets on this machine: the program that the rendered user data would start, nothing else, and nothing without it."""
+
+import json
+import os
+import re
+import signal
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aws_cdk import App, Stack
+
+from cdk.fleets import Fleet, Machines
+from cdk.hosts import debian_image
+from cdk.network import Network
+from crossover.errors import RunFailed
+from crossover.experiment import Experiment
+from crossover.local.fleets import Fleets, service
+from tests.infrastructure.assemblies import flat, only
+from tests.local.parts import eventually
+
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+
+def main():
+    folder = Path(os.environ["CROSSOVER_FOLDER"])
+    (folder / f"{os.getpid()}.started").write_text(os.environ["CROSSOVER_FLEET"] + " " + os.getcwd())
+    while not (folder / "end").exists():
+        time.sleep(0.01)
+    sys.exit(int((folder / "end").read_text()))
+"""
+
+
+@pytest.fixture(scope="module")
+def user_data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """As a stack renders it, for a program `crossover.programs.lease` that stands for one of ours."""
+    app = App(outdir=str(tmp_path_factory.mktemp("fleet")), builtin_cloud_formation_validation=False)
+    stack = Stack(app, "peers")
+    Fleet(
+        stack,
+        "Peers",
+        experiment=Experiment(name="small", architecture="p2p_instance"),
+        network=Network(stack, "crossover"),
+        machines=Machines(
+            instance_type="t2.large",
+            image=debian_image(stack, "t2.large"),
+            count=2,
+            volume_gb=20,
+            requirements="redis",
+        ),
+        module="peers.p2p_instance",
+        environment={"FOLDER": "/somewhere"},
+        may=[],
+    )
+    found = json.loads((Path(app.synth().directory) / "peers.template.json").read_text())
+    return flat(only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
+
+
+def test_the_service_is_what_the_user_data_says(user_data: str) -> None:
+    found = service(user_data, fleet="f")
+    assert found.command[1:] == ("-c", "from peers.p2p_instance import main; main()")
+    assert found.environment["CROSSOVER_FOLDER"] == "/somewhere"
+    assert found.environment["CROSSOVER_FLEET"] == "crossover-small-fleet"
+    assert found.environment["CROSSOVER_IDLE_S"] == "900"
+    assert found.restarts
+    assert found.burst == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (r"^systemctl start crossover$", "the line that starts the service"),
+        (r"^ExecStart=.*python.*$", "has no ExecStart"),
+        (r"^attempt aws s3 cp .*$", "the line that fetches the code"),
+        (r"^printf .*crossover\.env$", "the line that writes the environment"),
+        (r"^EnvironmentFile=.*$", "does not use /etc/crossover.env"),
+        (r"^cat >/etc/systemd/system/crossover\.service.*$", "the unit"),
+    ],
+)
+def test_an_instance_that_would_idle_is_refused(user_data: str, line: str, words: str) -> None:
+    """Each line of the boot that the program needs: without it the local run fails as the one on AWS would."""
+    without, count = re.subn(line, "", user_data, flags=re.MULTILINE)
+    assert count == 1
+    with pytest.raises(RunFailed, match=words):
+        service(without, fleet="f")
+
+
+@pytest.fixture
+def fleets(tmp_path: Path) -> Iterator[Fleets]:
+    """Fleets whose code is PROGRAM under the module's name."""
+    code = tmp_path / "code"
+    (code / "peers").mkdir(parents=True)
+    (code / "peers" / "p2p_instance.py").write_text(PROGRAM)
+    with zipfile.ZipFile(tmp_path / "code.zip", "w"):
+        pass
+    made = Fleets(
+        tmp_path / "logs",
+        unpacked=lambda url: code,
+        environment=lambda given: {**given, "CROSSOVER_FOLDER": str(tmp_path)},
+    )
+    yield made
+    made.stop()
+    assert made.running("f") == []
+
+
+def started(folder: Path) -> list[str]:
+    return [path.read_text() for path in folder.glob("*.started")]
+
+
+def test_capacity_starts_and_ends_programs(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
+    fleets.resize("f", 0, user_data)
+    fleets.resize("f", 2, user_data)
+    eventually(lambda: len(started(tmp_path)) == 2, what="both programs have started")
+    assert started(tmp_path)[0] == f"crossover-small-fleet {tmp_path / 'code'}"
+    pids = fleets.running("f")
+    fleets.resize("f", 1, user_data)
+    assert len(fleets.running("f")) == 1
+    fleets.resize("f", 0, user_data)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_killed_program_is_started_again(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
+    fleets.resize("f", 1, user_data)
+    eventually(lambda: len(started(tmp_path)) == 1, what="the program has started")
+    os.kill(fleets.running("f")[0], signal.SIGKILL)
+    eventually(lambda: len(started(tmp_path)) == 2, what="another program has started")
+
+
+@pytest.mark.parametrize(("status", "starts"), [(0, 1), (1, 4)])
+def test_one_that_is_through_leaves_and_one_that_fails_is_tried_a_few_times(
+    fleets: Fleets, user_data: str, tmp_path: Path, status: int, starts: int
+) -> None:
+    (tmp_path / "end").write_text(str(status))
+    fleets.resize("f", 1, user_data)
+    eventually(
+        lambda: len(started(tmp_path)) == starts and not fleets.running("f"), what="the program has left the fleet"
+    )
