@@ -68,12 +68,12 @@ def test_ties_go_to_the_lower_index() -> None:
     assert robust.krum_choice([torch.ones(3)] * 5, faulty=1, select=2) == [0, 1]
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("count", [1, 3, 5, 7, 9])
 def test_equal_values_keep_their_places(count: int) -> None:
-    """Zeros of either sign compare equal: each result is one of the inputs' bits, and the same for any block or tail position."""
-    vectors = [torch.full((100_000,), 0.0 if i % 2 else -0.0) for i in range(count)]
-    signs = torch.signbit(robust.median(vectors))
-    assert bool((signs == signs[0]).all())
+    """Zeros of either sign compare equal, so nothing is exchanged: the median is the middle input, sign and all."""
+    for first_sign in (1.0, -1.0):
+        vectors = [torch.full((70_001,), 0.0 * first_sign * (-1) ** i) for i in range(count)]
+        assert torch.equal(torch.signbit(robust.median(vectors)), torch.signbit(vectors[count // 2]))
 
 
 def test_an_outlier_does_not_move_the_result() -> None:

@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from crossover import keys
 from crossover.errors import ConfigError
 from crossover.experiment import Data, Experiment, Faults, Training
 from crossover.learning.batch import decode
-from crossover.learning.datasets import Dataset, load
+from crossover.learning.datasets import Dataset, Samples, load
 from crossover.learning.staging import plan, stage
 
 
@@ -168,6 +170,18 @@ def test_flipped_labels_are_the_faulty_workers_alone() -> None:
 )
 def test_the_fingerprint_covers_what_is_staged(digits: Dataset, change: dict[str, object]) -> None:
     assert load(replace(experiment(), **change)).fingerprint != digits.fingerprint  # type: ignore[arg-type]
+
+
+def test_the_fingerprint_covers_the_seed_of_the_order_where_the_split_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images, labels = torch.rand(20, 1, 4, 4), torch.arange(20) % 3
+    module = ModuleType("own_data")
+    module.loader = lambda _: Samples(images, labels, 3, images, labels)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_data", module)
+    own = replace(experiment(), data=Data(dataset="own_data:loader", validation="test"))
+    assert load(own).fingerprint == load(own).fingerprint
+    assert load(own).fingerprint != load(replace(own, seed=2)).fingerprint
 
 
 @pytest.mark.parametrize(
