@@ -9,12 +9,16 @@ asks for a slot. Needs the standard library alone: functions import it.
 import ctypes
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_IDLE_S = 0.5  # longer than the way from one minibatch to the next
 _POLL_S = 0.002  # only the head of the queue polls, so this costs one process a thousandth of a core
+
+_idle: threading.Timer | None = None
 
 
 def create(folder: str | Path, count: int) -> None:
@@ -39,26 +43,33 @@ def slot(folder: str | Path) -> Iterator[float]:
     if not paths:
         raise FileNotFoundError(f"{folder}: no compute slots here; crossover.slots.create(folder, count) makes them")
     descriptor = _first_free(paths, Path(folder) / "queue")
+    _stay_as_you_are()
     try:
         yield time.monotonic() - started
     finally:
         os.close(descriptor)  # closing gives the lock back
-        if _memory_is_short():
-            _give_memory_back()
+        _give_memory_back_when_idle()
 
 
-def _memory_is_short() -> bool:
-    """Less than a quarter of this machine's memory is left."""
-    with open("/proc/meminfo") as file:
-        kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in file)}
-    return kilobytes["MemAvailable"] < kilobytes["MemTotal"] / 4
+def _give_memory_back_when_idle() -> None:
+    """Return the pages that a training step has freed (for MobileNet nine tenths of the process) once this process computes no more.
+
+    The next step pays for them with page faults, so a process that goes on at once keeps them; one that waits for others must not: their
+    steps need the memory, and 64 workers live on one machine.
+    """
+    global _idle
+    _stay_as_you_are()
+    _idle = threading.Timer(_IDLE_S, _give_memory_back)
+    _idle.daemon = True
+    _idle.start()
+
+
+def _stay_as_you_are() -> None:
+    if _idle is not None:
+        _idle.cancel()
 
 
 def _give_memory_back() -> None:
-    """Return the pages that a training step has freed (for MobileNet three quarters of the process), before it waits for others.
-
-    The next step pays with page faults, so it is done only where memory is short: 64 workers on one machine.
-    """
     ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -79,17 +79,25 @@ def test_without_slots_it_says_how_to_make_them(tmp_path: Path) -> None:
         slots.create(tmp_path, 0)
 
 
-def test_memory_is_given_back_only_where_it_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_computes_no_more_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = threading.Event()
+    monkeypatch.setattr(slots, "_give_memory_back", given.set)
+    monkeypatch.setattr(slots, "_IDLE_S", 0.01)
     slots.create(tmp_path, 1)
-    given: list[bool] = []
-    monkeypatch.setattr(slots, "_give_memory_back", lambda: given.append(True))
-    for short in (False, True):
-        monkeypatch.setattr(slots, "_memory_is_short", lambda short=short: short)
-        with slots.slot(tmp_path):
-            pass
-        assert bool(given) == short
+    with slots.slot(tmp_path):
+        assert not given.is_set()
+    assert given.wait(timeout=30)
 
 
-def test_how_much_memory_is_left_can_be_read() -> None:
-    assert slots._memory_is_short() in (True, False)
+def test_a_process_that_goes_on_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "_IDLE_S", 3_600)
+    slots.create(tmp_path, 1)
+    with slots.slot(tmp_path):
+        pass
+    waiting = slots._idle
+    assert waiting is not None
+    with slots.slot(tmp_path):
+        assert waiting.finished.is_set()  # cancelled
+    assert slots._idle is not None
+    slots._idle.cancel()
     slots._give_memory_back()

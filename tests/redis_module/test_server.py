@@ -184,7 +184,7 @@ def reply(connection: socket.socket) -> object:
         return one(stream)
 
 
-@pytest.mark.parametrize(("command", "keys"), KEYS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("command", "keys"), KEYS, ids=[" ".join(command)[:40] for command, _ in KEYS])
 def test_the_server_knows_every_key(server: Server, command: Sequence[str], keys: dict[str, set[str]]) -> None:
     with sent(server, "COMMAND", "GETKEYSANDFLAGS", *command) as connection:
         answer = reply(connection)

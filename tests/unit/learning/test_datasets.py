@@ -132,7 +132,9 @@ def test_a_damaged_mnist_file_is_refused(tiny_mnist: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"not gzip", gzip.compress(b""), gzip.compress(b"\0\0\x08\x01\0\0\0\x03ab"), idx((2,), b"ab")[:-3]]
+    "content",
+    [b"not gzip", gzip.compress(b""), gzip.compress(b"\0\0\x08\x01\0\0\0\x03ab"), idx((2,), b"ab")[:-3]],
+    ids=["no gzip", "empty", "cut", "short"],
 )
 def test_a_file_that_is_no_idx_is_refused(tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     """Even with the right checksum: an own variant of the files may be wrong in itself."""
