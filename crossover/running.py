@@ -6,6 +6,7 @@ line but the session: this program talks to S3, SSM and Step Functions only, nev
 """
 
 import json
+import os
 import platform
 import tempfile
 import time
@@ -19,6 +20,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 import crossover
+from crossover.budget import BudgetReached, Guard
 from crossover.context import Context, InlineClients, Resources, RunFacts
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
@@ -39,6 +41,7 @@ from crossover.rounds import calendar
 from crossover.workflow import Architecture, execute, first_event, load
 
 POLL_S = 0.25
+BUDGET_LOOK_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -137,18 +140,25 @@ def versions() -> dict[str, str]:
 
 
 def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress) -> None:
-    """Until the execution ends: read new records and decisions, tell about each epoch. Ctrl-C stops the execution first."""
-    started = time.monotonic()
+    """Until the execution ends: read new records and decisions, tell about each epoch. Ctrl-C and the budget stop the execution first."""
+    started = looked = time.monotonic()
+    guard = Guard(prepared.experiment.lifetime.budget_usd)
     try:
         while True:
             ended = execution.ended()
             while _next_decision(prepared):
                 read_records(prepared)
-                on_progress(_progress(prepared, seconds=time.monotonic() - started))
+                progress = _progress(prepared, seconds=time.monotonic() - started)
+                on_progress(progress)
+                guard.epoch(progress.usd or 0.0, last=ended or progress.epoch == progress.epochs)
             if ended:
                 return
+            if guard.limit_usd is not None and time.monotonic() - looked > BUDGET_LOOK_S:
+                looked = time.monotonic()
+                read_records(prepared)
+                guard.between(_spent(prepared, seconds=looked - started))
             time.sleep(POLL_S)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BudgetReached):
         execution.stop()
         raise
     finally:
@@ -478,7 +488,9 @@ class Deployed:
                 f"cdk deploy crossover-{experiment.name} -c config=config/{experiment.name}.yaml"
             )
         buckets = tuple(found.get("data_buckets", "").split())
-        return cls(found["bucket"], found.get("run_machine", ""), found.get("fleet", ""), buckets, json.loads(found["shape"]))
+        return cls(
+            found["bucket"], found.get("run_machine", ""), found.get("fleet", ""), buckets, json.loads(found["shape"])
+        )
 
 
 def run_local(
@@ -505,4 +517,6 @@ def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resum
     """The deployed experiment on AWS, by the credentials of the environment."""
     import boto3
 
-    return run_deployed(experiment, out, on_progress, session=boto3.Session(), where="aws", resume=resume)
+    # Seconds of a cloud on one machine are not AWS's, whichever command asked for them.
+    where = "local" if os.environ.get("AWS_ENDPOINT_URL") else "aws"
+    return run_deployed(experiment, out, on_progress, session=boto3.Session(), where=where, resume=resume)

@@ -1,19 +1,23 @@
-"""`crossover deploy` and `crossover destroy`: the CDK's own command, with the version and arguments that fit this project."""
+"""`crossover deploy`: the CDK's own command with this project's version and arguments, after all that can be refused for free."""
 
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from crossover.cli.arguments import Config, Debug, Yes
-from crossover.cli.credentials import check_credentials
+from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.validation import check_deployment, load
 
 CDK = "aws-cdk@2.1148.1"  # the tag `latest` cannot read this library's assembly
 ROOT = Path(__file__).parents[2]
+
+# Minutes that a first deployment takes, stack by stack: estimates until a real account has shown them (docs/aws.md).
+EXPECTED_MINUTES = {"network": 4, "broker": 18, "experiment": 6}
 
 
 def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
@@ -23,21 +27,46 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
     check_credentials()
     if not yes and not sys.stdin.isatty():
         raise UserError("deploy: nobody to ask, since the input is no terminal; add --yes")
-    _cdk(config, experiment, ["deploy", "--require-approval", "never" if yes else "broadening"])
+    refuse_what_cannot_work(experiment)
+    for line in stages(experiment):
+        print(line, flush=True)
+    started = time.monotonic()
+    # Without change sets: a stack that failed half way is then taken up again by the same command.
+    arguments = ["deploy", "--method", "direct", "--require-approval", "never" if yes else "broadening"]
+    run_cdk(config, experiment, arguments)
+    print(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {config} --on aws")
 
 
-def destroy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
-    """Delete the experiment's stack from AWS; the shared network and broker stay for other experiments."""
-    experiment = load(config)
-    check_credentials()
-    if not yes and not sys.stdin.isatty():
-        raise UserError("destroy: nobody to ask, since the input is no terminal; add --yes")
-    _cdk(config, experiment, ["destroy", "--exclusively", *(["--force"] if yes else [])])
+def refuse_what_cannot_work(experiment: Experiment) -> None:
+    """Raise UserError for what a deployment would find only after it has begun to cost: bootstrap, names, stacks half way."""
+    import boto3
+
+    from crossover.cli.aws import readiness, stacks
+
+    session = boto3.Session()
+    with aws_errors_explained():
+        readiness.check_bootstrap(session)
+        for part in ("network", "broker", experiment.name):
+            stacks.check_deployable(session, f"{experiment.project}-{part}", project=experiment.project)
 
 
-def _cdk(config: Path, experiment: Experiment, arguments: list[str]) -> None:
-    """Run the CDK's command for the experiment's stack. Raises CrossoverError with its status; its messages are already shown."""
-    command = [*npx(), "--yes", CDK, *arguments, f"{experiment.project}-{experiment.name}"]
+def stages(experiment: Experiment) -> list[str]:
+    """What is deployed one after another, and about how long each takes when it is not there yet."""
+    from crossover.reports import infrastructure
+
+    broker = ["broker"] if infrastructure.of(experiment).broker_instance_type else []
+    parts = ["network", *broker, "experiment"]
+    names = [experiment.name if part == "experiment" else part for part in parts]
+    minutes = [EXPECTED_MINUTES[part] for part in parts]
+    listed = ", ".join(
+        f"{experiment.project}-{name} (about {each} min)" for name, each in zip(names, minutes, strict=True)
+    )
+    return [f"deploying {listed}; what stands already takes seconds"]
+
+
+def run_cdk(config: Path, experiment: Experiment, arguments: list[str], *, stacks: list[str] | None = None) -> None:
+    """Run the CDK's command, by default for the experiment's stack. Raises CrossoverError with its status; its messages are shown."""
+    command = [*npx(), "--yes", CDK, *arguments, *(stacks or [f"{experiment.project}-{experiment.name}"])]
     command += ["--context", f"config={config.resolve()}"]
     environment = {
         **os.environ,

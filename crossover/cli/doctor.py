@@ -1,18 +1,21 @@
-"""`crossover doctor`: what a run on this machine needs, and whether it is there."""
+"""`crossover doctor`: what a run on this machine, or a deployment on AWS, needs, and whether it is there."""
 
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from crossover.cli.arguments import Config, Debug
 from crossover.cli.deployment import ROOT
-from crossover.errors import MissingTool
+from crossover.cli.findings import Finding
+from crossover.errors import MissingTool, UserError
 from crossover.experiment import Experiment
-from crossover.validation import load
+from crossover.validation import check_deployment, load
 
 PROGRAMS = {  # program -> Debian package
     "redis-server": "redis-server",
@@ -23,24 +26,46 @@ PROGRAMS = {  # program -> Debian package
 SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/lib/rabbitmq/bin")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at."""
+class Place(StrEnum):
+    """Where the experiment is to run."""
 
-    name: str
-    holds: bool
-    detail: str
+    LOCAL = "local"
+    AWS = "aws"
 
 
-def doctor(config: Config, debug: Debug = False) -> None:
-    """Check that this machine can run the experiment; nothing is asked of AWS."""
-    findings = list(examine(load(config)))
+def doctor(
+    config: Config,
+    on: Annotated[Place, typer.Option(help="local: this machine; aws: the account as well.")] = Place.LOCAL,
+    debug: Debug = False,
+) -> None:
+    """Check what the experiment needs, on this machine or on AWS; nothing is changed, and each line says how to mend it."""
+    experiment = load(config)
+    findings = list(examine(experiment) if on is Place.LOCAL else examine_account(experiment))
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
         console.print(f"{'ok     ' if finding.holds else 'missing'}  {finding.name}: {finding.detail}", markup=False)
     missing = [finding.name for finding in findings if not finding.holds]
-    if missing:
+    if missing and on is Place.LOCAL:
         raise MissingTool(f"this machine lacks {', '.join(missing)}; the lines above say what to do")
+    if missing:
+        raise UserError(f"the account is not ready: {', '.join(missing)}; the lines above say what to do")
+
+
+def examine_account(experiment: Experiment) -> Iterator[Finding]:
+    """What a deployment needs: tools here, the layers, and what AWS says of the account."""
+    check_deployment(experiment)
+    import boto3
+
+    from crossover.cli.aws import readiness
+    from crossover.cli.credentials import aws_errors_explained
+    from crossover.cli.deployment import npx
+
+    yield Finding("npx", True, npx()[0])
+    for name in ("dataplane", "torch"):
+        path = ROOT / "build" / f"layer-{name}.zip"
+        yield Finding(f"layer {name}", path.exists(), str(path) if path.exists() else "make layer")
+    with aws_errors_explained():
+        yield from readiness.examine(boto3.Session(), experiment)
 
 
 def examine(experiment: Experiment) -> Iterator[Finding]:

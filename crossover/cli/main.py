@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from crossover.cli import compare, deployment, doctor, plan, run, schema, status
+from crossover.cli import compare, deployment, destruction, doctor, plan, run, schema, status
 from crossover.errors import CrossoverError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or a user's share of it
@@ -32,7 +32,7 @@ for command in (
     doctor.doctor,
     deployment.deploy,
     status.status,
-    deployment.destroy,
+    destruction.destroy,
     schema.schema,
 ):
     app.command()(command)

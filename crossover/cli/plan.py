@@ -6,7 +6,9 @@ from rich.table import Table
 from crossover import workflow
 from crossover.asl import definitions
 from crossover.cli.arguments import Config, Debug
+from crossover.cli.aws import standing
 from crossover.experiment import Experiment
+from crossover.reports import prices
 from crossover.validation import check_deployment, load
 
 
@@ -23,6 +25,35 @@ def plan(config: Config, debug: Debug = False) -> None:
         console.print(functions_table(experiment, architecture))
     for line in machines_and_hosts(experiment, architecture):
         console.print(line)
+    console.print(costs_table(experiment))
+    for line in totals(experiment):
+        console.print(line)
+
+
+def costs_table(experiment: Experiment) -> Table:
+    """One row per thing that costs while it stands; what only a run starts is marked."""
+    table = Table("an hour of", "USD", title="Costs while it stands", title_justify="left")
+    resting = standing.lines(experiment)
+    for line in resting:
+        table.add_row(line.item, f"{line.usd:.4f}")
+    for line in standing.lines(experiment, running=True):
+        if line not in resting:
+            table.add_row(f"{line.item}, while a run lasts", f"{line.usd:.4f}")
+    return table
+
+
+def totals(experiment: Experiment) -> list[str]:
+    """By the hour, and at most until it deletes itself. A run's own cost is not guessed: the line says how it is measured."""
+    resting, during = standing.usd(standing.lines(experiment)), standing.usd(standing.lines(experiment, running=True))
+    ttl_h, run_h = experiment.lifetime.ttl_hours, experiment.lifetime.maximum_run_hours
+    lines = [f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts (prices of {as_of()})"]
+    lines.append(
+        f"if nobody destroys it: ${resting * ttl_h + (during - resting) * min(run_h, ttl_h):.2f} in its {ttl_h:g} hours, at most"
+    )
+    lines.append("functions are billed by use: a run on this machine (crossover run) shows their cost, projected")
+    if experiment.lifetime.budget_usd is None:
+        lines.append("no budget: lifetime.budget_usd would stop a run before it passes it")
+    return lines
 
 
 def functions_table(experiment: Experiment, architecture: workflow.Architecture) -> Table:
@@ -54,3 +85,7 @@ def machines_and_hosts(experiment: Experiment, architecture: workflow.Architectu
         lines.append(f"instances while a run lasts: {instances} x {kind}")
     lines.append(f"deleted by itself {experiment.lifetime.ttl_hours:g} hours after deployment")
     return lines
+
+
+def as_of() -> str:
+    return prices.load().as_of

@@ -2,6 +2,8 @@
 
 import json
 import tempfile
+from dataclasses import replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,6 +51,7 @@ def run(
         raise UserError(f"--resume {resume}: a run --on {on} leaves nothing to go on with; only --on aws can resume")
     if on is Place.AWS:
         check_deployment(experiment)
+        experiment = _check_deployed(experiment, config)
     _check_model(experiment)
     with show_progress(experiment, where=on, out=folder) as on_progress:
         finished = _start(experiment, on, folder, on_progress, resume=resume or "")
@@ -65,6 +68,22 @@ def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgres
             return running.run_local(experiment, out, on_progress)
         case Place.AWS:
             return running.run_aws(experiment, out, on_progress, resume=resume)
+
+
+def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
+    """With what is left of its budget. Raises UserError where the stack is missing, half way or over, or the budget is spent."""
+    import boto3
+
+    from crossover.cli.aws import stacks, standing
+    from crossover.cli.credentials import aws_errors_explained
+
+    now, session = datetime.now(UTC), boto3.Session()
+    with aws_errors_explained():
+        stack = stacks.check_runnable(session, f"{experiment.project}-{experiment.name}", config=str(config), now=now)
+    if experiment.lifetime.budget_usd is None:
+        return experiment
+    left = standing.left_of_budget(experiment, stack, now=now)
+    return replace(experiment, lifetime=replace(experiment.lifetime, budget_usd=left))
 
 
 def _check_model(experiment: Experiment) -> None:

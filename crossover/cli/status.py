@@ -1,44 +1,75 @@
-"""`crossover status`: which of an experiment's stacks stand on AWS."""
+"""`crossover status`: which of an experiment's stacks stand on AWS, what is alive in them, what that costs, and until when."""
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from crossover.cli.arguments import Config, Debug
 from crossover.cli.credentials import aws_errors_explained
+from crossover.experiment import Experiment
 from crossover.validation import load
-
-if TYPE_CHECKING:
-    from mypy_boto3_cloudformation import CloudFormationClient
 
 
 def status(config: Config, debug: Debug = False) -> None:
-    """Show the state of the experiment's stacks on AWS."""
+    """Show the experiment's stacks on AWS, their time to live, what is alive and what it costs by the hour."""
     experiment = load(config)
     import boto3  # a tenth of a second that other commands need not wait for
 
+    from crossover.cli.aws import inventory, ownership, standing
+
     names = [f"{experiment.project}-{part}" for part in ("network", "broker", experiment.name)]
-    table = Table("stack", "state", "since")
+    table = Table("stack", "state", "since", "ends")
+    session, now = boto3.Session(), datetime.now(UTC)
+    console = Console(highlight=False, soft_wrap=True)
     with aws_errors_explained():
-        client = boto3.client("cloudformation")
-        for row in rows(client, names):
+        for row in rows(session, names, now=now):
             table.add_row(*row)
-    Console(highlight=False).print(table)
+        owner = ownership.of(session, experiment.project, experiment.name)
+        found = inventory.take(session, owner)
+        console.print(table)
+        for line in [*alive(found), *running(session, experiment)]:
+            console.print(line)
+        console.print(standing.since(session, experiment, now=now))
 
 
-def rows(client: "CloudFormationClient", names: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Stack, state, time of the last change."""
-    from botocore.exceptions import ClientError
+def rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:
+    """Stack, state, time of the last change, time to live."""
+    from crossover.cli.aws import stacks
 
     for name in names:
-        try:
-            stack = client.describe_stacks(StackName=name)["Stacks"][0]
-        except ClientError as error:
-            if "does not exist" not in str(error):
-                raise
-            yield name, "not deployed", ""
+        stack = stacks.look(session, name)
+        if stack is None:
+            yield name, "not deployed", "", ""
             continue
-        changed = stack.get("LastUpdatedTime") or stack["CreationTime"]
-        yield name, stack["StackStatus"], f"{changed:%Y-%m-%d %H:%M} UTC"
+        yield name, stack.state, f"{stack.changed:%Y-%m-%d %H:%M} UTC", time_to_live(stack.expires_at, now=now)
+
+
+def time_to_live(ends: datetime | None, *, now: datetime) -> str:
+    """`in 7.5 h`; "" where nothing says when."""
+    if ends is None:
+        return ""
+    hours = (ends - now).total_seconds() / 3_600
+    return f"in {hours:.1f} h" if hours > 0 else f"{-hours:.1f} h ago: being deleted"
+
+
+def alive(found: list[Any]) -> Iterator[str]:
+    """How many of what is billed for standing there; "nothing that is billed" where that is so."""
+    counts = Counter(each.kind for each in found if each.billable)
+    listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
+    yield f"alive: {listed}" if listed else "alive: nothing that is billed by the hour"
+
+
+def running(session: Any, experiment: Experiment) -> Iterator[str]:
+    """The executions of the run machine that have not ended."""
+    states = session.client("stepfunctions")
+    name = f"{experiment.project}-{experiment.name}-run"
+    for page in states.get_paginator("list_state_machines").paginate():
+        for machine in page["stateMachines"]:
+            if machine["name"] == name:
+                found = states.list_executions(stateMachineArn=machine["stateMachineArn"], statusFilter="RUNNING")
+                for execution in found["executions"]:
+                    yield f"running: {execution['name']} since {execution['startDate']:%Y-%m-%d %H:%M} UTC"

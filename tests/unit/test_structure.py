@@ -21,6 +21,7 @@ ALLOWED = {
     "crossover.experiment": set(),
     "crossover.keys": {"crossover.errors", "crossover.dataplane"},
     "crossover.slots": {"crossover.errors"},
+    "crossover.budget": {"crossover.errors"},
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,
     "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane"},

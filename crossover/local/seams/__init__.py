@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from crossover.local.seams import (
+    account,
     broker,
     deletion,
     fleets,
@@ -36,6 +37,7 @@ def supported(cloud: "LocalCloud") -> frozenset[str]:
 def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
     """Every seam, for `cloud`; undone when `changes` is closed."""
     resource_types.install(changes, _types(cloud))
+    account.install(changes, cloud.account)
     deletion.install(changes)
     parameters.install(changes)
     hosts.install(changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance)

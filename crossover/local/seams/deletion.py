@@ -33,6 +33,8 @@ def install(changes: Replacements) -> None:
     from moto.cloudformation import custom_model
     from moto.cloudformation.exceptions import ValidationError
     from moto.ec2.models import ec2_backends
+    from moto.ec2.models.instances import Instance
+    from moto.ec2.models.internet_gateways import InternetGateway
     from moto.ec2.models.route_tables import RouteTable
     from moto.ec2.models.vpcs import VPCEndPoint
     from moto.s3.models import FakeBucket, s3_backends
@@ -41,13 +43,30 @@ def install(changes: Replacements) -> None:
         ec2_backends[account_id][region].route_tables.pop(self.id, None)
 
     def drop_endpoint(self: Any, account_id: str, region: str) -> None:
-        ec2_backends[account_id][region].vpc_end_points.pop(self.id, None)
+        backend = ec2_backends[account_id][region]
+        backend.vpc_end_points.pop(self.id, None)
+        for interface in self.network_interface_ids or []:
+            backend.enis.pop(interface, None)
+
+    def drop_gateway(self: Any, account_id: str, region: str) -> None:
+        self.vpc = None
+        ec2_backends[account_id][region].internet_gateways.pop(self.id, None)
+
+    def terminate(old: Any, self: Any) -> Any:
+        """The first interface of an instance goes with it, as on AWS."""
+        interfaces = list(self.nics.values())
+        state = old(self)
+        for interface in interfaces:
+            self.ec2_backend.enis.pop(interface.id, None)
+        return state
 
     def drop_layer(self: Any, account_id: str, region: str) -> None:
         lambda_backends[account_id][region]._layers.delete_layer_version(self.name, str(self.version))
 
     changes.add(RouteTable, "delete", drop_route_table)
     changes.add(VPCEndPoint, "delete", drop_endpoint)
+    changes.add(InternetGateway, "delete", drop_gateway)
+    changes.wrap(Instance, "terminate", terminate)
     changes.add(LayerVersion, "delete", drop_layer)
 
     def delete_bucket(

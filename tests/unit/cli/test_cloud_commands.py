@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import boto3
@@ -13,7 +14,7 @@ from moto import mock_aws
 
 from crossover.cli import deployment, doctor
 from crossover.cli.main import main
-from crossover.cli.status import rows
+from crossover.cli.status import rows, time_to_live
 from crossover.validation import load
 
 ROOT = Path(__file__).parents[3]
@@ -75,10 +76,18 @@ def test_status_tells_deployed_stacks_from_others() -> None:
         client = boto3.client("cloudformation")
         template = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
         client.create_stack(StackName="crossover-network", TemplateBody=json.dumps(template))
-        first, second = rows(client, ["crossover-network", "crossover-spirt"])
+        names = ["crossover-network", "crossover-spirt"]
+        first, second = rows(boto3.Session(), names, now=datetime(2030, 1, 1, tzinfo=UTC))
     assert first[:2] == ("crossover-network", "CREATE_COMPLETE")
     assert first[2].endswith(" UTC")
-    assert second == ("crossover-spirt", "not deployed", "")
+    assert second == ("crossover-spirt", "not deployed", "", "")
+
+
+def test_time_to_live_counts_down_and_then_says_that_it_is_over() -> None:
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    assert time_to_live(datetime(2026, 11, 21, 19, 30, tzinfo=UTC), now=now) == "in 7.5 h"
+    assert time_to_live(datetime(2026, 11, 21, 11, 0, tzinfo=UTC), now=now) == "1.0 h ago: being deleted"
+    assert time_to_live(None, now=now) == ""
 
 
 @pytest.mark.parametrize("command", ["status", "deploy", "destroy"])
@@ -108,19 +117,41 @@ def npx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
+def bootstrapped() -> None:
+    boto3.client("ssm").put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")
+
+
 @mock_aws
-def test_deploy_and_destroy_call_the_cdk_for_this_experiment_alone(npx: Path) -> None:
+def test_deploy_calls_the_cdk_for_this_experiment_alone(npx: Path) -> None:
+    bootstrapped()
     assert call("deploy", str(CONFIG), "--yes") == 0
-    assert call("destroy", str(CONFIG), "--yes") == 0
-    cdk = f"{ROOT} --yes aws-cdk@2.1148.1"
     assert npx.read_text().splitlines() == [
-        f"{cdk} deploy --require-approval never crossover-spirt --context config={CONFIG}",
-        f"{cdk} destroy --exclusively --force crossover-spirt --context config={CONFIG}",
+        f"{ROOT} --yes aws-cdk@2.1148.1 deploy --method direct --require-approval never crossover-spirt --context config={CONFIG}"
     ]
 
 
 @mock_aws
+def test_destroying_what_is_not_there_calls_nothing_and_succeeds(npx: Path) -> None:
+    assert call("destroy", str(CONFIG), "--yes", "--verify", "--shared") == 0
+    assert not npx.exists()
+
+
+@mock_aws
+def test_deploy_is_refused_before_anything_is_made(npx: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("deploy", str(CONFIG), "--yes") == 2
+    assert "npx aws-cdk bootstrap aws://ACCOUNT/us-east-1" in capsys.readouterr().err
+    bootstrapped()
+    template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
+    mine = {"Key": "project", "Value": "another"}
+    boto3.client("cloudformation").create_stack(StackName="crossover-spirt", TemplateBody=template, Tags=[mine])
+    assert call("deploy", str(CONFIG), "--yes") == 2
+    assert "belongs to project 'another'; choose another name or project" in capsys.readouterr().err
+    assert not npx.exists()
+
+
+@mock_aws
 def test_a_failure_of_the_cdk_is_ours_to_report(npx: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bootstrapped()
     (npx.parent / "status").write_text("7")
     assert call("deploy", str(CONFIG), "--yes") == 1
     assert "cdk deploy ended with status 7" in capsys.readouterr().err

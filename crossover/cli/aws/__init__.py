@@ -1,0 +1,1 @@
+"""What the command line asks AWS itself: is the account ready, what stands there, what does it cost, is anything left."""

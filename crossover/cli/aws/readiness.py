@@ -1,0 +1,135 @@
+"""Is an account ready for an experiment: bootstrap, concurrency, memory, GPU quota, instance types. Nothing is changed by asking."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from crossover import workflow
+from crossover.cli.findings import Finding
+from crossover.errors import UserError
+from crossover.experiment import Experiment
+from crossover.reports import infrastructure
+from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
+
+BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
+BOOTSTRAP_MINIMUM = 21  # of the templates that this CDK writes
+GPU_QUOTAS = {False: "L-DB2E81BA", True: "L-3819A6DF"}  # vCPUs of G and VT instances: on demand, spot
+NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
+VCPUS = {"xlarge": 4, "2xlarge": 8, "4xlarge": 16, "8xlarge": 32, "12xlarge": 48, "16xlarge": 64}
+
+
+def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    """One finding per requirement, in the order in which they matter."""
+    identity = session.client("sts").get_caller_identity()
+    yield Finding("credentials", True, f"account {identity['Account']}, {identity['Arn'].rpartition(':')[2]}")
+    yield Finding("region", True, session.client("sts").meta.region_name)
+    yield _bootstrap(session)
+    wanted = infrastructure.of(experiment)
+    if wanted.memory_mb:
+        yield from _functions(session, experiment, max(wanted.memory_mb.values()))
+    yield from _instances(session, experiment, sorted({fleet.instance_type for fleet in wanted.fleets}))
+    for fleet in wanted.fleets:
+        if fleet.instance_type.startswith("g"):
+            yield _gpus(session, fleet)
+    if wanted.broker_instance_type:
+        yield _broker(session, wanted.broker_instance_type)
+
+
+def check_bootstrap(session: Any) -> None:
+    """Raises UserError with the command that mends it."""
+    if not (found := _bootstrap(session)).holds:
+        raise UserError(f"{found.name}: {found.detail}")
+
+
+def _bootstrap(session: Any) -> Finding:
+    from botocore.exceptions import ClientError
+
+    client = session.client("ssm")
+    try:
+        version = int(client.get_parameter(Name=BOOTSTRAP_PARAMETER)["Parameter"]["Value"])
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ParameterNotFound":
+            raise
+        version = 0
+    region = client.meta.region_name
+    how = f"npx aws-cdk bootstrap aws://ACCOUNT/{region}, once per account and region"
+    if version == 0:
+        return Finding("bootstrap", False, f"the CDK has not been set up in {region}: {how}")
+    detail = f"version {version}" + (
+        "" if version >= BOOTSTRAP_MINIMUM else f" is older than {BOOTSTRAP_MINIMUM}: {how}"
+    )
+    return Finding("bootstrap", version >= BOOTSTRAP_MINIMUM, detail)
+
+
+def _functions(session: Any, experiment: Experiment, memory_mb: int) -> Iterator[Finding]:
+    limits = session.client("lambda").get_account_settings()["AccountLimit"]
+    free, needed = limits["UnreservedConcurrentExecutions"], concurrency(experiment)
+    ask = "ask for more: Service Quotas, AWS Lambda, Concurrent executions (L-B99A9384)"
+    detail = f"{free} free, {needed} functions run at once"
+    yield Finding(
+        "Lambda concurrency", free >= needed, detail if free >= needed else f"{detail}; {ask}, or fewer workers"
+    )
+    small = limits["ConcurrentExecutions"] <= NEW_ACCOUNT_CONCURRENCY and memory_mb > NEW_ACCOUNT_MEMORY_MB
+    detail = f"largest function {memory_mb} MB"
+    # No API tells this limit: it is inferred from the concurrency that new accounts start with.
+    yield Finding(
+        "Lambda memory",
+        not small,
+        f"{detail}; accounts this new stop at {NEW_ACCOUNT_MEMORY_MB} MB: ask AWS support, or lower functions.memory_mb"
+        if small
+        else detail,
+    )
+
+
+def concurrency(experiment: Experiment) -> int:
+    """Functions at work at the same time, at most: the tree's parallel iterations multiplied out."""
+    from cdk.maps import most_minibatches  # the number that the state machines are made with
+
+    architecture = workflow.load(experiment.architecture)
+    minibatches = most_minibatches(experiment) or 1
+
+    def most(node: Node) -> int:
+        match node:
+            case Sequence(nodes=nodes):
+                return max((most(each) for each in nodes), default=0)
+            case Parallel(branches=branches):
+                return sum(most(each) for each in branches)
+            case ForEach(count=count, body=body):
+                return most(body) * (experiment.workers if count == "workers" else minibatches)
+            case Repeat(body=body) | Child(body=body):
+                return most(body)
+        return 1
+
+    trees = [*([architecture.run] if architecture.run else []), *architecture.machines.values()]
+    per_program = experiment.workers if architecture.program else 1
+    return max((most(tree) for tree in trees), default=0) * per_program
+
+
+def _instances(session: Any, experiment: Experiment, types: list[str]) -> Iterator[Finding]:
+    ec2, zone = session.client("ec2"), experiment.network.availability_zone
+    for kind in types:
+        offered = ec2.describe_instance_type_offerings(
+            LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": [kind]}]
+        )["InstanceTypeOfferings"]
+        zones = sorted(each["Location"] for each in offered)
+        holds = zone in zones if zone else bool(zones)
+        where = zone or ec2.meta.region_name
+        other = f"; network.availability_zone may be {', '.join(zones)}" if zones else "; choose another type or region"
+        yield Finding(kind, holds, f"offered in {', '.join(zones)}" if holds else f"not offered in {where}{other}")
+
+
+def _gpus(session: Any, fleet: infrastructure.Fleet) -> Finding:
+    code = GPU_QUOTAS[fleet.spot]
+    quota = session.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
+    needed = fleet.count * VCPUS.get(fleet.instance_type.rpartition(".")[2], 4)
+    detail = f"{quota:.0f} vCPUs allowed, {fleet.count} x {fleet.instance_type} need {needed}"
+    ask = f"; aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {code} --desired-value {needed}"
+    return Finding("GPU quota", quota >= needed, detail if quota >= needed else detail + ask)
+
+
+def _broker(session: Any, kind: str) -> Finding:
+    options = session.client("mq").describe_broker_instance_options(EngineType="RABBITMQ")["BrokerInstanceOptions"]
+    offered = sorted({each["HostInstanceType"] for each in options})
+    holds = kind in offered
+    return Finding(
+        kind, holds, "offered for RabbitMQ" if holds else f"not offered for RabbitMQ; {', '.join(offered)} are"
+    )

@@ -1,0 +1,71 @@
+"""What an experiment costs by the hour while it stands, and has cost since it was deployed: from config/pricing.yaml, not from a bill."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from crossover.cli.aws.stacks import Standing
+from crossover.errors import UserError
+from crossover.experiment import Experiment
+from crossover.reports import billing, infrastructure, prices
+from crossover.reports.billing import Line
+
+HOUR_S = 3_600.0
+
+
+def lines(experiment: Experiment, *, running: bool = False) -> list[Line]:
+    """One hour of everything that is billed for being there; `running`: with the fleet that only a run starts. Raises ConfigError."""
+    listed, wanted = prices.load(), infrastructure.of(experiment)
+    found: list[Line] = []
+    for fleet in wanted.fleets:
+        if fleet.purpose != "tensor database" and not running:
+            continue
+        found += billing.fleet(
+            listed,
+            purpose=fleet.purpose,
+            instance_type=fleet.instance_type,
+            count=fleet.count,
+            seconds=HOUR_S,
+            volume_gb=fleet.volume_gb,
+            spot=fleet.spot,
+        )
+    if wanted.broker_instance_type:
+        found.append(billing.broker(listed, wanted.broker_instance_type, seconds=HOUR_S))
+    # The endpoint stands in the shared network, whether this experiment's functions use it or not.
+    found.append(billing.interface_endpoints(listed, 1, seconds=HOUR_S))
+    if wanted.secrets:
+        found += billing.secrets(listed, wanted.secrets, seconds=HOUR_S, calls=0)
+    return [line for line in found if line.usd > 0]
+
+
+def usd(found: Iterable[Line]) -> float:
+    return sum(line.usd for line in found)
+
+
+def since(session: Any, experiment: Experiment, *, now: datetime) -> str:
+    """Dollars an hour, and so far: each part of it from when its stack was made."""
+    from crossover.cli.aws import stacks
+
+    stack = stacks.look(session, f"{experiment.project}-{experiment.name}")
+    if stack is None:
+        return "costs nothing: the experiment is not deployed"
+    return (
+        f"costs ${usd(lines(experiment)):.2f} an hour standing, shared broker and network included; about "
+        f"${so_far(experiment, stack, now=now):.2f} since its last deployment, runs apart (prices of {prices.load().as_of})"
+    )
+
+
+def so_far(experiment: Experiment, stack: Standing, *, now: datetime) -> float:
+    """Dollars that it has cost to stand there since it was last deployed."""
+    return usd(lines(experiment)) * max(0.0, (now - stack.changed).total_seconds() / HOUR_S)
+
+
+def left_of_budget(experiment: Experiment, stack: Standing, *, now: datetime) -> float:
+    """Dollars that a run may cost. Raises UserError where standing there has used them up."""
+    budget, spent = experiment.lifetime.budget_usd or 0.0, so_far(experiment, stack, now=now)
+    if spent >= budget:
+        raise UserError(
+            f"lifetime.budget_usd: {budget:g} is spent: the experiment has cost about ${spent:.2f} since it was deployed; "
+            "set a larger one and deploy again, or crossover destroy"
+        )
+    return budget - spent
