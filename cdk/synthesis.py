@@ -24,12 +24,20 @@ LAYERS = ROOT / "build"
 
 
 def compose(app: App, experiment: Experiment, *, now: datetime | None = None, layers: Path = LAYERS) -> Stack:
-    """Add the experiment's stack and the shared ones it depends on; the experiment's stack.
+    """Add the experiment's stack and the stacks it depends on: the shared ones and, with `baseline: gpu`, that fleet's; the
+    experiment's stack.
 
     `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates.
     Raises ConfigError for what cannot be deployed.
     """
     now = now or datetime.now(UTC)
+    stack = _with_shared(app, experiment, now=now, layers=layers)
+    if (companion := experiment.companion()) is not None:  # one command deploys both
+        stack.add_stack_dependency(_with_shared(app, companion, now=now, layers=layers))
+    return stack
+
+
+def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path) -> Stack:
     factory = _stack_of(experiment)
     stack: Stack = factory(
         app,
@@ -44,15 +52,18 @@ def compose(app: App, experiment: Experiment, *, now: datetime | None = None, la
     tag(stack, experiment, EXPERIMENT)
     shared: list[Stack] = []
     for kind in factory.SHARED:
-        each: Stack = kind(
-            app,
-            stack_name(experiment.project, kind.NAME),
-            experiment=experiment,
-            description=f"Crossover: the {kind.NAME} that the project's experiments share",
-            tags=stack_tags(experiment, kind.NAME, now=now),
-            analytics_reporting=False,
-        )
-        tag(each, experiment, kind.NAME)
+        name = stack_name(experiment.project, kind.NAME)
+        each = app.node.try_find_child(name)  # of an experiment and its baseline
+        if not isinstance(each, Stack):
+            each = kind(
+                app,
+                name,
+                experiment=experiment,
+                description=f"Crossover: the {kind.NAME} that the project's experiments share",
+                tags=stack_tags(experiment, kind.NAME, now=now),
+                analytics_reporting=False,
+            )
+            tag(each, experiment, kind.NAME)
         for earlier in shared:  # they are named in the order in which they need one another
             each.add_stack_dependency(earlier)
         shared.append(each)

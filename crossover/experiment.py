@@ -7,7 +7,7 @@ pydantic and the JSON Schema.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -134,7 +134,9 @@ class MLLess:
     scale_in: bool = False
     min_workers: Positive = 1
     knee_window_s: Annotated[float, Gt(0.0)] = 10.0  # how far ahead the loss is predicted
-    knee_reduction: Fraction = 0.02  # a worker goes when so small a share of the loss, or less, is predicted to fall away
+    knee_reduction: Fraction = (
+        0.02  # a worker goes when so small a share of the loss, or less, is predicted to fall away
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +215,13 @@ class Experiment:
     def module(self) -> str:
         """The architecture's module name in functions/ or peers/ and in stacks/."""
         return self.architecture.replace("-", "_")
+
+    def companion(self) -> "Experiment | None":
+        """The GPU fleet that `baseline: gpu` asks for beside this: the same model, data and seed; None without one."""
+        if self.baseline == "none" or self.module == self.baseline:
+            return None
+        training = replace(self.training, sync_every=None)  # the baseline's own: after each batch, as published
+        return replace(self, name=f"{self.name}-gpu", architecture="gpu", baseline="none", training=training)
 
     def resolved(self) -> dict[str, Any]:
         """Plain JSON of every field, defaults included: what `from_resolved` reads back."""

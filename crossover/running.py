@@ -329,8 +329,20 @@ def goes_on_without(experiment: Experiment) -> bool:
     return experiment.module.startswith("p2p") and experiment.p2p.mode == "asynchronous"
 
 
+def with_baseline(run: Callable[[Experiment, Path], RunFolder], experiment: Experiment, out: Path) -> RunFolder:
+    """`run` of the experiment into `out` and, with `baseline: gpu`, of the GPU fleet after it into `out`/baseline: measured one at a time."""
+    folder = run(experiment, out)
+    if (companion := experiment.companion()) is not None:
+        run(companion, out / "baseline")
+    return folder
+
+
 def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress) -> RunFolder:
     """The whole run in this process on memory stores: seconds, for development."""
+    return with_baseline(lambda each, folder: _run_inline(each, folder, on_progress), experiment, out)
+
+
+def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress) -> RunFolder:
     architecture = load(experiment.architecture)
     clients = InlineClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
     objects = clients.objects(Traffic())
@@ -508,7 +520,13 @@ def run_local(
         with LocalCloud(workspace or Path(folder) / "cloud") as cloud:
             cloud.deploy(assembly)
             try:
-                return run_deployed(experiment, out, on_progress, session=cloud.session(), where="local", resume=resume)
+                return with_baseline(
+                    lambda each, into: run_deployed(
+                        each, into, on_progress, session=cloud.session(), where="local", resume=resume
+                    ),
+                    experiment,
+                    out,
+                )
             finally:
                 cloud.destroy()
 
@@ -519,4 +537,9 @@ def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resum
 
     # Seconds of a cloud on one machine are not AWS's, whichever command asked for them.
     where = "local" if os.environ.get("AWS_ENDPOINT_URL") else "aws"
-    return run_deployed(experiment, out, on_progress, session=boto3.Session(), where=where, resume=resume)
+    session = boto3.Session()
+    if resume:  # that run alone
+        return run_deployed(experiment, out, on_progress, session=session, where=where, resume=resume)
+    return with_baseline(
+        lambda each, into: run_deployed(each, into, on_progress, session=session, where=where), experiment, out
+    )

@@ -79,11 +79,26 @@ def build(
         "stages": stages(records),
         "steps": steps(records),
         "traffic": traffic(records),
+        "staleness": staleness(records),
         "cost": {**cost.as_json(where=where), "prices_as_of": prices.as_of, "region": prices.region},
         "final": dict(final) if final else None,
     }
     plain: dict[str, Any] = _finite(found)
     return plain
+
+
+def staleness(records: Sequence[Record]) -> dict[str, float] | None:
+    """How many rounds old the peers' gradients were that asynchronous peers averaged; None where peers wait for one another."""
+    found = [record for record in records if record.get("staleness") is not None]
+    if not found:
+        return None
+    gradients = sum(int(record["gradients"]) for record in found)
+    total = sum(float(record["staleness"]) * int(record["gradients"]) for record in found)
+    return {
+        "gradients": gradients,
+        "mean": total / gradients if gradients else 0.0,
+        "max": max(float(record["max_staleness"]) for record in found),
+    }
 
 
 def stages(records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -62,6 +62,14 @@ def tiles(result: Result) -> list[Tile]:
     best = max((e["val_accuracy"] for e in epochs if e["val_accuracy"] is not None), default=None)
     requests = sum(channel["requests"] for channel in result["traffic"].values())
     attempts = f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale"
+    stale = result.get("staleness")
+    aged = (
+        []
+        if not stale
+        else [
+            Tile(name="staleness", value=f"{stale['mean']:.2f}", note=f"rounds in the mean, {stale['max']:.0f} at most")
+        ]
+    )
     return [
         Tile(
             name="accuracy",
@@ -81,6 +89,7 @@ def tiles(result: Result) -> list[Tile]:
         Tile(name="in full", value=display.usd(cost["full_usd"]), note=cost["basis"], label=cost["label"]),
         Tile(name="moved", value=display.bytes_(display.moved(result["traffic"])), note=f"{requests:,} requests"),
         Tile(name="invocations", value=f"{made['count']:,}", note=attempts),
+        *aged,
     ]
 
 

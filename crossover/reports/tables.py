@@ -74,6 +74,9 @@ def _figures(result: Result) -> Table:
     )
     table.add_row("cost, in full", display.usd(cost["full_usd"]), basis)
     table.add_row("invocations", f"{made['count']:,}", attempts)
+    if stale := result.get("staleness"):
+        rounds = f"rounds old at most, {stale['mean']:.2f} in the mean of {stale['gradients']:,} of peers' gradients"
+        table.add_row("staleness", f"{stale['max']:.0f}", rounds)
     for channel, moved in result["traffic"].items():
         facts = f"{display.bytes_(moved['bytes_out'])} sent, {moved['requests']:,} requests"
         table.add_row(channel.replace("_", " "), display.bytes_(moved["bytes_in"]), f"received, {facts}")

@@ -81,7 +81,8 @@ def test_an_instance_leaves_without_being_replaced(template: Json) -> None:
 def test_the_program_runs_as_a_service(template: Json) -> None:
     script = flat(only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
     assert "PROGRAM='crossover.rounds'" in script
-    assert "ENVIRONMENT='CROSSOVER_BUCKET=bucket\nCROSSOVER_RUN=x'" in script
+    facts = "CROSSOVER_BUCKET=bucket\nCROSSOVER_RUN=x\nCROSSOVER_FLEET=crossover-spirt-fleet\nCROSSOVER_IDLE_S=900"
+    assert f"ENVIRONMENT='{facts}'" in script
     assert "User=crossover" in script
     assert not resources(template, "AWS::EC2::SecurityGroup")
 
