@@ -1,0 +1,233 @@
+"""What the command line asks an account before anything costs money, and how it finds what is left; against the cloud on one machine."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crossover import workflow
+from crossover.cli.aws import inventory, ownership, readiness, stacks, standing, sweeping
+from crossover.cli.aws.ownership import Owner
+from crossover.errors import UserError
+from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
+from crossover.local.cloud import LocalCloud
+
+NOW = datetime.now(UTC)
+SPIRT = Experiment(name="spirt", architecture="spirt")
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
+        yield running
+
+
+@pytest.fixture
+def session(cloud: LocalCloud) -> Any:
+    return cloud.session()
+
+
+def stack(session: Any, name: str, **tags: str) -> None:
+    topic = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
+    given = [{"Key": key.replace("_", "-"), "Value": value} for key, value in tags.items()]
+    session.client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps(topic), Tags=given)
+
+
+@pytest.fixture
+def clean(session: Any) -> Iterator[None]:
+    yield
+    client = session.client("cloudformation")
+    for each in client.describe_stacks()["Stacks"]:
+        client.delete_stack(StackName=each["StackName"])
+
+
+# --- whose a resource is ---
+
+
+def test_a_longer_name_belongs_to_the_longer_stack() -> None:
+    owner = Owner("crossover", "spirt", ("crossover-network", "crossover-spirt-cifar10"))
+    assert owner.named("crossover-spirt-run") and owner.named("crossover-spirt")
+    assert not owner.named("crossover-spirt-cifar10-run") and not owner.named("crossover-spirtx")
+    assert Owner("crossover", "spirt-cifar10", ("crossover-spirt",)).named("crossover-spirt-cifar10-run")
+    assert Owner("crossover").named("crossover-spirt-cifar10-run") and not Owner("cross").named("crossover-spirt")
+
+
+def test_tags_in_every_spelling_of_aws() -> None:
+    owner = Owner("crossover", "spirt")
+    assert owner.tagged([{"Key": "project", "Value": "crossover"}, {"Key": "experiment", "Value": "spirt"}])
+    assert owner.tagged([{"key": "project", "value": "crossover"}, {"key": "experiment", "value": "spirt"}])
+    assert not owner.tagged([{"Key": "project", "Value": "crossover"}, {"Key": "experiment", "Value": "other"}])
+    assert Owner("crossover").tagged([{"Key": "project", "Value": "crossover"}])
+    assert not owner.tagged([])
+
+
+# --- what is left ---
+
+ORPHANS = {
+    "log group": "/aws/lambda/crossover-spirt-collect",
+    "bucket": "crossover-spirt-runs-1x2y",
+    "parameter": "/crossover/crossover/spirt/bucket",
+    "secret": "crossover-spirt-password",
+}
+
+
+def leave(session: Any) -> None:
+    """What a deletion has been seen to leave, and something of another experiment's that must stay."""
+    for name in (ORPHANS["log group"], "/aws/lambda/crossover-spirt-cifar10-collect"):
+        session.client("logs").create_log_group(logGroupName=name)
+    session.client("s3").create_bucket(Bucket=ORPHANS["bucket"])
+    session.client("s3").put_bucket_versioning(Bucket=ORPHANS["bucket"], VersioningConfiguration={"Status": "Enabled"})
+    for body in (b"1", b"2"):
+        session.client("s3").put_object(Bucket=ORPHANS["bucket"], Key="runs/a", Body=body)
+    session.client("s3").delete_object(Bucket=ORPHANS["bucket"], Key="runs/a")
+    session.client("ssm").put_parameter(Name=ORPHANS["parameter"], Value="x", Type="String")
+    tags = [{"Key": "project", "Value": "crossover"}, {"Key": "experiment", "Value": "spirt"}]
+    session.client("secretsmanager").create_secret(Name=ORPHANS["secret"], SecretString="x", Tags=tags)
+
+
+@pytest.mark.usefixtures("clean")
+def test_orphans_are_found_by_name_and_tag_and_removed(session: Any) -> None:
+    stack(session, "crossover-spirt-cifar10", project="crossover")
+    leave(session)
+    owner = ownership.of(session, "crossover", "spirt")
+    found = inventory.take(session, owner)
+    assert {each.kind: each.name for each in found} == ORPHANS
+    told: list[str] = []
+    assert sweeping.remove(session, found, told.append) == []
+    assert inventory.take(session, owner) == [] and len(told) == len(ORPHANS)
+    left = session.client("logs").describe_log_groups()["logGroups"]
+    assert [each["logGroupName"] for each in left] == ["/aws/lambda/crossover-spirt-cifar10-collect"]
+    session.client("logs").delete_log_group(logGroupName=left[0]["logGroupName"])
+
+
+def test_what_cannot_be_removed_is_named(session: Any) -> None:
+    vpc = inventory.Found("network", "vpc-1", billable=False)
+    gone = inventory.Found("log group", "/aws/lambda/nothing", billable=True)
+    problems = sweeping.remove(session, [vpc, gone], lambda line: None)
+    assert any("network vpc-1: no stack deletes it" in each for each in problems)
+    assert any("log group /aws/lambda/nothing: " in each for each in problems)
+
+
+def test_every_kind_that_can_be_removed_is_listed() -> None:
+    assert set(sweeping.REMOVERS) <= set(inventory.LISTERS)
+
+
+# --- doctor ---
+
+
+def findings(session: Any, experiment: Experiment) -> dict[str, readiness.Finding]:
+    return {each.name: each for each in readiness.examine(session, experiment)}
+
+
+def test_a_ready_account_lacks_nothing(session: Any) -> None:
+    found = findings(session, SPIRT)
+    assert all(each.holds for each in found.values()), found
+    assert {"credentials", "bootstrap", "Lambda concurrency", "m7g.large", "mq.m7g.medium"} <= set(found)
+
+
+def test_a_new_accounts_limits_are_said_with_what_to_ask_for(cloud: LocalCloud, session: Any) -> None:
+    large = replace(SPIRT, workers=4, functions=replace(SPIRT.functions, memory_mb={"default": 4_400}))
+    cloud.account.concurrency = 10
+    try:
+        found = findings(session, large)
+    finally:
+        cloud.account.concurrency = 1_000
+    assert not found["Lambda concurrency"].holds and "L-B99A9384" in found["Lambda concurrency"].detail
+    assert found["Lambda concurrency"].detail.startswith(f"10 free, {readiness.concurrency(large)} functions")
+    assert not found["Lambda memory"].holds and "3008 MB" in found["Lambda memory"].detail
+
+
+def test_functions_at_once_are_the_trees_parallel_iterations() -> None:
+    """SPIRT: every worker's minibatches side by side. 1,797 digits, a fifth held out, 4 workers, 60 at a time: 6 each."""
+    experiment = replace(SPIRT, workers=4, training=Training(batch_size=60))
+    assert readiness.concurrency(experiment) == 4 * 6
+    assert readiness.concurrency(Experiment(name="x", architecture="all_reduce", workers=7)) == 7
+
+
+@pytest.mark.skipif("gpu" not in workflow.architectures(), reason="the GPU architecture does not exist yet")
+def test_a_gpu_quota_of_zero_comes_with_the_command_that_mends_it(cloud: LocalCloud, session: Any) -> None:
+    gpu = Experiment(name="gpu", architecture="gpu", workers=4, gpu=Gpu(instances=4))
+    cloud.account.quotas["ec2", "L-DB2E81BA"] = 0.0
+    try:
+        found = findings(session, gpu)["GPU quota"]
+    finally:
+        cloud.account.quotas["ec2", "L-DB2E81BA"] = 64.0
+    assert not found.holds
+    assert "0 vCPUs allowed, 4 x g4dn.xlarge need 16" in found.detail
+    assert (
+        "request-service-quota-increase --service-code ec2 --quota-code L-DB2E81BA --desired-value 16" in found.detail
+    )
+
+
+def test_instances_that_a_zone_does_not_offer(session: Any) -> None:
+    nowhere = replace(SPIRT, network=Network(availability_zone="us-east-1z"))
+    found = findings(session, nowhere)["m7g.large"]
+    assert not found.holds and "network.availability_zone may be us-east-1a" in found.detail
+
+
+def test_a_broker_that_is_not_offered(cloud: LocalCloud, session: Any) -> None:
+    cloud.account.broker_types.remove("mq.m7g.medium")
+    try:
+        found = findings(session, SPIRT)["mq.m7g.medium"]
+    finally:
+        cloud.account.broker_types.append("mq.m7g.medium")
+    assert not found.holds and "mq.m7g.large" in found.detail
+
+
+# --- stacks and budgets ---
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_run_is_refused_where_its_stack_is_missing_or_its_time_is_over(session: Any) -> None:
+    with pytest.raises(
+        UserError, match=r"crossover-a: not deployed in this account and region; crossover deploy a\.yaml"
+    ):
+        stacks.check_runnable(session, "crossover-a", config="a.yaml")
+    over = NOW - timedelta(minutes=1)
+    stack(session, "crossover-a", project="crossover", expires_at=over.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    with pytest.raises(UserError, match=r"its time was over .*; crossover deploy a\.yaml prolongs it"):
+        stacks.check_runnable(session, "crossover-a", config="a.yaml", now=NOW)
+    found = stacks.check_runnable(session, "crossover-a", config="a.yaml", now=over - timedelta(hours=1))
+    assert found.complete and found.tags["project"] == "crossover"
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_stack_that_is_not_ours_is_not_deployed_over(session: Any) -> None:
+    stack(session, "crossover-b", team="somebody")
+    with pytest.raises(UserError, match="is not Crossover's; choose another name or project"):
+        stacks.check_deployable(session, "crossover-b", project="crossover")
+    stacks.check_deployable(session, "crossover-none", project="crossover")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("UPDATE_IN_PROGRESS", "wait until that has ended"), ("DELETE_FAILED", "crossover destroy clears it")],
+)
+def test_a_stack_half_way_is_refused_with_the_command_that_mends_it(
+    state: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = stacks.Standing(name="crossover-c", state=state, changed=NOW, tags={"project": "crossover"})
+    monkeypatch.setattr(stacks, "look", lambda session, name: half)
+    with pytest.raises(UserError, match=words):
+        stacks.check_deployable(None, "crossover-c", project="crossover")
+    with pytest.raises(UserError, match="crossover deploy c.yaml completes it"):
+        stacks.check_runnable(None, "crossover-c", config="c.yaml")
+
+
+def test_a_budget_that_standing_there_has_used_up() -> None:
+    experiment = replace(SPIRT, lifetime=Lifetime(budget_usd=1.0))
+    hourly = standing.usd(standing.lines(experiment))
+    made = stacks.Standing(name="crossover-spirt", state="CREATE_COMPLETE", changed=NOW - timedelta(hours=1))
+    assert standing.left_of_budget(experiment, made, now=NOW) == pytest.approx(1.0 - hourly)
+    with pytest.raises(UserError, match=r"lifetime\.budget_usd: 1 is spent: .* crossover destroy"):
+        standing.left_of_budget(experiment, made, now=NOW + timedelta(hours=1 / hourly))
+
+
+def test_an_hour_of_spirt_is_its_hosts_broker_endpoint_and_secrets() -> None:
+    assert standing.usd(standing.lines(SPIRT)) == pytest.approx(
+        4 * (0.0816 + 0.005) + 0.10 + 0.010, abs=0.03
+    )  # volumes and secrets are the rest
+    assert standing.lines(SPIRT, running=True) == standing.lines(SPIRT)
