@@ -29,7 +29,7 @@ def test_it_is_unbiased_and_its_variance_stays_within_the_bound(bits: int, norm:
     error = samples - vector.double()
     levels = 2 ** (bits - 1) - 1
     # Bernstein's inequality at exp(-13) per side, since a small coordinate is a rare event; and the 2^-17 of a level that 16 bits leave.
-    parts = vector.double().split(bucket)
+    parts = torch.split(vector.double(), bucket)
     width = torch.cat([(p.abs().max() if norm == "max" else p.norm()).expand(p.numel()) for p in parts]) / levels
     up = (vector.double() / width) % 1
     deviation = (26 * up * (1 - up) / draws).sqrt() * width + 13 * width / (3 * draws) + width * 2**-16
