@@ -4,11 +4,13 @@ Training Machine Learning" (2023): once, for peers that compute by themselves, b
 What differs is handed in: how a peer's gradient comes about (`Computing`), and how gradients go round (`Exchange`).
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from crossover import rounds
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import ConfigError
 from crossover.programs import Membership
 from crossover.programs.records import recorded, stage
 from crossover.workflow import Event, Program, first_event
@@ -69,6 +71,7 @@ def train(
 class _Peer:
     def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: Exchange) -> None:
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
+        check_memory(ctx)
         self._replica = Replica(ctx, member.rank, every=exchange.every)
         self._own, self._average = self._replica.model.new_empty(0), self._replica.model.new_empty(0)
         self._history: tuple[int, list[tuple[float, float]]] = (0, [])
@@ -128,6 +131,31 @@ class _Peer:
         if finished and mine and not ctx.objects.exists(ctx.keys.outcome):
             rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
         return finished
+
+
+VECTORS = 8  # model and gradient, optimizer, own and average, one received, one in a message, one in a checkpoint
+
+
+def check_memory(ctx: Context) -> None:
+    """Before anything large is made: a peer that the kernel ends in mid-round says nothing. Raises ConfigError."""
+    need_mb = VECTORS * 4 * (ctx.facts.parameters + ctx.facts.buffers) / 2**20
+    free_mb = available_mb()
+    if free_mb is not None and need_mb > free_mb:
+        training, kind = ctx.experiment.training, ctx.experiment.p2p.instance_type
+        raise ConfigError(
+            f"training.model: {training.model} has {ctx.facts.parameters:,} parameters; a peer holds {VECTORS} such vectors, "
+            f"{need_mb:,.0f} MB, and {free_mb:,.0f} MB are free here; a larger p2p.instance_type than {kind}, or a smaller model, is needed"
+        )
+
+
+def available_mb() -> float | None:
+    """What new programs can have without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
+    return int(found.split()[1]) / 1024 if found else None
 
 
 def _decided(ctx: Context, epoch: int) -> bool:

@@ -177,6 +177,36 @@ def gpus_are_workers(e: Experiment) -> str | None:
     return None
 
 
+def peers_are_enough(e: Experiment) -> str | None:
+    if _is_p2p(e) and e.p2p.min_gradients > e.workers:
+        return f"p2p.min_gradients: {e.p2p.min_gradients} are more than the {e.workers} peers have; expected at most {e.workers}"
+    return None
+
+
+def asynchronous_peers_average(e: Experiment) -> str | None:
+    if _is_p2p(e) and e.p2p.mode == "asynchronous" and e.aggregation.rule != "mean":
+        return (
+            f"aggregation.rule: {e.aggregation.rule} needs the gradients of one round side by side, asynchronous peers take what is there; "
+            "expected mean, or p2p.mode: synchronous"
+        )
+    return None
+
+
+def collectives_average(e: Experiment) -> str | None:
+    if e.module == "gpu" and e.gpu.exchange == "distributed" and e.aggregation.rule != "mean":
+        return (
+            f"aggregation.rule: {e.aggregation.rule} needs every gradient by itself, an all-reduce has their sum; "
+            "expected mean, or gpu.exchange: s3"
+        )
+    return None
+
+
+def baseline_has_room_for_its_name(e: Experiment) -> str | None:
+    if (companion := e.companion()) is not None and (reason := name_fits(companion) or project_fits(companion)):
+        return f"baseline: gpu deploys {companion.name!r} beside {e.name!r}, which does not fit; {reason}"
+    return None
+
+
 def memory_names_steps(e: Experiment, architecture: Architecture) -> str | None:
     known = ["default", *(step.name for step in steps(architecture))]
     unknown = [name for name in e.functions.memory_mb if name not in known]
@@ -240,11 +270,19 @@ ALWAYS: tuple[Check, ...] = (
     one_cycle_rises,
     plateau_comes_before_stop,
     gpus_are_workers,
+    peers_are_enough,
+    asynchronous_peers_average,
+    collectives_average,
+    baseline_has_room_for_its_name,
     snap_start_needs_layers,
     run_ends_before_its_stack,
 )
 OF_THE_TREE: tuple[ArchitectureCheck, ...] = (memory_names_steps,)
 DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, redisai_is_x86)
+
+
+def _is_p2p(e: Experiment) -> bool:
+    return e.module.startswith("p2p")
 
 
 def _is_import(name: str) -> bool:

@@ -1,8 +1,11 @@
 """Synchronous peers end bitwise equal to a single-process reference, also while they are killed (docs/correctness.md)."""
 
 import json
+import threading
+import time
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -231,5 +234,102 @@ def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) ->
         assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"), monkeypatch)
 
 
+def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peers.p2p.available_mb", lambda: 0.1)
+    fleet = Fleet(Job(small("p2p_instance", workers=1)))
+    with pytest.raises(
+        Exception, match=r"training.model: small_cnn has [\d,]+ parameters; a peer holds 8 such vectors"
+    ):
+        fleet.run(monkeypatch)
+
+
+class Sleeper:
+    """One program stops at its k-th call, its heart too, until the run is over; then it goes on where it was."""
+
+    def __init__(self, k: int) -> None:
+        self.k, self.count = k, 0
+        self.asleep, self.awake = threading.Event(), threading.Event()
+
+    def __call__(self, moment: str, operation: str) -> None:
+        if threading.current_thread().name.startswith("heart"):
+            while self.asleep.is_set() and not self.awake.is_set():
+                self.awake.wait()
+            return
+        if moment == "before":
+            self.count += 1
+            if self.count == self.k:
+                self.asleep.set()
+                self.awake.wait(timeout=60)
+
+
+@pytest.mark.parametrize("until", ["taken_over", "finished"])
+@pytest.mark.parametrize("k", [8, 12, 16, 18, 20, 24, 28])
+def test_a_peer_that_wakes_up_late_changes_nothing(k: int, until: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rank has gone to a spare meanwhile: it publishes nothing more, or the same bits."""
+    model, _ = clean("p2p_instance")
+    sleeper = Sleeper(k)
+    fleet = Fleet(Job(faulty("p2p_instance")), members=3, lease_s=0.4)
+    fleet.hooks = lambda number: sleeper if number == 0 else lambda moment, operation: None
+    store, keys = fleet.job.clients.object_store, fleet.job.prepared.keys
+
+    def wake() -> None:
+        sleeper.asleep.wait(timeout=60)
+        end_s = time.monotonic() + 60
+        while time.monotonic() < end_s:
+            overtaken = any(store.exists(keys.lease(rank, 1)) for rank in (0, 1))
+            if store.exists(keys.finished) or (until == "taken_over" and overtaken):
+                break
+            time.sleep(0.005)
+        sleeper.awake.set()
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    try:
+        assert fleet.run(monkeypatch) == model
+    finally:
+        sleeper.asleep.set()
+        waker.join()
+    assert fleet.job.model() == model
+    assert fleet.errors == []
+
+
 def test_twelve_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_equal_to_reference(small("p2p_instance", workers=12, epochs=1), monkeypatch)
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def digits(config: str, tmp_path: Path, **overrides: Any) -> float:
+    from crossover.running import run_inline
+    from crossover.validation import load
+
+    experiment = load(
+        f"config/{config}.yaml", [f"{name.replace('__', '.')}={value}" for name, value in overrides.items()]
+    )
+    result = run_inline(experiment, tmp_path / repr(overrides), lambda progress: None).result
+    return float(result["final"]["val_accuracy"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "overrides"),
+    [
+        ("p2p-instance", {}),
+        ("p2p-serverless", {}),
+        ("gpu", {}),
+        ("gpu", {"gpu__exchange": "distributed"}),
+        ("p2p-instance", {"p2p__mode": "asynchronous"}),
+    ],
+    ids=str,
+)
+def test_digits_reach_95_percent(config: str, overrides: dict[str, str], tmp_path: Path) -> None:
+    assert digits(config, tmp_path, **overrides) >= 0.95
+
+
+@pytest.mark.slow
+def test_four_bits_cost_at_most_one_point(tmp_path: Path) -> None:
+    def mean(**overrides: Any) -> float:
+        return sum(digits("p2p-instance", tmp_path, seed=seed, **overrides) for seed in (1, 2, 3)) / 3
+
+    assert mean(p2p__compression="qsgd", p2p__bits=4) >= mean() - 0.01

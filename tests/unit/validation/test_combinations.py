@@ -106,6 +106,30 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
         "expected at most 4",
     ),
     (
+        combinations.peers_are_enough,
+        {"architecture": "p2p_instance", "p2p": {"min_gradients": 5}},
+        {"architecture": "p2p_instance", "p2p": {"min_gradients": 4}},
+        "expected at most 4",
+    ),
+    (
+        combinations.asynchronous_peers_average,
+        {"architecture": "p2p-serverless", "p2p": {"mode": "asynchronous"}, "aggregation": {"rule": "median"}},
+        {"architecture": "p2p-serverless", "aggregation": {"rule": "median"}},
+        "or p2p.mode: synchronous",
+    ),
+    (
+        combinations.collectives_average,
+        {"architecture": "gpu", "gpu": {"exchange": "distributed"}, "aggregation": {"rule": "median"}},
+        {"architecture": "gpu", "aggregation": {"rule": "median"}},
+        "or gpu.exchange: s3",
+    ),
+    (
+        combinations.baseline_has_room_for_its_name,
+        {"name": "n" * 29, "baseline": "gpu"},
+        {"name": "n" * 28, "project": "p", "baseline": "gpu"},
+        "beside",
+    ),
+    (
         combinations.nesterov_needs_momentum,
         {"training": {"nesterov": True, "momentum": 0}},
         {"training": {"nesterov": True, "momentum": 0.9}},

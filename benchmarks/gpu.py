@@ -1,0 +1,113 @@
+"""A GPU worker against the plain loop that one would write first: images per second, in one run.
+
+    python -m benchmarks.gpu [--batch 512] [--seconds 10]
+
+ResNet-18 (the CIFAR variant) and MobileNet on CIFAR-shaped images: bfloat16 (float16 with loss scaling on GPUs without
+it), channels_last, batches copied from pinned memory while the last one is computed, the gradient brought back to the
+host as the exchange needs it; against float32 in PyTorch's own memory format with a copy before each step.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from benchmarks.report import Figure, write
+from crossover.experiment import Experiment, Training
+from crossover.learning.batch import Batch
+from crossover.learning.models import registry
+
+MODELS = ("resnet18_cifar", "mobilenet")
+SHAPE, CLASSES = (3, 32, 32), 10
+GOAL = ">= 1.5"
+AFFINE: dict[str, Any] = {"scale": [1 / 255] * 3, "shift": [0.0] * 3}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser()
+    options.add_argument("--batch", type=int, default=512)
+    options.add_argument("--seconds", type=float, default=10.0)
+    given = options.parse_args()
+    if not torch.cuda.is_available():
+        print(
+            "benchmarks.gpu: no GPU here; nothing was measured (the path without one is covered by tests/architectures/test_gpu.py)"
+        )
+        return 0
+    figures = []
+    for model in MODELS:
+        batches = _batches(given.batch)
+        steps = {"worker": _worker(model, given.batch, batches), "plain": _plain(model, batches)}
+        measured = _alternating(steps, given.batch, given.seconds)
+        figures += [Figure(f"{model}, {name}", statistics.median(each), "img/s") for name, each in measured.items()]
+        ratios = [ours / plain for ours, plain in zip(measured["worker"], measured["plain"], strict=True)]
+        figures.append(Figure(f"{model}, worker / plain", statistics.median(ratios), "x", GOAL))
+    write("gpu", figures)
+    return 0
+
+
+def _batches(count: int) -> list[Batch]:
+    random = torch.Generator().manual_seed(1)
+    return [
+        Batch(
+            torch.randint(0, 256, (count, *SHAPE), dtype=torch.uint8, generator=random),
+            torch.randint(0, CLASSES, (count,), generator=random),
+            torch.arange(count),
+        )
+        for _ in range(4)
+    ]
+
+
+def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], None]:
+    from peers.cuda import CudaLearner
+
+    training = Training(model=model, batch_size=count, precision="bf16", memory_format="channels_last")
+    experiment = replace(Experiment(name="bench", architecture="gpu"), training=training)
+    device = torch.device("cuda")
+    learner = CudaLearner(experiment, classes=CLASSES, input_shape=SHAPE, affine=AFFINE, device=device)
+    learner.initial_model()
+    ahead = [learner.on_device(batches[0], epoch=1)]
+
+    def step(number: int) -> None:
+        batch = ahead.pop()
+        ahead.append(learner.on_device(batches[(number + 1) % len(batches)], epoch=1))
+        learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0)
+
+    return step
+
+
+def _plain(model: str, batches: list[Batch]) -> Callable[[int], None]:
+    network = registry.factory(model)(CLASSES, SHAPE).cuda().train()
+
+    def step(number: int) -> None:
+        batch = batches[number % len(batches)]
+        images = batch.images.cuda().float() / 255
+        network.zero_grad()
+        F.cross_entropy(network(images), batch.labels.cuda()).backward()  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+    return step
+
+
+def _alternating(steps: dict[str, Callable[[int], None]], count: int, seconds: float) -> dict[str, list[float]]:
+    """Images per second in slices that take turns, so that a clock that changes changes it for both."""
+    for step in steps.values():
+        for number in range(5):
+            step(number)
+    measured: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(8):
+        for name, step in steps.items():
+            began, number = time.perf_counter(), 0
+            while time.perf_counter() - began < seconds / 16:
+                step(number)
+                number += 1
+            measured[name].append(count * number / (time.perf_counter() - began))
+    return measured
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,142 @@
+"""The stacks of programs: who may do what, what stands in their environment, and what the network lets through."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdk.hosts import USER_DATA_LIMIT_BYTES
+from cdk.synthesis import synthesize
+from crossover import validation
+from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, only, resources
+from tests.infrastructure.conftest import NOW, ROOT
+
+Make = Callable[..., Json]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    made: dict[str, Json] = {}
+
+    def of(config: str, **fields: Any) -> Json:
+        key = config + repr(fields)
+        if key not in made:
+            experiment = validation.load(ROOT / "config" / f"{config}.yaml")
+            experiment = replace(experiment, **{k: replace(getattr(experiment, k), **v) for k, v in fields.items()})
+            folder = synthesize(experiment, tmp_path_factory.mktemp("assembly"), layers=Path("/nowhere"), now=NOW)
+            made[key] = Assembly(folder, f"{experiment.project}-{experiment.name}").experiment
+        return made[key]
+
+    return of
+
+
+def script(template: Json) -> str:
+    return flat(only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
+
+
+def allowed(template: Json) -> dict[str, set[str]]:
+    profile = only(template, "AWS::IAM::InstanceProfile")
+    found: dict[str, set[str]] = actions_of(template, {"Fn::GetAtt": [profile["Roles"][0]["Ref"], "Arn"]})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("config", "module", "size", "kind"),
+    [
+        ("p2p-instance", "peers.p2p_instance", "4", "t2.large"),
+        ("p2p-serverless", "peers.p2p_serverless", "4", "t2.small"),
+        ("gpu", "peers.gpu", "4", "g4dn.xlarge"),
+    ],
+)
+def test_each_fleet_runs_its_program(template: Make, config: str, module: str, size: str, kind: str) -> None:
+    found = template(config)
+    text = script(found)
+    assert f"PROGRAM='{module}'" in text
+    assert f"CROSSOVER_FLEET=crossover-{config}-fleet" in text
+    assert len(text) < USER_DATA_LIMIT_BYTES
+    assert "password" not in text.lower()
+    group = only(found, "AWS::AutoScaling::AutoScalingGroup")
+    assert (group["MinSize"], group["MaxSize"], "DesiredCapacity" in group) == ("0", size, False)
+    assert only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["InstanceType"] == kind
+    published = {
+        each["Properties"]["Name"]: each["Properties"]["Value"]
+        for each in found["Resources"].values()
+        if each["Type"] == "AWS::SSM::Parameter"
+    }
+    assert published[f"/crossover/crossover/{config}/fleet"] == f"crossover-{config}-fleet"
+
+
+def test_peers_may_use_the_bucket_the_broker_and_their_machines_and_nothing_else(template: Make) -> None:
+    found = allowed(template("p2p-serverless"))
+    machines = found.pop("states:StartExecution")
+    assert {name.rpartition(":")[2] for name in machines} == {
+        "crossover-p2p-serverless-gradients",
+        "crossover-p2p-serverless-averages",
+    }
+    assert any("fleet/*" in resource for resource in found["s3:GetObject"])
+    assert not any("fleet/*" in resource for resource in found["s3:PutObject"])  # only the runner says what to join
+    assert set(found) == {
+        "autoscaling:TerminateInstanceInAutoScalingGroup",
+        "events:DescribeRule", "events:PutRule", "events:PutTargets",
+        "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject",
+        "secretsmanager:GetSecretValue",
+        "ssm:UpdateInstanceInformation",
+        "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
+        "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel",
+        "states:DescribeExecution", "states:StopExecution",
+    }  # fmt: skip
+    assert "states:StartExecution" not in allowed(template("p2p-instance"))
+    assert "secretsmanager:GetSecretValue" not in allowed(template("gpu"))  # it has no broker
+
+
+def test_gradient_functions_stay_outside_the_vpc(template: Make) -> None:
+    functions = resources(template("p2p-serverless"), "AWS::Lambda::Function")
+    steps = [each for each in functions.values() if "p2p_serverless" in each["Handler"]]
+    assert {each["Handler"].rpartition(".")[2] for each in steps} == {"compute_gradient", "average_part"}
+    assert not any("VpcConfig" in each for each in steps)
+
+
+def test_peers_install_the_processor_build_of_torch_and_gpus_the_other(template: Make) -> None:
+    assert "torch==2.10.0+cpu " in script(template("p2p-instance"))
+    assert "REQUIREMENTS='torch==2.10.0 redis" in script(template("gpu"))
+
+
+def test_gpu_workers(template: Make) -> None:
+    found = template("gpu")
+    data = only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
+    image = found["Parameters"][data["ImageId"]["Ref"]]["Default"]
+    assert image.startswith("/aws/service/deeplearning/ami/x86_64/") and "gpu" in image
+    assert data["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] >= 100
+    assert "InstanceMarketOptions" not in data
+    assert not resources(found, "AWS::EC2::SecurityGroup")
+
+
+def test_one_large_instance_runs_a_process_per_gpu_on_spot(template: Make) -> None:
+    found = template(
+        "gpu", gpu={"instances": 1, "gpus_per_instance": 4, "instance_type": "g4dn.12xlarge", "spot": True}
+    )
+    assert "CROSSOVER_PROCESSES=4" in script(found)
+    assert only(found, "AWS::AutoScaling::AutoScalingGroup")["MaxSize"] == "1"
+    data = only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
+    assert data["InstanceMarketOptions"] == {"MarketType": "spot"}
+
+
+def test_a_collective_reaches_its_own_members_alone(template: Make) -> None:
+    found = template("gpu", gpu={"exchange": "distributed"})
+    (group,) = resources(found, "AWS::EC2::SecurityGroup")
+    own = {"Fn::GetAtt": [group, "GroupId"]}
+    assert own in only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["SecurityGroupIds"]
+    into = only(found, "AWS::EC2::SecurityGroupIngress")
+    assert (into["GroupId"], into["SourceSecurityGroupId"]) == (own, own)
+    out = only(found, "AWS::EC2::SecurityGroupEgress")
+    assert (out["GroupId"], out["DestinationSecurityGroupId"]) == (own, own)
+
+
+def test_a_baseline_is_deployed_beside_an_experiment(tmp_path: Path) -> None:
+    experiment = replace(validation.load(ROOT / "config" / "spirt.yaml"), baseline="gpu")
+    folder = synthesize(experiment, tmp_path / "assembly", layers=tmp_path, now=NOW)
+    names = {path.name.removesuffix(".template.json") for path in folder.glob("*.template.json")}
+    assert names == {"crossover-network", "crossover-broker", "crossover-spirt", "crossover-spirt-gpu"}
+    assert Assembly(folder, "crossover-spirt-gpu").experiment["Resources"]
