@@ -99,10 +99,8 @@ class SynchronousWorker:
         """Fetch and compute: the mean gradient over the round's minibatches, from wherever the last invocation left
         it.
         """
-        invocation, samples = self._invocation, self._invocation.minibatch_samples()
-        if invocation.position.minibatch == len(samples):
-            return  # computed, and its mean taken, by an invocation before
-        mean = RunningMean(samples, total=self._sum, added=invocation.position.minibatch)
+        invocation = self._invocation
+        mean = RunningMean(invocation.minibatch_samples(), total=self._sum, added=invocation.position.minibatch)
 
         def add(gradient: Vector) -> None:
             mean.add(buffers.tensor(gradient.data))

@@ -2,6 +2,7 @@
 leaves behind.
 """
 
+import contextlib
 import json
 import threading
 import time
@@ -22,10 +23,11 @@ from crossover.learning.reference import train_reference
 from crossover.long_workers.waits import reserve_s
 from crossover.workflow import execute, first_event, load, steps
 from tests.architectures.harness import Job, every_step, retrying, small
-from tests.architectures.lives import KillAt, ShortLives, hurried, restarting
+from tests.architectures.lives import KillAt, Killed, ShortLives, hurried, restarting
 
 EXCHANGES = ["all_reduce", "scatter_reduce"]
 LONG = [*EXCHANGES, "mlless"]
+CONTRIBUTION = {"all_reduce": "/1/1/average", "scatter_reduce": "/1/1/chunk/0"}  # of worker 1 to worker 0, in round 1
 
 
 def long(architecture: str, **settings: Any) -> Experiment:
@@ -88,6 +90,56 @@ def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
             job.clients.hook = death = KillAt(k, moment)
             assert job.run() == model, f"call {k} ({death.killed}), {moment}"
             assert job.tensor_keys() == [], f"call {k} ({death.killed}), {moment}"
+
+
+@pytest.mark.parametrize("architecture", EXCHANGES)
+def test_an_attempt_whose_share_another_did_only_collects(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts of worker 0 are in round 1. One does its share and dies; the others go on and delete what they
+    sent for it, which the second then waits for in vain."""
+    model, job, local = clean(architecture)[0], Job(long(architecture)), threading.local()
+    paused, resume = threading.Event(), threading.Event()
+
+    def hook(moment: str, operation: str) -> None:
+        role = getattr(local, "role", None)
+        if role is None or operation != "create":
+            return
+        local.creates += moment == "before"
+        if role == "second" and moment == "before" and local.creates == 3:  # two in round 0; round 1 begins
+            paused.set()
+            resume.wait(60)
+        if role == "first" and moment == "after" and local.creates == 2:  # round 0 was done already
+            raise Killed
+
+    def two_attempts(run: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            if step.name != "train" or event["worker"] != 0 or event["round"]:
+                return run(step, ctx, event)
+
+            def first() -> None:
+                assert paused.wait(60)
+                local.role, local.creates = "first", 0
+                with contextlib.suppress(Killed), ctx.child() as own:
+                    run(step, own, event)
+                sent = CONTRIBUTION[architecture]
+                while any(key.endswith(sent) for key in list(job.clients.tensor_stores[0]._vectors)):
+                    threading.Event().wait(0.005)  # until worker 1 has the result and deletes what it sent
+                resume.set()
+
+            thread = threading.Thread(target=first)
+            thread.start()
+            local.role, local.creates = "second", 0
+            try:
+                return run(step, ctx, event)
+            finally:
+                local.role = None
+                thread.join(60)
+
+        return attempt
+
+    job.clients.hook = hook
+    with every_step(monkeypatch, two_attempts):
+        assert job.run() == model
+    assert resume.is_set() and job.tensor_keys() == []
 
 
 @pytest.mark.parametrize("architecture", LONG)
@@ -306,9 +358,6 @@ def cut(vector: Vector) -> Vector:
 
 def with_nan(vector: Vector) -> Vector:
     return replace(vector, data=memoryview(b"\x00\x00\xc0\x7f" + bytes(vector.data[4:])))
-
-
-CONTRIBUTION = {"all_reduce": "/1/1/average", "scatter_reduce": "/1/1/chunk/0"}
 
 
 @pytest.mark.parametrize(

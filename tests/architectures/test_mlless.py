@@ -78,7 +78,7 @@ def words(job: Job) -> Callable[[], list[supervision.Word]]:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_at_threshold_0_one_step_is_allreduces_within_rounding(workers: int) -> None:
-    experiment = mlless(workers=workers, epochs=1, batch_size=40, threshold=0.0)
+    experiment = mlless(workers=workers, epochs=1, batch_size=20, threshold=0.0)
     job = Job(experiment)
     reference = floats(bytes(train_reference(job.prepared.experiment, load_dataset(experiment))[0]))
     model = floats(job.run())

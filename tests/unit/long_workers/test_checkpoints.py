@@ -91,6 +91,12 @@ def test_the_two_newest_multiples_stay_and_what_this_invocation_could_be_retried
     third.restore(Position(10))
     third.save(Position(12), {}, {})
     assert saved(ctx) == [*kept[-1:], "00000012.00000"]
+    third.save(Position(13), {}, {})
+    fourth = Journal(ctx, 0, every=2)
+    fourth.restore(Position(13))
+    fourth.save(Position(14), {}, {})
+    left = ["00000012.00000", "00000013.00000", "00000014.00000"]
+    assert saved(ctx) == left, "another worker may have got no further than 12"
 
 
 def test_saving_again_changes_nothing(ctx: Context) -> None:
