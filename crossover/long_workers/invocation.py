@@ -162,6 +162,7 @@ class Invocation:
             self.ctx.notes.pop(name, None)
         means = [[epoch, total / samples, samples] for epoch, (total, samples) in sorted(self._losses.items())]
         self.ctx.notes["losses"] = means
+        self.ctx.notes |= {"until": [self.round, self.position.minibatch], "attempt": self.event["attempt"]}
 
     def _changes(self) -> Event:
         return {

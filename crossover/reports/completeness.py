@@ -37,7 +37,7 @@ def missing(
     it may be counted as well). None: nobody counted, so lost records cannot show; result.json says so.
     """
     found = _steps(records, expected=expected, failed=failed) if expected is not None else []
-    return found + _epochs(epochs)
+    return found + _continuations(records) + _epochs(epochs)
 
 
 def _steps(records: Sequence[Record], *, expected: Mapping[str, int], failed: bool) -> list[str]:
@@ -80,6 +80,25 @@ def _holes(records: Sequence[Record], *, shown: int = 3) -> str:
         return ""
     more = f" and {len(holes) - shown} more" if len(holes) > shown else ""
     return f" ({'; '.join(holes[:shown])}{more})"
+
+
+def _continuations(records: Sequence[Record]) -> list[str]:
+    """Long workers: an invocation's record says where it left (`until`: round, minibatch); the next must begin there.
+    The first one begins at 0, or, in a resumed attempt of the run, anywhere.
+    """
+    lives: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
+    for record in records:
+        if record["outcome"] == "ok" and "until" in record:
+            lives[record["step"], record["worker"], record["attempt"]].append(record)
+    sentences = []
+    for (step, worker, attempt), life in sorted(lives.items()):
+        begun = {(record["round"], record["minibatch"]) for record in life}
+        reached = {tuple(record["until"]) for record in life} | {min(begun) if attempt else (0, 0)}
+        sentences += [
+            f"{step}, worker {worker}: the record before round {round}, minibatch {minibatch} is missing"
+            for round, minibatch in sorted(begun - reached)
+        ]
+    return sentences
 
 
 def _epochs(epochs: Sequence[Mapping[str, Any]]) -> list[str]:

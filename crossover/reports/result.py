@@ -38,11 +38,11 @@ def build(
 ) -> dict[str, Any]:
     """result.json as a dict. Raises ConfigError for an item without price.
 
-    `where`: inline, local or aws. `epochs`: one mapping per epoch with `epoch` (from 1), `val_loss`, `val_accuracy` and
-    either `at` (unix seconds when it was agreed) or `wall_s`; `train_loss` where known, else it is the sample-weighted
-    mean of the records' `loss`. `final`: `val_accuracy`, `parameters_sha256` and what else the run's end says.
-    `expected`: how often each step was executed. `failure`: the plain cause, for a run that did not end well. `data`:
-    facts of the staged data.
+    `where`: inline, local or aws. `epochs`: one mapping per epoch with `epoch` (from 1), `val_loss`, `val_accuracy`
+    and either `at` (unix seconds when it was agreed) or `wall_s`; `train_loss` where known, else it is the
+    sample-weighted mean of the records' `loss`. `final`: `val_accuracy`, `parameters_sha256` and what else the run's
+    end says. `expected`: how often each step was executed. `failure`: the plain cause, for a run that did not end
+    well. `data`: facts of the staged data.
     """
     if label not in LABELS:
         raise ValueError(f"label: {label!r} is unknown; one of {', '.join(LABELS)}")
@@ -88,7 +88,9 @@ def build(
 
 
 def staleness(records: Sequence[Record]) -> dict[str, float] | None:
-    """How many rounds old the peers' gradients were that asynchronous peers averaged; None where peers wait for one another."""
+    """How many rounds old the peers' gradients were that asynchronous peers averaged; None where peers wait for one
+    another.
+    """
     found = [record for record in records if record.get("staleness") is not None]
     if not found:
         return None
@@ -120,7 +122,7 @@ def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Rec
     row = table.setdefault(
         stage["stage"], {"stage": stage["stage"], "count": 0, "wall_s": 0.0, "cpu_s": 0.0, "max_rss_mb": 0.0}
     )
-    row["count"] += 1
+    row["count"] += stage.get("count", 1)  # a long invocation adds its stages up
     row["wall_s"] += stage["wall_s"]
     row["cpu_s"] += stage["cpu_s"]
     # A program's stages know their own peaks; a function's environment has one for all.
@@ -184,14 +186,21 @@ def _epochs(
 
 
 def train_losses(records: Sequence[Record]) -> dict[int, float]:
-    """Mean training loss by epoch, weighted by samples; a cell that was computed twice counts once."""
-    once = {cell(r): r for r in records if r["outcome"] == "ok" and r.get("loss") is not None}
+    """Mean training loss by epoch, weighted by samples; a cell that was computed twice counts once.
+
+    A long invocation's record has `losses`, (epoch, mean, samples) of every epoch it worked on, in place of one
+    `loss`.
+    """
+    once = {cell(r): r for r in records if r["outcome"] == "ok"}
     total: dict[int, float] = defaultdict(float)
     samples: dict[int, float] = defaultdict(float)
     for record in once.values():
-        weight = float(record.get("samples") or 1.0)
-        total[record["epoch"]] += weight * float(record["loss"])
-        samples[record["epoch"]] += weight
+        parts = record.get("losses") or []
+        if record.get("loss") is not None:
+            parts = [*parts, (record["epoch"], record["loss"], record.get("samples") or 1.0)]
+        for epoch, loss, weight in parts:
+            total[epoch] += float(weight) * float(loss)
+            samples[epoch] += float(weight)
     return {epoch: total[epoch] / samples[epoch] for epoch in sorted(samples)}
 
 

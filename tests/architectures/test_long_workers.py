@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from crossover.experiment import Exchange, Experiment, Functions, Storage
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.long_workers.waits import reserve_s
+from crossover.reports.completeness import missing
+from crossover.running import run_inline
 from crossover.workflow import execute, first_event, load, steps
 from tests.architectures.harness import Job, every_step, retrying, small
 from tests.architectures.lives import KillAt, Killed, ShortLives, hurried, restarting
@@ -483,3 +486,24 @@ def test_a_store_that_is_away_for_a_while_costs_time_only(architecture: str, mon
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_an_exchange_needs_no_broker(architecture: str) -> None:
     assert not any("bus" in step.uses for step in steps(load(architecture)))
+
+
+# --- what a run reports -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", LONG)
+def test_the_report_has_every_epochs_loss_and_misses_any_record(architecture: str, tmp_path: Path) -> None:
+    experiment = replace(long(architecture), exchange=Exchange(minibatches_per_invocation=2))
+    result = run_inline(experiment, tmp_path, lambda progress: None).result
+    assert result["incomplete"] == []
+    assert all(epoch["train_loss"] > 0 for epoch in result["epochs"]) and len(result["epochs"]) == 3
+    compute = next(stage for stage in result["stages"] if stage["stage"] == "compute")
+    assert compute["count"] == 2 * 6
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lives = [record for record in records if record["step"] == "train"]
+    assert len(lives) == 2 * 3
+    for lost in lives:
+        if lost["until"] != [6, 0]:  # the last one's end nobody takes up
+            rest = [record for record in records if record is not lost]
+            found = missing(rest, expected={"train": 2}, epochs=result["epochs"])
+            assert any(f"train, worker {lost['worker']}" in sentence for sentence in found)
