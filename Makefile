@@ -5,7 +5,8 @@ SHELL := /bin/bash
 
 ARCH ?= spirt
 ON ?= local
-PYTEST ?=
+# Two at a time, a file's tests in one process: they share its servers.
+PYTEST ?= -n 2 --dist loadfile
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
