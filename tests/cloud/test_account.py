@@ -213,7 +213,7 @@ def test_a_stack_half_way_is_refused_with_the_command_that_mends_it(
     monkeypatch.setattr(stacks, "look", lambda session, name: half)
     with pytest.raises(UserError, match=words):
         stacks.check_deployable(None, "crossover-c", project="crossover")
-    with pytest.raises(UserError, match="crossover deploy c.yaml completes it"):
+    with pytest.raises(UserError, match=r"crossover deploy c.yaml completes it"):
         stacks.check_runnable(None, "crossover-c", config="c.yaml")
 
 

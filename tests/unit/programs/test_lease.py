@@ -105,12 +105,15 @@ def test_waiting_ends_with_a_name(store: MemoryObjectStore) -> None:
         me.question([1], what="waited for the arrival")
     store.delete(KEYS.failure(1))
     end_s = time.monotonic() + 10
+
+    def ask_until(peer: int) -> None:
+        while time.monotonic() < end_s:
+            me.question([peer], what="waited for the arrival")
+
     with pytest.raises(WaitTimeout, match="of peer 1, which has not been heard of for 0 s"):
-        while time.monotonic() < end_s:
-            me.question([1], what="waited for the arrival")
+        ask_until(1)
     with pytest.raises(WaitTimeout, match="of peer 7, which never joined the run; waited for 0 s"):
-        while time.monotonic() < end_s:
-            me.question([7], what="waited for the arrival")
+        ask_until(7)
 
 
 def test_a_program_without_a_run_or_rank_leaves_after_a_while(store: MemoryObjectStore) -> None:
@@ -140,7 +143,7 @@ def test_the_runner_is_told_the_cause_and_not_its_echo(store: MemoryObjectStore)
     assert run.ended() is False
     fail(store, 0, "RunFailed", "peer 0: waited for peer 2, which gave up")
     fail(store, 2, "MemoryError", "no room")
-    with pytest.raises(RunFailed, match="^peer 2 gave up: MemoryError: no room$"):
+    with pytest.raises(RunFailed, match=r"^peer 2 gave up: MemoryError: no room$"):
         run.ended()
     store.put(KEYS.finished, b"")
     assert run.ended() is True
@@ -159,7 +162,7 @@ def test_a_fleet_that_never_starts_is_explained(store: MemoryObjectStore) -> Non
     run = ProgramsExecution(
         store, KEYS, 2, tolerant=False, release=lambda: None, why=lambda: "quota of 0 vCPUs", boot_s=0.0
     )
-    with pytest.raises(RunFailed, match="no program has joined the run in 0 s. quota of 0 vCPUs"):
+    with pytest.raises(RunFailed, match=r"no program has joined the run in 0 s. quota of 0 vCPUs"):
         run.ended()
 
 
