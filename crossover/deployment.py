@@ -143,7 +143,9 @@ class StepFunctions:
         """Start it, or take it up, and wait for its end; the event it ends with. Raises RunFailed with the cause, Unavailable."""
         arn = self._environment.get(f"{PREFIX}MACHINE_{name.upper()}")
         if not arn:
-            raise ConfigError(f"{PREFIX}MACHINE_{name.upper()}: not in the environment; the stack sets it for what starts it")
+            raise ConfigError(
+                f"{PREFIX}MACHINE_{name.upper()}: not in the environment; the stack sets it for what starts it"
+            )
         failure = ""
         for attempt in range(MACHINE_ATTEMPTS):  # a name whose execution failed is taken for 90 days
             found = self._ended(arn, f"{event['run']}-{name}-{event['worker']}-{event['round']}-{attempt}", event)

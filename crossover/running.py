@@ -330,7 +330,8 @@ def goes_on_without(experiment: Experiment) -> bool:
 
 
 def with_baseline(run: Callable[[Experiment, Path], RunFolder], experiment: Experiment, out: Path) -> RunFolder:
-    """`run` of the experiment into `out` and, with `baseline: gpu`, of the GPU fleet after it into `out`/baseline: measured one at a time."""
+    """`run` of the experiment into `out` and, with `baseline: gpu`, of the GPU fleet after it into `out`/baseline:
+    measured one at a time."""
     folder = run(experiment, out)
     if (companion := experiment.companion()) is not None:
         run(companion, out / "baseline")

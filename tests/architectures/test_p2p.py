@@ -207,7 +207,7 @@ def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
             raise MemoryError("no room for the message")
 
     fleet.hooks = lambda number: hook if number == 0 else lambda moment, operation: None
-    with pytest.raises(Exception, match="gave up|no room"):
+    with pytest.raises(Exception, match=r"gave up|no room"):
         fleet.run(monkeypatch)
     said = failures(fleet.job)
     assert any("no room for the message" in cause and "gave up" not in cause for cause in said.values())
@@ -295,6 +295,27 @@ def test_a_peer_that_wakes_up_late_changes_nothing(k: int, until: str, monkeypat
 
 def test_twelve_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_equal_to_reference(small("p2p_instance", workers=12, epochs=1), monkeypatch)
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpu"])
+def test_what_lies_in_the_bucket_does_not_grow_with_the_rounds(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any moment of 12 rounds: at most two rounds' gradients (the GPU baseline: two checkpoints' worth) and three checkpoints."""
+    experiment = p2p(small(architecture, epochs=6, batch_size=10, sync_every=1), message_limit_mb=0.001)
+    job = Job(experiment)
+    store, keys, workers = job.clients.object_store, job.prepared.keys, experiment.workers
+    most = dict.fromkeys((keys.bodies, keys.computing, keys.checkpoints), 0)
+
+    def look(moment: str, operation: str) -> None:
+        for prefix in most:
+            most[prefix] = max(most[prefix], len(store.list(prefix)))
+
+    Fleet(job, hooks=lambda number: look).run(monkeypatch)
+    rounds = 2 * experiment.functions.checkpoint_every + 1 if architecture == "gpu" else 2
+    assert most[keys.bodies] <= rounds * workers
+    assert most[keys.computing] <= 2 * 2 * workers  # a model and a gradient each
+    assert most[keys.checkpoints] <= 3 * workers
 
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
