@@ -39,6 +39,10 @@ endif
 test: setup redis-module redis-module-torch lint ## Run every test, and the linters; PYTEST="-k name" passes options on
 	$(PYTHON) -m pytest $(PYTEST)
 
+.PHONY: test-every-call
+test-every-call: setup ## The fault tests at every single call of the data plane; `make test` takes about twenty per test
+	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest tests/architectures $(PYTEST)
+
 .PHONY: check
 check: setup redis-module lint ## Linters, types, quick tests, synthesis with validation and cdk-nag
 	$(PYTHON) -m pytest -m "not slow" tests/unit tests/infrastructure $(PYTEST)

@@ -1,8 +1,9 @@
 """Runs of whole architectures in this process, with faults put in at chosen calls of the data plane."""
 
 import json
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,6 +148,13 @@ def every_step(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> I
     with monkeypatch.context() as patch:
         patch.setattr(Step, "run", wrap(Step.run))
         yield
+
+
+def chosen(calls: Sequence[int]) -> Sequence[int]:
+    """The calls to disturb: with CROSSOVER_EVERY_CALL=1 (`make test-every-call`) all of them, else about twenty, spread evenly."""
+    if os.environ.get("CROSSOVER_EVERY_CALL"):
+        return calls
+    return calls[:: max(1, len(calls) // 20)]
 
 
 class FailAt:

@@ -25,7 +25,7 @@ from crossover.long_workers.waits import reserve_s
 from crossover.reports.completeness import missing
 from crossover.running import run_inline
 from crossover.workflow import execute, first_event, load, steps
-from tests.architectures.harness import Job, every_step, retrying, small
+from tests.architectures.harness import Job, chosen, every_step, retrying, small
 from tests.architectures.lives import KillAt, Killed, ShortLives, hurried, restarting
 
 EXCHANGES = ["all_reduce", "scatter_reduce"]
@@ -88,7 +88,7 @@ def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
     """
     model, calls = clean(architecture)
     with every_step(monkeypatch, restarting):
-        for k in range(1 if moment == "before" else 2, calls + 1, 2):
+        for k in chosen(range(1 if moment == "before" else 2, calls + 1, 2)):
             job = Job(long(architecture))
             job.clients.hook = death = KillAt(k, moment)
             assert job.run() == model, f"call {k} ({death.killed}), {moment}"
@@ -224,7 +224,7 @@ def test_averaging_models_survives_a_death_at_any_call(architecture: str, monkey
     undisturbed.clients.hook = counter = KillAt(0, "after")
     model = undisturbed.run()
     with every_step(monkeypatch, restarting):
-        for k in range(1, next(counter.calls), 3):
+        for k in chosen(range(1, next(counter.calls), 3)):
             job = Job(experiment)
             job.clients.hook = death = KillAt(k, "after")
             assert job.run() == model, f"call {k} ({death.killed})"

@@ -19,7 +19,7 @@ from crossover.learning.reference import train_reference
 from crossover.long_workers import checkpoints, supervision
 from crossover.rounds import Calendar
 from crossover.workflow import Sequence, execute, first_event, load
-from tests.architectures.harness import Job, every_step, small
+from tests.architectures.harness import Job, chosen, every_step, small
 from tests.architectures.lives import KillAt, ShortLives, hurried, restarting
 
 
@@ -135,7 +135,7 @@ def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeyp
     undisturbed = Job(experiment)
     undisturbed.clients.hook = counter = KillAt(0, "after")
     model = undisturbed.run()
-    for k in range(1, next(counter.calls), 7):
+    for k in chosen(range(1, next(counter.calls), 7)):
         with every_step(monkeypatch, restarting):
             job = Job(experiment)
             job.clients.hook = death = KillAt(k, "after")

@@ -14,7 +14,7 @@ from crossover.experiment import Aggregation, Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from tests.architectures.fleet import Fleet, Killed, Unavailable, counting, failing_at
-from tests.architectures.harness import Job, small
+from tests.architectures.harness import Job, chosen, small
 
 ARCHITECTURES = ["p2p_instance", "p2p_serverless"]
 
@@ -142,7 +142,7 @@ def test_a_peer_killed_at_any_call_is_replaced(
 ) -> None:
     model, calls = clean(architecture)
     assert calls > 30
-    for k in range(1, calls + 1, 1 if error is Killed else 5):
+    for k in chosen(range(1, calls + 1, 1 if error is Killed else 5)):
         with monkeypatch.context() as patch:
             fleet = Fleet(Job(faulty(architecture)))
             fleet.hooks = lambda number, k=k: failing_at(k if number == 0 else 0, moment, error)  # type: ignore[misc]
