@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 from crossover import slots
 from crossover.errors import RunFailed
 from crossover.local import assembly as assemblies
-from crossover.local import processes, seams
+from crossover.local import permissions, processes, seams
 from crossover.local.code import Code
 from crossover.local.endpoint import Endpoint, credentials, session
 from crossover.local.fleets import Fleets
@@ -166,7 +166,13 @@ class LocalCloud:
 
     def _variables(self, function: Function) -> dict[str, str]:
         own = {name: self.servers.reachable(value) for name, value in function.environment.items()}
-        return {**own, **self.environment(), "CROSSOVER_SLOTS": str(self.workspace / "slots")}
+        key = {"AWS_ACCESS_KEY_ID": permissions.access_key(self._role(function))}
+        return {**own, **self.environment(), **key, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
+
+    def _role(self, function: Function) -> str:
+        from moto.awslambda.models import lambda_backends
+
+        return str(lambda_backends[ACCOUNT][REGION].get_function(function.arn).role)
 
     def _program_code(self, url: str) -> Path:
         """The folder with a fleet's code: what its instances would unpack."""

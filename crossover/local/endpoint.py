@@ -1,6 +1,8 @@
 """The AWS APIs over HTTP: moto's application in this process, on a free port, with connections that stay open."""
 
 import contextlib
+import functools
+import io
 import logging
 import socket
 import threading
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from crossover.local import permissions
 from crossover.local.seams.resource_types import REGION
 
 
@@ -59,6 +62,10 @@ def _server(log: Path) -> Any:
         Status 400, because clients repeat what was answered with a 500.
         """
         try:
+            if denied := permissions.check(environ, functools.partial(_body, environ)):
+                length = ("Content-Length", str(len(denied.body)))
+                start_response(denied.status, [("Content-Type", denied.content_type), length])
+                return [denied.body]
             return application(environ, start_response)
         except Exception as error:
             with log.open("a") as file:
@@ -100,6 +107,13 @@ def _server(log: Path) -> Any:
                     request.shutdown(socket.SHUT_RDWR)
 
     return Server()
+
+
+def _body(environ: Any) -> bytes:
+    """The request's body, left where the application will read it again."""
+    body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    return body
 
 
 def credentials() -> dict[str, str]:

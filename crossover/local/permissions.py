@@ -1,0 +1,130 @@
+"""Functions act under their template's role: a call that its policies do not allow is answered AccessDenied, as on AWS.
+
+A function's access key names its role, so nothing has to be looked up to know who calls. Whoever deploys and runs experiments may do
+everything. Only actions of steps are known here; another one that a step calls is denied with a word about this module.
+"""
+
+import fnmatch
+import html
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from crossover.local.seams.resource_types import ACCOUNT
+
+PREFIX = "role."
+# X-Amz-Target -> the fields of the request that name the resource
+RESOURCES: Mapping[str, tuple[str, ...]] = {
+    "secretsmanager:GetSecretValue": ("SecretId",),
+    "states:StartExecution": ("stateMachineArn",),
+    "states:DescribeExecution": ("executionArn",),
+    "states:StopExecution": ("executionArn",),
+}
+SERVICES = {"secretsmanager": "secretsmanager", "AWSStepFunctions": "states"}
+OBJECT_ACTIONS = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is asked of AWS, as policies name it."""
+
+    action: str
+    resource: str
+
+
+@dataclass(frozen=True)
+class Denied:
+    """An answer in the service's own format."""
+
+    status: str
+    content_type: str
+    body: bytes
+
+
+def access_key(role_arn: str) -> str:
+    """The access key of a function with this role."""
+    return PREFIX + role_arn.rpartition("/")[2]
+
+
+def check(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Denied | None:
+    """None for a call that may go on. `environ`: the WSGI request; `body` is read only where it names the resource."""
+    credential = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")[2].split("/")
+    if not credential[0].startswith(PREFIX):
+        return None
+    role = credential[0].removeprefix(PREFIX)
+    service = credential[3] if len(credential) > 3 else ""
+    calls = list(_s3(environ, body) if service == "s3" else _json(environ, body, service))
+    documents = _policies(role)
+    for call in calls:
+        if not allowed(documents, call):
+            words = f"role {role} is not authorized to perform {call.action} on {call.resource}"
+            return _denied(words, xml=service == "s3")
+    return None
+
+
+def allowed(documents: list[Mapping[str, Any]], call: Call) -> bool:
+    """By identity-based policies with Allow and Deny, actions and resources; conditions count as fulfilled."""
+    found = False
+    for document in documents:
+        for statement in _listed(document["Statement"]):
+            actions, resources = _listed(statement["Action"]), _listed(statement["Resource"])
+            matches = any(fnmatch.fnmatchcase(call.action.lower(), each.lower()) for each in actions)
+            if matches and any(fnmatch.fnmatchcase(call.resource, each) for each in resources):
+                if statement["Effect"] == "Deny":
+                    return False
+                found = True
+    return found
+
+
+def _s3(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[Call]:
+    """Path-style requests, which is how clients talk to an address without a name."""
+    path, query = unquote(str(environ["PATH_INFO"])), parse_qs(str(environ["QUERY_STRING"]), keep_blank_values=True)
+    bucket, _, key = path.lstrip("/").partition("/")
+    method, arn = str(environ["REQUEST_METHOD"]), f"arn:aws:s3:::{bucket}"
+    if key:
+        yield Call(f"s3:{OBJECT_ACTIONS.get(method, 'PutObject')}", f"{arn}/{key}")
+    elif method == "POST" and "delete" in query:
+        for found in re.findall(rb"<Key>(.*?)</Key>", body()):
+            yield Call("s3:DeleteObject", f"{arn}/{html.unescape(found.decode())}")
+    else:
+        yield Call("s3:ListBucket" if method in ("GET", "HEAD") else f"s3:{method}", arn)
+
+
+def _json(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -> Iterator[Call]:
+    prefix, _, operation = str(environ.get("HTTP_X_AMZ_TARGET", "")).partition(".")
+    action = f"{SERVICES.get(prefix, service)}:{operation}"
+    fields = RESOURCES.get(action)
+    if fields is None:
+        yield Call(action, "(crossover/local/permissions.py does not know which resource this is about)")
+        return
+    request = json.loads(body() or b"{}")
+    for name in fields:
+        yield Call(action, str(request.get(name, "")))
+
+
+def _policies(role: str) -> list[Mapping[str, Any]]:
+    """The role's inline policies, which are all that templates make."""
+    from moto.iam.models import iam_backends
+
+    backend = iam_backends[ACCOUNT]["aws"]
+    try:
+        names = backend.list_role_policies(role)
+    except Exception:  # the role went with its stack while the function still worked
+        return []
+    documents = (backend.get_role_policy(role, name)[1] for name in names)
+    return [json.loads(each) if isinstance(each, str) else each for each in documents]
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _denied(words: str, *, xml: bool) -> Denied:
+    if xml:
+        text = f"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>{html.escape(words)}</Message></Error>"
+        return Denied("403 Forbidden", "application/xml", text.encode())
+    text = json.dumps({"__type": "AccessDeniedException", "message": words, "Message": words})
+    return Denied("400 Bad Request", "application/x-amz-json-1.1", text.encode())

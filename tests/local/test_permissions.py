@@ -1,0 +1,112 @@
+"""Functions act under their role: what its policies do not name is refused in the service's own words, and nobody else is."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto.iam.models import iam_backends
+
+from cdk.synthesis import synthesize
+from crossover.errors import RunFailed
+from crossover.local import permissions
+from crossover.local.cloud import LocalCloud
+from crossover.local.permissions import Call
+from crossover.local.seams.resource_types import ACCOUNT
+from crossover.running import run_deployed
+from tests.architectures.harness import small
+
+BUCKET = "arn:aws:s3:::bucket"
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
+        yield running
+
+
+def policy(*statements: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"Version": "2012-10-17", "Statement": list(statements)}
+
+
+def allow(actions: str | Sequence[str], resources: str | Sequence[str], effect: str = "Allow") -> Mapping[str, Any]:
+    return {"Effect": effect, "Action": actions, "Resource": resources}
+
+
+@pytest.mark.parametrize(
+    ("statement", "call", "expected"),
+    [
+        (allow("s3:GetObject", f"{BUCKET}/runs/*"), Call("s3:GetObject", f"{BUCKET}/runs/a/b"), True),
+        (allow("s3:GetObject", f"{BUCKET}/runs/*"), Call("s3:GetObject", f"{BUCKET}/data/a"), False),
+        (allow("s3:GetObject", f"{BUCKET}/runs/*"), Call("s3:PutObject", f"{BUCKET}/runs/a"), False),
+        (allow(["s3:PutObject", "s3:Get*"], ["x", f"{BUCKET}/*"]), Call("s3:GetObject", f"{BUCKET}/a"), True),
+        (allow("*", "*", "Deny"), Call("s3:GetObject", f"{BUCKET}/a"), False),
+    ],
+)
+def test_statements(statement: Mapping[str, Any], call: Call, expected: bool) -> None:
+    assert permissions.allowed([policy(statement)], call) is expected
+
+
+def test_a_deny_counts_more_than_an_allow() -> None:
+    call = Call("s3:GetObject", f"{BUCKET}/a")
+    assert not permissions.allowed([policy(allow("s3:*", "*")), policy(allow("s3:GetObject", "*", "Deny"))], call)
+
+
+def client(cloud: LocalCloud, service: str, role: str) -> Any:
+    return boto3.client(
+        service,  # type: ignore[call-overload]
+        endpoint_url=cloud.endpoint.url,
+        region_name="us-east-1",
+        aws_access_key_id=permissions.access_key(f"arn:aws:iam::123456789012:role/{role}"),
+        aws_secret_access_key="x",
+    )
+
+
+def test_calls_over_the_apis(cloud: LocalCloud) -> None:
+    session = cloud.session()
+    session.client("s3").create_bucket(Bucket="bucket")
+    session.client("s3").put_object(Bucket="bucket", Key="runs/a", Body=b"a")
+    secret = session.client("secretsmanager").create_secret(Name="s", SecretString="x")["ARN"]
+    iam = session.client("iam")
+    iam.create_role(RoleName="reader", AssumeRolePolicyDocument="{}")
+    given = policy(allow("s3:GetObject", f"{BUCKET}/runs/*"), allow("secretsmanager:GetSecretValue", secret))
+    iam.put_role_policy(RoleName="reader", PolicyName="p", PolicyDocument=json.dumps(given))
+    s3, secrets = client(cloud, "s3", "reader"), client(cloud, "secretsmanager", "reader")
+    assert s3.get_object(Bucket="bucket", Key="runs/a")["Body"].read() == b"a"
+    assert secrets.get_secret_value(SecretId=secret)["SecretString"] == "x"
+    with pytest.raises(ClientError, match=r"AccessDenied.*role reader is not authorized to perform s3:PutObject"):
+        s3.put_object(Bucket="bucket", Key="runs/a", Body=b"b")
+    with pytest.raises(ClientError, match=r"s3:DeleteObject on arn:aws:s3:::bucket/a&b"):
+        s3.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": "a&b"}]})
+    with pytest.raises(ClientError, match="s3:ListBucket"):
+        s3.list_objects_v2(Bucket="bucket")
+    with pytest.raises(ClientError, match=r"AccessDeniedException.*secretsmanager:GetSecretValue on other"):
+        secrets.get_secret_value(SecretId="other")
+    with pytest.raises(ClientError, match=r"secretsmanager:ListSecrets.*does not know which resource"):
+        secrets.list_secrets()
+    with pytest.raises(ClientError, match="role nobody"):
+        client(cloud, "s3", "nobody").get_object(Bucket="bucket", Key="runs/a")
+
+
+@pytest.mark.slow
+def test_a_run_fails_by_name_where_a_function_lacks_a_permission(cloud: LocalCloud, tmp_path: Path) -> None:
+    """The same run succeeds with the template's own grants, in test_on_local."""
+    experiment = replace(small("all_reduce", workers=1, epochs=1), name="denied")
+    cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
+    iam = cloud.session().client("iam")
+    roles = [r["RoleName"] for r in iam.list_roles()["Roles"] if "Functionstrain" in r["RoleName"]]
+    assert len(roles) == 1, roles
+    role = iam_backends[ACCOUNT]["aws"].get_role(roles[0])
+    for document in role.policies.values():
+        statements = [each for each in document["Statement"] if "s3:PutObject" not in each["Action"]]
+        assert len(statements) < len(document["Statement"])
+        document["Statement"] = statements
+    with pytest.raises(RunFailed):
+        run_deployed(experiment, tmp_path / "out", lambda progress: None, session=cloud.session(), where="local")
+    logs = cloud.session().client("logs")
+    events = logs.filter_log_events(logGroupName="/aws/lambda/crossover-denied-train")["events"]
+    assert any("is not authorized to perform s3:" in event["message"] for event in events)
