@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from crossover.cli import compare, deployment, destruction, doctor, plan, run, schema, status
+from crossover.cli import compare, deployment, destruction, doctor, plan, prices, run, schema, status
 from crossover.errors import CrossoverError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or a user's share of it
@@ -36,6 +36,7 @@ for command in (
     schema.schema,
 ):
     app.command()(command)
+app.add_typer(prices.app, name="prices")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -101,7 +101,8 @@ def test_a_run_fails_by_name_where_a_function_lacks_a_permission(cloud: LocalClo
     roles = [r["RoleName"] for r in iam.list_roles()["Roles"] if "Functionstrain" in r["RoleName"]]
     assert len(roles) == 1, roles
     role = iam_backends[ACCOUNT]["aws"].get_role(roles[0])
-    for document in role.policies.values():
+    documents: Any = role.policies  # text by its type, documents in fact
+    for document in documents.values():
         statements = [each for each in document["Statement"] if "s3:PutObject" not in each["Action"]]
         assert len(statements) < len(document["Statement"])
         document["Statement"] = statements
