@@ -16,7 +16,10 @@ from crossover.local.cloud import LocalCloud
 from tests.cloud.listings import snapshot
 
 pytestmark = pytest.mark.slow
-DEPLOYABLE = [name for name in workflow.architectures() if (ROOT / "stacks" / f"{name}.py").exists()]
+EVERY = [name for name in workflow.architectures() if (ROOT / "stacks" / f"{name}.py").exists()]
+
+# One with functions, databases and a broker, one with a fleet and machines; `make test-every-call` takes all of them, a minute each.
+DEPLOYABLE = EVERY if os.environ.get("CROSSOVER_EVERY_CALL") else ["spirt", "p2p_serverless"]
 
 
 @pytest.fixture
