@@ -136,9 +136,10 @@ class _Block:
             if self.tolerant
             else {
                 "Type": "Fail",
-                "ErrorPath": "$.failure.Error",
-                "CausePath": f"States.Format('{subject} failed, worker {{}}, epoch {{}}, round {{}}: {{}}', "
-                "$.worker, $.epoch, $.round, $.failure.Cause)",
+                # Not the caught error's own name: a child's is States.TaskFailed, and a Fail state must not raise a States error.
+                "Error": "StepFailed",
+                "CausePath": f"States.Format('{subject} failed, worker {{}}, epoch {{}}, round {{}}: {{}}: {{}}', "
+                "$.worker, $.epoch, $.round, $.failure.Error, $.failure.Cause)",
             }
         )
         return [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": failed}]

@@ -45,6 +45,11 @@ def tensor(buffer: bytes | bytearray | memoryview, dtype: torch.dtype = torch.fl
     return torch.frombuffer(source, dtype=dtype)
 
 
+def octets(buffer: bytes | bytearray | memoryview) -> Tensor:
+    """The bytes of `buffer` as a flat uint8 tensor, without a copy: what carries encoded updates."""
+    return tensor(buffer, torch.uint8)
+
+
 def _address(source: memoryview) -> int:
     """Where `source`'s bytes lie: ctypes itself tells the address of writable buffers only."""
     # CPython's Py_buffer (docs.python.org/3/c-api/buffer.html) begins with the address and is 10 or 11 words long.

@@ -264,10 +264,8 @@ def _own(vector: Vector | None, like: "Tensor", size: int) -> "Tensor":
 
 
 def _update(vector: Vector, *, key: str, elements: int) -> "Tensor":
-    from torch import uint8
-
     if vector.kind is Kind.SPARSE and vector.dtype == "uint8":
-        return buffers.tensor(vector.data, uint8)
+        return buffers.octets(vector.data)
     if vector.kind is Kind.UPDATE and vector.dtype == "float32" and vector.elements == elements:
         return buffers.tensor(vector.data)
     raise Corrupt(

@@ -94,7 +94,7 @@ def test_iterations_return_nothing() -> None:
             for state in block["States"].values():
                 if state["Type"] == "Map":
                     done = [s for s in state["ItemProcessor"]["States"].values() if s.get("End")]
-                    assert [s.get("Result") for s in done] == [{}]
+                    assert done and all(s.get("Result") == {} for s in done)
 
 
 def history_events(block: State, *, turns: dict[str, int], items: int) -> int:
@@ -140,3 +140,14 @@ def test_two_subtrees_of_one_name_are_refused() -> None:
     spirt = load("spirt")
     with pytest.raises(AssertionError, match="'run'"):
         definitions(Architecture("x", run=spirt.run, machines={"run": spirt.run}), experiment())  # type: ignore[dict-item]
+
+
+def test_no_failure_takes_a_name_that_begins_with_states() -> None:
+    """Step Functions keeps the prefix for its own errors: a child's failure arrives as States.TaskFailed and must not
+    be passed on by name."""
+    for _, _, definition in all_machines():
+        for block in blocks(definition):
+            for state in block["States"].values():
+                if state["Type"] == "Fail":
+                    assert "ErrorPath" not in state and not state["Error"].startswith("States.")
+                    assert state.get("Cause") or state["CausePath"].startswith("States.Format('")
