@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    NoCredentialsError,
+)
 from botocore.exceptions import ConnectionError as NoConnection
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -119,7 +125,7 @@ class S3ObjectStore:
             code = error.response.get("Error", {}).get("Code", "")
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             raise _meaning(error, code=code, status=status, key=key, where=where) from error
-        except (HTTPClientError, NoConnection) as error:
+        except (HTTPClientError, NoConnection, FlexibleChecksumError) as error:  # or a body that was cut on its way
             raise Unavailable(f"{where}: {error}") from error
         except NoCredentialsError as error:
             raise Refused(f"{where}: no AWS credentials; configure them, e.g. by `aws configure`") from error

@@ -9,6 +9,7 @@ from crossover.local.seams import (
     fleets,
     functions,
     hosts,
+    objects,
     parameters,
     resource_types,
     secrets,
@@ -39,6 +40,7 @@ def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
     resource_types.install(changes, _types(cloud))
     account.install(changes, cloud.account)
     deletion.install(changes)
+    objects.install(changes)
     parameters.install(changes)
     hosts.install(changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance)
     fleets.install(changes, resized=cloud.fleets.resize)

@@ -1,0 +1,309 @@
+"""One exchange of one gradient among processes: AllReduce and ScatterReduce through Redis and S3, beside gloo's
+all_reduce in the same run.
+
+    python -m benchmarks.exchange [--quick]      --quick: 4 processes, 0.4 M elements, few rounds: to see that it runs
+
+Every process runs the architectures' own exchange code, on one thread. A round lasts from a common start to the last
+process's end; what is given is the ratio of medians, taken in turns. The database keeps nothing on the disk here:
+what is compared is computing and moving, not syncing.
+"""
+
+import argparse
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from torch import Tensor
+
+from benchmarks.report import Figure, write
+from crossover.context import Context, InlineClients, Resources, RunFacts
+from crossover.dataplane import connecting
+from crossover.dataplane.protocols import TensorStore
+from crossover.dataplane.traffic import Traffic
+from crossover.dataplane.vector import HEADER_BYTES, Kind
+from crossover.experiment import Experiment, Storage
+from crossover.local import processes
+from crossover.local.redis_server import RedisServer
+from crossover.long_workers.life import keys_of
+from crossover.long_workers.peers import Exchange, Peers
+from crossover.long_workers.waits import Waits
+from functions.all_reduce import AllReduce
+from functions.scatter_reduce import ScatterReduce
+
+ROOT = Path(__file__).parents[1]
+EXCHANGES: dict[str, Exchange] = {"AllReduce": AllReduce(), "ScatterReduce": ScatterReduce()}
+BUCKET = "exchange"
+S3_ROUNDS = 2  # moto answers one request at a time
+GOALS = {
+    ("ScatterReduce", "Redis TCP"): "<= 3",
+    ("AllReduce", "Redis TCP"): "<= 4",
+    ("ScatterReduce", "Redis unix socket"): "<= 2",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One group of processes."""
+
+    workers: int
+    elements: int
+    label: str
+    rounds: int
+    with_goal: bool
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What vectors travel through. `url`: of Redis, or of an S3 endpoint."""
+
+    name: str
+    url: str
+
+    @property
+    def is_s3(self) -> bool:
+        return self.url.startswith("http")
+
+
+class OneStore(InlineClients):
+    """Clients of a context that needs a tensor store alone."""
+
+    def __init__(self, store: TensorStore) -> None:
+        super().__init__(workers=1)
+        self._store = store
+
+    def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
+        beside = getattr(self._store, "beside", None)
+        return beside(traffic) if beside else self._store
+
+    def slot(self) -> AbstractContextManager[float]:
+        return nullcontext(0.0)
+
+
+def connected(channel: Channel, traffic: Traffic) -> TensorStore:
+    if channel.is_s3:
+        from crossover.dataplane.s3 import S3ObjectStore
+
+        client = _s3_client(channel.url)
+        return connecting.object_tensors(S3ObjectStore(BUCKET, traffic, client=client))
+    return connecting.tensor_store(channel.url, time_to_live_s=3_600, traffic=traffic)
+
+
+def _s3_client(address: str) -> Any:
+    import boto3
+
+    return boto3.client(
+        "s3",
+        endpoint_url=address,
+        region_name="us-east-1",
+        aws_access_key_id="local",  # moto takes any
+        aws_secret_access_key="local",
+    )
+
+
+def context(channel: Channel, setting: Setting) -> tuple[Context, Traffic]:
+    """A context whose tensor store is the channel, and what that store moves."""
+    traffic = Traffic()
+    storage = Storage(channel="s3" if channel.is_s3 else "redis")
+    experiment = Experiment(name="exchange", architecture="all_reduce", workers=setting.workers, storage=storage)
+    resources = Resources(OneStore(connected(channel, traffic)))
+    resources.facts["r"] = RunFacts(experiment, "", {}, setting.elements, 0, 0.0)
+    ctx = Context(resources, run="r")
+    return ctx, traffic if channel.is_s3 else ctx.traffic["tensor_store"]
+
+
+def process(
+    rank: int,
+    setting: Setting,
+    channels: list[Channel],
+    folder: Path,
+    start: Barrier,
+    results: "multiprocessing.Queue[Any]",
+) -> None:
+    """One worker: every way in turns, `rounds` times after one to warm up; the seconds of each round, the traffic of
+    one.
+    """
+    torch.set_num_threads(1)
+    own = torch.randn(setting.elements, generator=torch.Generator().manual_seed(rank))
+    out, mixed = torch.empty_like(own), torch.empty_like(own)
+    meeting = f"file://{folder / 'gloo'}"
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=setting.workers)
+    ways: dict[str, Callable[[int], Callable[[], None]]] = {"gloo": lambda round: lambda: _gloo(own, mixed)}
+    traffics: dict[str, Traffic] = {}
+    contexts = {channel.name: context(channel, setting) for channel in channels}
+    for channel in channels:
+        for name, exchange in EXCHANGES.items():
+            ctx, traffics[f"{name}, {channel.name}"] = contexts[channel.name]
+            ways[f"{name}, {channel.name}"] = _way(ctx, exchange, rank, setting, own, out)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    moved: dict[str, tuple[int, int]] = {}
+    round = 0
+    for turn in range(setting.rounds + 1):
+        for name, prepare in ways.items():
+            if turn > S3_ROUNDS and "S3" in name:
+                continue
+            round += 1
+            run = prepare(round)
+            before = _moved(traffics.get(name))
+            start.wait()
+            began_s = time.perf_counter()
+            run()
+            spent_s = time.perf_counter() - began_s
+            after = _moved(traffics.get(name))
+            start.wait()
+            if turn:
+                seconds[name].append(spent_s)
+                moved[name] = (after[0] - before[0], after[1] - before[1])
+            if name == "gloo":
+                continue
+            if turn == 0:
+                _check(out, mixed, setting)
+            ctx, _ = contexts[name.partition(", ")[2]]
+            exchange = EXCHANGES[name.partition(", ")[0]]
+            ctx.tensors[0].delete(*keys_of(ctx.keys, exchange, round, rank, setting.workers))
+    distributed.destroy_process_group()
+    results.put((rank, seconds, moved))
+
+
+def _gloo(own: Tensor, mixed: Tensor) -> None:
+    mixed.copy_(own)
+    distributed.all_reduce(mixed)
+    mixed.div_(distributed.get_world_size())
+
+
+def _way(
+    ctx: Context, exchange: Exchange, rank: int, setting: Setting, own: Tensor, out: Tensor
+) -> Callable[[int], Callable[[], None]]:
+    waits = Waits(ctx, f"worker {rank}", 0, lambda round: False)
+
+    def prepare(round: int) -> Callable[[], None]:
+        peers = Peers(ctx, waits, rank, round, [64] * setting.workers, Kind.GRADIENT)
+        return lambda: exchange.exchange(peers, own, out)
+
+    return prepare
+
+
+def _moved(traffic: Traffic | None) -> tuple[int, int]:
+    return (traffic.bytes_out, traffic.bytes_in) if traffic else (0, 0)
+
+
+def _check(out: Tensor, mixed: Tensor, setting: Setting) -> None:
+    """The same mean as torch.distributed's, within rounding."""
+    if float((out - mixed).abs().max()) > 1e-6 * setting.workers:
+        raise AssertionError("an exchange's mean differs from torch.distributed's")
+
+
+def measure(setting: Setting, channels: list[Channel], folder: Path) -> list[Figure]:
+    """The figures of one group of processes."""
+    many = multiprocessing.get_context("fork")  # after the imports, before any torch operation: memory stays shared
+    start, results = many.Barrier(setting.workers), many.Queue()
+    group = [
+        many.Process(target=process, args=(rank, setting, channels, folder, start, results), daemon=True)
+        for rank in range(setting.workers)
+    ]
+    for each in group:
+        each.start()
+    try:
+        found = sorted((results.get(timeout=600) for _ in group), key=lambda result: int(result[0]))
+    finally:
+        for each in group:
+            each.join(timeout=10)
+            each.terminate()
+    rounds = {
+        name: [max(seconds[name][turn] for _, seconds, _ in found) for turn in range(len(first))]
+        for name, first in found[0][1].items()
+    }
+    medians = {name: statistics.median(values) for name, values in rounds.items()}
+    where = f"{setting.label}, {setting.workers} processes"
+    figures = [Figure(f"gloo all_reduce, {where}", medians["gloo"] * 1_000, "ms")]
+    for name, median in medians.items():
+        if name == "gloo":
+            continue
+        exchange, _, channel = name.partition(", ")
+        goal = GOALS.get((exchange, channel)) if setting.with_goal else None
+        figures.append(Figure(f"{name}, {where}", median * 1_000, "ms"))
+        figures.append(Figure(f"{name} / gloo, {where}", median / medians["gloo"], "x", goal))
+        headers = HEADER_BYTES if "S3" in channel else 0
+        worst = max(_excess(exchange, rank, moved[name], setting, headers) for rank, _, moved in found)
+        figures.append(Figure(f"{name}: bytes beside the closed form, {where}", worst, "bytes", "<= 0"))
+    return figures
+
+
+def _excess(exchange: str, rank: int, moved: tuple[int, int], setting: Setting, header_bytes: int) -> int:
+    """Bytes sent or received beyond (or short of) the closed form; every vector in S3 stands behind a header."""
+    size, others = 4 * setting.elements, setting.workers - 1
+    if exchange == "AllReduce":
+        puts, gets = (2, others) if rank == 0 else (1, 1)
+        expected = (puts * size, gets * size)
+    else:
+        mine = 4 * (setting.elements // setting.workers + (rank < setting.elements % setting.workers))
+        puts, gets = setting.workers, 2 * others
+        expected = (size, others * mine + size - mine)
+    return abs(moved[0] - expected[0] - puts * header_bytes) + abs(moved[1] - expected[1] - gets * header_bytes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="a small vector, few rounds: to see that it runs")
+    quick: bool = parser.parse_args().quick
+    subprocess.run(["make", "-s", "-C", str(ROOT / "redis_module"), "core"], check=True, stdout=sys.stderr)
+    settings = [Setting(4, 400_000, "0.4 M", 3, True)]
+    if not quick:
+        sizes = (("3.2 M", 3_217_226), ("11.17 M", 11_173_962))
+        settings = [Setting(w, elements, label, 7, True) for label, elements in sizes for w in (4, 8)]
+        settings += [Setting(16, elements, label, 3, False) for label, elements in (*sizes, ("23.5 M", 23_520_842))]
+    figures: list[Figure] = []
+    with processes.temporary_folder() as folder:
+        module = ROOT / "redis_module" / "build" / "tensors.so"
+        with RedisServer(folder / "redis", module=module, durable=False) as server, s3(folder) as endpoint:
+            channels = [
+                Channel("Redis TCP", server.url),
+                Channel("Redis unix socket", server.socket_url),
+                Channel("local S3", endpoint),
+            ]
+            for number, setting in enumerate(settings):
+                own = folder / str(number)
+                own.mkdir()
+                slow = setting.elements * setting.workers > 50_000_000
+                figures += measure(setting, channels[:2] if slow else channels, own)
+    write("exchange", figures)
+
+
+class s3:
+    """moto's S3 in a process of its own, with one bucket; yields its address."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> str:
+        from crossover.local.ports import free_port
+
+        port = free_port()
+        command = [str(Path(sys.executable).with_name("moto_server")), "-p", str(port)]
+        with open(self._folder / "s3.log", "wb") as log:
+            self._process = processes.start(command, folder=self._folder, output=log)
+        address = f"http://127.0.0.1:{port}"
+        client = _s3_client(address)
+        for _ in range(200):
+            try:
+                client.create_bucket(Bucket=BUCKET)
+                return address
+            except Exception:
+                time.sleep(0.1)
+        raise RuntimeError(f"moto_server did not start; {self._folder / 's3.log'} says why")
+
+    def __exit__(self, *_: object) -> None:
+        processes.stop(self._process)
+
+
+if __name__ == "__main__":
+    main()
