@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,14 +64,21 @@ def s3_endpoint() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def s3(s3_endpoint: str) -> Iterator[object]:
-    """boto3's client of a server that speaks S3, with one bucket."""
+def s3_client(s3_endpoint: str) -> Iterator[Any]:
     import boto3
 
     client = boto3.client("s3", endpoint_url=s3_endpoint)
-    client.create_bucket(Bucket=BUCKET)
     yield client
     client.close()
+
+
+@pytest.fixture
+def s3(s3_client: Any) -> Any:
+    """boto3's client of a server that speaks S3, with one bucket: made for each test, because a local cloud of
+    another test file in this process
+    makes moto forget everything."""
+    s3_client.create_bucket(Bucket=BUCKET)
+    return s3_client
 
 
 MakeObjects = Callable[[str, Traffic], ObjectStore]
@@ -86,7 +94,9 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
         if name == "s3":
             from crossover.dataplane.s3 import S3ObjectStore
 
-            return S3ObjectStore(BUCKET, traffic, client=request.getfixturevalue("s3"))
+            client = request.getfixturevalue("s3_client")
+            client.create_bucket(Bucket=BUCKET)
+            return S3ObjectStore(BUCKET, traffic, client=client)
         if name == "files":
             return connecting.object_store(f"file://{folder}/objects", traffic)
         from crossover.dataplane.memory import MemoryObjectStore
