@@ -25,6 +25,9 @@ MASTER = 0
 class AllReduce:
     """Table 1, Synchronisation. Per round and worker D out and D in; the master 2 D out and (W - 1) D in."""
 
+    def __init__(self) -> None:
+        self._fetched: Tensor | None = None  # memory that rounds share: fresh pages would cost as much as the transfer
+
     def done(self, peers: "Peers") -> bool:
         return peers.published(peers.keys.merged(peers.round))
 
@@ -36,7 +39,7 @@ class AllReduce:
             self.collect(peers, out)
             return
         with peers.stage("aggregate"):
-            fetched = own.new_empty(own.numel() if peers.count > 1 else 0)
+            fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched
             parts = (own if rank == MASTER else self._of(peers, rank, fetched) for rank in range(peers.count))
             peers.combine(parts, out)
             peers.publish(peers.keys.merged(peers.round), out, samples=sum(peers.samples))

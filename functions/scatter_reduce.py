@@ -26,6 +26,9 @@ Event = dict[str, Any]
 class ScatterReduce:
     """Table 1, Synchronisation. Per round and worker D out in W puts, 2 (W - 1) / W D in by 2 (W - 1) gets."""
 
+    def __init__(self) -> None:
+        self._fetched: Tensor | None = None  # memory that rounds share: fresh pages would cost as much as the transfer
+
     def done(self, peers: "Peers") -> bool:
         return peers.published(peers.keys.merged(peers.round, peers.rank))
 
@@ -42,7 +45,8 @@ class ScatterReduce:
 
     def _chunks(self, peers: "Peers", own: "Tensor") -> "Iterator[Tensor]":
         """This worker's chunk of every worker's contribution, by rank, its own in its rank's place."""
-        fetched, merged = own.new_empty(own.numel()), peers.keys.merged(peers.round, peers.rank)
+        merged = peers.keys.merged(peers.round, peers.rank)
+        fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched
         for rank in range(peers.count):
             key = peers.keys.chunk(peers.round, rank, peers.rank)
             yield (

@@ -29,16 +29,20 @@ class Settled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """Pauses between two looks, growing from first to last."""
+    """Pauses between two looks: a share of the time waited so far, within bounds. So looking often costs little, and
+    what comes is found at most that share too late.
+    """
 
+    share: float
     first_s: float
     last_s: float
 
+    def pause_s(self, waited_s: float) -> float:
+        return min(max(self.share * waited_s, self.first_s), self.last_s)
 
-POLLING = {
-    "redis": Polling(0.001, 0.05),
-    "s3": Polling(0.02, 0.5),
-}  # by channel: a look at S3 costs money and takes 20 ms itself
+
+# By channel: a look at S3 costs money and takes 20 ms itself.
+POLLING = {"redis": Polling(0.05, 0.0005, 0.05), "s3": Polling(0.1, 0.02, 0.5)}
 
 
 def patience_s(experiment: Experiment) -> float:
@@ -98,8 +102,7 @@ class Waits:
         `sender`: whose doing is awaited; `settled`: whether it is not needed any more; `patience`: times the usual.
         Raises NearDeadline, Settled; RunFailed where the sender has failed; StaleAttempt; WaitTimeout.
         """
-        pause_s, since = self._polling.first_s, self.ctx.clock()
-        began_s = time.monotonic()
+        since, began_s = self.ctx.clock(), time.monotonic()
         look_s = began_s + _FIRST_LOOK_S
         self.since = self.since or since
         while True:
@@ -116,8 +119,7 @@ class Waits:
                     raise Settled
                 self._question(look, round=round, key=key, sender=sender, patience=patience)
                 look_s = now_s + min(_LAST_LOOK_S, now_s - began_s + _FIRST_LOOK_S)
-            time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, self._polling.last_s)
+            time.sleep(self._polling.pause_s(now_s - began_s))
 
     def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
         """Is there still a point? Evidence first, then one more look: what came in between is not lost."""
