@@ -197,6 +197,7 @@ class Experiment:
     seed: int = 1
     workers: Annotated[int, Ge(1), Le(64)] = 4
     baseline: Literal["none", "gpu"] = "none"
+    recipe: Literal["none", "paper", "fast"] = "none"  # crossover/recipes.py: the edge has put its values in place
     training: Training = field(default_factory=Training)
     data: Data = field(default_factory=Data)
     aggregation: Aggregation = field(default_factory=Aggregation)

@@ -1,15 +1,16 @@
 """From an experiment's YAML to a frozen Experiment, once, at the edge; inside, it is trusted.
 
-    text --documents.parse--> plain data --set_field--> overrides --fields--> Experiment --combinations--> accepted
+    text --documents.parse--> plain data --documents.apply--> overrides --recipes--> the recipe's values
+         --fields--> Experiment --combinations--> accepted
 
 Every problem of a stage is reported at once, one line each, and names field, value, expectation and way out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossover import workflow
+from crossover import recipes, workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import architectures, combinations, documents, fields
@@ -21,16 +22,17 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """The experiment in the YAML file `path`, with `a.b=value` overrides applied. Raises ConfigError with every problem."""
     plain = documents.read(Path(path))
     try:
-        for override in overrides:
-            documents.apply(plain, override)
-        return validate(plain)
+        commanded = [documents.apply(plain, override) for override in overrides]
+        return validate(plain, commanded=commanded)
     except ConfigError as error:
         raise ConfigError(f"{path}:\n{_indented(str(error).splitlines())}") from None
 
 
-def validate(plain: Mapping[str, Any]) -> Experiment:
-    """The Experiment that plain data (a YAML's content, or `Experiment.resolved()`) describes. Raises ConfigError, one problem a line."""
-    experiment = fields.experiment(plain)
+def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Experiment:
+    """The Experiment that plain data, a YAML's content, describes; `commanded`: dotted fields that the command line has
+    set. Raises ConfigError, one problem a line.
+    """
+    experiment = fields.experiment(recipes.applied(plain, commanded=commanded))
     problems = [problem for check in combinations.ALWAYS if (problem := check(experiment))]
     try:
         architecture = architectures.find(experiment)

@@ -76,8 +76,10 @@ def parse(text: str, *, source: str) -> Any:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
 
-def apply(plain: dict[str, Any], override: str) -> None:
-    """Set one field of `plain` from `section.field=value`; the value is YAML. Unknown fields are left to the check of all fields."""
+def apply(plain: dict[str, Any], override: str) -> str:
+    """Set one field of `plain` from `section.field=value`; the value is YAML. Gives the field back. Unknown fields are
+    left to the check of all fields.
+    """
     path, equals, text = override.partition("=")
     names = path.strip().split(".")
     if not equals or not all(names):
@@ -92,6 +94,7 @@ def apply(plain: dict[str, Any], override: str) -> None:
                 f"--set {override}: {'.'.join(names[: depth + 1])} is a {_kind(target)} and has no fields"
             )
     target[names[-1]] = parse(text, source=f"--set {override}")
+    return ".".join(names)
 
 
 def did_you_mean(name: str, choices: list[str]) -> str:
