@@ -26,7 +26,7 @@ from crossover.local.code import Code
 from crossover.local.endpoint import Endpoint, credentials, session
 from crossover.local.fleets import Fleets
 from crossover.local.hosted import Servers
-from crossover.local.lambda_runtime import Answer, Function, Lambdas
+from crossover.local.lambda_runtime import Answer, Function, Lambdas, Runtime
 from crossover.local.seams.account import Account
 from crossover.local.seams.replacing import Replacements
 from crossover.local.seams.resource_types import ACCOUNT, REGION
@@ -36,14 +36,18 @@ _WORDS = 2000  # characters of an error: some quote a whole template
 
 
 class LocalCloud:
-    """One at a time per process, because moto's state is the process's. `cores`: how many functions compute side by side."""
+    """One at a time per process, because moto's state is the process's. `cores`: how many functions compute side by side;
+    `runtime`: the Python that functions run on, by default this process's.
+    """
 
     _only_one: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, workspace: Path, *, cores: int | None = None, concurrency: int = 1000) -> None:
+    def __init__(
+        self, workspace: Path, *, cores: int | None = None, concurrency: int = 1000, runtime: Runtime | None = None
+    ) -> None:
         self.workspace = workspace.resolve()
         self.cores = cores or os.cpu_count() or 1
-        self._concurrency = concurrency
+        self._concurrency, self._runtime = concurrency, runtime
         self._clients: dict[str, Any] = {}
         self._making = threading.Lock()
         self._end = contextlib.ExitStack()
@@ -78,6 +82,7 @@ class LocalCloud:
             concurrency=self._concurrency,
             variables=self._variables,
             sink=self._log,
+            runtime=self._runtime,
         )
         self._end.callback(self.lambdas.close)
         self.fleets = Fleets(

@@ -2,5 +2,6 @@
 
 from crossover.local.lambda_runtime.function import Answer, Function, TooLarge, TooManyRequests
 from crossover.local.lambda_runtime.service import Lambdas
+from crossover.local.lambda_runtime.zygotes import Runtime
 
-__all__ = ["Answer", "Function", "Lambdas", "TooLarge", "TooManyRequests"]
+__all__ = ["Answer", "Function", "Lambdas", "Runtime", "TooLarge", "TooManyRequests"]

@@ -25,7 +25,7 @@ from crossover.local.lambda_runtime.function import (
 )
 from crossover.local.lambda_runtime.pools import Concurrency, Pool
 from crossover.local.lambda_runtime.reporting import lines, report
-from crossover.local.lambda_runtime.zygotes import Kind, Zygote
+from crossover.local.lambda_runtime.zygotes import Kind, Runtime, Zygote
 
 Sink = Callable[[Function, str, list[str]], None]  # function, log stream, lines
 _PLAIN_AT_ONCE = 8
@@ -49,10 +49,11 @@ class Lambdas:
         concurrency: int = 1000,
         variables: Callable[[Function], Mapping[str, str]] = lambda function: function.environment,
         sink: Sink = lambda function, stream, printed: None,
+        runtime: Runtime | None = None,
     ) -> None:
         self.extra_environment: dict[str, dict[str, str]] = {}  # by function name, "*" for all; fault tests set it
         self._folder = folder
-        self._variables, self._sink = variables, sink
+        self._variables, self._sink, self._runtime = variables, sink, runtime
         self._pools: dict[Kind, Pool] = {"torch": Pool(cores or os.cpu_count() or 1), "plain": Pool(_PLAIN_AT_ONCE)}
         self._concurrency = Concurrency(concurrency)
         self._api = RuntimeApi()
@@ -97,10 +98,14 @@ class Lambdas:
         """Start the fork server of a kind now, so that its imports run beside the caller's work."""
         self._zygote(kind)
 
+    def environments(self) -> list[Environment]:
+        """All that are alive, at work or idle."""
+        with self._lock:
+            return [each for each in self._environments.values() if each.alive]
+
     def running(self) -> list[Environment]:
         """The environments that work on an invocation right now."""
-        with self._lock:
-            return [each for each in self._environments.values() if each.alive and each.request_id]
+        return [each for each in self.environments() if each.request_id]
 
     def kill_random(self, rng: random.Random) -> str | None:
         """SIGKILL one of the running environments at once; its function's name, None when none runs. For fault tests."""
@@ -188,7 +193,8 @@ class Lambdas:
             if zygote is None or not zygote.alive:
                 logs = self._folder / "logs"
                 logs.mkdir(parents=True, exist_ok=True)
-                zygote = Zygote(kind, on_exit=self._on_exit, output=logs / f"zygote-{kind}.log")
+                output = logs / f"zygote-{kind}.log"
+                zygote = Zygote(kind, on_exit=self._on_exit, output=output, runtime=self._runtime)
                 self._zygotes[kind] = zygote
             return zygote
 

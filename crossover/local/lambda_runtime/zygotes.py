@@ -16,7 +16,6 @@ from crossover.errors import Unavailable
 from crossover.local import processes
 
 Kind = Literal["plain", "torch"]
-_START_S = 60.0
 _ENVIRONMENT = {
     "AWS_CONFIG_FILE": os.devnull,
     "LANG": "C.UTF-8",
@@ -41,22 +40,37 @@ class Start:
     log: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """The Python that functions run on: this process's own, unless another is given, such as an emulator's.
+
+    `command(kind)`: the command line up to the script; `start_s`: how long its imports may take.
+    """
+
+    command: Callable[[Kind], Sequence[str]] = lambda kind: (sys.executable, "-I")
+    start_s: float = 60.0
+
+
 class Zygote:
     """One fork server. `fork` returns a process id; `on_exit(pid, wait status)` is called from a thread of this object's."""
 
-    def __init__(self, kind: Kind, *, on_exit: Callable[[int, int], None], output: Path) -> None:
+    def __init__(
+        self, kind: Kind, *, on_exit: Callable[[int, int], None], output: Path, runtime: Runtime | None = None
+    ) -> None:
+        runtime = runtime or Runtime()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
         environment.update(_ENVIRONMENT)
         with theirs, output.open("ab") as log:
             self._process = processes.start(
-                [sys.executable, "-I", _SCRIPT, kind, str(theirs.fileno())],
+                [*runtime.command(kind), _SCRIPT, kind, str(theirs.fileno())],
                 environment=environment,
                 folder="/",
                 output=log,
                 pass_fds=[theirs.fileno()],
             )
         self._kind, self._channel, self._output, self._on_exit = kind, ours, output, on_exit
+        self._start_s = runtime.start_s
         self._lock = threading.Lock()
         self._pending: dict[int, Future[int]] = {}
         self._number = 0
@@ -85,7 +99,7 @@ class Zygote:
                 socket.send_fds(self._channel, [json.dumps(request).encode()], [start.log])
             except OSError as error:
                 raise self._gone() from error
-        return reply.result(_START_S)
+        return reply.result(self._start_s)
 
     def close(self) -> None:
         """End the zygote; its environments die with it."""
@@ -131,4 +145,4 @@ def exit_words(status: int) -> str:
 
 
 _SIGNALS = {6: "aborted", 8: "floating point exception", 9: "killed", 11: "segmentation fault", 15: "terminated"}
-__all__ = ["Kind", "Start", "Zygote", "exit_words"]
+__all__ = ["Kind", "Runtime", "Start", "Zygote", "exit_words"]
