@@ -18,7 +18,7 @@ from crossover.reports.paper_cost import lambda_usd
 from crossover.reports.paper_method import FORMULA_2025, Memory, paper_method
 from crossover.reports.prices import Prices
 
-__all__ = ["Cost", "lambda_usd", "of_run"]
+__all__ = ["Cost", "Quantities", "bill", "lambda_usd", "of_run"]
 
 LOG_BYTES = 1_000  # platform.start, platform.report and what a step writes itself: assumed
 PROJECTED = "projected from local seconds"
@@ -86,9 +86,8 @@ def of_run(
     by_function = formula == FORMULA_2025
     paper = [lambda_usd(float(r["wall_s"]), memory_mb=memory.of(r)) if by_function else 0.0 for r in functions]
     gb_s = [billing.gb_seconds(billed_ms(r), memory_mb=memory.of(r)) for r in functions]
-    lines = _lines(
-        records, functions, sum(gb_s), infrastructure, prices, duration_s=duration_s, transitions=transitions
-    )
+    quantities = Quantities.of(records, functions, sum(gb_s))
+    lines = bill(quantities, infrastructure, prices, duration_s=duration_s, transitions=transitions)
     return Cost(
         paper_method=formula,
         paper_method_usd=usd,
@@ -99,30 +98,50 @@ def of_run(
     )
 
 
-def _lines(
-    records: Sequence[Record],
-    functions: Sequence[Record],
-    gb_s: float,
+@dataclass(frozen=True, kw_only=True)
+class Quantities:
+    """What a run used that is billed by use, summed over its records (or over invocations that left none)."""
+
+    gb_s: float
+    invocations: int  # of functions
+    cold_starts: int
+    writes: int  # of the object store
+    reads: int
+    stored_bytes: int
+
+    @classmethod
+    def of(cls, records: Sequence[Record], functions: Sequence[Record], gb_s: float) -> "Quantities":
+        requests = [object_requests(record) for record in records]
+        return cls(
+            gb_s=gb_s,
+            invocations=len(functions),
+            cold_starts=sum(bool(r.get("cold")) for r in functions),
+            writes=sum(w for w, _ in requests),
+            reads=sum(r for _, r in requests),
+            stored_bytes=traffic(records)["object_store"]["bytes_out"],
+        )
+
+
+def bill(
+    used: Quantities,
     infrastructure: Infrastructure,
     prices: Prices,
     *,
     duration_s: float,
     transitions: int | None,
 ) -> list[Line]:
-    requests = [object_requests(record) for record in records]
-    cold_starts = sum(bool(r.get("cold")) for r in functions)
-    stored = traffic(records)["object_store"]["bytes_out"]
+    """Every line of the bill, those of nothing too. Raises ConfigError (no price)."""
     lines = [
-        billing.lambda_duration(prices, gb_s),
-        billing.lambda_requests(prices, len(functions)),
+        billing.lambda_duration(prices, used.gb_s),
+        billing.lambda_requests(prices, used.invocations),
         billing.transitions(
-            prices, len(functions) if transitions is None else transitions, counted=transitions is not None
+            prices, used.invocations if transitions is None else transitions, counted=transitions is not None
         ),
-        *billing.object_requests(prices, writes=sum(w for w, _ in requests), reads=sum(r for _, r in requests)),
-        billing.object_storage(prices, stored, seconds=duration_s),
-        billing.logs(prices, len(functions), bytes_each=LOG_BYTES),
+        *billing.object_requests(prices, writes=used.writes, reads=used.reads),
+        billing.object_storage(prices, used.stored_bytes, seconds=duration_s),
+        billing.logs(prices, used.invocations, bytes_each=LOG_BYTES),
         *billing.secrets(
-            prices, infrastructure.secrets, seconds=duration_s, calls=cold_starts * infrastructure.secrets
+            prices, infrastructure.secrets, seconds=duration_s, calls=used.cold_starts * infrastructure.secrets
         ),
         billing.interface_endpoints(prices, infrastructure.interface_endpoints, seconds=duration_s),
     ]
