@@ -17,11 +17,11 @@ from constructs import Construct
 
 from cdk import bundling, grants
 from cdk.broker import Broker
-from cdk.functions import ROOT
 from cdk.hosts import user_data
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
 from cdk.network import Network
+from cdk.packaging import ROOT
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
 from crossover.experiment import Experiment

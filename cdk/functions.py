@@ -11,19 +11,18 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from cdk import bundling, grants
+from cdk import grants
 from cdk.broker import Broker
 from cdk.layers import ARCHITECTURE, RUNTIME, Layers
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
 from cdk.network import Network
+from cdk.packaging import Package, Packages
 from cdk.redis_hosts import RedisHosts
 from cdk.storage import Storage
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.workflow import Step
-
-ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +51,16 @@ class Functions(Construct):
     ) -> None:
         super().__init__(scope, id)
         _check(experiment, steps)
-        self._experiment, self._layers, self._around = experiment, layers, around
-        sources, code = bundling.Sources(ROOT), dict[tuple[str, bool], lambda_.Code]()
+        self._experiment, self._around = experiment, around
         self.names = {step.name: resource_name(experiment, step.name) for step in steps}
         self.by_step: dict[str, lambda_.IFunction] = {}
-        with tempfile.TemporaryDirectory() as folder:  # CDK copies an asset as soon as a function takes it
+        with tempfile.TemporaryDirectory() as folder:
+            packages = Packages(layers, Path(folder), image=experiment.functions.packaging == "image")
             for step in steps:
                 torch = step.needs_torch(experiment)
-                if (step.module, torch) not in code:
-                    code[step.module, torch] = _code(sources, step.module, torch=torch, folder=Path(folder))
-                self.by_step[step.name] = self._function(step, code[step.module, torch], torch=torch)
+                self.by_step[step.name] = self._function(step, packages.of(step, torch=torch), torch=torch)
 
-    def _function(self, step: Step, code: lambda_.Code, *, torch: bool) -> lambda_.IFunction:
+    def _function(self, step: Step, package: Package, *, torch: bool) -> lambda_.IFunction:
         name, functions = self.names[step.name], self._experiment.functions
         scope = Construct(self, step.name)
         group = logs.LogGroup(
@@ -78,11 +75,11 @@ class Functions(Construct):
             "Function",
             function_name=name,
             description=f"{self._experiment.architecture}: {step.name.replace('_', ' ')}",
-            handler=f"{step.module}.{step.name}",
-            code=code,
-            runtime=RUNTIME,
+            handler=package.handler,
+            code=package.code,
+            runtime=package.runtime,
             architecture=ARCHITECTURE,
-            layers=self._layers.of(torch=torch),
+            layers=package.layers,
             memory_size=functions.memory_of(step.name, torch=torch),
             timeout=Duration.seconds(functions.timeout_s),
             environment=self._environment(step),
@@ -104,10 +101,9 @@ class Functions(Construct):
         facts = {"step": step.name, "torch": str(torch).lower(), "waits": str(step.waits).lower()}
         for key, value in facts.items():
             Tags.of(function).add(f"crossover:{key}", value)
-        acknowledge(
-            function,
-            {"AwsSolutions-L1": "The torch layer's byte code is of Python 3.13: function and layer change together."},
-        )
+        if package.runtime == RUNTIME:
+            why = "The torch layer's byte code is of Python 3.13: function and layer change together."
+            acknowledge(function, {"AwsSolutions-L1": why})
         if functions.snap_start:
             return lambda_.Alias(scope, "Live", alias_name="live", version=function.current_version)
         return function
@@ -158,17 +154,10 @@ class Functions(Construct):
 
 def _check(experiment: Experiment, steps: Sequence[Step]) -> None:
     """What cannot be deployed is refused here, with the reason."""
-    if experiment.functions.packaging == "image":
-        raise ConfigError("functions.packaging: 'image' cannot be deployed yet; 'layer' can")
+    if experiment.functions.packaging == "image" and experiment.functions.snap_start:
+        raise ConfigError("functions.snap_start: AWS offers it for zip packages only; set functions.packaging: layer")
     for step in steps:
         if "machines" in step.uses and step.uses & grants.VPC_SERVICES:
             raise AssertionError(
                 f"{step.name}: from inside the VPC there is no route to Step Functions; split the step"
             )
-
-
-def _code(sources: bundling.Sources, module: str, *, torch: bool, folder: Path) -> lambda_.Code:
-    available = bundling.RUNTIME | bundling.DATAPLANE | (bundling.TORCH if torch else frozenset())
-    out = folder / ("torch" if torch else "plain") / module.replace(".", "-")
-    bundling.stage(sources.closure(module, available=available), root=sources.root, out=out)
-    return lambda_.Code.from_asset(str(out))

@@ -18,17 +18,22 @@ PLACEHOLDER = Path(__file__).parent / "placeholder"
 
 
 class Layers(Construct):
-    """Layer versions made of `folder`/layer-dataplane.zip and `folder`/layer-torch.zip, or placeholders that do not deploy."""
+    """Layer versions made of `folder`/layer-dataplane.zip and `folder`/layer-torch.zip, or placeholders that do not deploy.
+
+    None where functions are images, which hold their packages themselves.
+    """
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, folder: Path) -> None:
         super().__init__(scope, id)
         self._experiment, self._folder = experiment, folder
-        self.dataplane = self._layer("dataplane", "redis, hiredis, pika, safetensors, annotated-types")
-        self.torch = self._layer("torch", "PyTorch for ARM, pruned")
+        self._versions: list[lambda_.ILayerVersion] = []
+        if experiment.functions.packaging == "layer":
+            dataplane = self._layer("dataplane", "redis, hiredis, pika, safetensors, annotated-types")
+            self._versions = [dataplane, self._layer("torch", "PyTorch for ARM, pruned")]
 
     def of(self, *, torch: bool) -> list[lambda_.ILayerVersion]:
         """What a function carries."""
-        return [self.dataplane, self.torch] if torch else [self.dataplane]
+        return self._versions if torch else self._versions[:1]
 
     def _layer(self, name: str, description: str) -> lambda_.LayerVersion:
         built = self._folder / f"layer-{name}.zip"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdk.functions import ROOT
+from cdk.packaging import ROOT
 from crossover import workflow
 from crossover.local.cloud import LocalCloud
 from tests.cloud.listings import snapshot

@@ -46,6 +46,11 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def step_of(function: Json) -> str:
+    """The step that a function's properties are of; "" for CDK's own function, which empties buckets."""
+    return next((tag["Value"] for tag in function.get("Tags", []) if tag["Key"] == "crossover:step"), "")
+
+
 @dataclass(frozen=True)
 class Assembly:
     """A folder that `synthesize` wrote."""
@@ -81,14 +86,15 @@ class Assembly:
 
     def function(self, step: str) -> Json:
         """The properties of a step's function."""
-        for properties in resources(self.experiment, "AWS::Lambda::Function").values():
-            if str(properties.get("Handler", "")).endswith(f".{step}"):
-                return properties
-        raise KeyError(step)
+        return self.functions()[step]
+
+    def functions(self) -> dict[str, Json]:
+        """Properties by step."""
+        functions = resources(self.experiment, "AWS::Lambda::Function").values()
+        return {name: properties for properties in functions if (name := step_of(properties))}
 
     def steps(self) -> list[str]:
-        handlers = [p["Handler"] for p in resources(self.experiment, "AWS::Lambda::Function").values()]
-        return [handler.rpartition(".")[2] for handler in handlers if handler.startswith("functions.")]
+        return list(self.functions())
 
     def asset(self, template: Json, code: Json) -> Path:
         """The folder of the asset that a function's Code or a layer's Content names."""

@@ -7,7 +7,7 @@ expects this check to notice.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.infrastructure.assemblies import Json, flat, listed
+from tests.infrastructure.assemblies import Json, flat, listed, step_of
 
 Pointer = tuple[str | int, ...]  # (stack, "Resources", logical id, "Properties", ...)
 Templates = dict[str, Json]
@@ -22,9 +22,7 @@ class Check:
         self._templates, self._experiment = templates, experiment
         self.evidence: list[Pointer] = []
         self.missing: list[str] = []
-        self._id, function = self._only(
-            "function", experiment, "AWS::Lambda::Function", lambda p: p["Handler"].endswith(f".{step}")
-        )
+        self._id, function = self._only("function", experiment, "AWS::Lambda::Function", lambda p: step_of(p) == step)
         self._function = function
         self._role = function["Role"]["Fn::GetAtt"][0]
         self._variables = function["Environment"]["Variables"]

@@ -192,11 +192,6 @@ def test_there_is_no_way_to_step_functions_from_inside_the_vpc(spirt: Experiment
         stack_of("objects", "machines", "bus", spirt=spirt, folder=tmp_path)
 
 
-def test_images_are_refused_until_they_exist(synth: Synthesize, spirt: Experiment) -> None:
-    with pytest.raises(ConfigError, match=r"functions.packaging: 'image' cannot be deployed yet"):
-        synth(functions=replace(spirt.functions, packaging="image"))
-
-
 def test_names_that_aws_would_refuse(synth: Synthesize) -> None:
     with pytest.raises(ConfigError, match=r"name: .* 64: shorten it by"):
         synth(name="x" * 50)

@@ -98,7 +98,10 @@ def test_through_the_command_lines_context_it_is_the_same(tmp_path: Path, assemb
         (("-c", "config=config/nowhere.yaml"), "config/nowhere.yaml: no such file"),
         (("-c", "config=config/spirt.yaml", "-c", "set=training.epochs=-3"), "training.epochs: -3 is not allowed"),
         (("-c", "config=config/spirt.yaml", "-c", "set=training.precision=bf16"), "training.precision"),
-        (("-c", "config=config/spirt.yaml", "-c", "set=functions.packaging=image"), "functions.packaging: 'image'"),
+        (
+            ("-c", "config=config/spirt.yaml", "-c", "set=functions.packaging=image functions.snap_start=true"),
+            "functions.snap_start: AWS offers it for zip packages only",
+        ),
     ],
 )
 def test_the_users_faults_are_one_line_and_no_traceback(arguments: tuple[str, ...], said: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdk.bundling import DATAPLANE, TORCH, Sources
-from cdk.functions import ROOT
+from cdk.packaging import ROOT
 from crossover import workflow
 from layer import archive, build, checks, elf, pruning
 from layer.bytecode import Interpreter

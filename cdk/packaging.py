@@ -1,0 +1,72 @@
+"""What a function consists of: a zip beside layers, or a container image for a PyTorch that does not fit into a layer.
+
+Neither is built here. Layers lie in `build/` or are placeholders; an image is a folder with a Dockerfile, which the CDK command line builds
+when the stack is deployed. So synthesis needs neither Docker nor network either way.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aws_cdk import aws_ecr_assets as ecr_assets
+from aws_cdk import aws_lambda as lambda_
+
+from cdk import bundling
+from cdk.layers import RUNTIME, Layers
+from crossover.workflow import Step
+from layer.contents import pinned
+
+ROOT = Path(__file__).parent.parent
+DOCKERFILE = Path(__file__).parent / "image" / "Dockerfile"
+TARGETS = {False: "dataplane", True: "torch"}  # of the Dockerfile, by whether the step computes
+PLATFORM = ecr_assets.Platform.LINUX_ARM64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """The arguments of a function that say what runs in it."""
+
+    code: lambda_.Code
+    handler: str
+    runtime: lambda_.Runtime
+    layers: Sequence[lambda_.ILayerVersion] | None
+
+
+@dataclass
+class Packages:
+    """Packages of steps; what several steps share is staged once, below `folder`. CDK copies an asset as soon as a function takes it."""
+
+    layers: Layers
+    folder: Path
+    image: bool
+    _sources: bundling.Sources = field(default_factory=lambda: bundling.Sources(ROOT))
+    _zips: dict[Path, lambda_.Code] = field(default_factory=dict)
+
+    def of(self, step: Step, *, torch: bool) -> Package:
+        available = bundling.RUNTIME | bundling.DATAPLANE | (bundling.TORCH if torch else frozenset())
+        out = self.folder / TARGETS[torch] / step.module.replace(".", "-")
+        handler = f"{step.module}.{step.name}"
+        if not out.exists():
+            code = out / "code" if self.image else out
+            bundling.stage(self._sources.closure(step.module, available=available), root=ROOT, out=code)
+            if self.image:
+                stage_image(out)
+        if self.image:
+            image = lambda_.Code.from_asset_image(
+                str(out), cmd=[handler], target=TARGETS[torch], platform=PLATFORM, asset_name=TARGETS[torch]
+            )
+            return Package(
+                code=image, handler=lambda_.Handler.FROM_IMAGE, runtime=lambda_.Runtime.FROM_IMAGE, layers=None
+            )
+        if out not in self._zips:
+            self._zips[out] = lambda_.Code.from_asset(str(out))
+        return Package(code=self._zips[out], handler=handler, runtime=RUNTIME, layers=self.layers.of(torch=torch))
+
+
+def stage_image(out: Path) -> None:
+    """The Dockerfile, and what pip installs by it: the versions are those of requirements.txt."""
+    shutil.copyfile(DOCKERFILE, out / "Dockerfile")
+    dataplane = sorted(pinned(name.replace("_", "-")) for name in bundling.DATAPLANE)
+    (out / "dataplane.txt").write_text("\n".join(dataplane) + "\n")
+    (out / "torch.txt").write_text(pinned("torch") + "\n")

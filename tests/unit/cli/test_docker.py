@@ -1,0 +1,95 @@
+"""Whether Docker can build functions' images is known before anything is deployed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crossover import validation
+from crossover.cli import docker
+from crossover.cli.docker import check_docker
+from crossover.errors import MissingTool
+from crossover.experiment import Experiment
+
+CONFIG = Path(__file__).parents[3] / "config"
+
+
+@pytest.fixture
+def image() -> Experiment:
+    experiment = validation.load(CONFIG / "spirt.yaml")
+    return replace(experiment, functions=replace(experiment.functions, packaging="image"))
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for Docker, on an Intel machine."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CDK_DOCKER", raising=False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    return tmp_path / "docker"
+
+
+def says(program: Path, *, info: str = "exit 0", inspect: str = "exit 1") -> None:
+    program.write_text(f'#!/bin/sh\ncase "$1" in info) {info} ;; buildx) {inspect} ;; esac\n')
+    program.chmod(0o755)
+
+
+ONLY_INTEL = "echo 'Name: default'; echo 'Platforms: linux/amd64, linux/386'"
+
+
+def test_an_image_without_docker_is_refused_with_the_way_out(image: Experiment, program: Path) -> None:
+    with pytest.raises(MissingTool, match=r"it is not on this machine; start it, or set functions\.packaging: layer"):
+        check_docker(image)
+
+
+def test_a_docker_that_is_not_running_is_refused_with_its_own_words(image: Experiment, program: Path) -> None:
+    says(program, info="echo 'Cannot connect to the Docker daemon' >&2; exit 1")
+    with pytest.raises(MissingTool, match=r"it does not answer: Cannot connect to the Docker daemon; start it"):
+        check_docker(image)
+
+
+def test_a_docker_that_hangs_is_refused(image: Experiment, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    says(program, info="exec /bin/sleep 30")
+    monkeypatch.setattr(docker, "_PATIENCE_S", 0.05)
+    with pytest.raises(MissingTool, match="it did not answer in 0 s"):
+        check_docker(image)
+
+
+def test_a_docker_that_cannot_build_for_arm_is_refused(image: Experiment, program: Path) -> None:
+    says(program, inspect=ONLY_INTEL)
+    with pytest.raises(
+        MissingTool, match=r"builds for linux/amd64, linux/386 alone; let it emulate ARM .*--install arm64"
+    ):
+        check_docker(image)
+
+
+@pytest.mark.parametrize(
+    "inspect", ["exit 1", "echo 'Platforms: linux/amd64, linux/arm64'"], ids=["no buildx", "emulated"]
+)
+def test_a_docker_that_can_is_accepted(image: Experiment, program: Path, inspect: str) -> None:
+    says(program, inspect=inspect)
+    check_docker(image)
+
+
+def test_an_arm_machine_needs_no_emulation(image: Experiment, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    says(program, inspect=ONLY_INTEL)
+    check_docker(image)
+
+
+def test_another_builder_is_asked_where_the_cdk_would_call_it(
+    image: Experiment, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDK_DOCKER", "finch")
+    says(program)
+    with pytest.raises(MissingTool, match="is built with finch when it is deployed, and it is not on this machine"):
+        check_docker(image)
+    program.rename(program.with_name("finch"))
+    check_docker(image)
+
+
+@pytest.mark.parametrize("config", ["spirt", "gpu", "p2p-instance"])
+def test_nobody_needs_docker_without_images(program: Path, config: str) -> None:
+    experiment = validation.load(CONFIG / f"{config}.yaml")
+    packaging = "layer" if config == "spirt" else "image"  # programs have no functions
+    check_docker(replace(experiment, functions=replace(experiment.functions, packaging=packaging)))
