@@ -20,6 +20,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 import crossover
+from crossover import platform_reports
 from crossover.budget import BudgetReached, Guard
 from crossover.context import Context, InlineClients, Resources, RunFacts
 from crossover.dataplane.protocols import ObjectStore
@@ -357,14 +358,23 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress) -> R
         return finish(prepared, execution, out, on_progress, where="inline")
 
 
-def finish(prepared: Prepared, execution: Execution, out: Path, on_progress: OnProgress, *, where: str) -> RunFolder:
-    """Follow the execution to its end and write the folder, whatever the end."""
+def finish(
+    prepared: Prepared,
+    execution: Execution,
+    out: Path,
+    on_progress: OnProgress,
+    *,
+    where: str,
+    complete: Callable[[Prepared], None] = lambda prepared: None,
+) -> RunFolder:
+    """Follow the execution to its end and write the folder, whatever the end. `complete`: what is learned of records afterwards."""
     try:
         follow(prepared, execution, on_progress)
     except (Exception, KeyboardInterrupt) as error:
         cause = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
         write_folder(prepared, out, where=where, failure=cause)
         raise
+    complete(prepared)
     return write_folder(prepared, out, where=where)
 
 
@@ -412,7 +422,17 @@ def run_deployed(
         name=f"{prepared.run}-{event['attempt']}",
         input=json.dumps(event),
     )
-    return finish(prepared, StateMachineExecution(states, started["executionArn"]), out, on_progress, where=where)
+
+    def with_reports(prepared: Prepared) -> None:
+        """Billed time, INIT and peak memory as Lambda reports them; on one machine they would hold waits for a core."""
+        stack = f"{experiment.project}-{experiment.name}"
+        found = platform_reports.wait_for(session, stack, list(prepared.records.values()))
+        joined = platform_reports.joined(prepared.records.values(), found)
+        prepared.records.update(zip(list(prepared.records), joined, strict=True))
+
+    execution = StateMachineExecution(states, started["executionArn"])
+    complete = with_reports if where == "aws" else lambda prepared: None
+    return finish(prepared, execution, out, on_progress, where=where, complete=complete)
 
 
 def _run_fleet(

@@ -82,7 +82,7 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
         stack = stacks.check_runnable(session, f"{experiment.project}-{experiment.name}", config=str(config), now=now)
     if experiment.lifetime.budget_usd is None:
         return experiment
-    left = standing.left_of_budget(experiment, stack, now=now)
+    left = standing.left_of_budget(experiment, stack, now=now, config=config)
     return replace(experiment, lifetime=replace(experiment.lifetime, budget_usd=left))
 
 

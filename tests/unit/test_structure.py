@@ -22,6 +22,7 @@ ALLOWED = {
     "crossover.keys": {"crossover.errors", "crossover.dataplane"},
     "crossover.slots": {"crossover.errors"},
     "crossover.budget": {"crossover.errors"},
+    "crossover.platform_reports": set(),
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,
     "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane"},
@@ -38,6 +39,7 @@ ALLOWED = {
     "crossover.recipes": {"crossover.errors"},
     "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.recipes", "crossover.workflow"},
     "crossover.reports": BASE | {"crossover.keys", "crossover.metering", "crossover.workflow"},
+    "crossover.simulation": WORKFLOW | {"crossover.reports"},  # a projection is priced as a run is
     "crossover.local": DATA,
     "functions": WORKFLOW | {"crossover.long_workers"},
     "peers": WORKFLOW | {"functions", "crossover.programs"},
