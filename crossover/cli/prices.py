@@ -7,6 +7,7 @@ import typer
 
 from crossover.cli.arguments import Debug
 from crossover.cli.credentials import aws_errors_explained
+from crossover.errors import CrossoverError
 from crossover.reports import prices as listed
 
 app = typer.Typer(help="What AWS charges, as dated data.", no_args_is_help=True)
@@ -19,20 +20,25 @@ def prices() -> None:
 
 @app.command()
 def refresh(debug: Debug = False) -> None:
-    """Ask AWS for the prices of instances and write them into config/pricing.yaml with today's date."""
+    """Ask AWS for today's prices and write them into config/pricing.yaml with today's date; what it does not list keeps its own."""
     import boto3
 
     from crossover.cli.aws.price_list import refreshed
 
-    path, region = listed.PRICING, listed.load().region
+    path, listed_now = listed.PRICING, listed.load()
     with aws_errors_explained():
-        text, changes = refreshed(path.read_text("utf-8"), boto3.Session(), region=region, now=datetime.now(UTC))
+        text, changes, kept = refreshed(
+            path.read_text("utf-8"), boto3.Session(), region=listed_now.region, now=datetime.now(UTC)
+        )
+    if len(kept) == len(listed_now.items):
+        raise CrossoverError(f"no price could be refreshed, {path.name} stays; the first: {kept[0]}")
     part = path.with_suffix(".part")
     part.write_text(text, "utf-8")
     listed.load(part)  # whole and readable, or the old one stays
     os.replace(part, path)
-    for change in changes:
-        print(change)
+    for line in [*changes, *(f"kept  {reason}" for reason in kept)]:
+        print(line)
+    asked = len(listed_now.items) - len(kept)
     print(
-        f"{len(changes)} prices of instances changed in {region}; all of them dated today. Other items keep their dates"
+        f"{len(changes)} of {asked} prices changed in {listed_now.region}, dated today; {len(kept)} keep figure and date"
     )

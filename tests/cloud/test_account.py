@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,7 +184,7 @@ def test_a_broker_that_is_not_offered(cloud: LocalCloud, session: Any) -> None:
 @pytest.mark.usefixtures("clean")
 def test_a_run_is_refused_where_its_stack_is_missing_or_its_time_is_over(session: Any) -> None:
     with pytest.raises(
-        UserError, match=r"crossover-a: not deployed in this account and region; crossover deploy a\.yaml"
+        UserError, match=r"crossover-a: not deployed in account 123456789012, us-east-1; crossover deploy a\.yaml"
     ):
         stacks.check_runnable(session, "crossover-a", config="a.yaml")
     over = NOW - timedelta(minutes=1)
@@ -198,21 +199,24 @@ def test_a_run_is_refused_where_its_stack_is_missing_or_its_time_is_over(session
 def test_a_stack_that_is_not_ours_is_not_deployed_over(session: Any) -> None:
     stack(session, "crossover-b", team="somebody")
     with pytest.raises(UserError, match="is not Crossover's; choose another name or project"):
-        stacks.check_deployable(session, "crossover-b", project="crossover")
-    stacks.check_deployable(session, "crossover-none", project="crossover")
+        stacks.check_ours(session, "crossover-b", project="crossover")
+    stacks.check_ours(session, "crossover-none", project="crossover")
 
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("UPDATE_IN_PROGRESS", "wait until that has ended"), ("DELETE_FAILED", "crossover destroy clears it")],
+    [
+        ("UPDATE_IN_PROGRESS", r"crossover deploy c\.yaml again, once that has ended"),
+        ("DELETE_FAILED", r"crossover destroy c\.yaml clears it"),
+    ],
 )
 def test_a_stack_half_way_is_refused_with_the_command_that_mends_it(
     state: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    half = stacks.Standing(name="crossover-c", state=state, changed=NOW, tags={"project": "crossover"})
+    half = stacks.Standing(name="crossover-c", state=state, created=NOW, changed=NOW, tags={"project": "crossover"})
     monkeypatch.setattr(stacks, "look", lambda session, name: half)
     with pytest.raises(UserError, match=words):
-        stacks.check_deployable(None, "crossover-c", project="crossover")
+        stacks.check_deployable(None, "crossover-c", config=Path("c.yaml"))
     with pytest.raises(UserError, match=r"crossover deploy c.yaml completes it"):
         stacks.check_runnable(None, "crossover-c", config="c.yaml")
 
@@ -220,10 +224,12 @@ def test_a_stack_half_way_is_refused_with_the_command_that_mends_it(
 def test_a_budget_that_standing_there_has_used_up() -> None:
     experiment = replace(SPIRT, lifetime=Lifetime(budget_usd=1.0))
     hourly = standing.usd(standing.lines(experiment))
-    made = stacks.Standing(name="crossover-spirt", state="CREATE_COMPLETE", changed=NOW - timedelta(hours=1))
-    assert standing.left_of_budget(experiment, made, now=NOW) == pytest.approx(1.0 - hourly)
-    with pytest.raises(UserError, match=r"lifetime\.budget_usd: 1 is spent: .* crossover destroy"):
-        standing.left_of_budget(experiment, made, now=NOW + timedelta(hours=1 / hourly))
+    since = NOW - timedelta(hours=1)
+    made = stacks.Standing(name="crossover-spirt", state="UPDATE_COMPLETE", created=since, changed=NOW)
+    config = Path("spirt.yaml")
+    assert standing.left_of_budget(experiment, made, now=NOW, config=config) == pytest.approx(1.0 - hourly)
+    with pytest.raises(UserError, match=r"lifetime\.budget_usd: 1 is spent: .* crossover destroy spirt\.yaml"):
+        standing.left_of_budget(experiment, made, now=NOW + timedelta(hours=1 / hourly), config=config)
 
 
 def test_an_hour_of_spirt_is_its_hosts_broker_endpoint_and_secrets() -> None:

@@ -4,13 +4,14 @@ Every type that a template makes, or that comes along with one, is asked for thr
 deleted ones.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from crossover.cli.aws.ownership import Owner
 
 Lister = Callable[[Any, Owner], Iterable[str]]  # (boto3 session, owner) -> names
+FUNCTIONS_INTERFACE = "AWS Lambda VPC ENI-"
 LIVE = ["pending", "running", "stopping", "stopped", "shutting-down"]
 
 
@@ -70,11 +71,22 @@ def _addresses(session: Any, owner: Owner) -> Iterator[str]:
 
 
 def _interfaces(session: Any, owner: Owner) -> Iterator[str]:
-    """Lambda makes them without our tags, and they outlive their function by 20 to 40 minutes; their description names it."""
     for entry in _pages(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
-        function = entry.get("Description", "").removeprefix("AWS Lambda VPC ENI-")
-        if owner.tagged(entry.get("TagSet", [])) or (function != entry.get("Description") and owner.named(function)):
+        if owner.tagged(entry.get("TagSet", [])) or _of_a_function(entry, owner):
             yield entry["NetworkInterfaceId"]
+
+
+def interfaces_of_functions(session: Any, owner: Owner) -> Iterator[str]:
+    """Lambda makes them without our tags, and they outlive their function by 20 to 40 minutes."""
+    for entry in _pages(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
+        if _of_a_function(entry, owner):
+            yield entry["NetworkInterfaceId"]
+
+
+def _of_a_function(interface: Mapping[str, Any], owner: Owner) -> bool:
+    """By its description, which names the function."""
+    words = str(interface.get("Description", ""))
+    return words.startswith(FUNCTIONS_INTERFACE) and owner.named(words.removeprefix(FUNCTIONS_INTERFACE))
 
 
 def _log_groups(session: Any, owner: Owner) -> Iterator[str]:

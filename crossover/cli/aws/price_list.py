@@ -1,11 +1,14 @@
-"""Prices of instances as AWS lists them today: the Price List API for on demand, the market's history for spot.
+"""Prices as AWS lists them today: the Price List API, and for spot instances the market's history.
 
-Other items of config/pricing.yaml keep their figure and date: the API names them by codes that differ by service, and they seldom change.
+Which product an item of config/pricing.yaml is stands in PRODUCTS: the service's code, the usage type without its region's prefix, and
+attributes that narrow it down. Of tiers the first that is not free is taken: a run is small.
 Source: AWS Price List Query API, GetProducts; EC2 DescribeSpotPriceHistory.
 """
 
 import json
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,44 +16,128 @@ from crossover.errors import CrossoverError
 
 API_REGION = "us-east-1"  # the API answers for every region from here
 SOLD = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
-ENTRY = re.compile(r"^(  (?P<item>ec2\.[\w.]+): \{usd: )(?P<usd>[\d.]+)(?P<rest>.*)\}\s*$")
+ENTRY = re.compile(r"^(  (?P<item>[a-z][\w.]*): \{usd: )(?P<usd>[\d.]+)(?P<rest>.*)\}\s*$")
 
 
-def refreshed(text: str, session: Any, *, region: str, now: datetime) -> tuple[str, list[str]]:
-    """The price file with today's prices of EC2 instances, and one line per price that changed. Raises CrossoverError."""
-    lines, changes = [], []
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """`usage` is a regular expression for the whole usage type, without the prefix (`EUC1-`) that names most regions."""
+
+    service: str
+    usage: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+PRODUCTS: Mapping[str, Product] = {
+    "lambda.x86.gb_second": Product(service="AWSLambda", usage="Lambda-GB-Second"),
+    "lambda.arm64.gb_second": Product(service="AWSLambda", usage="Lambda-GB-Second-ARM"),
+    "lambda.request": Product(service="AWSLambda", usage="Request-ARM"),
+    "stepfunctions.transition": Product(service="AmazonStates", usage="StateTransition"),
+    "s3.write": Product(service="AmazonS3", usage="Requests-Tier1"),
+    "s3.read": Product(service="AmazonS3", usage="Requests-Tier2"),
+    "s3.gb_month": Product(
+        service="AmazonS3", usage="TimedStorage-ByteHrs", attributes={"storageClass": "General Purpose"}
+    ),
+    "ebs.gp3.gb_month": Product(service="AmazonEC2", usage=r"EBS:VolumeUsage\.gp3"),
+    "vpc.public_ipv4": Product(service="AmazonVPC", usage="PublicIPv4:InUseAddress"),
+    "vpc.interface_endpoint": Product(service="AmazonVPC", usage="VpcEndpoint-Hours"),
+    "vpc.interface_endpoint.gb": Product(service="AmazonVPC", usage="VpcEndpoint-Bytes"),
+    "transfer.internet.gb": Product(service="AWSDataTransfer", usage="DataTransfer-Out-Bytes"),
+    "secretsmanager.secret": Product(service="AWSSecretsManager", usage="AWSSecretsManager-Secrets"),
+    "secretsmanager.call": Product(service="AWSSecretsManager", usage="AWSSecretsManagerAPIRequest"),
+    "logs.ingested_gb": Product(service="AmazonCloudWatch", usage="DataProcessing-Bytes"),
+}
+
+
+def product_of(item: str) -> Product | None:
+    """By the table, instances by their type; None for what the list does not sell (spot) or nobody described."""
+    if item.startswith("ec2.") and not item.endswith(".spot"):
+        kind = item.removeprefix("ec2.")
+        return Product(
+            service="AmazonEC2", usage=rf"BoxUsage:{re.escape(kind)}", attributes=SOLD | {"instanceType": kind}
+        )
+    if item.startswith("mq."):
+        engine = {"brokerEngine": "RabbitMQ", "deploymentOption": "Single-AZ"}
+        return Product(service="AmazonMQ", usage=".*", attributes=engine | {"instanceType": item})
+    return PRODUCTS.get(item)
+
+
+def refreshed(text: str, session: Any, *, region: str, now: datetime) -> tuple[str, list[str], list[str]]:
+    """The price file with today's prices; one line per price that changed, and one per item that kept its old one, with the reason."""
+    lines, changes, kept = [], list[str](), list[str]()
     for line in text.splitlines():
         match = ENTRY.match(line)
         if match is None:
             lines.append(line)
             continue
-        item, old = match["item"], float(match["usd"])
-        kind = item.removeprefix("ec2.").removesuffix(".spot")
-        spot = item.endswith(".spot")
-        usd = _spot(session, kind, region=region, now=now) if spot else _on_demand(session, kind, region=region)
+        item, old, per = match["item"], float(match["usd"]), _per(match["rest"])
+        try:
+            usd = float(f"{current(session, item, region=region, now=now) * per:.10g}")
+        except CrossoverError as problem:
+            kept.append(str(problem))
+            lines.append(line)
+            continue
         rest = re.sub(r', (as_of: "[^"]*"|verified: false)', "", match["rest"])
-        lines.append(f'{match[1]}{usd:.10g}, as_of: "{now:%Y-%m-%d}"{rest}}}')
+        lines.append(f'{match[1]}{_plain(usd)}, as_of: "{now:%Y-%m-%d}"{rest}}}')
         if usd != old:
-            changes.append(f"{item}: {old:g} -> {usd:g} USD an hour")
-    return "\n".join(lines) + "\n", changes
+            changes.append(f"{item}: {_plain(old)} -> {_plain(usd)} USD" + (f" for {per:,}" if per > 1 else ""))
+    return "\n".join(lines) + "\n", changes, kept
 
 
-def _on_demand(session: Any, instance_type: str, *, region: str) -> float:
+def _per(rest: str) -> int:
+    found = re.search(r", per: (\d+)", rest)
+    return int(found[1]) if found else 1
+
+
+def _plain(usd: float) -> str:
+    """Without an exponent, which the file's other readers might not expect."""
+    return f"{usd:.12f}".rstrip("0").rstrip(".")
+
+
+def current(session: Any, item: str, *, region: str, now: datetime | None = None) -> float:
+    """Dollars for one unit of `item` today. Raises CrossoverError where the list has none, or several that differ."""
+    if item.startswith("ec2.") and item.endswith(".spot"):
+        kind = item.removeprefix("ec2.").removesuffix(".spot")
+        return _spot(session, kind, region=region, now=now or datetime.now(UTC))
+    product = product_of(item)
+    if product is None:
+        raise CrossoverError(f"{item}: nobody said which product of the price list it is (PRODUCTS)")
+    usage = re.compile(rf"([A-Z][A-Z0-9]*-)?{product.usage}")
+    found = {
+        usd
+        for each in _products(session, product, region=region)
+        if usage.fullmatch(str(each["product"]["attributes"].get("usagetype", "")))
+        and (usd := _first_paid_tier(each)) is not None
+    }
+    if len(found) != 1:
+        raise CrossoverError(f"{item}: the Price List API has {len(found)} prices in {region}, expected one")
+    return found.pop()
+
+
+def _products(session: Any, product: Product, *, region: str) -> Iterator[Mapping[str, Any]]:
     client = session.client("pricing", region_name=API_REGION)
-    wanted = SOLD | {"instanceType": instance_type, "regionCode": region}
-    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
-    products = client.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
-    prices = {
-        float(dimension["pricePerUnit"]["USD"])
-        for product in map(json.loads, products)
-        for term in product["terms"].get("OnDemand", {}).values()
+    # What leaves a region is listed under the region it comes from.
+    where = "fromRegionCode" if product.service == "AWSDataTransfer" else "regionCode"
+    wanted = {where: region, **product.attributes}
+    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
+    token: dict[str, str] = {}
+    while True:
+        page = client.get_products(ServiceCode=product.service, Filters=filters, **token)
+        yield from map(json.loads, page["PriceList"])
+        if not page.get("NextToken"):
+            return
+        token = {"NextToken": page["NextToken"]}
+
+
+def _first_paid_tier(listed: Mapping[str, Any]) -> float | None:
+    """The price of the lowest range that costs anything, on demand; None for what is free."""
+    tiers = sorted(
+        (float(dimension.get("beginRange", 0)), float(dimension["pricePerUnit"]["USD"]))
+        for term in listed.get("terms", {}).get("OnDemand", {}).values()
         for dimension in term["priceDimensions"].values()
-    } - {0.0}
-    if len(prices) != 1:
-        raise CrossoverError(
-            f"{instance_type}: the Price List API has {len(prices)} prices in {region}, expected one; config/pricing.yaml stays"
-        )
-    return prices.pop()
+        if "USD" in dimension["pricePerUnit"]
+    )
+    return next((usd for _, usd in tiers if usd > 0), None)
 
 
 def _spot(session: Any, instance_type: str, *, region: str, now: datetime) -> float:
@@ -61,5 +148,5 @@ def _spot(session: Any, instance_type: str, *, region: str, now: datetime) -> fl
         StartTime=now.astimezone(UTC) - timedelta(seconds=1),
     )["SpotPriceHistory"]
     if not history:
-        raise CrossoverError(f"{instance_type}: no spot price in {region}; config/pricing.yaml stays")
+        raise CrossoverError(f"ec2.{instance_type}.spot: no spot price in {region}")
     return max(float(each["SpotPrice"]) for each in history)

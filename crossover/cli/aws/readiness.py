@@ -5,9 +5,8 @@ from typing import Any
 
 from crossover import workflow
 from crossover.cli.findings import Finding
-from crossover.errors import UserError
 from crossover.experiment import Experiment
-from crossover.reports import infrastructure
+from crossover.reports import infrastructure, prices
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
@@ -21,7 +20,7 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """One finding per requirement, in the order in which they matter."""
     identity = session.client("sts").get_caller_identity()
     yield Finding("credentials", True, f"account {identity['Account']}, {identity['Arn'].rpartition(':')[2]}")
-    yield Finding("region", True, session.client("sts").meta.region_name)
+    yield _region(session)
     yield _bootstrap(session)
     wanted = infrastructure.of(experiment)
     if wanted.memory_mb:
@@ -34,10 +33,12 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
         yield _broker(session, wanted.broker_instance_type)
 
 
-def check_bootstrap(session: Any) -> None:
-    """Raises UserError with the command that mends it."""
-    if not (found := _bootstrap(session)).holds:
-        raise UserError(f"{found.name}: {found.detail}")
+def _region(session: Any) -> Finding:
+    """One that AWS has, as far as botocore knows; prices are of one region alone, which is said."""
+    region, priced = session.client("sts").meta.region_name, prices.load().region
+    if region == priced:
+        return Finding("region", True, region)
+    return Finding("region", True, f"{region}; costs are shown at the prices of {priced}")
 
 
 def _bootstrap(session: Any) -> Finding:
@@ -77,6 +78,7 @@ def _functions(session: Any, experiment: Experiment, memory_mb: int) -> Iterator
         f"{detail}; accounts this new stop at {NEW_ACCOUNT_MEMORY_MB} MB: ask AWS support, or lower functions.memory_mb"
         if small
         else detail,
+        certain=False,
     )
 
 

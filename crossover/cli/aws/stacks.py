@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from crossover.errors import UserError
@@ -11,12 +12,17 @@ EXPIRES_AT = "expires-at"
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """`changed`: creation or last update."""
+    """`created`: when it was made; `changed`: then, or at its last update."""
 
     name: str
     state: str
+    created: datetime
     changed: datetime
     tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def in_progress(self) -> bool:
+        return self.state.endswith("_IN_PROGRESS") and self.state != "REVIEW_IN_PROGRESS"  # that one waits for people
 
     @property
     def complete(self) -> bool:
@@ -43,36 +49,47 @@ def look(session: Any, name: str) -> Standing | None:
     return Standing(
         name=name,
         state=found["StackStatus"],
+        created=found["CreationTime"],
         changed=found.get("LastUpdatedTime") or found["CreationTime"],
         tags={tag["Key"]: tag["Value"] for tag in found.get("Tags", [])},
     )
 
 
-def check_deployable(session: Any, name: str, *, project: str) -> None:
-    """Raises UserError where a deployment would fail or touch what is not ours."""
+def check_ours(session: Any, name: str, *, project: str) -> None:
+    """Raises UserError where a stack of this name is somebody else's: a deployment would change it."""
+    stack = look(session, name)
+    if stack is None or not stack.tags:
+        return
+    if (found := stack.tags.get("project")) is None:
+        raise UserError(f"{name}: a stack of this name exists and is not Crossover's; choose another name or project")
+    if found != project:
+        raise UserError(f"{name}: a stack of this name belongs to project {found!r}; choose another name or project")
+
+
+def check_deployable(session: Any, name: str, *, config: Path) -> None:
+    """Raises UserError where the stack is half way in a manner that a deployment cannot complete."""
     stack = look(session, name)
     if stack is None:
         return
-    if stack.tags.get("project") not in (project, None):
-        raise UserError(
-            f"{name}: a stack of this name belongs to project {stack.tags['project']!r}; choose another name or project"
-        )
-    if stack.tags and "project" not in stack.tags:
-        raise UserError(f"{name}: a stack of this name exists and is not Crossover's; choose another name or project")
-    if stack.state.endswith("_IN_PROGRESS"):
-        raise UserError(f"{name}: is {stack.state}; wait until that has ended (crossover status), then deploy again")
+    if stack.in_progress:
+        raise UserError(f"{name}: still {stack.state}; crossover deploy {config} again, once that has ended")
     if stack.state in ("ROLLBACK_FAILED", "DELETE_FAILED", "UPDATE_ROLLBACK_FAILED"):
-        raise UserError(f"{name}: is {stack.state}, half way; crossover destroy clears it, then deploy again")
+        raise UserError(f"{name}: is {stack.state}, half way; crossover destroy {config} clears it, then deploy again")
 
 
 def check_runnable(session: Any, name: str, *, config: str, now: datetime | None = None) -> Standing:
     """The experiment's stack. Raises UserError where it is missing, half way, or its time is over."""
     stack, now = look(session, name), now or datetime.now(UTC)
     if stack is None:
-        raise UserError(f"{name}: not deployed in this account and region; crossover deploy {config}")
+        client = session.client("sts")
+        account, region = client.get_caller_identity()["Account"], client.meta.region_name
+        raise UserError(
+            f"{name}: not deployed in account {account}, {region}; crossover deploy {config}, or set AWS_PROFILE and "
+            "AWS_DEFAULT_REGION to where it stands"
+        )
     if not stack.complete:
         raise UserError(
-            f"{name}: is {stack.state}; crossover deploy {config} completes it, crossover destroy clears it"
+            f"{name}: is {stack.state}; crossover deploy {config} completes it, crossover destroy {config} clears it"
         )
     if stack.expires_at and stack.expires_at <= now:
         raise UserError(

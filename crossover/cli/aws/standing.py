@@ -1,7 +1,8 @@
 """What an experiment costs by the hour while it stands, and has cost since it was deployed: from config/pricing.yaml, not from a bill."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from crossover.cli.aws.stacks import Standing
@@ -51,21 +52,37 @@ def since(session: Any, experiment: Experiment, *, now: datetime) -> str:
         return "costs nothing: the experiment is not deployed"
     return (
         f"costs ${usd(lines(experiment)):.2f} an hour standing, shared broker and network included; about "
-        f"${so_far(experiment, stack, now=now):.2f} since its last deployment, runs apart (prices of {prices.load().as_of})"
+        f"${so_far(experiment, stack, now=now):.2f} since it was first deployed, runs apart (prices of {prices.load().as_of})"
     )
 
 
 def so_far(experiment: Experiment, stack: Standing, *, now: datetime) -> float:
-    """Dollars that it has cost to stand there since it was last deployed."""
-    return usd(lines(experiment)) * max(0.0, (now - stack.changed).total_seconds() / HOUR_S)
+    """Dollars that it has cost to stand there since it was made; deploying again does not begin anew."""
+    return usd(lines(experiment)) * max(0.0, (now - stack.created).total_seconds() / HOUR_S)
 
 
-def left_of_budget(experiment: Experiment, stack: Standing, *, now: datetime) -> float:
+def left_of_budget(experiment: Experiment, stack: Standing, *, now: datetime, config: Path) -> float:
     """Dollars that a run may cost. Raises UserError where standing there has used them up."""
     budget, spent = experiment.lifetime.budget_usd or 0.0, so_far(experiment, stack, now=now)
     if spent >= budget:
         raise UserError(
             f"lifetime.budget_usd: {budget:g} is spent: the experiment has cost about ${spent:.2f} since it was deployed; "
-            "set a larger one and deploy again, or crossover destroy"
+            f"crossover destroy {config} ends that, or set a larger one"
         )
     return budget - spent
+
+
+def check_budget(session: Any, experiment: Experiment, *, config: Path) -> None:
+    """Before a deployment. Raises UserError where the budget is spent, or does not last for the first hour."""
+    from crossover.cli.aws import stacks
+
+    budget = experiment.lifetime.budget_usd
+    if budget is None:
+        return
+    if stack := stacks.look(session, f"{experiment.project}-{experiment.name}"):
+        left_of_budget(experiment, stack, now=datetime.now(UTC), config=config)
+    elif (hour := usd(lines(experiment))) >= budget:
+        raise UserError(
+            f"lifetime.budget_usd: {budget:g} is less than the first hour costs, ${hour:.2f} before any run; set a larger one "
+            f"(crossover plan {config} shows what costs)"
+        )

@@ -130,6 +130,7 @@ def wait_for_stack(session: Any, name: str, *, poll_s: float = 5.0, timeout_s: f
             if "does not exist" in str(error):
                 return ""
             raise
-        if not state.endswith("_IN_PROGRESS") or time.monotonic() > ends:
+        moving = state.endswith("_IN_PROGRESS") and state != "REVIEW_IN_PROGRESS"
+        if not moving or time.monotonic() > ends:
             return "" if state == "DELETE_COMPLETE" else state
         time.sleep(poll_s)

@@ -13,6 +13,7 @@ import pytest
 from moto import mock_aws
 
 from crossover.cli import deployment, doctor
+from crossover.cli.aws import readiness
 from crossover.cli.main import main
 from crossover.cli.status import rows, time_to_live
 from crossover.validation import load
@@ -114,6 +115,8 @@ def npx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "status").write_text("0")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(deployment, "npx", lambda: [str(program)])
+    # What else an account must have is asked of the cloud on one machine, in tests/cloud: this stand-in knows no quotas.
+    monkeypatch.setattr(readiness, "examine", lambda session, experiment: [readiness._bootstrap(session)])
     return calls
 
 

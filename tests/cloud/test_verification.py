@@ -1,0 +1,73 @@
+"""verify-aws against the cloud on one machine: everything of it but the account. Minutes: `make test-every-call` alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crossover.cli.aws import unproven
+from crossover.local.cloud import LocalCloud
+from tests.cloud.listings import snapshot
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("CROSSOVER_EVERY_CALL"), reason="CROSSOVER_EVERY_CALL=1 takes two minutes"),
+]
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path / "cloud", cores=2) as running:
+        yield running
+
+
+def verify_aws(cloud: LocalCloud, out: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "crossover.cli", "verify-aws", "--yes", "--out", str(out)],
+        cwd=ROOT,
+        env={**os.environ, **cloud.environment(), "CROSSOVER_WITHOUT_LAYERS": "1", "PYTHONUNBUFFERED": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def test_it_looks_at_everything_and_leaves_nothing(cloud: LocalCloud, tmp_path: Path) -> None:
+    before = snapshot(cloud.session())
+    running = verify_aws(cloud, tmp_path / "out")
+    said, _ = running.communicate()
+    assert running.returncode == 0, said[-4_000:]
+    written = json.loads((tmp_path / "out" / "verified-aws.json").read_text())
+    verdicts = {fact["id"]: fact["verdict"] for fact in written["facts"]}
+    assert list(verdicts) == [fact.id for fact in unproven.read()]
+    assert {fact["label"] for fact in written["facts"]} == {"measured-local"}  # a stand-in proves nothing about AWS
+    assert [id for id, verdict in verdicts.items() if verdict == "refuted"] == []
+    for id in ("children-in-sync", "names-reserved", "reports-joined", "expiry-deletes", "cold-import"):
+        assert verdicts[id] == "proven", id
+    assert written["records"] == "metrics.jsonl" and (tmp_path / "out" / "metrics.jsonl").exists()
+    assert snapshot(cloud.session()) == before
+
+
+@pytest.mark.parametrize("at", ["crossover-verify-broker: creating", "epoch 1/1"])
+def test_ctrl_c_destroys_what_was_deployed(at: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    before = snapshot(cloud.session())
+    running = verify_aws(cloud, tmp_path / "out")
+    assert running.stdout is not None
+    said = ""
+    for line in running.stdout:
+        said += line
+        if at in line:
+            running.send_signal(signal.SIGINT)
+            break
+    else:
+        pytest.fail(said[-4_000:])
+    rest, _ = running.communicate()
+    assert running.returncode == 130 and "nothing is left" in rest, rest[-4_000:]
+    assert json.loads((tmp_path / "out" / "verified-aws.json").read_text())["failure"] == "KeyboardInterrupt"
+    assert snapshot(cloud.session()) == before
