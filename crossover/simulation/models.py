@@ -1,0 +1,28 @@
+"""Which steps are simulated how: by architecture's step modules."""
+
+from crossover.errors import ConfigError
+from crossover.simulation import exchanging, filtering, peer_functions
+from crossover.simulation.in_database import SPIRT
+from crossover.simulation.world import Model
+from crossover.workflow import Architecture, steps
+
+MODELS: dict[str, dict[str, Model]] = {
+    "functions.spirt": SPIRT,
+    "functions.all_reduce": exchanging.models(exchanging.all_reduce),
+    "functions.scatter_reduce": exchanging.models(exchanging.scatter_reduce),
+    "functions.mlless": filtering.MLLESS,
+    "functions.p2p_serverless": peer_functions.FUNCTIONS,
+}
+
+
+def models_of(architecture: Architecture) -> dict[str, Model]:
+    """By step name. Raises ConfigError naming a step that nobody has described: its tree can be walked, its body not."""
+    found = {}
+    for step in steps(architecture):
+        model = MODELS.get(step.module, {}).get(step.name)
+        if model is None:
+            raise ConfigError(
+                f"architecture: {architecture.name}: {step.module}.{step.name} has no model in crossover/simulation/models.py"
+            )
+        found[step.name] = model
+    return found

@@ -1,0 +1,168 @@
+"""One run, simulated: from an experiment and a calibration to seconds, dollars and bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.reports import cost, infrastructure, paper_cost, prices
+from crossover.reports.billing import Line, gb_seconds
+from crossover.reports.infrastructure import Infrastructure
+from crossover.reports.invocations import WRITES
+from crossover.reports.paper_method import paper_method
+from crossover.reports.prices import Prices
+from crossover.simulation import programs
+from crossover.simulation.calibration import AWS, MOST_MEMORY_MB, Calibration
+from crossover.simulation.models import models_of
+from crossover.simulation.usage import Place, StepUse, Usage
+from crossover.simulation.walk import Walk
+from crossover.simulation.workload import Workload, calendar_of
+from crossover.simulation.world import World
+from crossover.workflow import Architecture, load
+
+LABEL = "projected"
+RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.RETRY, with full jitter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """A projected run. `label` is always "projected": nothing here was measured."""
+
+    experiment: Experiment
+    workload: Workload
+    calibration: Calibration
+    label: str
+    seconds: float
+    usd: float
+    paper_method_usd: float
+    lines: tuple[Line, ...]
+    traffic: Mapping[str, Mapping[str, Any]]  # as in result.json, with `operations` beside
+    steps: Mapping[str, StepUse]
+    epochs_end_s: Mapping[int, float]
+    invocations: int
+    transitions: int
+    concurrency: int  # the most functions at once
+    problems: tuple[str, ...]  # why AWS would not run it so
+    records: tuple[Mapping[str, Any], ...]  # one per invocation where they were asked for
+
+    @property
+    def moved_bytes(self) -> int:
+        return sum(channel["bytes_in"] + channel["bytes_out"] for channel in self.traffic.values())
+
+    @property
+    def epoch_s(self) -> float:
+        """Of the epochs after the first, which starts cold; of the first where there is no other."""
+        ends = [self.epochs_end_s[epoch] for epoch in sorted(self.epochs_end_s)]
+        if not ends:
+            return self.seconds
+        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else ends[0]
+
+
+def simulate(
+    experiment: Experiment,
+    calibration: Calibration = AWS,
+    *,
+    workload: Workload | None = None,
+    keep_records: bool = False,
+    price_list: Prices | None = None,
+    architecture: Architecture | None = None,
+) -> Simulated:
+    """Project the run of `experiment`: every epoch, without early stopping. The same seed gives the same result.
+
+    `workload`: other sizes than the experiment's own. `keep_records`: one record per invocation, for runs that are not large.
+    Raises ConfigError for an architecture whose steps have no model, or sizes that are not known.
+    """
+    architecture = architecture or load(experiment.architecture)
+    workload = workload or Workload.of(experiment)
+    days = calendar_of(experiment, architecture, workload)
+    training = replace(experiment.training, sync_every=experiment.training.sync_every or architecture.sync_every)
+    experiment = replace(experiment, training=training)
+    usage = Usage(experiment.architecture, keep_records=keep_records)
+    world = World(experiment, architecture, workload, calibration, days, usage)
+    models = models_of(architecture)
+    walk = Walk(world, models)
+    whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
+    try:
+        world.env.run(until=world.env.process(whole))
+    except RuntimeError as still:  # nobody is left to move: all concurrency is held by functions that wait for others
+        raise ConfigError(_standstill(world)) from still
+    return _result(world, price_list or prices.load())
+
+
+def _result(world: World, price_list: Prices) -> Simulated:
+    seconds, usage, experiment = float(world.env.now), world.usage, world.experiment
+    fixed = infrastructure.of(experiment, world.architecture)
+    total = usage.total()
+    functions = [use for use in usage.steps.values() if use.memory_mb]
+    operations: Mapping[str, int] = total.operations.get("objects", {})
+    writes = sum(operations.get(name, 0) for name in WRITES)
+    used = cost.Quantities(
+        gb_s=sum(gb_seconds(use.billed_ms, memory_mb=use.memory_mb) for use in functions),
+        invocations=sum(use.invocations for use in functions),
+        cold_starts=sum(use.cold for use in functions),
+        writes=writes,
+        reads=sum(operations.values()) - writes,
+        stored_bytes=total.bytes_out.get("objects", 0),
+    )
+    bill = cost.bill(used, fixed, price_list, duration_s=seconds, transitions=world.transitions)
+    lines = tuple(line for line in bill if line.quantity > 0)
+    return Simulated(
+        experiment=experiment,
+        workload=world.workload,
+        calibration=world.calibration,
+        label=LABEL,
+        seconds=seconds,
+        usd=sum(line.usd for line in lines),
+        paper_method_usd=_paper_usd(world, fixed, price_list, seconds),
+        lines=lines,
+        traffic=total.as_traffic(),
+        steps=usage.steps,
+        epochs_end_s=world.epochs_end_s,
+        invocations=used.invocations,
+        transitions=world.transitions,
+        concurrency=world.slots.most,
+        problems=tuple(_problems(world)),
+        records=tuple(usage.records),
+    )
+
+
+def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds: float) -> float:
+    """By the papers' own formulas, which are linear in an invocation's seconds."""
+    if any(fleet.purpose == "GPU worker" for fleet in fixed.fleets):
+        _, usd = paper_method(world.experiment, (), infrastructure=fixed, prices=price_list, duration_s=seconds)
+        return usd
+    if world.architecture.program is not None:
+        return programs.paper_usd(world, price_list)
+    functions = (use for use in world.usage.steps.values() if use.memory_mb)
+    return sum(paper_cost.lambda_usd(use.wall_s, memory_mb=use.memory_mb) for use in functions)
+
+
+def _problems(world: World) -> list[str]:
+    """What would keep the run from going through on AWS."""
+    experiment, workload, found = world.experiment, world.workload, list[str]()
+    limit_s = experiment.functions.timeout_s
+    found += [
+        f"{use.step} takes up to {use.longest_s:,.0f} s; functions.timeout_s is {limit_s} (at most 900)"
+        for use in world.usage.steps.values()
+        if use.memory_mb and use.longest_s > limit_s * 1.001
+    ]
+    torch_steps = any(use.memory_mb for use in world.usage.steps.values())
+    least_mb = 3 * workload.vector_bytes / 2**20  # model, gradient, and one on its way
+    memory_mb = max((use.memory_mb for use in world.usage.steps.values()), default=0)
+    if torch_steps and least_mb > memory_mb:
+        most = f", and a function has at most {MOST_MEMORY_MB:,}" if least_mb > MOST_MEMORY_MB else ""
+        found.append(f"a function holds {least_mb:,.0f} MB of vectors alone; its memory is {memory_mb:,} MB{most}")
+    if world.slots.longest_wait_s > RETRIES_S:
+        found.append(
+            f"the account's {world.slots.limit:,} concurrent executions: invocations waited up to {world.slots.longest_wait_s:,.0f} s, "
+            f"longer than they are asked for again; a higher quota is needed"
+        )
+    return found
+
+
+def _standstill(world: World) -> str:
+    return (
+        f"workers: {world.workers} workers that wait for one another do not all run at once: the account allows "
+        f"{world.slots.limit:,} concurrent executions; fewer workers, or a calibration with a higher concurrency"
+    )

@@ -1,0 +1,150 @@
+"""The simulated cloud of one run: its clock, hosts and functions, what its members share, and what has been used so far."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import simpy
+
+from crossover.experiment import Experiment
+from crossover.rounds import Calendar
+from crossover.simulation.calibration import Calibration
+from crossover.simulation.kernel import Environments, Gate, Host, Link, Luck, Phase, Process, Slots
+from crossover.simulation.usage import Place, StepUse, Tally, Usage
+from crossover.simulation.workload import Workload
+from crossover.workflow import Architecture, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What an invocation does that waits for nobody: phases one after another, and all their requests."""
+
+    phases: tuple[Phase, ...]
+    tally: Tally
+
+
+class Phased(Protocol):
+    """A step's script at a place; the same object for the same kind of place, since thousands share it."""
+
+    def __call__(self, world: "World", place: Place) -> Script: ...
+
+
+class Living(Protocol):
+    """A step that waits for others: a process of its own, which adds to `invocation` what it does."""
+
+    def __call__(self, world: "World", place: Place, invocation: "Invocation") -> Process: ...
+
+
+@dataclass
+class Invocation:
+    """A living step's (or a program's) stages and requests so far."""
+
+    started_at: float
+    deadline_s: float
+    tally: Tally = field(default_factory=Tally)
+    stages: dict[str, list[float]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def spent(self, stage: str, seconds: float) -> None:
+        known = self.stages.setdefault(stage, [0.0, 0])
+        known[0] += seconds
+        known[1] += 1
+
+    def as_stages(self) -> list[tuple[str, float, int]]:
+        return [(name, seconds, int(count)) for name, (seconds, count) in self.stages.items()]
+
+
+@dataclass(frozen=True)
+class Model:
+    """How a step is simulated: by a script, or living. `changes`: what it changes of the event, once it is through.
+
+    `polls`: the gate that the step looks at for `patience_s` before it gives up and is asked again.
+    """
+
+    script: Phased | None = None
+    living: Living | None = None
+    changes: Callable[["World", Place], None] | None = None
+    polls: Callable[["World", Place], Gate] | None = None
+    patience_s: float = 0.0
+
+
+@dataclass
+class World:
+    """Everything that the walk and the steps' models share."""
+
+    experiment: Experiment
+    architecture: Architecture
+    workload: Workload
+    calibration: Calibration
+    days: Calendar
+    usage: Usage
+    env: simpy.Environment = field(default_factory=simpy.Environment)
+    epochs_end_s: dict[int, float] = field(default_factory=dict)
+    transitions: int = 0
+    state: dict[Any, Any] = field(default_factory=dict)  # of one architecture's protocol, by keys of its own
+    scripts: dict[Any, Script] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        experiment, calibration = self.experiment, self.calibration
+        count = {"per_worker": experiment.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
+        tour = Link(calibration.tensors.host_bytes_s)
+        self.hosts = [Host(calibration.tensors.host_bytes_s, tour) for _ in range(count)]
+        self.broker = Host(calibration.bus.host_bytes_s)
+        self.slots = Slots(self.env, calibration.concurrency)
+        self._environments: dict[str, Environments] = {}
+        self._gates: dict[Any, Gate] = {}
+        self._uses: dict[str, StepUse] = {}
+        sigmas = {"compute_sigma": calibration.compute_sigma, "request_sigma": calibration.request_sigma}
+        # One more: the supervisor's, and that of steps before and after the workers.
+        self.luck = [Luck(experiment.seed, worker, **sigmas) for worker in range(experiment.workers + 1)]
+
+    @property
+    def workers(self) -> int:
+        return self.experiment.workers
+
+    def host(self, worker: int) -> Host | None:
+        """The database host of a worker; None where there is none, or where exchanges go through the object store."""
+        if not self.hosts or self.through_objects:
+            return None
+        return self.hosts[worker % len(self.hosts)]
+
+    @property
+    def through_objects(self) -> bool:
+        """Whether long workers exchange through S3."""
+        return self.architecture.tensor_hosts == "shared" and self.experiment.storage.channel == "s3"
+
+    def environments(self, step: str) -> Environments:
+        found = self._environments.get(step)
+        if found is None:
+            found = self._environments[step] = Environments(self.calibration.keep_warm_s)
+        return found
+
+    def gate(self, *key: Any, needed: int | None = None) -> Gate:
+        """The gate of that name; the workers' unless `needed` says otherwise."""
+        found = self._gates.get(key)
+        if found is None:
+            found = self._gates[key] = Gate(self.env, self.workers if needed is None else needed)
+        return found
+
+    def forget(self, *key: Any) -> None:
+        self._gates.pop(key, None)
+
+    def memory_mb(self, step: Step) -> int:
+        return self.experiment.functions.memory_of(step.name, torch=step.needs_torch(self.experiment))
+
+    def use(self, step: Step) -> StepUse:
+        found = self._uses.get(step.name)
+        if found is None:
+            found = self._uses[step.name] = self.usage.of(step.name, memory_mb=self.memory_mb(step))
+        return found
+
+    def evaluate_s(self, *, memory_mb: int) -> float:
+        """The validation set forward, in a function."""
+        whole = self.calibration.in_function(
+            self.experiment, self.workload, self.workload.validation_samples, memory_mb=memory_mb
+        )
+        return self.calibration.evaluate_share * whole
+
+    def epoch_ended(self, epoch: int) -> None:
+        """Its decision is there."""
+        self.epochs_end_s.setdefault(epoch, self.env.now)
