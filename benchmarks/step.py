@@ -1,10 +1,11 @@
-"""One training step of MobileNet, batch 512: the learner against plain eager torch (float32, NCHW, gradients set to None), one thread each.
+"""One training step of MobileNet, batch 512: the learner against plain eager torch (float32, NCHW, gradients set to None), one thread each;
+and one epoch on the local cloud against the computing inside it (benchmarks/epoch.py).
 
 The contestants live in processes of their own, because how memory is allocated is decided once per process; they take
 turns, so that what else the machine does meets all of them. A figure is the median over the turns of the ratio
 within a turn.
 
-    python -m benchmarks.step [--batch 512] [--turns 7]
+    python -m benchmarks.step [--batch 512] [--turns 7] [--minibatches 6]
 """
 
 import argparse
@@ -16,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 
+from benchmarks import epoch
 from benchmarks.report import Figure, write
 
 CONTESTANTS = ("plain", "fp32", "bf16")
@@ -26,6 +28,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument(
+        "--minibatches", type=int, default=6, help="per worker, in the epoch on the local cloud; 0: leave it out"
+    )
     parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contestant:
@@ -47,6 +52,8 @@ def main() -> None:
     for name in CONTESTANTS:
         figures.append(Figure(f"  {name}: median of a step", statistics.median(seconds[name]), "s"))
         figures.append(Figure(f"  {name}: peak resident memory of its process", memory_mb[name], "MB"))
+    if arguments.minibatches:
+        figures += epoch.measure(batch=arguments.batch, minibatches=arguments.minibatches)
     write("step", figures)
 
 

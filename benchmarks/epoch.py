@@ -1,0 +1,70 @@
+"""One epoch of SPIRT on the local cloud: its wall time against the gradients and evaluations inside it, shared evenly by the cores.
+
+What exceeds 1 is what the databases, the functions' start, the state machine and the waiting cost. The second epoch of two is taken:
+the first one's functions start cold. The images are noise of CIFAR-10's shape, so nothing has to be downloaded.
+
+    python -m benchmarks.step [--minibatches 6]
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.memory import Watch
+from benchmarks.report import Figure
+
+_COMPUTING = ("compute", "evaluate")
+_WORKERS = 4
+
+
+def noise(experiment: Any) -> Any:
+    """A data set (`package.module:loader`) of as many random images as the experiment's limit asks for, and a few to validate on."""
+    import torch
+
+    from crossover.learning.datasets import Samples
+
+    random = torch.Generator().manual_seed(1)
+
+    def drawn(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        images = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=random)
+        return images, torch.randint(0, 10, (count,), generator=random)
+
+    return Samples(*drawn(experiment.data.limit), 10, *drawn(1024))
+
+
+def measure(*, batch: int, minibatches: int) -> list[Figure]:
+    """Run two epochs of `minibatches` per worker on the local cloud, and take the figures of the second."""
+    from crossover import validation
+    from crossover.running import run_local
+
+    settings = [
+        "training.epochs=2",
+        f"training.batch_size={batch}",
+        "data.dataset=benchmarks.epoch:noise",
+        f"data.limit={_WORKERS * batch * minibatches}",
+    ]
+    config = Path(__file__).parents[1] / "config" / "spirt-cifar10.yaml"
+    experiment = validation.load(config, settings)
+    with tempfile.TemporaryDirectory(prefix="crossover-") as folder, Watch() as memory:
+        records = run_local(experiment, Path(folder), lambda progress: None).records
+    wall_s, computing_s = of_epoch(records, epoch=2)
+    cores = os.cpu_count() or 1
+    about = f"SPIRT, {_WORKERS} workers x {minibatches} minibatches of {batch} on {cores} cores"
+    return [
+        Figure(f"{about}: epoch / compute inside it", wall_s / (computing_s / cores), "x", "<= 1.15"),
+        Figure("  the epoch's wall time", wall_s, "s"),
+        Figure("  gradients and evaluation inside it, all cores together", computing_s, "s"),
+        Figure("  peak memory of all processes of the run", memory.peak_mb / 1e3, "GB", "< 8"),
+        Figure("  processes at that moment", memory.processes, ""),
+    ]
+
+
+def of_epoch(records: Sequence[Mapping[str, Any]], *, epoch: int) -> tuple[float, float]:
+    """(seconds from the epoch's first invocation to its last one's end, seconds of computing in it)."""
+    own = [record for record in records if record["epoch"] == epoch]
+    began = min(record["started_at"] for record in own)
+    ended = max(record["started_at"] + record["slot_wait_s"] + record["wall_s"] for record in own)
+    computing = sum(stage["wall_s"] for record in own for stage in record["stages"] if stage["stage"] in _COMPUTING)
+    return ended - began, computing
