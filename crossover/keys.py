@@ -1,7 +1,7 @@
 """Every key Crossover writes, built here and nowhere else.
 
-Keys carry run, round and worker, so a retried or late attempt can only ever meet its own work. Nothing under a key is changed in place:
-round t reads `.../t/...` and creates `.../t+1/...`.
+Keys carry run, round and worker, so a retried or late attempt can only ever meet its own work. Nothing under a key is
+changed in place: round t reads `.../t/...` and creates `.../t+1/...`.
 """
 
 from dataclasses import dataclass
@@ -39,6 +39,14 @@ class Keys:
     def decision(self, epoch: int) -> str:
         """What all workers agreed on after `epoch`: learning rate, whether to stop."""
         return f"{self.decisions}{epoch:06d}.json"
+
+    @property
+    def evaluations(self) -> str:
+        return f"runs/{self.run}/evaluating/"
+
+    def evaluating(self, epoch: int) -> str:
+        """Which long worker evaluates after `epoch`, and since when, so that not all of them need to."""
+        return f"{self.evaluations}{epoch:06d}.json"
 
     @property
     def final_model(self) -> str:
@@ -173,7 +181,9 @@ class Keys:
         return f"{self.run}.round"
 
     def mailbox(self, peer: int, parity: int = 0) -> str:
-        """A peer's newest message. Two by turns in synchronous runs: one peer may publish while another still reads the round before."""
+        """A peer's newest message. Two by turns in synchronous runs: one peer may publish while another still reads
+        the round before.
+        """
         return f"{self.run}.mailbox.{peer}.{parity}"
 
     @property

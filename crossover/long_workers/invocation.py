@@ -1,5 +1,6 @@
 """One invocation of a long worker: where it stands, when it must leave, what is agreed at the end of an epoch."""
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -8,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from crossover import rounds
 from crossover.context import Context
 from crossover.dataplane.vector import Vector
-from crossover.errors import Missing, StaleAttempt, Unavailable
+from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.long_workers.checkpoints import Checkpoint, Journal, Position
-from crossover.long_workers.waits import NearDeadline, Waits, say_why
+from crossover.long_workers.waits import POLLING, NearDeadline, Waits, say_why
 from crossover.workflow import Event
 
 if TYPE_CHECKING:
@@ -98,17 +99,42 @@ class Invocation:
         return self.finished
 
     def _agree(self, worker: Worker, epoch: int) -> bool:
-        steadily = self.waits.steadily
-        if not steadily(lambda: self.ctx.objects.exists(self.ctx.keys.decision(epoch))):
+        key, steadily = self.ctx.keys.decision(epoch), self.waits.steadily
+        if not steadily(lambda: self.ctx.objects.exists(key)) and not self._decided_elsewhere(epoch):
             self.waits.leave_in_time(need_s=2 * self._evaluation_s)
             began_s = time.monotonic()
             with self.ctx.stage("evaluate"):
                 worker.show_model()
                 steadily(lambda: rounds.agree(self.ctx, epoch))
             self._evaluation_s = time.monotonic() - began_s
+        self.waits.since = None
         agreed = steadily(lambda: rounds.decision(self.ctx, epoch))
         self._history = (epoch, [(loss, accuracy) for loss, accuracy in agreed["history"]])
         return bool(agreed["finished"])
+
+    def _decided_elsewhere(self, epoch: int) -> bool:
+        """All would come to the same result, so the first one here evaluates and the others wait; False if this
+        worker is the one, or the one does not answer.
+        """
+        key, decision, steadily = self.ctx.keys.evaluating(epoch), self.ctx.keys.decision(epoch), self.waits.steadily
+        own = json.dumps({"by": self.rank, "at": self.ctx.clock()}).encode()
+        one = json.loads(steadily(lambda: self.ctx.objects.create(key, own)))
+        if one["by"] == self.rank:
+            return False
+        self.waits.since = one["at"]  # the store's word: no checkpoint at this position keeps it from life to life
+        try:
+            with self.ctx.stage("synchronise"):
+                self.waits.until(
+                    lambda: self.ctx.objects.get(decision),
+                    round=self.round,
+                    key=decision,
+                    sender=one["by"],
+                    patience=0.5,  # the supervisor, who waits for the decision too, must not lose its own first
+                    polling=POLLING["s3"],
+                )
+        except (RunFailed, WaitTimeout):
+            return False
+        return True
 
     def history(self) -> list[tuple[float, float]]:
         """Validation loss and accuracy of the epochs before this one."""

@@ -82,6 +82,7 @@ def conclude(ctx: Context) -> int:
         ends = (ctx.keys.checkpoint(worker, last) for worker in range(ctx.experiment.workers))
         key = next((key for key in ends if ctx.objects.exists(key)), ctx.keys.checkpoint(0, last))
         rounds.conclude(ctx, agreed, checkpoints.read(ctx.objects.get(key), key=key).vectors["model"])
+    ctx.objects.delete_prefix(ctx.keys.evaluations)
     return last
 
 

@@ -15,11 +15,15 @@ from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, Wait
 from crossover.long_workers import supervision
 from crossover.long_workers.checkpoints import Journal, Position
 from crossover.long_workers.supervision import Report, Word
-from crossover.long_workers.waits import NearDeadline, Waits, say_why
+from crossover.long_workers.waits import POLLING, NearDeadline, Waits, say_why
 from crossover.workflow import Event
 
 _MOST_POINTS = 2_048  # of the loss curve; beyond, every second one is let go
 _FEWEST_REPORTS = knee.SPAN // 2  # of a worker, before its speed is judged, and between two removals
+
+# Where in a step it stands, in the place of a worker's minibatch: each wait has a position of its own, so that a
+# checkpoint can keep since when it lasts. Else a dead worker would be waited for anew in every invocation.
+_BEGIN, _DECISION, _REPORTS = range(3)
 
 
 def supervise(ctx: Context, event: Event) -> Event:
@@ -49,9 +53,11 @@ class Supervisor:
         self._slack = ctx.experiment.mlless.slack
         self._journal = Journal(ctx, supervision.supervisor(ctx), every=ctx.experiment.functions.checkpoint_every)
         self._waits = Waits(ctx, "the supervisor", event["attempt"], self._journal.overtaken)
-        checkpoint = self._waits.steadily(lambda: self._journal.restore(Position(event["round"])))
+        entered = Position(event["round"], event["minibatch"])
+        checkpoint = self._waits.steadily(lambda: self._journal.restore(entered))
         facts = checkpoint.facts
-        self._step = checkpoint.position.round
+        self._step, self._at = checkpoint.position.round, checkpoint.position.minibatch
+        self._waits.since = facts.get("waiting_since")
         self._word = supervision.word(facts["word"]) if "word" in facts else supervision.START
         self._curve: list[list[float]] = facts.get("curve", [])  # [unix seconds, loss]
         self._seconds: dict[str, list[float]] = facts.get("seconds", {})  # by worker: of its latest steps
@@ -60,15 +66,23 @@ class Supervisor:
 
     def ended(self) -> bool:
         """At the start of a step: checkpoint if one is due; whether the epoch before it was the last."""
-        if self._journal.is_due(self._step):
+        if self._at == _BEGIN and self._journal.is_due(self._step):
             self._save()
         if self._step and self._days.ends_epoch(self._step - 1):
             epoch = self._days.epoch(self._step - 1)
             key = self._ctx.keys.decision(epoch)
-            with self._ctx.stage("synchronise"):
-                self._waits.until(lambda: self._ctx.objects.get(key), round=self._step - 1, key=key, sender=None)
+            if self._at < _REPORTS:
+                self._at = _DECISION
+                self._await_decision(key)
             self._finished = bool(self._waits.steadily(lambda: rounds.decision(self._ctx, epoch))["finished"])
         return self._finished
+
+    def _await_decision(self, key: str) -> None:
+        def look() -> bytes:
+            return self._ctx.objects.get(key)
+
+        with self._ctx.stage("synchronise"):
+            self._waits.until(look, round=self._step, key=key, sender=None, polling=POLLING["s3"])
 
     def step(self) -> None:
         """All reports, then the word on them."""
@@ -76,7 +90,7 @@ class Supervisor:
         key = ctx.keys.expected(step)
         word = self._given(key) if self._replaying else None
         if word is None:
-            self._replaying = False
+            self._replaying, self._at = False, _REPORTS
             with ctx.stage("synchronise"):
                 said = self._judge(*self._gather())
             created = self._waits.steadily(lambda: ctx.tensors[0].create(key, supervision.encode(said)))
@@ -85,7 +99,7 @@ class Supervisor:
         self._waits.steadily(lambda: ctx.bus.arrive(ctx.keys.updates, round=step, member=supervision.supervisor(ctx)))
         if self._journal.is_due(step):
             self._forget_before(step - self._slack)
-        self._step += 1
+        self._step, self._at, self._waits.since = step + 1, _BEGIN, None
 
     def _given(self, key: str) -> Word | None:
         try:
@@ -206,11 +220,12 @@ class Supervisor:
         }
         if self._waits.since:
             facts["waiting_since"] = self._waits.since
-        self._waits.steadily(lambda: self._journal.save(Position(self._step), {}, facts))
+        self._waits.steadily(lambda: self._journal.save(Position(self._step, self._at), {}, facts))
 
     def leave(self) -> Event:
         self._save()
-        return {**rounds.at(self._ctx, self._event, self._step), "finished": self._finished}
+        there = rounds.at(self._ctx, self._event, self._step)
+        return {**there, "minibatch": self._at, "finished": self._finished}
 
 
 def _mean(values: list[float]) -> float:

@@ -96,10 +96,12 @@ class Waits:
         sender: int | None,
         settled: Callable[[], bool] = lambda: False,
         patience: float = 1.0,
+        polling: Polling | None = None,
     ) -> T:
         """What `look` returns once it no longer raises Missing.
 
-        `sender`: whose doing is awaited; `settled`: whether it is not needed any more; `patience`: times the usual.
+        `sender`: whose doing is awaited; `settled`: whether it is not needed any more; `patience`: times the usual;
+        `polling`: where the key does not lie in the channel.
         Raises NearDeadline, Settled; RunFailed where the sender has failed; StaleAttempt; WaitTimeout.
         """
         since, began_s = self.ctx.clock(), time.monotonic()
@@ -119,7 +121,7 @@ class Waits:
                     raise Settled
                 self._question(look, round=round, key=key, sender=sender, patience=patience)
                 look_s = now_s + min(_LAST_LOOK_S, now_s - began_s + _FIRST_LOOK_S)
-            time.sleep(self._polling.pause_s(now_s - began_s))
+            time.sleep((polling or self._polling).pause_s(now_s - began_s))
 
     def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
         """Is there still a point? Evidence first, then one more look: what came in between is not lost."""

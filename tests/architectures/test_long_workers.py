@@ -26,7 +26,7 @@ from crossover.reports.completeness import missing
 from crossover.running import run_inline
 from crossover.workflow import execute, first_event, load, steps
 from tests.architectures.harness import Job, chosen, every_step, retrying, small
-from tests.architectures.lives import KillAt, Killed, ShortLives, hurried, restarting
+from tests.architectures.lives import Hurry, KillAt, Killed, ShortLives, restarting
 
 EXCHANGES = ["all_reduce", "scatter_reduce"]
 LONG = [*EXCHANGES, "mlless"]
@@ -322,10 +322,13 @@ def test_a_thousand_steps_need_no_more_memory_than_forty(architecture: str) -> N
     most = []
     for epochs in (40, 1000):
         job = Job(replace(experiment, training=replace(experiment.training, epochs=epochs, learning_rate=1e-3)))
-        store, peak = job.clients.tensor_stores[0], [0]
-        job.clients.hook = lambda moment, operation, store=store, peak=peak: peak.append(  # type: ignore[misc]
-            max(peak.pop(), sum(vector.data.nbytes for vector in list(store._vectors.values())))
-        )
+        store, peak, lock = job.clients.tensor_stores[0], [0], threading.Lock()
+
+        def watch(moment: str, operation: str, store: Any = store, peak: list[int] = peak, lock: Any = lock) -> None:
+            with lock:
+                peak[0] = max(peak[0], sum(vector.data.nbytes for vector in list(store._vectors.values())))
+
+        job.clients.hook = watch
         job.run()
         most.append(peak[0])
     assert most[1] <= 1.2 * most[0]
@@ -391,7 +394,7 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
     architecture: str, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It dies in round 3; the others wait as long as they must (on a clock that hurries), and say for whom."""
-    job = Job(long(architecture))
+    job, clock = Job(long(architecture)), Hurry(60)
 
     def mortal(run: Callable[..., Any]) -> Callable[..., Any]:
         def attempt(step: Any, ctx: Context, event: Any) -> Any:
@@ -400,6 +403,7 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
 
                 def until_round_3(*arguments: Any, **where: Any) -> float:
                     if where["round"] == 3:
+                        clock.begin()
                         raise Unavailable("no memory, no process")
                     return compute(*arguments, **where)
 
@@ -409,7 +413,7 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
         return attempt
 
     with every_step(monkeypatch, mortal), pytest.raises((WaitTimeout, Unavailable)) as failure:
-        run(job, context(job, clock=hurried(500)))
+        run(job, context(job, clock=clock))
     assert isinstance(failure.value, Unavailable) or "waited" in str(failure.value)
     records = [
         json.loads(job.clients.object_store.get(key))

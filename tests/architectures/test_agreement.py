@@ -1,0 +1,95 @@
+"""Long workers agree after each epoch by one evaluation: what becomes of it when who evaluates dies."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crossover import rounds
+from crossover.context import Context, Resources
+from crossover.errors import StaleAttempt
+from crossover.experiment import Experiment, Functions
+from crossover.workflow import execute, first_event, load
+from tests.architectures.harness import Job, every_step, small
+from tests.architectures.lives import Hurry, Killed, restarting
+
+LONG = ["all_reduce", "scatter_reduce", "mlless"]
+EPOCHS = 3
+
+
+def experiment(architecture: str) -> Experiment:
+    found = small(architecture, workers=3, epochs=EPOCHS)
+    return replace(found, functions=Functions(checkpoint_every=2, timeout_s=10))
+
+
+@contextmanager
+def evaluations(
+    monkeypatch: pytest.MonkeyPatch, *, first: Callable[[int], None] = lambda worker: None
+) -> Iterator[list[int]]:
+    """The workers that begin an evaluation, in order; `first` is called within the very first one."""
+    local, lock, begun = threading.local(), threading.Lock(), list[int]()
+    evaluate = rounds.evaluate
+
+    def watched(ctx: Context) -> Any:
+        with lock:
+            begun.append(local.worker)
+        first(local.worker)
+        return evaluate(ctx)
+
+    def known(run: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            local.worker = event["worker"]
+            return run(step, ctx, event)
+
+        return attempt
+
+    with every_step(monkeypatch, known):
+        monkeypatch.setattr(rounds, "evaluate", watched)
+        yield begun
+
+
+@pytest.mark.parametrize("architecture", LONG)
+def test_one_worker_evaluates_for_all(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(experiment(architecture))
+    with evaluations(monkeypatch) as begun:
+        job.run()
+    assert len(begun) == EPOCHS
+    assert job.clients.object_store.list(job.prepared.keys.evaluations) == []
+
+
+@pytest.mark.parametrize("architecture", LONG)
+def test_who_dies_evaluating_does_so_again(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    died = list[int]()
+
+    def die(worker: int) -> None:
+        if not died:
+            died.append(worker)
+            raise Killed
+
+    undisturbed, job = Job(experiment(architecture)).run(), Job(experiment(architecture))
+    with evaluations(monkeypatch, first=die) as begun, every_step(monkeypatch, restarting):
+        assert job.run() == undisturbed
+    assert begun[0] == begun[1] == died[0] and len(begun) == EPOCHS + 1
+
+
+def test_who_dies_evaluating_for_good_is_replaced_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLLess: another one evaluates before the supervisor loses its patience, then goes on without the dead."""
+    job, dead, clock = Job(experiment("mlless")), list[int](), Hurry(60)
+
+    def die(worker: int) -> None:
+        if not dead or worker in dead:
+            dead[:] = [worker]
+            clock.begin()
+            raise StaleAttempt("gone without a word")
+
+    ctx = Context(Resources(job.clients), run=job.prepared.run, clock=clock)
+    tree = load("mlless").run
+    assert tree is not None
+    with evaluations(monkeypatch, first=die) as begun:
+        execute(tree, ctx, first_event(job.prepared.run, workers=3))
+    assert len(job.decisions()) == EPOCHS
+    assert begun.count(dead[0]) == 1 and len(set(begun)) > 1
+    assert job.tensor_keys() == []
