@@ -7,7 +7,7 @@ from threading import Condition
 from time import monotonic
 from typing import TypeVar
 
-from crossover.dataplane.messages import checked
+from crossover.dataplane.messages import arrival, checked
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Refused
@@ -85,13 +85,12 @@ class MemoryMessageBus:
         return message
 
     def arrive(self, barrier: str, *, round: int, member: int) -> None:
-        self._traffic.count("arrive")
+        self._traffic.count("arrive", bytes_out=len(arrival(round, member)))
         with self._state.changed:
             for inbox in _declared(self._state.barriers, barrier, "barrier"):
                 inbox.setdefault(round, set()).add(member)
 
     def arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        self._traffic.count("arrived")
         with self._state.changed:
             inboxes = _declared(self._state.barriers, barrier, "barrier")
             if not 0 <= reader < len(inboxes):
@@ -99,7 +98,9 @@ class MemoryMessageBus:
             inbox = inboxes[reader]
             for older in [known for known in inbox if known < round]:
                 del inbox[older]
-            return frozenset(inbox.get(round, ()))
+            present = frozenset(inbox.get(round, ()))
+        self._traffic.count("arrived", bytes_in=sum(len(arrival(round, member)) for member in present))
+        return present
 
     def remove(
         self, *, queues: Sequence[str] = (), mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()

@@ -116,10 +116,14 @@ class RabbitMessageBus:
     def arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
         inbox = _inbox(barrier, reader)
 
+        received = 0
+
         def drain(channel: Any) -> frozenset[int]:
+            nonlocal received
             members = set()
             held = None
             while (got := channel.basic_get(inbox))[0] is not None:
+                received += len(got[2])
                 of_round, member = read_arrival(got[2], queue=inbox)
                 if of_round < round:
                     channel.basic_ack(got[0].delivery_tag)
@@ -131,8 +135,9 @@ class RabbitMessageBus:
                 channel.basic_nack(held, multiple=True, requeue=True)
             return frozenset(members)
 
-        self._traffic.count("arrived")
-        return self._do(inbox, drain)
+        present = self._do(inbox, drain)
+        self._traffic.count("arrived", bytes_in=received)
+        return present
 
     def remove(
         self, *, queues: Sequence[str] = (), mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()

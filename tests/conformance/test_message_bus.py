@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from crossover.dataplane.messages import MAX_BODY_BYTES
+from crossover.dataplane.messages import MAX_BODY_BYTES, arrival
 from crossover.dataplane.protocols import MessageBus
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Refused
@@ -238,3 +238,13 @@ def test_traffic_counts_bodies(on: Named, traffic: Traffic) -> None:
     after = traffic.as_record()
     assert (after["bytes_out"] - before["bytes_out"], after["bytes_in"] - before["bytes_in"]) == (8, 8)
     assert after["requests"] - before["requests"] == 4
+
+
+def test_traffic_counts_what_a_barrier_moves(on: Named, traffic: Traffic) -> None:
+    before = traffic.as_record()
+    for member in (0, 1):
+        on.bus.arrive(on.barrier, round=1, member=member)
+    assert on.arrived(1) == {0, 1}
+    after = traffic.as_record()
+    moved = len(arrival(1, 0)) + len(arrival(1, 1))
+    assert (after["bytes_out"] - before["bytes_out"], after["bytes_in"] - before["bytes_in"]) == (moved, moved)
