@@ -42,6 +42,21 @@ def test_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
     assert bool(logits.isfinite().all())
 
 
+def test_mobilenets_layers_begin_to_turn_at_rates_of_one_order() -> None:
+    """By He's initialisation the quickest layer turns about 10,000 times as fast as the slowest."""
+    torch.manual_seed(1)
+    model = registry.factory("mobilenet")(10, (3, 32, 32))
+    images = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    F.cross_entropy(model(images), torch.arange(64) % 10).backward()
+    turns = [
+        float(module.weight.grad.norm() / module.weight.detach().norm())
+        for module in model.modules()
+        if isinstance(module, nn.Conv2d) and module.weight.grad is not None
+    ]
+    assert len(turns) == 27
+    assert max(turns) < 100 * min(turns)
+
+
 def test_vgg11_takes_small_images() -> None:
     with torch.device("meta"):
         model = registry.factory("vgg11")(10, (1, 28, 28))
