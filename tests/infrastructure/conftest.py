@@ -1,5 +1,6 @@
 """Assemblies, synthesized once per session: a CDK App takes a second."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,11 +13,13 @@ from cdk.synthesis import synthesize
 from crossover import validation
 from crossover.experiment import Experiment
 from tests.infrastructure.assemblies import Assembly
+from tests.infrastructure.cases import Case
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 Synthesize = Callable[..., Assembly]
+Assembled = Callable[[str], Assembly]  # by the name of a case
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +36,19 @@ def synth(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Synthe
     def make(*, layers: Path = nowhere, now: datetime = NOW, **fields: Any) -> Assembly:
         experiment = replace(spirt, **fields)
         folder = synthesize(experiment, tmp_path_factory.mktemp("assembly"), layers=layers, now=now)
+        return Assembly(folder, f"{experiment.project}-{experiment.name}")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def assembled(tmp_path_factory: pytest.TempPathFactory) -> Assembled:
+    """The assembly of a case, made once: `assembled("all-reduce over s3")`."""
+
+    @functools.cache
+    def make(name: str) -> Assembly:
+        experiment, nowhere = Case.of(name).experiment, tmp_path_factory.mktemp("no-layers")
+        folder = synthesize(experiment, tmp_path_factory.mktemp("assembly"), layers=nowhere, now=NOW)
         return Assembly(folder, f"{experiment.project}-{experiment.name}")
 
     return make

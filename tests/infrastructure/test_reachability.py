@@ -1,51 +1,109 @@
-"""Every (function, service) has its route, pair of security group rules, endpoint and permission; without any one of them this says so."""
+"""Every (function or instance, service) of every architecture has its route, pair of security group rules, endpoint and permission; without
+any one piece of them this says so.
+"""
+
+from collections import Counter
 
 import pytest
 
-from crossover import workflow
-from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly
-from tests.infrastructure.reachability import Check, without
+from tests.infrastructure.callers import look, needs
+from tests.infrastructure.cases import PLAIN, Case
+from tests.infrastructure.conftest import Assembled
+from tests.infrastructure.reachability import Pointer, without
 
-STEPS = workflow.steps(ARCHITECTURE)
+NAMES = [
+    *PLAIN,
+    "all-reduce over s3",
+    "spirt with a bucket per worker",
+    "p2p-serverless with a bucket per worker",
+    "spirt as images",
+    "gpu distributed",
+]
 
-
-def check(assembly: Assembly, step: workflow.Step, templates: dict[str, dict[str, object]] | None = None) -> Check:
-    return Check(templates or assembly.templates, experiment=assembly.name, step=step.name, uses=step.uses)
-
-
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-def test_a_function_reaches_what_its_step_declares(assembly: Assembly, step: workflow.Step) -> None:
-    assert check(assembly, step).missing == []
-
-
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-def test_take_any_piece_away_and_it_does_not(assembly: Assembly, step: workflow.Step) -> None:
-    evidence = list(dict.fromkeys(check(assembly, step).evidence))
-    assert len(evidence) > (20 if step.uses & {"tensors", "bus"} else 4)
-    unnoticed = [
-        pointer for pointer in evidence if not check(assembly, step, without(assembly.templates, pointer)).missing
-    ]
-    assert unnoticed == []
+IN_VPC = {"AWS::EC2::VPCEndpoint", "AWS::EC2::Route"}
 
 
-def test_the_check_looks_at_every_kind_of_piece(assembly: Assembly) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_everybody_reaches_what_the_tree_asks_for(name: str, assembled: Assembled) -> None:
+    made, experiment = assembled(name), Case.of(name).experiment
+    for need in needs(experiment):
+        assert look(made.templates, need, experiment=experiment).missing == [], need
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_take_any_piece_away_and_somebody_does_not(name: str, assembled: Assembled) -> None:
+    """Each piece is taken away once, under everybody who relies on it."""
+    made, experiment = assembled(name), Case.of(name).experiment
+    found = {need: set(look(made.templates, need, experiment=experiment).evidence) for need in needs(experiment)}
+    for need, evidence in found.items():
+        assert len(evidence) > (15 if kinds(made, evidence) & IN_VPC else 4), need
+    for pointer in set().union(*found.values()):
+        mutilated = without(made.templates, pointer)
+        for need, evidence in found.items():
+            if pointer in evidence:
+                assert look(mutilated, need, experiment=experiment).missing, f"{need} without {pointer}"
+
+
+def kinds(made: Assembly, evidence: set[Pointer]) -> set[str]:
+    found = set()
+    for stack, _, name, *rest in evidence:
+        kind = made.templates[str(stack)]["Resources"][name]["Type"]
+        found.add(kind if not rest else f"{kind} {rest[2] if 'LaunchTemplateData' in rest else rest[1]}")
+    return found
+
+
+def test_the_look_up_sees_every_kind_of_piece(assembled: Assembled) -> None:
     """Else it could pass by looking at little."""
-    (step,) = (step for step in STEPS if step.name == "initialise")  # uses everything
-    kinds = set()
-    for stack, _, name, *rest in check(assembly, step).evidence:
-        kind = assembly.templates[str(stack)]["Resources"][name]["Type"]
-        kinds.add(kind if not rest else f"{kind} {'.'.join(str(part) for part in rest[1:2])}")
-    assert kinds >= {
+    found = set[str]()
+    for name in ("spirt", "p2p-serverless", "gpu distributed"):
+        made, experiment = assembled(name), Case.of(name).experiment
+        for need in needs(experiment):
+            found |= kinds(made, set(look(made.templates, need, experiment=experiment).evidence))
+    assert found >= {
         "AWS::EC2::SecurityGroupIngress",
         "AWS::EC2::SecurityGroupEgress",
         "AWS::EC2::SecurityGroup SecurityGroupEgress",
         "AWS::EC2::SubnetRouteTableAssociation",
+        "AWS::EC2::Route",
+        "AWS::EC2::InternetGateway",
+        "AWS::EC2::VPCGatewayAttachment",
+        "AWS::EC2::Subnet MapPublicIpOnLaunch",
         "AWS::EC2::VPCEndpoint",
         "AWS::SSM::Parameter",
         "AWS::AmazonMQ::Broker",
         "AWS::IAM::Role Policies",
+        "AWS::IAM::InstanceProfile",
         "AWS::Lambda::Function VpcConfig",
         "AWS::Lambda::Function Environment",
         "AWS::EC2::Instance SecurityGroupIds",
+        "AWS::EC2::Instance SubnetId",
+        "AWS::EC2::Instance IamInstanceProfile",
+        "AWS::EC2::Instance UserData",
+        "AWS::EC2::LaunchTemplate SecurityGroupIds",
+        "AWS::EC2::LaunchTemplate IamInstanceProfile",
+        "AWS::EC2::LaunchTemplate UserData",
+        "AWS::AutoScaling::AutoScalingGroup VPCZoneIdentifier",
+        "AWS::StepFunctions::StateMachine",
+        "AWS::CloudFormation::WaitCondition",
     }
+
+
+def test_who_needs_what_is_read_off_the_trees() -> None:
+    """Written out once by hand, so that a need that is overlooked is seen."""
+
+    def of(name: str) -> dict[str, set[str]]:
+        return {need.who: set(need.services) for need in needs(Case.of(name).experiment)}
+
+    fleet = {"boot", "objects"}
+    assert of("p2p-instance") == {"fleet": fleet | {"bus"}}
+    assert of("p2p-serverless") == {
+        "fleet": fleet | {"bus", "machines"},
+        "function:compute_gradient": {"objects"},
+        "function:average_part": {"objects"},
+    }
+    assert of("gpu") == {"fleet": fleet}
+    assert of("gpu distributed") == {"fleet": fleet | {"collective"}}
+    hosts = {name: Counter(who.partition(":")[0] for who in of(name))["host"] for name in NAMES}
+    assert (hosts["spirt"], hosts["mlless"], hosts["all-reduce"], hosts["all-reduce over s3"]) == (4, 1, 1, 0)
+    assert of("mlless")["function:supervise"] == {"objects", "tensors", "bus"}
