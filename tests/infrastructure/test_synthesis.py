@@ -15,9 +15,9 @@ from cdk.synthesis import check_with_nag, compose, feature_flags
 from crossover import validation, workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from tests.infrastructure.assemblies import Assembly, masked, resources
+from tests.infrastructure.assemblies import Assembly, masked
+from tests.infrastructure.callers import look, needs
 from tests.infrastructure.conftest import NOW, ROOT, Synthesize
-from tests.infrastructure.reachability import Check
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 CONFIGS = sorted(
@@ -119,9 +119,8 @@ def test_every_experiment_synthesizes(config: str, tmp_path: Path) -> None:
     compose(app, experiment, now=NOW, layers=tmp_path)
     check_with_nag(app)
     made = Assembly(Path(app.synth().directory), f"crossover-{experiment.name}")  # raises where nag finds something
-    for step in workflow.steps(workflow.load(experiment.architecture)):
-        uses = step.uses if resources(made.experiment, "AWS::EC2::Instance") else step.uses - {"tensors"}
-        assert Check(made.templates, experiment=made.name, step=step.name, uses=uses).missing == []
+    for need in needs(experiment):
+        assert look(made.templates, need, experiment=experiment).missing == [], need
 
 
 def test_an_architecture_without_a_stack_is_refused(synth: Synthesize) -> None:
