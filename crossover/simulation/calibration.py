@@ -84,6 +84,8 @@ class Calibration:
 
     def gradient_s(self, workload: Workload, samples: int, *, threads: float, speed: float, batch_s: float) -> float:
         """One minibatch on a processor: `threads` vCPUs (or a part of one) of `speed`."""
+        if not samples:
+            return 0.0
         return batch_s + samples * self.of_sample(workload) / (threads * speed)
 
     def of_sample(self, workload: Workload) -> float:
@@ -105,6 +107,8 @@ class Calibration:
     def on_gpu(self, experiment: Experiment, workload: Workload, samples: int) -> float:
         family = experiment.gpu.instance_type.split(".")[0]
         macs = samples * (1 + BACKWARD) * workload.macs
+        if not samples:
+            return 0.0
         return self.gpu_batch_s + macs / (self.gpu_efficiency * GPU_PEAK_MACS_S.get(family, GPU_PEAK_MACS_S["g4dn"]))
 
     def with_facts(self, *facts: str, **changes: Any) -> "Calibration":

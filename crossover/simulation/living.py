@@ -5,6 +5,7 @@ In the order of crossover/long_workers/invocation.py. A protocol's own part of a
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from math import log, log1p
 from typing import Any
 
 import simpy
@@ -96,12 +97,17 @@ class Life:
 
     def looks(self, waited_s: float, channel: str) -> int:
         """How often a store is asked in vain in so long a wait."""
-        polling, count, at = POLLING["s3" if channel == "objects" else "redis"], 0, 0.0
-        knee_s = polling.last_s / polling.share
-        while at < min(waited_s, knee_s):
-            at += polling.pause_s(at)
-            count += 1
-        return count + int(max(0.0, waited_s - knee_s) / polling.last_s)
+        if waited_s <= 0:
+            return 0
+        polling = POLLING["s3" if channel == "objects" else "redis"]
+        even_s, knee_s = (
+            polling.first_s / polling.share,
+            polling.last_s / polling.share,
+        )  # equal pauses, growing ones, equal ones again
+        if waited_s <= even_s:
+            return 1 + int(waited_s / polling.first_s)
+        growing = log(min(waited_s, knee_s) / even_s) / log1p(polling.share)
+        return 1 + int(1 / polling.share + growing + max(0.0, waited_s - knee_s) / polling.last_s)
 
     def save(self) -> Process:
         position = (self.standing.round, self.standing.minibatch)

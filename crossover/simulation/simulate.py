@@ -1,7 +1,7 @@
 """One run, simulated: from an experiment and a calibration to seconds, dollars and bytes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from crossover.errors import ConfigError
@@ -49,6 +49,26 @@ class Simulated:
     @property
     def moved_bytes(self) -> int:
         return sum(channel["bytes_in"] + channel["bytes_out"] for channel in self.traffic.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """The projection without its records, for other programs."""
+        return {
+            "label": self.label,
+            "experiment": self.experiment.resolved(),
+            "workload": asdict(self.workload),
+            "calibration": self.calibration.as_json(),
+            "seconds": self.seconds,
+            "epoch_s": self.epoch_s,
+            "usd": self.usd,
+            "paper_method_usd": self.paper_method_usd,
+            "lines": [line.as_json() for line in self.lines],
+            "traffic": dict(self.traffic),
+            "steps": [asdict(use) for use in self.steps.values()],
+            "invocations": self.invocations,
+            "transitions": self.transitions,
+            "concurrency": self.concurrency,
+            "problems": list(self.problems),
+        }
 
     @property
     def epoch_s(self) -> float:

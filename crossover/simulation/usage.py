@@ -137,14 +137,16 @@ class Usage:
         stages: Stages,
         minibatch: int | None = None,
         notes: Mapping[str, Any] | None = None,
+        times: int = 1,
     ) -> None:
-        """One invocation."""
-        use.invocations += 1
+        """One invocation; `times`: as many equal ones, where no records are kept."""
+        use.invocations += times
         wall_s = round(wall_s, 6)
         init_s = round(init_s, 6)
-        use.wall_s += wall_s
+        use.wall_s += times * wall_s
         use.init_s += init_s
-        use.billed_ms += max(1, ceil(round((wall_s + init_s) * 1_000, 6)))  # as reports/invocations.py bills a record
+        # As reports/invocations.py bills a record.
+        use.billed_ms += times * max(1, ceil(round((wall_s + init_s) * 1_000, 6)))
         if wall_s > use.longest_s:
             use.longest_s = wall_s
         if cold:
@@ -153,12 +155,12 @@ class Usage:
             known = use.stages.get(stage)
             if known is None:
                 known = use.stages[stage] = [0.0, 0]
-            known[0] += seconds
-            known[1] += count
+            known[0] += times * seconds
+            known[1] += times * count
         mine = self._tallies.get(id(tally))
         if mine is None:
             mine = self._tallies[id(tally)] = (tally, [0])
-        mine[1][0] += 1
+        mine[1][0] += times
         if self.keep_records:
             at = place.minibatch if minibatch is None else minibatch
             self._record(use, place, at, started_at, wall_s, init_s, cold, tally, stages, notes or {})

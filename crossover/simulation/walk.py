@@ -232,9 +232,14 @@ class Walk:
         opened = gate.opened_s
         polls, most = 1, max(model.patience_s, look_s)
         while began + most < opened:
-            self._looked(step, script, place, began, most, init_s if polls == 1 else 0.0, cold and polls == 1)
-            began += most + between_s
-            polls += 1
+            first = polls == 1
+            # Equal polls need no loop, unless each leaves a record.
+            times = (
+                1 if first or world.usage.keep_records else max(1, int((opened - began - most) / (most + between_s)))
+            )
+            self._looked(step, script, place, began, most, init_s if first else 0.0, cold and first, times)
+            began += times * (most + between_s)
+            polls += times
         end = max(began + look_s, min(opened + script.phases[-1].request_s, began + most))
         self._looked(step, script, place, began, end - began, init_s if polls == 1 else 0.0, cold and polls == 1)
         # Task and Choice per poll, and a Wait between two.
@@ -247,7 +252,15 @@ class Walk:
         place.debt_s += calibration.transition_s
 
     def _looked(
-        self, step: Step, script: Script, place: Place, began: float, wall_s: float, init_s: float, cold: bool
+        self,
+        step: Step,
+        script: Script,
+        place: Place,
+        began: float,
+        wall_s: float,
+        init_s: float,
+        cold: bool,
+        times: int = 1,
     ) -> None:
         world = self._world
         stage_s = wall_s - self._own_s(step)
@@ -260,4 +273,5 @@ class Walk:
             cold=cold,
             tally=script.tally,
             stages=[("synchronise", stage_s, 1)],
+            times=times,
         )
