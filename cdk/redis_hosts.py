@@ -15,13 +15,13 @@ from cdk.nag import acknowledge
 from cdk.names import resource_name
 from cdk.network import Network
 from cdk.storage import Storage
+from crossover import volumes
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 
 MODULE = Path(__file__).parent.parent / "redis_module"
 PORT = 6379
 BOOT_TIMEOUT_S = 1_500
-VOLUME_GB = 30  # gp3: 125 MB/s, which every write reaches before it is acknowledged
 PASSWORD_LENGTH = 40
 
 
@@ -95,7 +95,7 @@ class RedisHosts(Construct):
                     ebs=ec2.CfnInstance.EbsProperty(
                         encrypted=True,
                         volume_type="gp3",
-                        volume_size=VOLUME_GB,
+                        volume_size=volumes.DATABASE_GB,
                         delete_on_termination=True,
                     ),
                 )

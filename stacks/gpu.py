@@ -13,12 +13,12 @@ from cdk.guards import Budget
 from cdk.hosts import image
 from cdk.network import Network
 from cdk.storage import Storage
+from crossover import volumes
 from crossover.experiment import Experiment
 from peers.gpu import PROCESSES, PROGRAM
 from stacks.network import NetworkStack
 
 IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
-VOLUME_GB = 100  # the image asks for it
 
 
 class GpuStack(Stack):
@@ -42,7 +42,7 @@ class GpuStack(Stack):
                 instance_type=gpu.instance_type,
                 image=image(self, IMAGE),
                 count=gpu.instances,
-                volume_gb=VOLUME_GB,
+                volume_gb=volumes.GPU_GB,
                 requirements=f"{GPU_TORCH} {PACKAGES}",
                 spot=gpu.spot,
                 groups=[self._among_themselves(network)] if gpu.exchange == "distributed" else [],

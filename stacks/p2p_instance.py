@@ -13,12 +13,11 @@ from cdk.guards import Budget
 from cdk.hosts import debian_image
 from cdk.network import Network
 from cdk.storage import Storage
+from crossover import volumes
 from crossover.experiment import Experiment
 from peers.p2p_instance import PROGRAM
 from stacks.broker import BrokerStack
 from stacks.network import NetworkStack
-
-VOLUME_GB = 20  # torch and its packages take a quarter of it
 
 
 class P2PInstanceStack(Stack):
@@ -42,7 +41,7 @@ class P2PInstanceStack(Stack):
                 instance_type=experiment.p2p.instance_type,
                 image=debian_image(self, experiment.p2p.instance_type),
                 count=experiment.workers,
-                volume_gb=VOLUME_GB,
+                volume_gb=volumes.PEER_GB,
                 requirements=f"{CPU_TORCH} {PACKAGES}",
             ),
             module=PROGRAM.module,

@@ -16,12 +16,11 @@ from cdk.layers import Layers
 from cdk.network import Network
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
-from crossover import asl, workflow
+from crossover import asl, volumes, workflow
 from crossover.experiment import Experiment
 from peers.p2p_serverless import ARCHITECTURE, PROGRAM
 from stacks.broker import BrokerStack
 from stacks.network import NetworkStack
-from stacks.p2p_instance import VOLUME_GB
 
 
 class P2PServerlessStack(Stack):
@@ -60,7 +59,7 @@ class P2PServerlessStack(Stack):
                 instance_type=experiment.p2p.instance_type,
                 image=debian_image(self, experiment.p2p.instance_type),
                 count=experiment.workers,
-                volume_gb=VOLUME_GB,
+                volume_gb=volumes.PEER_GB,
                 requirements=f"{CPU_TORCH} {PACKAGES}",
             ),
             module=PROGRAM.module,

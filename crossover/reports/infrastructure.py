@@ -6,11 +6,10 @@ Derived from the architecture's tree, so that it is said once.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from crossover import volumes
 from crossover.experiment import Experiment
 from crossover.workflow import Architecture, load, steps
 
-HOST_VOLUME_GB = 8  # Debian's image
-GPU_VOLUME_GB = 100  # the Deep Learning image needs it
 BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
 GPU_BOOT_S = 180.0  # likewise with the larger image and the driver
 
@@ -22,7 +21,7 @@ class Fleet:
     purpose: str
     instance_type: str
     count: int
-    volume_gb: int = HOST_VOLUME_GB
+    volume_gb: int = volumes.DATABASE_GB
     boot_s: float = 0.0
     spot: bool = False
 
@@ -62,7 +61,8 @@ def of(experiment: Experiment, architecture: Architecture | None = None) -> Infr
 def _databases(experiment: Experiment, hosts: int) -> list[Fleet]:
     if hosts == 0:
         return []
-    return [Fleet(purpose="tensor database", instance_type=experiment.database.instance_type, count=hosts)]
+    instance_type = experiment.database.instance_type
+    return [Fleet(purpose="tensor database", instance_type=instance_type, count=hosts, volume_gb=volumes.DATABASE_GB)]
 
 
 def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
@@ -75,9 +75,17 @@ def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]
                 purpose="GPU worker",
                 instance_type=gpu.instance_type,
                 count=gpu.instances,
-                volume_gb=GPU_VOLUME_GB,
+                volume_gb=volumes.GPU_GB,
                 boot_s=GPU_BOOT_S,
                 spot=gpu.spot,
             )
         ]
-    return [Fleet(purpose="peer", instance_type=experiment.p2p.instance_type, count=experiment.workers, boot_s=BOOT_S)]
+    return [
+        Fleet(
+            purpose="peer",
+            instance_type=experiment.p2p.instance_type,
+            count=experiment.workers,
+            volume_gb=volumes.PEER_GB,
+            boot_s=BOOT_S,
+        )
+    ]

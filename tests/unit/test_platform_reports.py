@@ -37,7 +37,9 @@ class Session:
     def _filter_log_events(self, **arguments: Any) -> Any:
         self.asked.append(arguments)
         if "collect" in arguments["logGroupName"]:
-            return [{"events": [{"message": "what a function printed"}, {"message": "[1, 2]"}, {"message": '{"a": 1}'}]}]
+            return [
+                {"events": [{"message": "what a function printed"}, {"message": "[1, 2]"}, {"message": '{"a": 1}'}]}
+            ]
         return [{"events": self.looks[0] if len(self.looks) == 1 else self.looks.pop(0)}]
 
 

@@ -23,6 +23,7 @@ ALLOWED = {
     "crossover.slots": {"crossover.errors"},
     "crossover.budget": {"crossover.errors"},
     "crossover.platform_reports": set(),
+    "crossover.volumes": set(),
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,
     "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane"},
@@ -38,13 +39,13 @@ ALLOWED = {
     "crossover.asl": WORKFLOW,
     "crossover.recipes": {"crossover.errors"},
     "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.recipes", "crossover.workflow"},
-    "crossover.reports": BASE | {"crossover.keys", "crossover.metering", "crossover.workflow"},
+    "crossover.reports": BASE | {"crossover.volumes", "crossover.keys", "crossover.metering", "crossover.workflow"},
     "crossover.simulation": WORKFLOW | {"crossover.reports"},  # a projection is priced as a run is
     "crossover.local": DATA,
     "functions": WORKFLOW | {"crossover.long_workers"},
     "peers": WORKFLOW | {"functions", "crossover.programs"},
-    "cdk": WORKFLOW | {"crossover.asl", "crossover.validation"},
-    "stacks": WORKFLOW | {"cdk", "functions", "peers", "crossover.asl"},
+    "cdk": WORKFLOW | {"crossover.volumes", "crossover.asl", "crossover.validation"},
+    "stacks": WORKFLOW | {"crossover.volumes", "cdk", "functions", "peers", "crossover.asl"},
 }
 ROOTS_OF_COMPOSITION = {"crossover.running", "crossover.cli"}  # they put the parts together and may import all of them
 

@@ -96,7 +96,7 @@ def test_every_line_of_a_spirt_runs_bill() -> None:
         "Amazon MQ broker, mq.m7g.medium (price not verified)": pytest.approx(0.10),
         "EC2 m7g.large x 4, tensor database": pytest.approx(4 * 0.0816),
         "Public IPv4 x 4, tensor database": pytest.approx(4 * 0.005),
-        "EBS gp3 8 GB x 4, tensor database": pytest.approx(4 * 8 * 0.08 / 730),
+        "EBS gp3 30 GB x 4, tensor database": pytest.approx(4 * 30 * 0.08 / 730),
     }
     assert found.full_usd == pytest.approx(sum(usd.values()))
     assert found.paper_method_usd == pytest.approx((1.0 * 1.024 + 2.0 * 0.512) * 0.0000166667)

@@ -1,0 +1,50 @@
+"""What the reports price is what the templates make: instances, volumes, brokers, endpoints and secrets, architecture by architecture."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover import workflow
+from crossover.experiment import Experiment
+from crossover.reports import infrastructure
+
+WORKERS = 3
+
+
+@pytest.mark.parametrize("architecture", workflow.architectures())
+def test_the_bill_has_a_line_for_what_is_made(architecture: str, tmp_path: Path) -> None:
+    gpu = {"instances": WORKERS} if architecture == "gpu" else {}
+    plain = Experiment(name="bill", architecture=architecture, workers=WORKERS)
+    experiment = Experiment(
+        name="bill", architecture=architecture, workers=WORKERS, gpu=type(plain.gpu)(**gpu) if gpu else plain.gpu
+    )
+    out = synthesize(experiment, tmp_path / "out")
+    made = {path.name.split(".")[0]: json.loads(path.read_text())["Resources"] for path in out.glob("*.template.json")}
+    resources = [resource for stack in made.values() for resource in stack.values()]
+
+    def of(kind: str) -> list[dict[str, object]]:
+        return [each["Properties"] for each in resources if each["Type"] == kind]
+
+    wanted = infrastructure.of(experiment)
+    databases = [fleet for fleet in wanted.fleets if fleet.purpose == "tensor database"]
+    fleets = [fleet for fleet in wanted.fleets if fleet.purpose != "tensor database"]
+    hosts = of("AWS::EC2::Instance")
+    assert [each["InstanceType"] for each in hosts] == [d.instance_type for d in databases for _ in range(d.count)]
+    assert volumes(hosts) == [d.volume_gb for d in databases for _ in range(d.count)]
+    launched = [each["LaunchTemplateData"] for each in of("AWS::EC2::LaunchTemplate") if is_fleet(each)]
+    assert volumes(launched) == [fleet.volume_gb for fleet in fleets]
+    assert [str(each["MaxSize"]) for each in of("AWS::AutoScaling::AutoScalingGroup")] == [str(f.count) for f in fleets]
+    brokers = [each["HostInstanceType"] for each in of("AWS::AmazonMQ::Broker")]
+    assert brokers == ([wanted.broker_instance_type] if wanted.broker_instance_type else [])
+    assert len(of("AWS::SecretsManager::Secret")) == wanted.secrets
+
+
+def is_fleet(template: dict[str, object]) -> bool:
+    return "BlockDeviceMappings" in json.dumps(template)
+
+
+def volumes(machines: list[dict[str, object]]) -> list[int]:
+    mappings = [each["BlockDeviceMappings"] for each in machines]
+    return [device["Ebs"]["VolumeSize"] for mapping in mappings for device in mapping]  # type: ignore[attr-defined]
