@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from crossover.cli.arguments import Debug
 from crossover.errors import ConfigError
@@ -116,7 +117,7 @@ def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
 
 
 def _table(title: str, head: list[str], rows: list[list[str]]) -> Table:
-    table = Table(*head, title=title, title_justify="left")
+    table = Table(*head, title=Text(title), title_justify="left")  # as text: brackets are no markup
     for row in rows:
         table.add_row(*row)
     return table

@@ -114,7 +114,8 @@ def notes(found: Breakeven) -> list[str]:
     return [
         "every figure is projected by simulation, none measured",
         f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
-        "a model that is only a number of parameters is taken for a convolutional one; whether it learns as fast is not asked",
+        "every architecture trains as many epochs; what an epoch teaches differs where models are updated more or less often",
+        "a model that is only a number of parameters is taken for a convolutional one",
         *own,
         *problems,
         *found.left_out,

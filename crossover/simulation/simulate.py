@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.reports import cost, infrastructure, paper_cost, prices
 from crossover.reports.billing import Line, gb_seconds
@@ -103,10 +102,7 @@ def simulate(
     models = models_of(architecture)
     walk = Walk(world, models)
     whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
-    try:
-        world.env.run(until=world.env.process(whole))
-    except RuntimeError as still:  # nobody is left to move: all concurrency is held by functions that wait for others
-        raise ConfigError(_standstill(world)) from still
+    world.env.run(until=world.env.process(whole))
     return _result(world, price_list or prices.load())
 
 
@@ -179,10 +175,3 @@ def _problems(world: World) -> list[str]:
             f"longer than they are asked for again; a higher quota is needed"
         )
     return found
-
-
-def _standstill(world: World) -> str:
-    return (
-        f"workers: {world.workers} workers that wait for one another do not all run at once: the account allows "
-        f"{world.slots.limit:,} concurrent executions; fewer workers, or a calibration with a higher concurrency"
-    )

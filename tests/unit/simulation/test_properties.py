@@ -1,0 +1,175 @@
+"""What must hold of every projection, whatever its sizes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossover.experiment import Data, Exchange, Experiment, Functions, Gpu, PeerToPeer, Training
+from crossover.reports import cost, infrastructure, prices
+from crossover.simulation import AWS, PURE_COMPUTE, Calibration, Simulated, Workload, simulate
+from crossover.workflow import load
+
+SERVERLESS = ("spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless")
+ALL = (*SERVERLESS, "p2p_instance", "gpu")
+STILL = replace(AWS, compute_sigma=0.0, request_sigma=0.0, concurrency=None)
+
+architectures = st.sampled_from(ALL)
+sizes = st.builds(
+    Workload,
+    model=st.just("some"),
+    parameters=st.integers(1_000, 20_000_000),
+    buffers=st.integers(0, 10_000),
+    macs=st.integers(1_000, 100_000_000),
+    samples=st.lists(st.integers(1, 256), min_size=1, max_size=6).map(tuple),
+    image_bytes=st.just(3_072),
+    validation_samples=st.integers(0, 2_000),
+)
+
+
+def experiment(architecture: str, *, workers: int = 3, epochs: int = 2, seed: int = 1, **parts: Any) -> Experiment:
+    return Experiment(
+        name="some",
+        architecture=architecture,
+        seed=seed,
+        workers=workers,
+        training=Training(epochs=epochs, batch_size=256),
+        data=Data(dataset="cifar10", validation="test"),
+        functions=Functions(memory_mb={"default": 3_538}),
+        gpu=Gpu(instances=workers),
+        p2p=PeerToPeer(),
+        **parts,
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(architectures, sizes, st.integers(1, 9), st.integers(1, 9))
+def test_more_workers_never_enter_fewer_states(architecture: str, work: Workload, some: int, more: int) -> None:
+    """Each with the same batches: transitions, invocations and bytes grow with the workers."""
+    few, many = (simulate(experiment(architecture, workers=n), STILL, workload=work) for n in (some, some + more))
+    assert many.transitions >= few.transitions
+    assert many.invocations >= few.invocations
+    assert many.moved_bytes >= few.moved_bytes
+
+
+@settings(max_examples=40, deadline=None)
+@given(architectures, sizes, st.integers(1, 6), st.integers(1, 3))
+def test_without_latency_and_with_infinite_bandwidth_only_computing_is_left(
+    architecture: str, work: Workload, workers: int, epochs: int
+) -> None:
+    run = simulate(experiment(architecture, workers=workers, epochs=epochs), PURE_COMPUTE, workload=work)
+    assert run.seconds == pytest.approx(epochs * computing_s(run), rel=1e-9, abs=1e-9)
+
+
+def computing_s(run: Simulated) -> float:
+    """An epoch's: minibatches side by side in SPIRT and P2P with Lambda, else one after another; then the evaluation."""
+    setting, calibration, work = run.experiment, run.calibration, run.workload
+    if setting.architecture == "gpu":
+        each = [calibration.on_gpu(setting, work, samples) for samples in work.samples]
+        return sum(each) + calibration.evaluate_share * calibration.on_gpu(setting, work, work.validation_samples)
+    on_instance = calibration.on_instance(setting, work, work.validation_samples)
+    if setting.architecture == "p2p_instance":
+        each = [calibration.on_instance(setting, work, samples) for samples in work.samples]
+        return sum(each) + calibration.evaluate_share * on_instance
+    each = [calibration.in_function(setting, work, samples, memory_mb=3_538) for samples in work.samples]
+    if setting.architecture == "p2p_serverless":
+        return max(each) + calibration.evaluate_share * on_instance
+    evaluate_s = calibration.evaluate_share * calibration.in_function(
+        setting, work, work.validation_samples, memory_mb=3_538
+    )
+    return (max(each) if setting.architecture == "spirt" else sum(each)) + evaluate_s
+
+
+@settings(max_examples=25, deadline=None)
+@given(architectures, sizes, st.integers(1, 4), st.sampled_from([AWS, STILL]))
+def test_the_cost_is_that_of_the_simulated_records(
+    architecture: str, work: Workload, workers: int, calibration: Calibration
+) -> None:
+    """Priced record by record by the report's own cost, both ways."""
+    setting, listed = experiment(architecture, workers=workers), prices.load()
+    run = simulate(setting, calibration, workload=work, keep_records=True, price_list=listed)
+    bill = cost.of_run(
+        setting,
+        run.records,
+        infrastructure=infrastructure.of(setting),
+        prices=listed,
+        duration_s=run.seconds,
+        transitions=run.transitions,
+    )
+    assert run.usd == pytest.approx(bill.full_usd, rel=1e-9)
+    assert run.paper_method_usd == pytest.approx(bill.paper_method_usd, rel=1e-6)
+    assert [(line.item, line.unit, line.as_of) for line in run.lines] == [
+        (line.item, line.unit, line.as_of) for line in bill.lines
+    ]
+
+
+@pytest.mark.parametrize("architecture", ALL)
+def test_the_same_seed_gives_the_same_run_and_another_another(architecture: str) -> None:
+    one, again, other = (simulate(experiment(architecture, seed=seed), keep_records=True) for seed in (1, 1, 2))
+    assert (one.seconds, one.usd, one.records) == (again.seconds, again.usd, again.records)
+    assert one.seconds != other.seconds
+
+
+@pytest.mark.parametrize("architecture", ALL)
+def test_records_that_are_not_kept_change_nothing(architecture: str) -> None:
+    """Equal polls are added at once then."""
+    slow = replace(AWS, compute_sigma=0.6)
+    kept, summed = (simulate(experiment(architecture, workers=6), slow, keep_records=keep) for keep in (True, False))
+    assert summed.records == ()
+    assert (summed.seconds, summed.transitions, summed.invocations) == (
+        kept.seconds,
+        kept.transitions,
+        kept.invocations,
+    )
+    assert summed.usd == pytest.approx(kept.usd, rel=1e-9)
+    assert summed.traffic == kept.traffic
+
+
+@pytest.mark.parametrize("architecture", ALL)
+def test_a_slower_cloud_is_never_faster(architecture: str) -> None:
+    setting = experiment(architecture)
+    quick = simulate(setting, STILL)
+    for change in (
+        {"transition_s": 0.2, "child_s": 2.0},
+        {
+            "objects": replace(AWS.objects, latency_s=0.5),
+            "instance_objects": replace(AWS.instance_objects, latency_s=0.5),
+        },
+        {"tensors": replace(AWS.tensors, host_bytes_s=2e6), "bus": replace(AWS.bus, host_bytes_s=2e6)},
+        {"function_speed": 0.3, "instance_speed": 0.3, "gpu_efficiency": 0.01},
+    ):
+        assert simulate(setting, replace(STILL, **change)).seconds >= quick.seconds, change  # type: ignore[arg-type]
+
+
+def test_the_worst_straggler_sets_the_pace() -> None:
+    """Mean-1 factors: a barrier waits for the slowest, so spread costs time, more among more workers."""
+    even, spread = PURE_COMPUTE, replace(PURE_COMPUTE, compute_sigma=0.4)
+    slower = {}
+    for workers in (2, 32):
+        setting = experiment("spirt", workers=workers, epochs=6)
+        work = Workload.of(experiment("spirt")).uniform(minibatches=8, batch_size=256)
+        slower[workers] = (
+            simulate(setting, spread, workload=work).seconds / simulate(setting, even, workload=work).seconds
+        )
+    assert slower[2] > 1.1
+    assert slower[32] > slower[2]
+
+
+def test_what_aws_would_not_run_is_said() -> None:
+    setting = experiment("spirt", exchange=Exchange())
+    large = simulate(setting, STILL, workload=Workload.of(setting).sized(1_000_000_000))
+    text = "; ".join(large.problems)
+    assert "a function has at most 10,240" in text
+    assert "functions.timeout_s is 900" in text
+    assert simulate(setting, STILL).problems == ()
+
+
+def test_a_projection_says_so_and_can_be_written_down() -> None:
+    run = simulate(experiment("spirt"))
+    plain = run.as_json()
+    assert plain["label"] == run.label == "projected"
+    assert plain["calibration"]["objects"]["host_bytes_s"] is None
+    assert plain["seconds"] == run.seconds
+    assert load("spirt").name == plain["experiment"]["architecture"]

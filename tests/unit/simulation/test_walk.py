@@ -1,0 +1,142 @@
+"""The walk is exact: simulated invocations are those of an inline run, their requests too, and their states those of the state machines."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.errors import ConfigError
+from crossover.expectations import expected_records, state_transitions
+from crossover.experiment import Exchange, Experiment
+from crossover.reports.completeness import missing
+from crossover.running import run_inline
+from crossover.simulation import AWS, Calibration, Workload, simulate
+from crossover.simulation.workload import calendar_of
+from crossover.workflow import load
+from tests.architectures.harness import small
+
+STILL = replace(AWS, compute_sigma=0.0, request_sigma=0.0)
+Record = Mapping[str, Any]
+
+
+def cells(records: Sequence[Record], *, once: bool = False) -> Counter[tuple[Any, ...]]:
+    """How often each step ran where; `once`: polls count as one."""
+    found = Counter(tuple(r[name] for name in ("step", "worker", "epoch", "round", "minibatch")) for r in records)
+    return Counter({cell: 1 if cell[0] == "check_peers" and once else n for cell, n in found.items()})
+
+
+@pytest.mark.parametrize("architecture", ["spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless", "gpu"])
+def test_simulated_invocations_are_those_of_a_run(architecture: str, tmp_path: Path) -> None:
+    experiment = small(architecture)
+    run = run_inline(experiment, tmp_path, lambda progress: None)
+    simulated = simulate(experiment, STILL, keep_records=True)
+    assert cells(simulated.records, once=True) == cells(run.records, once=True)
+
+
+# What a step asks for whatever the moment: not how often it looked for others, nor who came first to evaluate.
+STEADY = {
+    "spirt": ("compute_gradients", "average_in_database", "notify_peers", "aggregate_peers"),
+    "p2p_serverless": ("compute_gradient",),
+}
+
+
+@pytest.mark.parametrize("architecture", STEADY)
+def test_simulated_requests_and_bytes_are_those_of_a_run(architecture: str, tmp_path: Path) -> None:
+    experiment = small(architecture)
+    experiment = replace(
+        experiment, database=replace(experiment.database, compute="fetch")
+    )  # as an inline run computes
+    run = run_inline(experiment, tmp_path, lambda progress: None)
+    simulated = simulate(experiment, STILL, keep_records=True)
+    for step in STEADY[architecture]:
+        asked = [
+            sorted(requests(r) for r in records if r["step"] == step and r["round"])
+            for records in (run.records, simulated.records)
+        ]
+        assert asked[0] == asked[1], step
+
+
+def requests(record: Record) -> list[Any]:
+    """Operations by channel, and the stores' bytes; the bus's framing is its own."""
+    traffic = record["traffic"]
+    stores = [
+        (name, sorted(traffic[name]["operations"].items()), traffic[name]["bytes_in"], traffic[name]["bytes_out"])
+        for name in ("object_store", "tensor_store")
+    ]
+    return [*stores, sorted(traffic["bus"]["operations"].items())]
+
+
+@pytest.mark.parametrize("architecture", ["spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless"])
+@pytest.mark.parametrize("calibration", [STILL, AWS], ids=["still", "stragglers"])
+def test_states_are_those_of_the_machines(architecture: str, calibration: Calibration) -> None:
+    experiment = small(architecture, workers=3)
+    # An invocation of its own for every minibatch: state_transitions takes each epoch for an execution of its own.
+    experiment = replace(experiment, exchange=Exchange(minibatches_per_invocation=1))
+    simulated = simulate(experiment, calibration, workload=tiny(experiment), keep_records=True)
+    counted = state_transitions(load(architecture), simulated.records, workers=3, epochs=experiment.training.epochs)
+    assert simulated.transitions == counted
+
+
+def tiny(experiment: Experiment, *, minibatches: int = 3) -> Workload:
+    return Workload.of(experiment).uniform(minibatches=minibatches, batch_size=8)
+
+
+@pytest.mark.parametrize("architecture", ["all_reduce", "scatter_reduce", "mlless"])
+def test_invocations_end_before_the_time_limit_and_go_on(architecture: str) -> None:
+    """A slow worker's records follow one another without a gap, and none lasts longer than allowed."""
+    experiment = small(architecture, workers=3, sync_every=1)
+    experiment = replace(experiment, functions=replace(experiment.functions, timeout_s=30))
+    slow = replace(AWS, function_batch_s=4.0)
+    simulated = simulate(experiment, slow, workload=tiny(experiment, minibatches=12), keep_records=True)
+    days = calendar_of(experiment, load(architecture), simulated.workload)
+    expected = expected_records(load(architecture), workers=3, days=days, epochs=experiment.training.epochs)
+    epochs = [{"epoch": epoch} for epoch in simulated.epochs_end_s]
+    assert missing(simulated.records, expected=expected, epochs=epochs) == []
+    assert simulated.steps["train"].invocations > 3 * experiment.training.epochs
+    assert simulated.steps["train"].longest_s < 30
+    assert simulated.problems == ()
+
+
+def test_minibatches_as_a_group_are_those_one_by_one() -> None:
+    """Where concurrency could bind, each minibatch is a process of its own: the same run, as long as it does not."""
+    experiment = small("spirt", workers=3)
+    work = tiny(experiment, minibatches=7)
+    grouped = simulate(experiment, replace(STILL, concurrency=None), workload=work, keep_records=True)
+    one_by_one = simulate(experiment, replace(STILL, concurrency=3 * 9 - 1), workload=work, keep_records=True)
+    assert one_by_one.seconds == pytest.approx(grouped.seconds, rel=1e-9)
+    assert one_by_one.usd == pytest.approx(grouped.usd, rel=1e-9)
+    assert cells(one_by_one.records) == cells(grouped.records)
+
+
+def test_concurrency_that_binds_takes_longer_and_is_said() -> None:
+    experiment = small("spirt", workers=3)
+    work, slow = tiny(experiment, minibatches=9), replace(STILL, function_batch_s=60.0)
+    free = simulate(experiment, replace(slow, concurrency=None), workload=work)
+    bound = simulate(experiment, replace(slow, concurrency=5), workload=work)
+    assert bound.concurrency == 5
+    assert free.concurrency == 27
+    assert bound.seconds > 3 * free.seconds
+    assert any("5 concurrent executions" in problem for problem in bound.problems)
+
+
+@pytest.mark.parametrize("architecture", ["all_reduce", "mlless"])
+def test_workers_that_cannot_all_run_at_once_are_no_run(architecture: str) -> None:
+    """They wait for one another until their time is up, longer than Step Functions asks again for a throttled one."""
+    experiment = small(architecture, workers=3)
+    stuck = simulate(experiment, replace(STILL, concurrency=2), workload=tiny(experiment))
+    assert any("2 concurrent executions" in problem for problem in stuck.problems)
+
+
+def test_a_step_that_nobody_described_is_named() -> None:
+    architecture = replace(load("spirt"), run=replace_module(load("spirt").run))
+    with pytest.raises(ConfigError, match=r"functions.elsewhere.collect has no model"):
+        simulate(small("spirt"), STILL, workload=tiny(small("spirt")), architecture=architecture)
+
+
+def replace_module(node: Any) -> Any:
+    from crossover.workflow import Sequence as InOrder
+
+    return InOrder(*node.nodes[:-1], replace(node.nodes[-1], module="functions.elsewhere"))
