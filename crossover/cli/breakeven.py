@@ -105,7 +105,7 @@ def project(
 def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
     from crossover.simulation import AWS
     from crossover.simulation.measured import calibrated
-    from crossover.simulation.published import PAPERS
+    from crossover.simulation.papers import PAPERS
     from crossover.simulation.published import calibration as fitted
 
     given = given or []
@@ -156,7 +156,7 @@ def _show(run: "Simulated") -> None:
 
 
 def _judge() -> None:
-    from crossover.simulation import published
+    from crossover.simulation import judgement
 
     rows = [
         [
@@ -167,8 +167,8 @@ def _judge() -> None:
             f"{each.error:.1%}",
             "held out" if each.held_out else "calibration",
         ]
-        for each in published.judged()
+        for each in judgement.judged()
     ]
     head = ["row", "figure", "published", "projected", "error", "set"]
     Console(highlight=False).print(_table("published beside projected, seconds", head, rows))
-    print(f"median error over {len(published.row_errors())} rows held out: {published.median_error():.1%}")
+    print(judgement.headline().replace("**", ""))
