@@ -1,0 +1,114 @@
+"""Calibration from a run's records."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crossover.errors import DataError
+from crossover.experiment import Experiment
+from crossover.running import run_inline
+from crossover.simulation import AWS, Workload, simulate
+from crossover.simulation.measured import calibrated
+from tests.architectures.harness import small
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("measured")
+    run_inline(small("spirt", epochs=3), out, lambda progress: None)
+    return out
+
+
+def written(folder: Path, out: Path, change: object = None, **result: object) -> Path:
+    """A copy of the run with changed records."""
+    out.mkdir()
+    plain = json.loads((folder / "result.json").read_text("utf-8")) | result
+    (out / "result.json").write_text(json.dumps(plain), "utf-8")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    if callable(change):
+        records = [change(record) for record in records]
+    (out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return out
+
+
+def with_compute(seconds_per_sample: float, *, figure: str) -> object:
+    def change(record: dict[str, object]) -> dict[str, object]:
+        stages = record["stages"]
+        assert isinstance(stages, list)
+        for stage in stages:
+            if stage["stage"] == "compute":
+                assert isinstance(record["samples"], int)
+                stage[figure] = seconds_per_sample * record["samples"]
+        return record | {"cold": False}
+
+    return change
+
+
+def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp_path: Path) -> None:
+    """The clock's seconds would count what other processes did meanwhile."""
+    found = calibrated([written(folder, tmp_path / "run", with_compute(0.25, figure="cpu_s"))])
+    assert found.sample_s == {"small_cnn": pytest.approx(0.25)}
+    assert found.compute_sigma == pytest.approx(0.0, abs=1e-9)
+    assert found.objects == AWS.objects
+    assert found.cold_torch_s == AWS.cold_torch_s
+    assert "small_cnn: 250 ms a sample" in found.basis[-1]
+    setting = small("spirt")
+    run = simulate(setting, replace(found, request_sigma=0.0))
+    assert run.steps["compute_gradients"].stages["compute"][0] == pytest.approx(
+        0.25 * sum(Workload.of(setting).samples) * 4
+    )
+
+
+def test_a_run_on_aws_gives_init_and_the_clocks_seconds_at_one_vcpu(folder: Path, tmp_path: Path) -> None:
+    def change(record: dict[str, object]) -> dict[str, object]:
+        record = with_compute(0.5, figure="wall_s")(record)  # type: ignore[operator]
+        torch = record["step"] in ("compute_gradients", "detect_convergence", "initialise", "collect")
+        return (
+            record
+            | {"memory_mb": 3_538 if torch else 512}
+            | ({"cold": True, "init_s": 7.0 if torch else 1.5} if record["round"] == 0 else {})
+        )
+
+    found = calibrated([written(folder, tmp_path / "run", change, where="aws")])
+    assert (found.cold_s, found.cold_torch_s) == (1.5, 7.0)
+    assert found.sample_s["small_cnn"] == pytest.approx(0.5)  # one thread: two vCPUs' worth of memory adds nothing
+    assert "on AWS" in found.basis[-1]
+
+
+def test_stragglers_are_fitted_to_equal_computations(folder: Path, tmp_path: Path) -> None:
+    factors = [0.5, 1.0, 2.0]
+
+    def change(record: dict[str, object]) -> dict[str, object]:
+        if record["step"] != "compute_gradients":
+            return record
+        factor = factors[(int(str(record["worker"])) + int(str(record["round"]))) % 3]
+        return with_compute(0.1 * factor, figure="cpu_s")(record)  # type: ignore[operator,no-any-return]
+
+    found = calibrated([written(folder, tmp_path / "run", change)])
+    assert 0.3 < found.compute_sigma < 0.8  # of logarithms -0.69, 0, 0.69
+    assert found.sample_s["small_cnn"] == pytest.approx(0.1, rel=0.5)
+
+
+def test_what_a_filter_lets_through_comes_from_the_bytes_stored(tmp_path: Path) -> None:
+    setting = small("mlless", epochs=3)
+    run = run_inline(setting, tmp_path, lambda progress: None)
+    found = calibrated([tmp_path])
+    stored = sum(r["traffic"]["tensor_store"]["bytes_out"] for r in run.records if r["step"] == "train")
+    projected = simulate(setting, found, keep_records=True)
+    told = sum(r["traffic"]["tensor_store"]["bytes_out"] for r in projected.records if r["step"] == "train")
+    assert 0 < found.significant < 1
+    assert told == pytest.approx(stored, rel=0.02)
+
+
+def test_what_measured_no_computing_is_refused(folder: Path, tmp_path: Path) -> None:
+    none = written(folder, tmp_path / "none", lambda record: record | {"stages": []})
+    with pytest.raises(DataError, match="no record has a stage compute"):
+        calibrated([none])
+    plain: Experiment = small("gpu")
+    fleet = written(folder, tmp_path / "fleet", experiment=plain.resolved())
+    with pytest.raises(DataError, match="says nothing of functions"):
+        calibrated([fleet])
+    with pytest.raises(DataError, match="is not there"):
+        calibrated([tmp_path / "nowhere"])

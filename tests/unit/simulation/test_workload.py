@@ -1,0 +1,96 @@
+"""Sizes that the simulator has by heart, held against the models and data sets themselves."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from crossover.errors import ConfigError
+from crossover.experiment import Data, Experiment, Training
+from crossover.learning.batch import Batch, encode
+from crossover.learning.models.registry import MODELS as REGISTRY
+from crossover.simulation.peer_functions import PART_BYTES, parts
+from crossover.simulation.workload import DATA, MODELS, ModelSize, Workload
+from functions import p2p_serverless
+
+
+def test_every_model_of_the_registry_has_its_sizes() -> None:
+    assert MODELS.keys() == REGISTRY.keys()
+
+
+@pytest.mark.parametrize(("name", "image"), [(name, image) for name, sizes in MODELS.items() for image in sizes])
+def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> None:
+    with torch.device("meta"):  # shapes alone: no memory, no arithmetic
+        module = REGISTRY[name](10, image)
+        macs = 0
+
+        def count(layer: Any, _: Any, out: torch.Tensor) -> None:
+            nonlocal macs
+            macs += out[0].numel() * layer.weight[0].numel() if isinstance(layer, nn.Conv2d) else layer.weight.numel()
+
+        for layer in module.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                layer.register_forward_hook(count)
+        module.eval()(torch.zeros(1, *image))
+    parameters = sum(each.numel() for each in module.parameters())
+    buffers = sum(each.numel() for key, each in module.named_buffers() if key.endswith(("running_mean", "running_var")))
+    assert MODELS[name][image] == ModelSize(parameters, buffers, macs)
+
+
+def test_batches_are_as_long_as_they_are_staged() -> None:
+    work = Workload.of(Experiment(name="some", architecture="spirt", training=Training(batch_size=60)))
+    images = torch.zeros(60, *DATA["digits"].image, dtype=torch.uint8)
+    staged = encode(Batch(images, torch.zeros(60, dtype=torch.int64), torch.arange(60)))
+    assert work.batch_bytes(60) == len(staged)
+
+
+def test_digits_are_split_as_they_are_loaded() -> None:
+    from crossover.learning.datasets import load
+
+    experiment = Experiment(name="some", architecture="spirt", training=Training(batch_size=60))
+    dataset, work = load(experiment), Workload.of(experiment)
+    assert work.validation_samples == dataset.validation_labels.numel()
+    assert sum(work.samples) == -(-dataset.train_labels.numel() // experiment.workers)
+
+
+@pytest.mark.parametrize(("dataset", "folder"), [("cifar10", "cifar-10"), ("mnist", "mnist")])
+def test_published_data_sets_are_as_large(dataset: str, folder: str) -> None:
+    place = Path(os.environ.get("CROSSOVER_DATA", Path(__file__).parents[4] / "shared" / "datasets")) / folder
+    if not place.is_dir():
+        pytest.skip(f"{place} is not there")
+    from crossover.learning.datasets import load
+
+    training = Training(batch_size=500, model="small_cnn")
+    experiment = Experiment(
+        name="some",
+        architecture="spirt",
+        training=training,
+        data=Data(dataset=dataset, validation="test", directory=str(place)),
+    )
+    loaded, work = load(experiment), Workload.of(experiment)
+    assert (loaded.train_labels.numel(), loaded.validation_labels.numel()) == (
+        4 * sum(work.samples),
+        work.validation_samples,
+    )
+
+
+def test_sizes_that_are_not_known_are_refused_by_field() -> None:
+    known = Experiment(name="some", architecture="spirt", training=Training(batch_size=60))
+    with pytest.raises(ConfigError, match=r"training\.model: the size of 'my\.module:net' is not known; one of mobilenet"):
+        Workload.of(replace(known, training=replace(known.training, model="my.module:net")))
+    with pytest.raises(ConfigError, match=r"data\.dataset: the size of 'my\.module:data' is not known; one of digits"):
+        Workload.of(replace(known, data=replace(known.data, dataset="my.module:data")))
+
+
+@pytest.mark.parametrize("minibatches", [1, 3, 240])
+@pytest.mark.parametrize("parameters", [1_000, 20_000_000, 300_000_000])
+def test_averaging_is_shared_as_the_functions_share_it(parameters: int, minibatches: int) -> None:
+    work = Workload.of(Experiment(name="some", architecture="p2p_serverless", training=Training(batch_size=60))).sized(
+        parameters
+    )
+    assert PART_BYTES == p2p_serverless.PART_BYTES
+    assert parts(work, minibatches) == len(p2p_serverless.parts(work.elements, most=minibatches))
