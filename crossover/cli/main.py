@@ -13,7 +13,19 @@ from typing import NoReturn
 
 import typer
 
-from crossover.cli import compare, deployment, destruction, doctor, plan, prices, run, schema, status, verification
+from crossover.cli import (
+    breakeven,
+    compare,
+    deployment,
+    destruction,
+    doctor,
+    plan,
+    prices,
+    run,
+    schema,
+    status,
+    verification,
+)
 from crossover.errors import CrossoverError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or a user's share of it
@@ -28,6 +40,8 @@ app = typer.Typer(
 for command in (
     run.run,
     compare.compare,
+    breakeven.breakeven,
+    breakeven.project,
     plan.plan,
     doctor.doctor,
     deployment.deploy,
