@@ -72,8 +72,8 @@ def test_in_a_file_it_fills_what_the_file_leaves_open(tmp_path: Path) -> None:
         written(tmp_path, "recipe: fast\ntraining: {model: mobilenet, batch_size: 512}\ndata: {dataset: cifar10}\n")
     )
     assert found.training.learning_rate == recipes.FAST_RATE and found.training.model == "mobilenet"
-    same = load(written(tmp_path, "recipe: fast\ntraining: {epochs: 30}\n"))
-    assert same.training.epochs == 30 and same.training.nesterov
+    same = load(written(tmp_path, "recipe: fast\ntraining: {epochs: 16}\n"))
+    assert same.training.epochs == 16 and same.training.nesterov
 
 
 def test_a_file_that_contradicts_its_recipe_is_refused(tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ def test_a_file_that_contradicts_its_recipe_is_refused(tmp_path: Path) -> None:
         load(path)
     assert str(caught.value).splitlines() == [
         f"{path}:",
-        "  training.epochs: the file says 5, its recipe fast 30",
+        "  training.epochs: the file says 5, its recipe fast 16",
         "  training.nesterov: the file says false, its recipe fast true; leave one of the two out of the file, or choose the "
         "recipe with --set recipe=fast, which replaces the file's values",
     ]
-    assert load(path, ["recipe=fast"]).training.epochs == 30
+    assert load(path, ["recipe=fast"]).training.epochs == 16
     assert load(path, ["training.epochs=7", "training.nesterov=true"]).training.epochs == 7
     assert load(path, ["recipe=none"]).training.epochs == 5
 

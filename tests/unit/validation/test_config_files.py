@@ -11,7 +11,7 @@ from crossover.errors import ConfigError
 from crossover.validation import check_deployment, documents, load, schema
 
 CONFIG = Path(__file__).parents[3] / "config"
-EXPERIMENTS = sorted(path for path in CONFIG.glob("*.yaml") if path.stem not in ("pricing", "published", "held-out"))
+EXPERIMENTS = sorted(path for path in CONFIG.glob("*.yaml") if "architecture" in documents.read(path))
 
 
 def exists(path: Path) -> bool:
