@@ -116,7 +116,7 @@ class Functions(Construct):
         around = self._around
         allowed = [grants.logs(f"/aws/lambda/{name}"), *grants.objects(around.storage.bucket, around.storage.data)]
         if self._reaches_into_vpc(step):
-            allowed.append(grants.network_interfaces())
+            allowed += grants.network_interfaces(name)
         if "tensors" in step.uses and around.hosts:
             allowed += [
                 grants.secret(around.hosts.secret_arn),

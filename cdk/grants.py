@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
-from constructs import Construct
+from constructs import Construct, IConstruct
 
 from cdk.nag import acknowledge, finding_of
 from cdk.names import arn
@@ -21,12 +21,13 @@ VPC_SERVICES: frozenset[Service] = frozenset({"tensors", "bus"})
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """`why`: the reason for the wildcards in `resources`."""
+    """`why`: the reason for the wildcards in `resources`. `denied`: takes away what another grant gives."""
 
     actions: Sequence[str]
     resources: Sequence[str]
     why: str = ""
     conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    denied: bool = False
 
 
 def role(
@@ -35,7 +36,12 @@ def role(
     """A role for an AWS service that may do exactly `grants`."""
     grants = list(grants)
     statements = [
-        iam.PolicyStatement(actions=list(g.actions), resources=list(g.resources), conditions=dict(g.conditions))
+        iam.PolicyStatement(
+            effect=iam.Effect.DENY if g.denied else iam.Effect.ALLOW,
+            actions=list(g.actions),
+            resources=list(g.resources),
+            conditions=dict(g.conditions),
+        )
         for g in grants
     ]
     made = iam.Role(
@@ -45,12 +51,18 @@ def role(
         inline_policies={"Grants": iam.PolicyDocument(statements=statements)},
     )
     for grant in grants:
-        for resource in grant.resources:
-            plain = finding_of(Stack.of(scope).resolve(resource))
-            if "*" in plain:
-                assert grant.why, f"{plain}: a wildcard without a reason"
-                acknowledge(made, {f"AwsSolutions-IAM5[Resource::{plain}]": grant.why})
+        if not grant.denied:
+            explain(made, grant)
     return made
+
+
+def explain(holder: IConstruct, grant: Grant) -> None:
+    """Write down why the wildcards of `grant` stand, where cdk-nag looks for it."""
+    for resource in grant.resources:
+        plain = finding_of(Stack.of(holder).resolve(resource))
+        if "*" in plain:
+            assert grant.why, f"{plain}: a wildcard without a reason"
+            acknowledge(holder, {f"AwsSolutions-IAM5[Resource::{plain}]": grant.why})
 
 
 def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
@@ -88,20 +100,34 @@ def logs(group_name: str) -> Grant:
     )
 
 
-def network_interfaces() -> Grant:
-    """What Lambda needs to put a function into a VPC."""
-    return Grant(
-        actions=[
-            "ec2:CreateNetworkInterface",
-            "ec2:DescribeNetworkInterfaces",
-            "ec2:DescribeSubnets",
-            "ec2:DeleteNetworkInterface",
-            "ec2:AssignPrivateIpAddresses",
-            "ec2:UnassignPrivateIpAddresses",
-        ],
-        resources=["*"],
-        why="Lambda demands these actions on every resource before it accepts a VPC.",
-    )
+NETWORK_INTERFACES = (
+    "ec2:CreateNetworkInterface",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSubnets",
+    "ec2:DeleteNetworkInterface",
+    "ec2:AssignPrivateIpAddresses",
+    "ec2:UnassignPrivateIpAddresses",
+)
+
+
+def network_interfaces(function: str) -> list[Grant]:
+    """What Lambda needs to put a function into a VPC, and not for the function's own code to use.
+
+    Source: docs.aws.amazon.com/lambda/latest/dg/configuration-vpc.html; the condition's key stands in the calls of the code alone.
+    """
+    return [
+        Grant(
+            actions=NETWORK_INTERFACES,
+            resources=["*"],
+            why="Lambda demands these actions on every resource before it accepts a VPC.",
+        ),
+        Grant(
+            actions=NETWORK_INTERFACES,
+            resources=["*"],
+            conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn("lambda", f"function:{function}")}},
+            denied=True,
+        ),
+    ]
 
 
 def start_machines(names: Iterable[str]) -> list[Grant]:

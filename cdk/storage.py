@@ -66,6 +66,7 @@ class Storage(Construct):
         role, handler = _resource(provider, "Role"), _resource(provider, "Handler")
         role.add_property_deletion_override("ManagedPolicyArns")
         allowed = grants.logs(f"/aws/lambda/{name}")
+        grants.explain(role, allowed)
         statement = {"Effect": "Allow", "Action": allowed.actions, "Resource": allowed.resources}
         document = {"Version": "2012-10-17", "Statement": [statement]}
         role.add_property_override("Policies", [{"PolicyName": "Logs", "PolicyDocument": document}])

@@ -96,6 +96,20 @@ class Assembly:
     def steps(self) -> list[str]:
         return list(self.functions())
 
+    def acknowledged(self) -> dict[str, dict[str, set[str]]]:
+        """cdk-nag's findings that stand, with their reasons: {construct's path: {finding: reasons}}."""
+        found: dict[str, dict[str, set[str]]] = {}
+        for stack in self.templates:
+            path = self.folder / f"{stack}.metadata.json"
+            entries = json.loads(path.read_text()) if path.exists() else self.manifest["artifacts"][stack]["metadata"]
+            for construct, each in entries.items():
+                for entry in each:
+                    if entry["type"] == "aws:cdk:acknowledged-rules":
+                        for rule, reason in entry["data"].items():
+                            reasons = found.setdefault(construct, {})
+                            reasons.setdefault(rule.removeprefix("Annotation::"), set()).add(reason)
+        return found
+
     def asset(self, template: Json, code: Json) -> Path:
         """The folder of the asset that a function's Code or a layer's Content names."""
         digest = flat(code["S3Key"]).partition(".")[0]
@@ -112,11 +126,11 @@ def statements(template: Json) -> Iterator[tuple[str, Json]]:
 
 
 def actions_of(template: Json, role: Any) -> dict[str, set[str]]:
-    """What a role, given as {"Fn::GetAtt": [id, "Arn"]}, may do: resources by action."""
+    """What a role, given as {"Fn::GetAtt": [id, "Arn"]}, may do: resources by action; denials apart."""
     name = role["Fn::GetAtt"][0]
     found: dict[str, set[str]] = {}
     for owner, statement in statements(template):
-        if owner == name:
+        if owner == name and statement["Effect"] == "Allow":
             for action in listed(statement["Action"]):
                 found.setdefault(action, set()).update(flat(r) for r in listed(statement["Resource"]))
     return found

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aws_cdk import App
 
-from cdk.synthesis import synthesize
+from cdk.synthesis import check_with_nag, compose, feature_flags, synthesize
 from crossover import validation
 from crossover.experiment import Experiment
 from tests.infrastructure.assemblies import Assembly
@@ -43,13 +44,17 @@ def synth(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Synthe
 
 @pytest.fixture(scope="session")
 def assembled(tmp_path_factory: pytest.TempPathFactory) -> Assembled:
-    """The assembly of a case, made once: `assembled("all-reduce over s3")`."""
+    """The assembly of a case, made once, without a finding of cdk-nag: `assembled("all-reduce over s3")`."""
 
     @functools.cache
     def make(name: str) -> Assembly:
         experiment, nowhere = Case.of(name).experiment, tmp_path_factory.mktemp("no-layers")
-        folder = synthesize(experiment, tmp_path_factory.mktemp("assembly"), layers=nowhere, now=NOW)
-        return Assembly(folder, f"{experiment.project}-{experiment.name}")
+        out = tmp_path_factory.mktemp("assembly")
+        app = App(outdir=str(out), context=feature_flags(), builtin_cloud_formation_validation=False)
+        compose(app, experiment, now=NOW, layers=nowhere)
+        check_with_nag(app)
+        app.synth()  # raises where cdk-nag finds something
+        return Assembly(out, f"{experiment.project}-{experiment.name}")
 
     return make
 

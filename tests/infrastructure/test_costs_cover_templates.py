@@ -2,23 +2,29 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from cdk.synthesis import synthesize
 from crossover import workflow
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, Gpu, Storage
 from crossover.reports import infrastructure
 
 WORKERS = 3
 
 
-@pytest.mark.parametrize("architecture", workflow.architectures())
-def test_the_bill_has_a_line_for_what_is_made(architecture: str, tmp_path: Path) -> None:
-    gpu = {"instances": WORKERS} if architecture == "gpu" else {}
-    plain = Experiment(name="bill", architecture=architecture, workers=WORKERS)
+CHANNELS = [(name, "redis") for name in workflow.architectures()]
+CHANNELS += [(name, "s3") for name in ("all_reduce", "scatter_reduce", "mlless")]
+
+
+@pytest.mark.parametrize(("architecture", "channel"), CHANNELS)
+def test_the_bill_has_a_line_for_what_is_made(
+    architecture: str, channel: Literal["redis", "s3"], tmp_path: Path
+) -> None:
+    gpu = Gpu(instances=WORKERS)
     experiment = Experiment(
-        name="bill", architecture=architecture, workers=WORKERS, gpu=type(plain.gpu)(**gpu) if gpu else plain.gpu
+        name="bill", architecture=architecture, workers=WORKERS, gpu=gpu, storage=Storage(channel=channel)
     )
     out = synthesize(experiment, tmp_path / "out")
     made = {path.name.split(".")[0]: json.loads(path.read_text())["Resources"] for path in out.glob("*.template.json")}
