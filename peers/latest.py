@@ -49,6 +49,7 @@ class LatestMailboxes:
             self._ctx.objects.delete(self._ctx.keys.body(round - _KEPT_ROUNDS, self._member.rank))
 
     def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
+        """The minibatch statistics behind the gradients are not averaged: the others' describe activations of other models."""
         weight = float(round_samples(self._ctx, round)[self._member.rank])
         torch.mul(gradient, weight, out=out)
         total, applied = weight, dict[int, int]()
@@ -60,6 +61,8 @@ class LatestMailboxes:
             total += weight
             applied[message.peer] = message.round
         out.div_(total)
+        parameters = self._ctx.facts.parameters
+        out[parameters:] = gradient[parameters:]
         self._remember(round, applied)
 
     def keep(self) -> None:

@@ -178,7 +178,7 @@ def gpus_are_workers(e: Experiment) -> str | None:
 
 
 def peers_are_enough(e: Experiment) -> str | None:
-    if _is_p2p(e) and e.p2p.min_gradients > e.workers:
+    if _is_p2p(e) and e.p2p.mode == "asynchronous" and e.p2p.min_gradients > e.workers:
         return f"p2p.min_gradients: {e.p2p.min_gradients} are more than the {e.workers} peers have; expected at most {e.workers}"
     return None
 

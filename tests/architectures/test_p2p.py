@@ -341,6 +341,7 @@ def digits(config: str, tmp_path: Path, **overrides: Any) -> float:
         ("gpu", {}),
         ("gpu", {"gpu__exchange": "distributed"}),
         ("p2p-instance", {"p2p__mode": "asynchronous"}),
+        ("p2p-serverless", {"p2p__mode": "asynchronous"}),
     ],
     ids=str,
 )
@@ -348,9 +349,43 @@ def test_digits_reach_95_percent(config: str, overrides: dict[str, str], tmp_pat
     assert digits(config, tmp_path, **overrides) >= 0.95
 
 
+class Laggard:
+    """Rank 0 sends round r only once rank 1 has sent round 10 r, or its last: too late for its gradients to count."""
+
+    def __init__(self, *, rounds: int) -> None:
+        self.last, self.sent, self.changed = rounds - 1, -1, threading.Condition()
+
+    def wrap(self, send: Any) -> Any:
+        def wait_and_send(exchange: Any, gradient: Any, round: int) -> None:
+            rank = exchange._member.rank
+            with self.changed:
+                if rank == 0:
+                    assert self.changed.wait_for(lambda: self.sent >= min(10 * round, self.last), timeout=120)
+            send(exchange, gradient, round)
+            with self.changed:
+                if rank == 1:
+                    self.sent = round
+                    self.changed.notify_all()
+
+        return wait_and_send
+
+
+@pytest.mark.slow
+def test_asynchronous_digits_reach_95_percent_without_a_laggard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its quarter of the data is missing in the result, which is a model of the faster peers."""
+    from peers.latest import LatestMailboxes
+
+    monkeypatch.setattr(LatestMailboxes, "send", Laggard(rounds=40).wrap(LatestMailboxes.send))
+    assert digits("p2p-instance", tmp_path, p2p__mode="asynchronous") >= 0.95
+
+
 @pytest.mark.slow
 def test_four_bits_cost_at_most_one_point(tmp_path: Path) -> None:
     def mean(**overrides: Any) -> float:
-        return sum(digits("p2p-instance", tmp_path, seed=seed, **overrides) for seed in (1, 2, 3)) / 3
+        return (
+            sum(digits("p2p-instance", tmp_path, seed=seed, training__epochs=20, **overrides) for seed in (1, 2, 3)) / 3
+        )
 
     assert mean(p2p__compression="qsgd", p2p__bits=4) >= mean() - 0.01

@@ -5,8 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+from crossover.context import Context, Resources
 from crossover.experiment import Experiment
+from crossover.programs import Membership, Settings
+from peers.latest import LatestMailboxes
+from peers.replica import Replica
 from tests.architectures.fleet import Fleet, Killed, failing_at
 from tests.architectures.harness import Job, small
 
@@ -93,3 +98,25 @@ def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.Mo
     said = [record["refused_1"] for record in records(fleet.job) if "refused_1" in record]
     assert any("trains another model" in words for words in said)
     assert all(peer != 1 for _, peer, _ in applied(fleet.job).get(0, []))
+
+
+def test_the_statistics_of_other_models_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parameters' gradients are averaged; the minibatch statistics behind them describe the model that made them."""
+    job = Job(asynchronous(workers=2))
+    settings = Settings(fleet="test")
+    taken: list[torch.Tensor] = []
+    for rank in (1, 0):
+        with Context(Resources(job.clients), run=job.prepared.run) as ctx:
+            member = Membership(
+                job.clients.object_store, run=ctx.run, members=2, rank=rank, attempt=0, settings=settings
+            )
+            exchange, replica = LatestMailboxes(ctx, member), Replica(ctx, rank)
+            replica.restore()
+            exchange.open(replica)
+            gradient = torch.full_like(replica.model, 1.0 + 2 * rank)
+            exchange.send(gradient, 0)
+            taken.append(torch.empty_like(gradient))
+            exchange.receive(gradient, 0, taken[-1])
+            parameters = ctx.facts.parameters
+    assert taken[1][:parameters].unique().tolist() == [2.0]  # of 1 and 3, fresh and of as many samples
+    assert taken[1][parameters:].unique().tolist() == [1.0]

@@ -107,8 +107,8 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         combinations.peers_are_enough,
-        {"architecture": "p2p_instance", "p2p": {"min_gradients": 5}},
-        {"architecture": "p2p_instance", "p2p": {"min_gradients": 4}},
+        {"architecture": "p2p_instance", "p2p": {"mode": "asynchronous", "min_gradients": 5}},
+        {"architecture": "p2p_instance", "p2p": {"mode": "asynchronous", "min_gradients": 4}},
         "expected at most 4",
     ),
     (
