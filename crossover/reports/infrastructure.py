@@ -45,6 +45,8 @@ def of(experiment: Experiment, architecture: Architecture | None = None) -> Infr
     peers_talk = architecture.program is not None and architecture.program.count == "workers"
     bus = "bus" in uses or peers_talk
     hosts = {"per_worker": experiment.workers, "shared": 1, "none": 0}[architecture.tensor_hosts]
+    if architecture.tensor_hosts == "shared" and experiment.storage.channel == "s3" and not bus:
+        hosts = 0  # exchanges go through the bucket alone; MLLess, which has a bus, keeps its host
     fleets = [*_databases(experiment, hosts), *_programs(experiment, architecture)]
     return Infrastructure(
         fleets=tuple(fleets),

@@ -1,0 +1,95 @@
+"""Settings that were changed in the YAML after the stack was made from it: what is deployed is asked, field by field.
+
+A run reads most of its settings when it starts. Those below are the stack's: memory, time-out and package of its functions, types of
+instances, buckets. A run that ignored them would be measured as something else than its file says.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from crossover.cli.aws import ownership
+from crossover.errors import UserError
+from crossover.experiment import Experiment
+from crossover.reports import infrastructure
+
+
+def check_unchanged(session: Any, experiment: Experiment, *, config: Path) -> None:
+    """Raises UserError naming each field that differs, with the command that mends it."""
+    differing = [*_functions(session, experiment), *_instances(session, experiment), *_broker(session, experiment)]
+    differing += _buckets(session, experiment)
+    if differing:
+        raise UserError(
+            f"{config}: changed since it was deployed: {'; '.join(differing)}; crossover deploy {config} brings the stack up to date"
+        )
+
+
+def _functions(session: Any, experiment: Experiment) -> Iterator[str]:
+    wanted, prefix = infrastructure.of(experiment).memory_mb, f"{experiment.project}-{experiment.name}-"
+    pages = session.client("lambda").get_paginator("list_functions").paginate()
+    deployed: Mapping[str, Mapping[str, Any]] = {
+        each["FunctionName"]: each for page in pages for each in page["Functions"]
+    }
+    said = set[str]()
+    for step, memory_mb in wanted.items():
+        found = deployed.get(prefix + step.replace("_", "-"))
+        if found is None:
+            yield f"function {step}: not deployed"
+            continue
+        if found["MemorySize"] != memory_mb:
+            yield f"functions.memory_mb, {step}: {memory_mb}, deployed {found['MemorySize']}"
+        said |= {
+            f"functions.{field}: {asked}, deployed {there}"
+            for field, asked, there in (
+                ("timeout_s", experiment.functions.timeout_s, found["Timeout"]),
+                ("packaging", experiment.functions.packaging, _packaging(found)),
+            )
+            if asked != there
+        }
+    yield from sorted(said)
+
+
+def _packaging(function: Mapping[str, Any]) -> str:
+    return "image" if function.get("PackageType") == "Image" else "layer"
+
+
+def _instances(session: Any, experiment: Experiment) -> Iterator[str]:
+    """Database hosts by their tag, fleets by their launch templates."""
+    ec2, owner = session.client("ec2"), ownership.of(session, experiment.project, experiment.name)
+    fields = {"tensor database": "database", "peer": "p2p", "GPU worker": "gpu"}
+    for fleet in infrastructure.of(experiment).fleets:
+        if fleet.purpose == "tensor database":
+            role = [
+                {"Name": "tag:crossover:role", "Values": ["redis"]},
+                {"Name": "instance-state-name", "Values": ["running"]},
+            ]
+            pages = ec2.get_paginator("describe_instances").paginate(Filters=[*owner.ec2_filters(), *role])
+            types = [each["InstanceType"] for page in pages for r in page["Reservations"] for each in r["Instances"]]
+        else:
+            found = ec2.describe_launch_templates(Filters=owner.ec2_filters())["LaunchTemplates"]
+            types = [
+                version["LaunchTemplateData"]["InstanceType"]
+                for each in found
+                for version in ec2.describe_launch_template_versions(
+                    LaunchTemplateId=each["LaunchTemplateId"], Versions=["$Latest"]
+                )["LaunchTemplateVersions"]
+            ]
+        if other := sorted(set(types) - {fleet.instance_type}):
+            field = f"{fields[fleet.purpose]}.instance_type"
+            yield f"{field}: {fleet.instance_type}, deployed {', '.join(other)}"
+
+
+def _broker(session: Any, experiment: Experiment) -> Iterator[str]:
+    wanted, name = infrastructure.of(experiment).broker_instance_type, f"{experiment.project}-broker"
+    for each in session.client("mq").list_brokers()["BrokerSummaries"] if wanted else []:
+        if each["BrokerName"] == name and each.get("HostInstanceType", wanted) != wanted:
+            yield f"network.broker_instance_type: {wanted}, deployed {each['HostInstanceType']}"
+
+
+def _buckets(session: Any, experiment: Experiment) -> Iterator[str]:
+    path = f"/crossover/{experiment.project}/{experiment.name}/"
+    pages = session.client("ssm").get_paginator("get_parameters_by_path").paginate(Path=path)
+    found = {each["Name"].removeprefix(path) for page in pages for each in page["Parameters"]}
+    if experiment.storage.bucket_per_worker != ("data_buckets" in found):
+        asked = str(experiment.storage.bucket_per_worker).lower()
+        yield f"storage.bucket_per_worker: {asked}, deployed {str(not experiment.storage.bucket_per_worker).lower()}"

@@ -1,0 +1,236 @@
+"""What people get wrong before and after a deployment: refused before money is spent, each with the command that mends it.
+
+The commands run in this process against the cloud on one machine; a program in npx's place shows that the CDK was never called.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cdk.synthesis import synthesize
+from crossover import validation
+from crossover.cli import deployment
+from crossover.cli.aws import stacks, sweeping
+from crossover.cli.main import main
+from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
+
+DEPLOY = ("deploy", "--yes")
+RUN = ("run", "--on", "aws")
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
+        yield running
+
+
+@pytest.fixture
+def session(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Of an account with nothing in it, before and after; the commands talk to it."""
+    for name, value in cloud.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(deployment, "npx", lambda: pytest.fail("the CDK was called"))
+    session = cloud.session()
+    yield session
+    cloud.destroy()
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """What a command with these fields in its file said when it ended with status 2."""
+
+    def call(command: tuple[str, ...], **fields: Any) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(
+                [
+                    *command,
+                    str(config(tmp_path, **fields)),
+                    *(("--out", str(tmp_path / "out")) if "run" in command else ()),
+                ]
+            )
+        said = capsys.readouterr().err
+        assert end.value.code == 2, said
+        return said
+
+    return call
+
+
+def config(folder: Path, **fields: Any) -> Path:
+    """AllReduce by the bucket alone: neither hosts nor a broker to start."""
+    plain = {
+        "name": "tiny",
+        "architecture": "all_reduce",
+        "workers": 2,
+        "training": {"model": "small_cnn", "epochs": 1, "batch_size": 20},
+        "data": {"dataset": "digits", "limit": 60, "validation": 0.05},
+        "storage": {"channel": "s3"},
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(plain | fields))
+    return path
+
+
+def stack(session: Any, name: str, **tags: str) -> None:
+    topic = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
+    given = [{"Key": key.replace("_", "-"), "Value": value} for key, value in tags.items()]
+    session.client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps(topic), Tags=given)
+
+
+# --- the account ---
+
+
+def test_a_region_that_is_not_bootstrapped(session: Any, refused: Refused) -> None:
+    ssm = session.client("ssm")
+    ssm.delete_parameter(Name=BOOTSTRAP_PARAMETER)
+    try:
+        assert "npx aws-cdk bootstrap aws://ACCOUNT/us-east-1" in refused(DEPLOY)
+    finally:
+        ssm.put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
+
+
+def test_a_region_where_the_experiment_does_not_stand(session: Any, refused: Refused) -> None:
+    said = refused(RUN)
+    assert "crossover-tiny: not deployed in account 123456789012, us-east-1" in said and "AWS_DEFAULT_REGION" in said
+
+
+def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+    from botocore.exceptions import EndpointConnectionError
+
+    def unreachable() -> None:
+        raise EndpointConnectionError(endpoint_url="https://sts.us-esat-1.amazonaws.com/")
+
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-esat-1")
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.setattr(deployment, "check_credentials", lambda: _explained(unreachable))
+    assert "AWS has no region 'us-esat-1'; did you mean us-" in refused(DEPLOY)
+
+
+def _explained(call: Callable[[], None]) -> None:
+    from crossover.cli.credentials import aws_errors_explained
+
+    with aws_errors_explained():
+        call()
+
+
+def test_a_quota_of_zero(cloud: LocalCloud, session: Any, refused: Refused) -> None:
+    cloud.account.quotas["ec2", "L-DB2E81BA"] = 0.0
+    try:
+        said = refused(DEPLOY, architecture="gpu", gpu={"instances": 2}, storage={})
+    finally:
+        cloud.account.quotas["ec2", "L-DB2E81BA"] = 64.0
+    assert "0 vCPUs allowed, 2 x g4dn.xlarge need 8" in said
+    assert "request-service-quota-increase --service-code ec2 --quota-code L-DB2E81BA --desired-value 8" in said
+
+
+def test_too_few_functions_at_once(cloud: LocalCloud, session: Any, refused: Refused) -> None:
+    cloud.account.concurrency = 10
+    try:
+        said = refused(DEPLOY, workers=12)
+    finally:
+        cloud.account.concurrency = 1_000
+    assert "Lambda concurrency: 10 free, 12 functions run at once" in said and "L-B99A9384" in said
+
+
+# --- names ---
+
+
+def test_a_stack_of_somebody_else(session: Any, refused: Refused) -> None:
+    stack(session, "crossover-tiny", team="others")
+    assert "a stack of this name exists and is not Crossover's; choose another name or project" in refused(DEPLOY)
+
+
+def test_a_name_that_something_else_has(session: Any, refused: Refused) -> None:
+    logs, name = session.client("logs"), "/aws/lambda/crossover-tiny-collect"
+    logs.create_log_group(logGroupName=name)
+    said = refused(DEPLOY)
+    assert f"names are taken though there is no such stack: log group {name}; crossover destroy" in said
+    logs.delete_log_group(logGroupName=name)
+
+
+# --- stacks half way ---
+
+
+@pytest.mark.parametrize("state", ["ROLLBACK_FAILED", "DELETE_FAILED", "UPDATE_ROLLBACK_FAILED"])
+def test_a_stack_half_way(state: str, session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.now(UTC)
+    half = stacks.Standing(name="x", state=state, created=now, changed=now, tags={"project": "crossover"})
+    monkeypatch.setattr(stacks, "look", lambda session, name: half)
+    said = refused(DEPLOY)
+    assert f"is {state}, half way; crossover destroy " in said and "then deploy again" in said
+    assert f"is {state}; crossover deploy " in refused(RUN)
+
+
+def test_a_stack_under_way_is_waited_for(
+    session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interrupted deployment goes on in AWS: repeating the command waits and then looks what became of it."""
+    now, waited = datetime.now(UTC), list[str]()
+
+    def look(session: Any, name: str) -> stacks.Standing | None:
+        state = "ROLLBACK_FAILED" if name in waited else "CREATE_IN_PROGRESS"
+        return stacks.Standing(name=name, state=state, created=now, changed=now, tags={"project": "crossover"})
+
+    monkeypatch.setattr(stacks, "look", look)
+    monkeypatch.setattr(sweeping, "wait_for_stack", lambda session, name: waited.append(name))
+    assert "ROLLBACK_FAILED" in refused(DEPLOY)
+    assert waited == ["crossover-network"]
+
+
+# --- time and money ---
+
+
+def test_a_stack_whose_time_is_over(session: Any, refused: Refused) -> None:
+    over = (datetime.now(UTC) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stack(session, "crossover-tiny", project="crossover", expires_at=over)
+    said = refused(RUN)
+    assert "its time was over at" in said and "prolongs it" in said
+
+
+def test_a_budget_that_is_spent(session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    then = datetime.now(UTC) - timedelta(hours=100)
+    old = stacks.Standing(name="x", state="CREATE_COMPLETE", created=then, changed=then, tags={"project": "crossover"})
+    monkeypatch.setattr(stacks, "look", lambda session, name: old)
+    budget = {"owner": "me@example.org", "lifetime": {"budget_usd": 0.5}}
+    assert "lifetime.budget_usd: 0.5 is spent" in refused(DEPLOY, **budget)
+
+
+def test_a_budget_that_does_not_last_an_hour(session: Any, refused: Refused) -> None:
+    budget = {"owner": "me@example.org", "lifetime": {"budget_usd": 0.001}}
+    said = refused(DEPLOY, **budget)
+    assert "lifetime.budget_usd: 0.001 is less than the first hour costs, $0.01" in said and "crossover plan" in said
+
+
+# --- a file that was changed ---
+
+
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"functions": {"memory_mb": {"default": 1_024}}}, "functions.memory_mb, compute: 1024, deployed 1769"),
+    ({"functions": {"timeout_s": 60}}, "functions.timeout_s: 60, deployed 900"),
+    ({"functions": {"packaging": "image"}}, "functions.packaging: image, deployed layer"),
+    ({"storage": {"channel": "s3", "bucket_per_worker": True}}, "storage.bucket_per_worker: true, deployed false"),
+    ({"workers": 3}, "workers: 3, deployed for 2"),
+    ({"storage": {"channel": "redis"}}, "channel: 'redis', deployed 's3'"),
+]
+
+
+def test_a_file_that_was_changed_since_it_was_deployed(
+    cloud: LocalCloud, session: Any, refused: Refused, tmp_path: Path
+) -> None:
+    cloud.deploy(synthesize(validation.load(config(tmp_path)), tmp_path / "assembly"))
+    steps = session.client("lambda").list_functions()["Functions"]
+    torch = next(each["FunctionName"] for each in steps if each["MemorySize"] == 1_769).removeprefix("crossover-tiny-")
+    for change, words in CHANGES:
+        said = refused(RUN, **change)
+        assert words.replace("compute:", f"{torch.replace('-', '_')}:") in said, said
+        assert "deploy" in said
+    states = session.client("stepfunctions")
+    for machine in states.list_state_machines()["stateMachines"]:
+        assert states.list_executions(stateMachineArn=machine["stateMachineArn"])["executions"] == []

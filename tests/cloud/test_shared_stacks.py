@@ -1,0 +1,60 @@
+"""Two architectures beside one another: whichever goes first, network and broker go on working for the other."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover import running, validation
+from crossover.cli import destruction
+from crossover.errors import UserError
+from crossover.local.cloud import LocalCloud
+from tests.cloud.test_command_line import written
+
+pytestmark = pytest.mark.slow
+
+SHARED = ["crossover-network", "crossover-broker"]
+SPIRT, MLLESS = "crossover-tiny-spirt", "crossover-tiny-mlless"
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path / "cloud", cores=2) as running:
+        yield running
+
+
+def shared(session: Any) -> dict[str, str]:
+    """What the shared stacks are made of: id by logical name."""
+    client = session.client("cloudformation")
+    return {
+        f"{name} {each['LogicalResourceId']}": each["PhysicalResourceId"]
+        for name in SHARED
+        for each in client.list_stack_resources(StackName=name)["StackResourceSummaries"]
+    }
+
+
+def test_two_architectures_come_and_go_in_either_order(cloud: LocalCloud, tmp_path: Path) -> None:
+    session = cloud.session()
+    experiments, assemblies = {}, {}
+    for architecture, stack in (("spirt", SPIRT), ("mlless", MLLESS)):
+        folder = tmp_path / architecture
+        folder.mkdir()
+        experiments[stack] = validation.load(written(architecture, folder))
+        assemblies[stack] = synthesize(experiments[stack], folder / "assembly")
+        cloud.deploy(assemblies[stack])
+    made, brokers = shared(session), list(cloud.servers.brokers)
+    assert set(cloud.stacks()) == {*SHARED, SPIRT, MLLESS} and len(brokers) == 1
+
+    for gone, left in ((SPIRT, MLLESS), (MLLESS, SPIRT)):
+        cloud.destroy(gone)
+        assert set(cloud.stacks()) == {*SHARED, left}
+        assert (shared(session), list(cloud.servers.brokers)) == (made, brokers)
+        with pytest.raises(UserError, match=rf"--shared: {left} still stand and need network and broker"):
+            destruction.delete_shared(session, tmp_path / "tiny.yaml", experiments[gone], ask=False)
+        out = tmp_path / "out" / left
+        found = running.run_deployed(experiments[left], out, lambda progress: None, session=session, where="local")
+        assert (found.result["outcome"], len(found.result["epochs"])) == ("finished", 1)
+        cloud.deploy(assemblies[gone])  # it comes back beside the other
+        assert (shared(session), list(cloud.servers.brokers)) == (made, brokers)
