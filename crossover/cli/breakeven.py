@@ -148,6 +148,8 @@ def _show(run: "Simulated") -> None:
     print(f"calibration: {run.calibration.name}: {'; '.join(run.calibration.basis)}")
     for problem in run.problems:
         print(f"would not run so on AWS: {problem}")
+    if not run.finished:
+        print("the simulation ends where AWS would have ended the run: figures are those until then")
     print(
         f"[projected] {display.seconds(run.seconds)}, {display.seconds(run.epoch_s)} an epoch; {display.usd(run.usd)} in full, "
         f"{display.usd(run.paper_method_usd)} by the papers' method; {display.bytes_(run.moved_bytes)} moved; "

@@ -6,7 +6,7 @@ Every figure is projected. A run of many epochs is simulated for a few and lengt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import exp, log
+from math import exp, log, nan
 
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -18,14 +18,14 @@ from crossover.simulation.workload import Workload
 SIMULATED_EPOCHS = 3
 LEVEL = 1.05  # projections closer than this are about level
 PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
-BATCHES = (64, 128, 256, 512, 1_024)
+BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # of the files' own
 WORKERS = (4, 8, 16, 32, 64)
 EPOCHS = (1, 2, 5, 10, 20, 50, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run at one value of an axis. `problems`: why AWS would not run it; it cannot win."""
+    """One run at one value of an axis. `problems`: why AWS would not run it; it cannot win. Figures of a run without an end are NaN."""
 
     axis: str
     value: int
@@ -147,7 +147,7 @@ def _axes(first: Experiment, base: Workload) -> Iterator[tuple[str, int, Change]
     samples = sum(base.samples)
     for value in PARAMETERS:
         yield "parameters", value, lambda e, value=value: (e, base.sized(value))  # type: ignore[misc]
-    for value in BATCHES:
+    for value in dict.fromkeys(max(1, int(share * first.training.batch_size)) for share in BATCHES):
         if value <= samples:
             batches = base.uniform(minibatches=max(1, samples // value), batch_size=value)
             yield "batch size", value, lambda e, value=value, batches=batches: (_batched(e, value), batches)  # type: ignore[misc]
@@ -181,7 +181,9 @@ def _point(
         _trained(experiment, min(epochs, SIMULATED_EPOCHS)), calibration, workload=workload, price_list=price_list
     )
     figures = [run.seconds, run.usd, run.paper_method_usd, float(run.moved_bytes)]
-    if epochs > SIMULATED_EPOCHS:
+    if not run.finished:
+        figures = [nan] * len(figures)
+    elif epochs > SIMULATED_EPOCHS:
         shorter = simulate(
             _trained(experiment, SIMULATED_EPOCHS - 1), calibration, workload=workload, price_list=price_list
         )

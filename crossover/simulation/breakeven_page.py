@@ -46,6 +46,7 @@ def to_csv(found: Breakeven) -> str:
     writer.writerow(names)
     for point in (*found.here, *found.points):
         values = [getattr(point, name) for name in names]
+        values = ["" if value != value else value for value in values]  # NaN: a run without an end
         writer.writerow(["; ".join(value) if isinstance(value, tuple) else value for value in values])
     return text.getvalue()
 
@@ -100,7 +101,9 @@ def head(found: Breakeven, axis: str) -> list[str]:
 def _cell(point: Point | None) -> str:
     if point is None:
         return "not possible"
-    return f"{display.usd(point.usd)}, {display.seconds(point.seconds)}{' *' if point.problems else ''}"
+    if point.problems:
+        return "would not run *"
+    return f"{display.usd(point.usd)}, {display.seconds(point.seconds)}"
 
 
 def notes(found: Breakeven) -> list[str]:
@@ -131,7 +134,12 @@ def _page(found: Breakeven) -> Page:
         verdict=verdict(found),
         warnings=notes(found)[:3],
         tiles=[
-            Tile(name=point.name, value=display.usd(point.usd), note=display.seconds(point.seconds), label="projected")
+            Tile(
+                name=point.name,
+                value="would not run" if point.problems else display.usd(point.usd),
+                note="" if point.problems else display.seconds(point.seconds),
+                label="projected",
+            )
             for point in found.here
         ],
         plots=[drawn for axis in AXES if found.of(axis) for drawn in _curves(found, axis)],

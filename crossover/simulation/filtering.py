@@ -67,7 +67,7 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
     standing = world.state.setdefault("supervisor", Standing())
     place.worker = world.workers  # whose luck it has
     memory_mb = world.experiment.functions.memory_of("supervise", torch=False)
-    life = Life(world, place, invocation, standing, WORD_BYTES, memory_mb)
+    life = Life(world, place, invocation, standing, WORD_BYTES, memory_mb, "supervise")
     way, calibration, tally = Way(life), world.calibration, invocation.tally
     every = world.experiment.functions.checkpoint_every
     finished = False

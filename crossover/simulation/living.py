@@ -44,6 +44,7 @@ class Life:
     standing: Standing
     vectors_bytes: int  # of a checkpoint
     memory_mb: int
+    step: str = "train"
     computed: int = 0
     slowest_s: float = 0.0
     evaluation_s: float = 0.0
@@ -62,6 +63,16 @@ class Life:
             self.invocation.spent(stage, seconds)
         if seconds > 0:
             yield self.world.env.timeout(seconds)
+        self._in_time()
+
+    def _in_time(self) -> None:
+        """A wait is left in time; computing and transfers are not, and would be tried in vain again."""
+        spent_s = self.world.env.now - self.invocation.started_at
+        if self.world.env.now > self.invocation.deadline_s:
+            limit_s = self.world.experiment.functions.timeout_s
+            self.world.doom(
+                f"{self.step} is in the middle of its work after {spent_s:,.0f} s; functions.timeout_s is {limit_s}"
+            )
 
     def until(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
         """Wait for the gate, in time to leave; the seconds waited. Raises Leave."""
@@ -92,6 +103,7 @@ class Life:
             end = max(end, env.now + (count - before(gate.last)) * each_s)
         if end > env.now:
             yield env.timeout(end - env.now)
+        self._in_time()
         self.invocation.spent(stage, end - began)
         return max(0.0, end - began - count * each_s)
 

@@ -43,6 +43,7 @@ class Simulated:
     transitions: int
     concurrency: int  # the most functions at once
     problems: tuple[str, ...]  # why AWS would not run it so
+    finished: bool  # whether it was simulated to its end; else `problems` says what ended it, and figures end there
     records: tuple[Mapping[str, Any], ...]  # one per invocation where they were asked for
 
     @property
@@ -67,6 +68,7 @@ class Simulated:
             "transitions": self.transitions,
             "concurrency": self.concurrency,
             "problems": list(self.problems),
+            "finished": self.finished,
         }
 
     @property
@@ -102,7 +104,7 @@ def simulate(
     models = models_of(architecture)
     walk = Walk(world, models)
     whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
-    world.env.run(until=world.env.process(whole))
+    world.env.run(until=world.env.process(whole) | world.doomed)
     return _result(world, price_list or prices.load())
 
 
@@ -139,6 +141,7 @@ def _result(world: World, price_list: Prices) -> Simulated:
         transitions=world.transitions,
         concurrency=world.slots.most,
         problems=tuple(_problems(world)),
+        finished=not world.doomed.triggered,
         records=tuple(usage.records),
     )
 
@@ -169,6 +172,8 @@ def _problems(world: World) -> list[str]:
     if torch_steps and least_mb > memory_mb:
         most = f", and a function has at most {MOST_MEMORY_MB:,}" if least_mb > MOST_MEMORY_MB else ""
         found.append(f"a function holds {least_mb:,.0f} MB of vectors alone; its memory is {memory_mb:,} MB{most}")
+    if world.doomed.triggered:
+        found.append(str(world.doomed.value))
     if world.slots.longest_wait_s > RETRIES_S:
         found.append(
             f"the account's {world.slots.limit:,} concurrent executions: invocations waited up to {world.slots.longest_wait_s:,.0f} s, "

@@ -90,6 +90,7 @@ class World:
         tour = Link(calibration.tensors.host_bytes_s)
         self.hosts = [Host(calibration.tensors.host_bytes_s, tour) for _ in range(count)]
         self.broker = Host(calibration.bus.host_bytes_s)
+        self.doomed = self.env.event()
         self.slots = Slots(self.env, calibration.concurrency)
         self._environments: dict[str, Environments] = {}
         self._gates: dict[Any, Gate] = {}
@@ -144,6 +145,11 @@ class World:
             self.experiment, self.workload, self.workload.validation_samples, memory_mb=memory_mb
         )
         return self.calibration.evaluate_share * whole
+
+    def doom(self, why: str) -> None:
+        """AWS would end an invocation whose work nobody can take over: the run cannot go on, and neither does the simulation."""
+        if not self.doomed.triggered:
+            self.doomed.succeed(why)
 
     def epoch_ended(self, epoch: int) -> None:
         """Its decision is there."""

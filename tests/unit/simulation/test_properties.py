@@ -140,7 +140,7 @@ def test_a_slower_cloud_is_never_faster(architecture: str) -> None:
         {"tensors": replace(AWS.tensors, host_bytes_s=2e6), "bus": replace(AWS.bus, host_bytes_s=2e6)},
         {"function_speed": 0.3, "instance_speed": 0.3, "gpu_efficiency": 0.01},
     ):
-        assert simulate(setting, replace(STILL, **change)).seconds >= quick.seconds, change  # type: ignore[arg-type]
+        assert simulate(setting, replace(STILL, **change)).seconds >= quick.seconds, change
 
 
 def test_the_worst_straggler_sets_the_pace() -> None:

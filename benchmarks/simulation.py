@@ -1,0 +1,71 @@
+"""How long projections take: processor seconds of one core, and how far off they are on the papers' rows that no fit has seen.
+
+    python -m benchmarks.simulation [--quick]      --quick: a tenth of the epochs, and 1,000 workers at most
+
+Sizes are the papers' (MobileNet, 24 minibatches of 512 per worker), every worker with a share of its own, the account's concurrency raised
+as far as needed. Every worker is simulated by itself; nothing is written but the figures.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchmarks.report import Figure, write
+from crossover.experiment import Data, Experiment, Functions, Gpu, Training
+from crossover.simulation import AWS, Workload, simulate
+from crossover.simulation.judgement import median_error
+
+BASE = Experiment(
+    name="paper",
+    architecture="spirt",
+    training=Training(model="mobilenet", epochs=1, batch_size=512),
+    data=Data(dataset="cifar10", validation="test", drop_last=True),
+    functions=Functions(memory_mb={"default": 2_685}),
+)
+RAISED = replace(AWS, name="AWS, uncalibrated, concurrency raised", concurrency=None)
+SIZES = (1_000_000, 1_000_000_000)
+
+
+def spent_s(architecture: str, *, workers: int, epochs: int, parameters: int | None = None) -> float:
+    """Processor seconds of one projection."""
+    training = replace(BASE.training, epochs=epochs)
+    setting = replace(BASE, architecture=architecture, workers=workers, training=training, gpu=Gpu(instances=workers))
+    work = Workload.of(BASE)
+    began_s = time.process_time()
+    simulate(setting, RAISED, workload=work if parameters is None else work.sized(parameters))
+    return time.process_time() - began_s
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the epochs, and 1,000 workers at most")
+    quick = parser.parse_args(arguments).quick
+    epochs = 10 if quick else 100
+    figures = [
+        Figure(
+            f"SPIRT, 1,000 workers x {epochs} epochs",
+            spent_s("spirt", workers=1_000, epochs=epochs),
+            "s",
+            f"<= {60 * epochs // 100}",
+        )
+    ]
+    for architecture in ("spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_instance", "p2p_serverless", "gpu"):
+        workers = 1_000 if quick else 10_000
+        figures.append(
+            Figure(
+                f"{architecture}, {workers:,} workers x 1 epoch",
+                spent_s(architecture, workers=workers, epochs=1),
+                "s",
+                "<= 180",
+            )
+        )
+    for parameters in SIZES:
+        each = spent_s("spirt", workers=64, epochs=10, parameters=parameters)
+        figures.append(Figure(f"SPIRT, 64 workers x 10 epochs, {parameters:,} parameters", each, "s", "<= 60"))
+    figures.append(Figure("median error over the papers' rows held out", median_error(), "", "<= 0.15"))
+    write("simulation", figures)
+
+
+if __name__ == "__main__":
+    main()
