@@ -47,7 +47,8 @@ ALLOWED = {
     "cdk": WORKFLOW | {"crossover.volumes", "crossover.asl", "crossover.validation"},
     "stacks": WORKFLOW | {"crossover.volumes", "cdk", "functions", "peers", "crossover.asl"},
 }
-ROOTS_OF_COMPOSITION = {"crossover.running", "crossover.cli"}  # they put the parts together and may import all of them
+# They put the parts together and may import all of them.
+ROOTS_OF_COMPOSITION = {"crossover.running", "crossover.replication", "crossover.cli"}
 
 # third party -> where alone it may be imported
 CONFINED = {

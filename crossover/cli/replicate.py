@@ -1,0 +1,103 @@
+"""`crossover replicate`: every table and figure of both papers, with ours beside the printed figures."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossover.cli.arguments import Debug
+from crossover.errors import ConfigError, DataError, RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from crossover.replication.measurement import Measurement
+    from crossover.replication.part import Part
+    from crossover.replication.runner import Runner
+
+
+def replicate(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE|FIGURE|all]...",
+            help="For example 2025-table-2 or 2023-figure-5; all; a year.",
+            show_default="all",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for index.html, index.md, cells.csv and the runs.")] = Path(
+        "results/replication"
+    ),
+    scale: Annotated[
+        float,
+        typer.Option(help="How much of the published size is run; 0.02 takes about a quarter of an hour on 2 cores."),
+    ] = 0.02,
+    data: Annotated[Path | None, typer.Option(help="Folder with the data sets' files.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "--list", help="Only say what would be run, and for how long.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Run the papers' tables and figures anew, and set ours beside the printed ones. Finished runs are kept: a second call goes on."""
+    from crossover.replication import book, page  # reports and matplotlib: not for --help
+    from crossover.replication.measurement import Scale
+    from crossover.replication.parts import chosen, measurements
+    from crossover.replication.runner import Runner
+
+    names, size = what or ["all"], Scale(scale)
+    parts = chosen(names)
+    wanted = measurements(parts, size)
+    runner = Runner(out=out, scale=size, data=_folder(data), tell=lambda line: print(line, flush=True))
+    if dry_run:
+        _forecast(runner, parts, wanted)
+        return
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is a file; expected a folder")
+    outcome = runner.run(wanted)
+    line = " ".join(["crossover replicate", *names, f"--scale {scale:g}", f"--out {out}"])
+    made = book.of(parts, outcome, size, command=line)
+    report = page.write(made, out)
+    print(f"report: {report}")
+    print(page.verdict(made.sections))
+    if outcome.failed:
+        raise RunFailed(
+            f"{len(outcome.failed)} of {len(wanted)} runs failed, the page says why; the same command tries them again: "
+            + ", ".join(outcome.failed)
+        )
+
+
+def _folder(data: Path | None) -> Path | None:
+    """--data, else CROSSOVER_DATA, else shared/datasets in or beside the checkout; None: the user's cache, or fetched."""
+    if data is not None and not data.is_dir():
+        raise DataError(f"--data {data}: no such folder")
+    root = Path(__file__).parents[2]
+    named = os.environ.get("CROSSOVER_DATA")
+    places = [data, Path(named) if named else None, root / "shared" / "datasets", root.parent / "shared" / "datasets"]
+    return next((place.resolve() for place in places if place is not None and place.is_dir()), None)
+
+
+def _forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measurement]") -> None:
+    """The runs of the parts, with the seconds that they may take here, undisturbed."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from crossover.reports import display
+
+    cores = os.cpu_count() or 1
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("run", "about", "for"):
+        table.add_column(column, justify="right" if column == "about" else "left", no_wrap=column != "for")
+    total_s = 0.0
+    for each in wanted:
+        why = runner.cannot(each)
+        kept = runner.finished(each) is not None
+        seconds = 0.0 if kept or why else each.forecast_s(runner.scale, cores=cores)
+        total_s += seconds
+        users = ", ".join(part.name for part in parts if each.key in {m.key for m in part.measurements(runner.scale)})
+        table.add_row(each.key, "kept" if kept else f"not run: {why}" if why else display.seconds(seconds), users)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        f"{len(parts)} tables and figures, {len(wanted)} runs, about {display.seconds(total_s)} on {cores} undisturbed cores"
+    )

@@ -1,0 +1,52 @@
+"""Runs that were never run: what a finished run's folder says, with figures that are easy to follow."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from crossover.replication.measurement import Measurement, Scale
+from crossover.replication.runner import Outcome
+from crossover.reports.folder import RunFolder
+
+FUNCTION_STAGES = ("fetch", "compute", "store", "average", "synchronise", "aggregate", "filter", "update", "evaluate")
+PEER_STAGES = ("compute gradients", "send", "receive", "model update", "convergence detection")
+WALL_S, EVALUATE_S = 10.0, 2.0  # of one function's record
+
+
+def run(measurement: Measurement, scale: Scale) -> RunFolder:
+    """Two entries of every stage, half a second each, for each worker; one function of 10 s per minibatch."""
+    experiment = measurement.experiment(scale)
+    peers = experiment.architecture in ("p2p_instance", "p2p_serverless", "gpu")
+    minibatches = 2
+    count = experiment.workers * minibatches
+    names = (*PEER_STAGES, "compute") if peers else FUNCTION_STAGES
+    stages = [
+        {"stage": n, "count": count, "wall_s": 0.5 * count, "cpu_s": 0.25 * count, "max_rss_mb": 300.0} for n in names
+    ]
+    step = {"spirt": "compute_gradients", "p2p_serverless": "compute_gradient"}.get(experiment.architecture, "train")
+    records: list[dict[str, Any]] = [
+        {"step": step, "outcome": "ok", "wall_s": WALL_S, "stages": [{"stage": "evaluate", "wall_s": EVALUATE_S}]}
+        for _ in range(count)
+    ]
+    moved = {"bytes_in": 1_000_000, "bytes_out": 2_000_000, "requests": 10}
+    result = {
+        "architecture": experiment.architecture,
+        "outcome": "finished",
+        "experiment": experiment.resolved(),
+        "duration_s": 60.0,
+        "stages": stages,
+        "epochs": [{"epoch": e, "val_accuracy": 0.1 * e, "elapsed_s": 20.0 * e, "wall_s": 20.0} for e in (1, 2)],
+        "traffic": dict.fromkeys(("object_store", "tensor_store", "bus"), moved),
+        "data": {"minibatches": minibatches},
+        "cost": {"label": "projected"},
+    }
+    return RunFolder(path=Path("runs") / measurement.key, result=result, records=records)
+
+
+def outcome(measurements: Sequence[Measurement], scale: Scale, *, without: Sequence[str] = ()) -> Outcome:
+    """All of them finished, but those that need a GPU and those named."""
+    left_out = {each.key for each in measurements if each.needs_gpu} | set(without)
+    return Outcome(
+        runs={each.key: run(each, scale) for each in measurements if each.key not in left_out},
+        missing=dict.fromkeys(left_out, "no GPU on this machine"),
+    )

@@ -1,0 +1,104 @@
+"""What is run, whole and cut down."""
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover.errors import ConfigError
+from crossover.replication import runs_2023, runs_2025
+from crossover.replication.measurement import Measurement, Scale, smaller
+from crossover.replication.parts import PARTS, chosen, measurements
+from crossover.reports import published
+from crossover.validation import load
+
+WHOLE, SMALL = Scale(1), Scale(0.02)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.01])
+def test_a_scale_is_a_share(share: float) -> None:
+    with pytest.raises(ConfigError, match="--scale"):
+        Scale(share)
+
+
+@given(st.integers(1, 1000), st.floats(0.001, 1.0), st.integers(1, 8))
+def test_a_count_is_cut_but_not_to_nothing(count: int, share: float, least: int) -> None:
+    cut = Scale(share).of(count, least=least)
+    assert min(least, count) <= cut <= count
+
+
+def every(scale: Scale) -> list[Measurement]:
+    return measurements(chosen(["all"]), scale)
+
+
+@pytest.mark.parametrize("scale", [WHOLE, Scale(0.5), SMALL, Scale(0.001)], ids=lambda scale: str(scale.share))
+def test_every_experiment_is_valid_and_its_command_makes_it(scale: Scale) -> None:
+    for each in every(scale):
+        words = shlex.split(each.command(scale))
+        assert words[:2] == ["crossover", "run"] and words[-2:] == ["--out", f"results/{each.key}"]
+        overrides = [words[n + 1] for n, word in enumerate(words) if word == "--set"]
+        assert load(words[2], overrides) == each.experiment(scale)
+
+
+def test_parts_share_their_runs() -> None:
+    keys = [each.key for each in every(SMALL)]
+    assert len(keys) == len(set(keys))
+    by_key = {each.key: each for part in PARTS.values() for each in part.measurements(SMALL)}
+    for part in PARTS.values():
+        for each in part.measurements(SMALL):
+            assert each.overrides(SMALL) == by_key[each.key].overrides(SMALL)
+
+
+def test_the_published_size_is_the_papers() -> None:
+    for row in runs_2025.rows("Table 2"):
+        e = runs_2025.epoch(row).experiment(WHOLE)
+        assert (e.workers, e.training.batch_size, e.data.drop_last, e.data.limit) == (4, 512, True, None)
+        assert e.training.epochs == 1 and e.recipe == "none"
+    for row in runs_2023.rows("Table I"):
+        assert runs_2023.stages(row, WHOLE).experiment(WHOLE).workers == 4
+    for row in runs_2025.rows("Table 3"):
+        e = runs_2025.convergence(row.figures["architecture"]).experiment(WHOLE)
+        assert (e.recipe, e.workers, e.training.batch_size, e.data.validation) == ("fast", 4, 512, "test")
+
+
+def test_what_the_scale_cuts_is_said() -> None:
+    row = published.rows(table="Table 2", model="resnet18", architecture="spirt")[0]
+    cuts = runs_2025.epoch(row).cuts(SMALL)
+    assert cuts["training.batch_size"] == (512, 61)
+    assert cuts["data.limit"] == (None, 4 * 61)
+    assert cuts["data.validation"] == ("test", 0.004)
+    assert set(cuts) == {"training.batch_size", "data.limit", "data.validation"}
+    assert runs_2025.epoch(row).cuts(WHOLE) == {}
+
+
+def test_mobilenet_keeps_the_papers_minibatch() -> None:
+    row = published.rows(table="Table 2", model="mobilenet", architecture="spirt")[0]
+    assert runs_2025.epoch(row).experiment(SMALL).training.batch_size == 512
+    assert runs_2025.epoch(row).experiment(SMALL).data.limit == 4 * 512
+    assert runs_2025.epoch(row).experiment(Scale(0.5)).data.limit == 4 * 512 * 12
+
+
+def test_a_minibatch_shrinks_where_few_are_left() -> None:
+    cut = dict(each.split("=") for each in smaller(batch=512, minibatches=24, epochs=30, least_minibatches=4)(SMALL))
+    assert cut == {
+        "data.limit": str(4 * 61 * 4),
+        "data.validation": "0.004",
+        "training.batch_size": "61",
+        "training.epochs": "1",
+    }
+
+
+def test_a_small_run_is_forecast_to_be_short() -> None:
+    small, whole = (sum(each.forecast_s(scale, cores=2) for each in every(scale)) for scale in (SMALL, WHOLE))
+    assert small < 20 * 60 < 20 * 3_600 < whole
+
+
+def test_parts_are_found_by_name_and_others_refused() -> None:
+    assert [part.name for part in chosen(["2025-table-3", "2025-table-2"])] == ["2025-table-2", "2025-table-3"]
+    assert chosen(["all"]) == list(PARTS.values())
+    assert {part.name[:4] for part in chosen(["2023"])} == {"2023"}
+    with pytest.raises(
+        ConfigError, match=r"2025-table-4: is no table or figure.*did you mean 2025-table-\d.*one of all, 2025"
+    ):
+        chosen(["2025-table-4"])

@@ -1,0 +1,155 @@
+"""The page of all tables and figures: every printed figure stands on it, with ours or with the reason and the command."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from crossover.replication import book, page
+from crossover.replication.cells import NOT_RUN, Cell, Missing
+from crossover.replication.measurement import Scale
+from crossover.replication.page import Book
+from crossover.replication.parts import PARTS, chosen, measurements
+from crossover.reports import published
+from crossover.simulation.judgement import judged
+from tests.unit.replication import made_up
+
+SMALL = Scale(0.02)
+WANTED = measurements(chosen(["all"]), SMALL)
+
+
+def filled(*, without: tuple[str, ...] = ()) -> Book:
+    outcome = made_up.outcome(WANTED, SMALL, without=without)
+    return book.of(chosen(["all"]), outcome, SMALL, command="crossover replicate all --scale 0.02")
+
+
+BOOK = filled()
+
+
+def cells(name: str, of: Book = BOOK) -> list[Cell]:
+    return list(next(section.cells for section in of.sections if section.name == name))
+
+
+def one(name: str, row: str, figure: str, of: Book = BOOK) -> Cell:
+    (found,) = [cell for cell in cells(name, of) if (cell.row, cell.figure) == (row, figure)]
+    return found
+
+
+def test_every_printed_figure_has_a_cell() -> None:
+    """What config/published.yaml has as figures, of every table and row."""
+    stated = {"function_s", "memory_mb", "function_usd", "total_s", "worker_usd", "total_usd", "epoch_s", "fetch_s", "in_database_s",
+              "without_filter_s", "with_filter_s", "speedup", "communication_s", "minutes", "accuracy", "compute_s", "lambda_usd_per_s",
+              "peer_usd", "cost_ratio", "reduction", "fetch", "compute", "synchronise", "update"}  # fmt: skip
+    given = {"Table I", "Table II", "Table III"}  # memory is a setting there, or a list by stage
+    shown = {(cell.by.source, cell.name) for section in BOOK.sections for cell in section.cells if cell.by}
+    for row in published.load():
+        for figure in row.figures:
+            if figure in stated and not (figure == "memory_mb" and row.table in given):
+                assert (row.source, figure) in shown
+    assert len(cells("2023-table-I")) == 6 * 5 * 3
+
+
+def test_every_cell_has_ours_with_a_label_or_a_reason_with_a_command() -> None:
+    for section in BOOK.sections:
+        for cell in section.cells:
+            if isinstance(cell.ours, Missing):
+                assert cell.label == NOT_RUN and cell.ours.reason and cell.command.startswith("crossover ")
+            else:
+                assert cell.label in ("measured-local", "projected")
+                assert cell.label == "measured-local" or cell.ours.note, (
+                    f"{cell.row}, {cell.figure}: how it follows is not said"
+                )
+                if isinstance(cell.published, float | int):
+                    assert cell.ratio == pytest.approx(float(cell.ours.value) / cell.published)
+
+
+def test_table_2_by_the_papers_formula() -> None:
+    row = "MobileNet / SPIRT"
+    assert one("2025-table-2", row, "function_s").ours.value == made_up.WALL_S - made_up.EVALUATE_S  # type: ignore[union-attr]
+    usd = 8.0 * 0.300 * 0.0000166667
+    assert one("2025-table-2", row, "function_usd").ours.value == pytest.approx(usd)  # type: ignore[union-attr]
+    total = one("2025-table-2", row, "total_usd")
+    assert total.ours.value == pytest.approx(96 * usd) and total.label == "projected"  # type: ignore[union-attr]
+    assert one("2025-table-2", row, "function_s").ratio == pytest.approx(8 / 15.44)
+
+
+def test_fewer_images_are_taken_for_512_and_called_projected() -> None:
+    cell = one("2025-table-2", "ResNet-18 / SPIRT", "function_s")
+    assert cell.label == "projected" and "with 61 images" in cell.remarks
+    assert cell.ours.value == pytest.approx(8.0 + 0.5 * (512 / 61 - 1))  # type: ignore[union-attr]
+
+
+def test_figures_that_do_not_follow_from_the_formula_are_marked() -> None:
+    marked = {
+        (cell.row, cell.figure)
+        for section in BOOK.sections
+        for cell in section.cells
+        if "does not follow" in cell.remarks
+    }
+    expected = {(row.row, figure) for row in published.load() for figure in row.deviates}
+    assert marked == expected
+    assert "0.035550 (+3.0 %)" in one("2023-table-II", "batch 128", "peer_usd").remarks.replace("0.03555 ", "0.035550 ")
+
+
+def test_tables_ii_and_iii_by_the_papers_equations() -> None:
+    """One batch of 128 takes 0.25 s: two of them are the stage's half a second."""
+    at_128, at_512 = (one("2023-table-III", f"batch {size}", "compute_s").ours for size in (128, 512))
+    assert at_128.value == pytest.approx(118 * 0.25)  # type: ignore[union-attr]
+    assert at_512.value == pytest.approx(30 * 0.25 * 4)  # type: ignore[union-attr]
+    assert one("2023-table-II", "batch 128", "compute_s").ours.value == 10.0 - 2.0  # type: ignore[union-attr]
+    at_512 = one("2023-table-II", "batch 512", "compute_s").ours
+    assert one("2023-table-II", "batch 512", "compute_s").label == "projected"
+    assert at_512.value == pytest.approx(8.0 - 0.5 + 1.0)  # type: ignore[union-attr]
+    usd = (1800 / 1024 * 0.0000133334 * 118 + 0.00000639) * 8.0
+    assert one("2023-table-II", "batch 128", "peer_usd").ours.value == pytest.approx(usd)  # type: ignore[union-attr]
+
+
+def test_what_is_not_run_says_why_and_how(tmp_path: Path) -> None:
+    without = filled(without=("epoch-mlless-mobilenet",))
+    cell = one("2025-table-2", "MobileNet / MLLess", "function_s", without)
+    assert cell.label == NOT_RUN and cell.ratio is None
+    assert cell.command == (
+        "crossover run config/mlless-cifar10.yaml --set training.epochs=1 --set functions.memory_mb.default=3024 "
+        "--out results/epoch-mlless-mobilenet"
+    )
+    assert cell.command in page.to_markdown(without) and cell.command in page.to_csv(without)
+    assert one("2025-table-2", "MobileNet / GPU", "epoch_s").remarks.startswith("no GPU on this machine")
+
+
+def test_unlike_tasks_have_no_part_in_the_verdict() -> None:
+    cell = one("2025-table-3", "AllReduce", "accuracy")
+    assert cell.ratio is not None and not cell.compares and "unlike tasks" in cell.remarks
+    assert re.search(r"\d+ of \d+ printed figures have ours beside them", page.verdict(BOOK.sections))
+
+
+def test_the_simulators_word_stands_beside_the_papers_seconds() -> None:
+    simulated = {
+        (cell.by.source, cell.name): cell for s in BOOK.sections for cell in s.cells if cell.by and cell.simulated
+    }
+    assert set(simulated) == {(each.row.source, each.figure) for each in judged()}
+    for each in judged():
+        cell = simulated[each.row.source, each.figure]
+        assert cell.simulated == each.projected and cell.published == each.printed
+        assert ("has not seen" in cell.remarks) == each.held_out
+
+
+def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
+    path = page.write(BOOK, tmp_path)
+    text, markdown = path.read_text(), (tmp_path / "index.md").read_text()
+    rows = list(csv.DictReader((tmp_path / "cells.csv").read_text().splitlines()))
+    assert len(rows) == sum(len(section.cells) for section in BOOK.sections)
+    assert {row["label"] for row in rows} == {"measured-local", "projected", NOT_RUN}
+    for part in PARTS.values():
+        assert f"## {part.title}" in markdown
+        assert part.title.replace("'", "&#39;") in text
+    assert "<script" not in text and not re.search(r'(href|src)="(?!#)', text)
+    assert len(re.findall("<svg", text)) == sum(len(section.drawings) for section in BOOK.sections) >= 9
+    assert "data.limit none → 2048" in markdown
+
+
+def test_a_page_without_any_run(tmp_path: Path) -> None:
+    nothing = filled(without=tuple(each.key for each in WANTED))
+    page.write(nothing, tmp_path)
+    labels = {cell.label for section in nothing.sections for cell in section.cells}
+    assert labels <= {NOT_RUN, "projected"}

@@ -1,0 +1,144 @@
+"""What is kept, what is run anew, and what happens when a run fails; one small part on the cloud on this machine."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.errors import RunFailed
+from crossover.experiment import Experiment
+from crossover.replication import runner as running
+from crossover.replication import runs_2025
+from crossover.replication.measurement import Measurement, Scale
+from crossover.replication.runner import Runner
+from crossover.reports import folder
+from crossover.reports.folder import RunFolder
+from tests.unit.replication import made_up
+
+SMALL = Scale(0.02)
+FIRST, SECOND = (runs_2025.filtered(threshold) for threshold in runs_2025.FILTER_THRESHOLDS)
+ON_GPU = next(each for each in runs_2025.epochs_of_table_2(SMALL) if each.needs_gpu)
+
+
+class Pretended:
+    """In the machine's place: writes a run's folder, or fails. `made` lists what was run."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.fails: set[str] = set()
+
+    def run(self, experiment: Experiment, out: Path) -> RunFolder:
+        self.made.append(out.name)
+        if out.name in self.fails:
+            raise RunFailed("worker 2:\n out of memory")
+        measurement = next(each for each in (FIRST, SECOND) if each.key == out.name)
+        run = made_up.run(measurement, SMALL)
+        return folder.write(out, result=run.result, records=[{**r, "started_at": 0.0} for r in run.records])
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pretended:
+    pretended = Pretended()
+    monkeypatch.setattr(running, "_Machine", lambda stack: pretended)
+    monkeypatch.setattr(running, "_unreadable", lambda dataset, data: "")
+    monkeypatch.setattr(running, "has_gpu", lambda: False)
+    monkeypatch.setattr(running, "KEPT", tmp_path / "kept")
+    return pretended
+
+
+def runner(tmp_path: Path, told: list[str] | None = None, **changes: Any) -> Runner:
+    lines = [] if told is None else told
+    return replace(Runner(out=tmp_path / "out", scale=SMALL, data=None, tell=lines.append), **changes)
+
+
+def test_finished_runs_are_kept_and_others_run(machine: Pretended, tmp_path: Path) -> None:
+    told: list[str] = []
+    first = runner(tmp_path, told).run([FIRST])
+    assert set(first.runs) == {FIRST.key} and not first.failed and not first.whole
+    second = runner(tmp_path, told).run([FIRST, SECOND])
+    assert set(second.runs) == {FIRST.key, SECOND.key}
+    assert machine.made == [FIRST.key, SECOND.key]
+    assert told[1] == f"1/2 {FIRST.key}: kept"
+
+
+@pytest.mark.parametrize("damage", ["failed", "incomplete", "half written", "no records", "another experiment"])
+def test_what_is_not_whole_or_not_this_is_run_anew(machine: Pretended, tmp_path: Path, damage: str) -> None:
+    (run,) = runner(tmp_path).run([FIRST]).runs.values()
+    result, path = dict(run.result), run.path / folder.RESULT
+    training = result["experiment"]["training"] | {"learning_rate": 9.0}
+    changes = {
+        "failed": {"outcome": "failed"},
+        "incomplete": {"incomplete": ["train: 1 of 8 records missing"]},
+        "another experiment": {"experiment": result["experiment"] | {"training": training}},
+    }
+    match damage:
+        case "half written":
+            path.write_text(path.read_text()[:100])
+        case "no records":
+            (run.path / folder.METRICS).unlink()
+        case _:
+            path.write_text(json.dumps(result | changes[damage]))
+    (run.path / "left over").touch()
+    runner(tmp_path).run([FIRST])
+    assert machine.made == [FIRST.key] * 2
+    assert not (run.path / "left over").exists()
+
+
+def test_another_scale_is_another_run(machine: Pretended, tmp_path: Path) -> None:
+    runner(tmp_path).run([FIRST])
+    assert runner(tmp_path).finished(FIRST)
+    assert runner(tmp_path, scale=Scale(0.5)).finished(FIRST) is None
+
+
+def test_a_run_that_fails_twice_leaves_the_others_going(machine: Pretended, tmp_path: Path) -> None:
+    machine.fails = {FIRST.key}
+    told: list[str] = []
+    outcome = runner(tmp_path, told).run([FIRST, SECOND])
+    assert outcome.failed == (FIRST.key,) and set(outcome.runs) == {SECOND.key}
+    assert outcome.missing == {FIRST.key: "it failed here: worker 2: out of memory"}
+    assert [line.split(": ", 1)[1] for line in told[:2]] == [
+        "failed, tried once more: worker 2: out of memory",
+        "failed: worker 2: out of memory",
+    ]
+    machine.fails = set()
+    assert not runner(tmp_path).run([FIRST, SECOND]).failed
+    assert machine.made == [FIRST.key, FIRST.key, SECOND.key, FIRST.key]
+
+
+def test_what_this_machine_lacks_is_said_and_not_tried(
+    machine: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_unreadable", lambda dataset, data: f"{dataset}: not here")
+    outcome = runner(tmp_path).run([ON_GPU, FIRST])
+    assert outcome.missing == {ON_GPU.key: "no GPU on this machine", FIRST.key: "cifar10: not here"}
+    assert not outcome.failed and not machine.made
+
+
+def test_a_run_of_the_published_size_that_comes_along_is_taken(machine: Pretended, tmp_path: Path) -> None:
+    whole: Measurement = runs_2025.convergence("all_reduce")
+    run = made_up.run(whole, Scale(1))
+    experiment = run.result["experiment"]
+    filled_in = {**experiment, "training": experiment["training"] | {"sync_every": 1}, "name": "another"}
+    folder.write(tmp_path / "kept" / "curve", result={**run.result, "experiment": filled_in}, records=[])
+    outcome = runner(tmp_path).run([whole])
+    assert outcome.whole == {whole.key} and not machine.made
+    assert outcome.runs[whole.key].path.name == "curve"
+
+
+@pytest.mark.slow
+def test_a_part_on_the_cloud_on_this_machine(tmp_path: Path, datasets: Path) -> None:
+    """The runs of figure 3, as small as they get: real functions, Redis and queues; then a second call that keeps them."""
+    tiny, told = Scale(0.001), list[str]()
+    line = Runner(out=tmp_path / "out", scale=tiny, data=datasets, tell=told.append)
+    outcome = line.run([FIRST, SECOND])
+    assert not outcome.failed, told
+    for measurement in (FIRST, SECOND):
+        run = outcome.runs[measurement.key]
+        assert run.result["label"] == "measured-local" and run.result["where"] == "local"
+        assert not run.result["incomplete"]
+    sent = [outcome.runs[each.key].result["traffic"]["tensor_store"]["bytes_out"] for each in (FIRST, SECOND)]
+    assert sent[1] < sent[0], "the filter holds something back"
+    again = Runner(out=tmp_path / "out", scale=tiny, data=datasets, tell=told.append).run([FIRST, SECOND])
+    assert set(again.runs) == {FIRST.key, SECOND.key} and told[-1].endswith("kept")
