@@ -82,7 +82,16 @@ class Supervisor:
             return self._ctx.objects.get(key)
 
         with self._ctx.stage("synchronise"):
-            self._waits.until(look, round=self._step, key=key, sender=None, polling=POLLING["s3"])
+            self._waits.until(
+                look, round=self._step, key=key, sender=None, settled=self._refuse_empty, polling=POLLING["s3"]
+            )
+
+    def _refuse_empty(self) -> bool:
+        """Raises RunFailed once every worker has left with an error: nobody is there to decide."""
+        causes = [self._waits.failure_of(worker) for worker in self._word.reporting(self._workers, self._step)]
+        if all(causes):
+            raise RunFailed(f"the supervisor, step {self._step}: no worker is left; the last one: {causes[-1]}")
+        return False
 
     def step(self) -> None:
         """All reports, then the word on them."""

@@ -126,7 +126,7 @@ class Waits:
     def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
         """Is there still a point? Evidence first, then one more look: what came in between is not lost."""
         overtaken = self.overtaken(round) or self.ctx.objects.exists(self.ctx.keys.outcome)
-        cause = self._failure_of(sender)
+        cause = self.failure_of(sender)
         waited_s = self.ctx.clock() - (self.since or 0.0)
         late = waited_s > patience * patience_s(self.ctx.experiment)
         if not (overtaken or cause or late):
@@ -148,7 +148,8 @@ class Waits:
             return "the workers"
         return f"worker {sender}" if sender < self.ctx.experiment.workers else "the supervisor"
 
-    def _failure_of(self, sender: int | None) -> str:
+    def failure_of(self, sender: int | None) -> str:
+        """Why `sender` left this attempt of the run for good; "" as far as anybody knows it did not."""
         if sender is None:
             return ""
         key = self.ctx.keys.failed(self.attempt, sender)

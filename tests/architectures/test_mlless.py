@@ -182,6 +182,35 @@ def test_nobody_computes_on_more_than_the_slack_allows() -> None:
                 assert applied[seen - 1] >= step and (seen - 1 == step or applied[seen - 2] < step)
 
 
+def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wake; reports and words in the store decide. Here each member's comes behind its next one, and then twice."""
+    experiment = mlless(workers=2, threshold=0.3)
+    model, job = Job(experiment).run(), Job(experiment)
+    monkeypatch.setattr("crossover.long_workers.filtering._STORE_LOOK_S", 0.02)
+    held, lock, swapped = dict[int, dict[str, Any]](), threading.Lock(), [0]
+    plain = type(job.clients).bus
+
+    class Untidy:
+        def __init__(self, bus: Any) -> None:
+            self._bus = bus
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._bus, name)
+
+        def arrive(self, barrier: str, **where: Any) -> None:
+            with lock:
+                before = held.get(where["member"])
+                held[where["member"]] = where
+            if before is not None:  # the last one of each never comes
+                swapped[0] += 1
+                self._bus.arrive(barrier, **before)
+                self._bus.arrive(barrier, **before)
+
+    monkeypatch.setattr(type(job.clients), "bus", lambda self, traffic: Untidy(plain(self, traffic)))
+    assert job.run() == model
+    assert swapped[0] > 6 and job.tensor_keys() == []
+
+
 # --- who leaves -------------------------------------------------------------------------------------------------------
 
 
@@ -301,3 +330,33 @@ def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(mon
         else:
             assert last.leaves == {}
     assert samples[True] < 0.9 * samples[False]
+
+
+def test_the_run_is_cheaper_for_scaling_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the papers' formula, from the seconds that were recorded. All wait for the slow one, which is removed."""
+    settings = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_reduction": 0.5}
+    usd, removed = {}, {}
+
+    def slow(run: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            if step.name == "train" and event["worker"] == 1:
+                compute = ctx.learner.compute_gradient
+
+                def slowly(*arguments: Any, **where: Any) -> float:
+                    threading.Event().wait(0.1)
+                    return compute(*arguments, **where)
+
+                monkeypatch.setattr(ctx.learner, "compute_gradient", slowly)
+            return run(step, ctx, event)
+
+        return attempt
+
+    for scale_in in (False, True):
+        experiment = mlless(epochs=20, every=8, scale_in=scale_in, **settings)
+        with every_step(monkeypatch, slow):
+            folder = run_inline(experiment, tmp_path / str(scale_in), lambda progress: None)
+        usd[scale_in] = folder.result["cost"]["paper_method_usd"]
+        rounds_ = {r["worker"]: r["until"][0] for r in folder.records if r["step"] == "train" and r["outcome"] == "ok"}
+        removed[scale_in] = [worker for worker, until in rounds_.items() if until < max(rounds_.values())]
+    assert removed == {False: [], True: [1]}
+    assert usd[True] < 0.8 * usd[False]

@@ -112,3 +112,18 @@ def test_killed_environments_change_nothing(deployed: str, cloud: LocalCloud, tm
     assert killed, "nothing was killed: the run was over too soon"
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
     assert local.result["epochs"][-1]["val_accuracy"] == inline.result["epochs"][-1]["val_accuracy"]
+
+
+def test_mlless_survives_killed_environments_too(
+    cloud: LocalCloud, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The supervisor among them: whoever died comes back before anybody loses patience, so nobody is removed."""
+    cloud.deploy(synthesize(experiment("mlless"), tmp_path_factory.mktemp("assembly")))
+    try:
+        inline = run_inline(experiment("mlless"), tmp_path / "inline", lambda progress: None)
+        with killing(cloud, 1, kills=5) as killed:
+            local = run(cloud, "mlless", tmp_path / "local")
+    finally:
+        cloud.destroy(f"crossover-{experiment('mlless').name}")
+    assert killed, "nothing was killed: the run was over too soon"
+    assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]

@@ -12,6 +12,7 @@ from crossover.long_workers import checkpoints, supervision, waits
 from crossover.long_workers.checkpoints import Checkpoint, Position
 from crossover.long_workers.supervision import Report
 from crossover.long_workers.supervisor import supervise
+from crossover.long_workers.waits import say_why
 from crossover.workflow import first_event
 
 EXPERIMENT = Experiment(
@@ -82,6 +83,17 @@ def test_a_decision_that_nobody_makes_ends_the_wait(ctx: Context, live: Callable
     failure = live(ctx)
     assert isinstance(failure, WaitTimeout) and "for the workers: runs/r/decision/000001.json" in str(failure)
     assert 120 < ctx.clock() - 1000 < 120 + 2 * LIFE_S
+
+
+def test_nobody_waits_for_the_decision_of_workers_who_said_why_they_left(
+    ctx: Context, live: Callable[[Context], CrossoverError]
+) -> None:
+    for worker in range(2):
+        report(ctx, 0, worker)
+        say_why(ctx, attempt=0, member=worker, cause=RuntimeError(f"worker {worker} is out of memory"))
+    failure = live(ctx)
+    assert isinstance(failure, RunFailed) and "worker 1 is out of memory" in str(failure)
+    assert ctx.clock() - 1000 < LIFE_S
 
 
 def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(

@@ -1,5 +1,6 @@
 """Waits: an end for every one, and errors that say who waited in which round for what and whom."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from crossover.context import Context, InlineClients, Resources, RunFacts
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Experiment, Functions
-from crossover.long_workers.waits import NearDeadline, Settled, Waits, patience_s, say_why
+from crossover.long_workers.waits import POLLING, NearDeadline, Settled, Waits, patience_s, say_why
 
 EXPERIMENT = Experiment(name="x", architecture="all_reduce", workers=3, functions=Functions(timeout_s=10))
 
@@ -138,3 +139,92 @@ def test_near_the_deadline_an_outage_is_passed_on() -> None:
 
     with pytest.raises(Unavailable):
         waits(deadline=1001.0).steadily(call)
+
+
+# --- how often it looks -----------------------------------------------------------------------------------------------
+
+
+class Passing:
+    """`time` for waits.py: sleeping is what makes it pass."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept_s: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept_s.append(seconds)
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> Passing:
+    found = Passing()
+    monkeypatch.setattr("crossover.long_workers.waits.time", found)
+    return found
+
+
+def there_at(passing: Passing, seconds: float) -> Callable[[], str]:
+    def look() -> str:
+        if passing.now_s < seconds:
+            raise Missing("k")
+        return "found"
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("polling", "waited_s", "pause_s"),
+    [
+        ("redis", 0.0, 0.0005),
+        ("redis", 0.1, 0.005),
+        ("redis", 60.0, 0.05),
+        ("s3", 0.0, 0.02),
+        ("s3", 1.0, 0.1),
+        ("s3", 60.0, 0.5),
+    ],
+)
+def test_looks_become_rarer_with_the_time_waited(polling: str, waited_s: float, pause_s: float) -> None:
+    assert POLLING[polling].pause_s(waited_s) == pytest.approx(pause_s)
+
+
+@pytest.mark.parametrize("comes_s", [0.001, 0.03, 0.4, 5.0])
+def test_what_comes_is_found_a_twentieth_of_the_wait_late_at_most(comes_s: float, passing: Passing) -> None:
+    waits().until(there_at(passing, comes_s), round=4, key="k", sender=2)
+    assert passing.now_s - comes_s <= max(0.0005, 0.05 * comes_s) + 1e-9
+    assert len(passing.slept_s) < 200, "no busy waiting"
+
+
+def test_a_key_beside_the_channel_has_pauses_of_its_own(passing: Passing) -> None:
+    waits().until(there_at(passing, 1.0), round=4, key="k", sender=2, polling=POLLING["s3"])
+    assert min(passing.slept_s) == 0.02 and len(passing.slept_s) < 40
+
+
+def test_whether_waiting_has_a_point_is_asked_soon_and_then_every_few_seconds(passing: Passing) -> None:
+    asked_s = list[float]()
+    waiting = waits()
+    waiting.overtaken = lambda round: bool(asked_s.append(passing.now_s))
+    waiting.until(there_at(passing, 60.0), round=4, key="k", sender=2)
+    assert 0.2 <= asked_s[0] <= 0.3
+    apart_s = [later - earlier for earlier, later in itertools.pairwise(asked_s)]
+    assert all(0.2 <= each <= 5.1 for each in apart_s) and apart_s[-1] > 4.9
+    assert len(asked_s) < 25
+
+
+def test_an_outage_is_waited_out_for_a_minute(passing: Passing) -> None:
+    """Twenty seconds are survived; after a minute the store's own words are passed on."""
+
+    def call(back_s: float) -> str:
+        if passing.now_s < back_s:
+            raise Unavailable("connection refused")
+        return "done"
+
+    assert waits().steadily(lambda: call(20.0)) == "done"
+    back_s = passing.now_s
+    assert back_s < 22
+    with pytest.raises(Unavailable, match="connection refused"):
+        waits().steadily(lambda: call(1e9))
+    assert 60 < passing.now_s - back_s < 65
+    assert max(passing.slept_s) == 1.0
