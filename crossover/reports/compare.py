@@ -2,18 +2,14 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from crossover.errors import ConfigError
-from crossover.reports import folder, race
+from crossover.reports import comparability, folder, race
 from crossover.reports.folder import RunFolder
-from crossover.reports.race import Entry, Result
-
-MUST_AGREE = (("data", "dataset"), ("data", "validation"), ("data", "limit"), ("training", "model"))
-SHOULD_AGREE = ("workers", "seed")
+from crossover.reports.race import Entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,88 +29,36 @@ def read(paths: Sequence[Path], *, mixed: bool = False) -> Comparison:
 
 
 def of(runs: Sequence[RunFolder], *, mixed: bool = False) -> Comparison:
-    """Compare `runs`. Different data or models are refused; `mixed` lets them stand side by side, without a verdict."""
+    """Compare `runs`. Different data or models are refused; `mixed` lets them stand side by side, without a verdict.
+    Prices of different dates or regions: the verdict says nothing of dollars.
+    """
     if not runs:
         raise ConfigError("compare: no run was given; give the folders of at least one run")
-    results = [run.result for run in runs]
-    apart = [mark for path in MUST_AGREE if (mark := _differs(runs, *path))]
+    results, names = [run.result for run in runs], comparability.names(runs)
+    if len(twice := {run.path.resolve() for run in runs}) < len(runs):
+        raise ConfigError(f"compare: {len(runs)} folders are {len(twice)} runs; give each once")
+    apart = comparability.apart(runs, names)
     if apart and not mixed:
         raise ConfigError(
             f"compare: these runs cannot be compared: {'; '.join(apart)}. With --mixed they stand side by side"
         )
     goal, why = race.goal(results)
-    names = _names(runs)
-    entries = tuple(race.entry(result, name, goal) for result, name in zip(results, names, strict=True))
-    marks = [*apart, *_marks(runs, names)]
+    entries = tuple(_entry(run, name, goal) for run, name in zip(runs, names, strict=True))
+    marks = [*apart, *comparability.marks(runs, names)]
     return Comparison(
         runs=tuple(runs),
         entries=entries,
         goal=goal,
         marks=tuple(marks),
-        verdict="no verdict: different data or models" if apart else race.verdict(entries, goal, why),
+        verdict="no verdict: different data or models"
+        if apart
+        else race.verdict(entries, goal, why, dollars=comparability.same_prices(results)),
     )
 
 
-# --- what may be compared ---------------------------------------------------------------------------------------------
-
-
-def _names(runs: Sequence[RunFolder]) -> list[str]:
-    """Folder names; where two are the same, with the folder above."""
-    short = [run.name for run in runs]
-    return [
-        name if short.count(name) == 1 else f"{run.path.resolve().parent.name}/{name}"
-        for run, name in zip(runs, short, strict=True)
-    ]
-
-
-def _differs(runs: Sequence[RunFolder], *path: str) -> str | None:
-    """`training.model differs: a in spirt, b in gpu`, or None where all agree."""
-    values: dict[str, list[str]] = {}
-    for run, name in zip(runs, _names(runs), strict=True):
-        value: Any = run.result["experiment"]
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        values.setdefault(str(value), []).append(name)
-    if len(values) == 1:
-        return None
-    return f"{'.'.join(path)} differs: " + ", ".join(f"{value} in {' and '.join(who)}" for value, who in values.items())
-
-
-def _marks(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Everything a reader must know before believing the comparison."""
-    found: list[str] = []
-    for run, name in zip(runs, names, strict=True):
-        if run.result["outcome"] != "finished":
-            found.append(f"{name} failed: {run.result.get('failure') or 'no cause was recorded'}")
-        if run.result.get("incomplete"):
-            found.append(f"{name} is incomplete: {'; '.join(run.result['incomplete'])}")
-        if run.result.get("completeness", "checked") != "checked":
-            found.append(f"{name}: completeness {run.result['completeness']}")
-    labels = _by(runs, names, lambda r: str(r["label"]))
-    if len(labels) > 1:
-        found.append(f"labels differ: {_listed(labels)}; local seconds are not AWS seconds")
-    training = {key for run in runs for key in run.result["experiment"].get("training", {})} - {"model"}
-    paths = [*((key,) for key in SHOULD_AGREE), *(("training", key) for key in sorted(training))]
-    found += [mark for path in paths if (mark := _differs(runs, *path))]
-    dates = _by(runs, names, lambda r: str(r["cost"].get("prices_as_of")))
-    if len(dates) > 1:
-        found.append(f"price dates differ: {_listed(dates)}")
-    for key in sorted({key for run in runs for key in run.result["versions"]}):
-        versions = _by(runs, names, lambda r, key=key: str(r["versions"].get(key, "none")))  # type: ignore[misc]
-        if len(versions) > 1:
-            found.append(f"version of {key} differs: {_listed(versions)}")
-    return found
-
-
-def _by(runs: Sequence[RunFolder], names: Sequence[str], of: Callable[[Result], str]) -> dict[str, list[str]]:
-    grouped: dict[str, list[str]] = {}
-    for run, name in zip(runs, names, strict=True):
-        grouped.setdefault(of(run.result), []).append(name)
-    return grouped
-
-
-def _listed(groups: Mapping[str, Sequence[str]]) -> str:
-    return ", ".join(f"{value} ({' and '.join(names)})" for value, names in groups.items())
+def _entry(run: RunFolder, name: str, goal: float | None) -> Entry:
+    entry = race.entry(run.result, name, goal)
+    return replace(entry, complete=entry.complete and not comparability.lost_records(run))
 
 
 def to_csv(comparison: Comparison) -> str:

@@ -14,6 +14,8 @@ from crossover.reports.invocations import Record
 
 RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetensors", "report.html"
 
+PARTS = {"label", "outcome", "duration_s", "versions", "invocations", "traffic", "stages", "steps", "final"}  # besides
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
@@ -54,6 +56,8 @@ def read(path: Path) -> RunFolder:
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
         state = "is not a run's result" if result is not None else "is not there"
         raise DataError(f"{path / RESULT}: {state}; give the folder of a run, such as results/spirt")
+    if absent := sorted(PARTS - result.keys()):
+        raise DataError(f"{path / RESULT}: has no {', '.join(absent)}: another version wrote it; run it again")
     metrics = path / METRICS
     if not metrics.is_file():
         raise DataError(f"{metrics}: is not there; the run's folder is incomplete")

@@ -94,8 +94,8 @@ def entry(result: Result, name: str, goal: float | None) -> Entry:
     )
 
 
-def verdict(entries: Sequence[Entry], goal: float | None, why: str) -> str:
-    """What won, and by how much, in one line."""
+def verdict(entries: Sequence[Entry], goal: float | None, why: str, *, dollars: bool = True) -> str:
+    """What won, and by how much, in one line; without `dollars`, whose prices differ, of time alone."""
     racers = [entry for entry in entries if entry.competes]
     left_out = [entry.name for entry in entries if not entry.competes]
     aside = f" Left out: {', '.join(left_out)}." if left_out else ""
@@ -103,9 +103,12 @@ def verdict(entries: Sequence[Entry], goal: float | None, why: str) -> str:
         return f"no verdict: fewer than two finished, complete runs to compare.{aside}"
     if len({entry.label for entry in racers}) > 1:
         return f"no verdict: seconds and dollars of different labels are not comparable.{aside}"
+    soonest = _won(racers, lambda e: e.goal_s, "soonest", "sooner", display.seconds)
+    if not dollars:
+        return f"At {display.percent(goal)} ({why}): {soonest}. Dollars are not compared: their prices differ.{aside}"
     projected = " Dollars are projected from local seconds." if racers[0].cost_label == "projected" else ""
     parts = [
-        _won(racers, lambda e: e.goal_s, "soonest", "sooner", display.seconds),
+        soonest,
         _won(racers, lambda e: e.goal_full_usd, "cheapest in full", "cheaper", display.usd),
         _won(racers, lambda e: e.goal_paper_usd, "cheapest by the papers' method", "cheaper", display.usd),
     ]

@@ -32,6 +32,12 @@ def run(measurement: Measurement, scale: Scale) -> RunFolder:
     result = {
         "architecture": experiment.architecture,
         "outcome": "finished",
+        "label": "measured-local",
+        "where": "local",
+        "versions": {},
+        "invocations": {"count": count},
+        "steps": [],
+        "final": None,
         "experiment": experiment.resolved(),
         "duration_s": 60.0,
         "stages": stages,

@@ -95,9 +95,91 @@ def test_everything_else_that_differs_is_marked(save: Save) -> None:
     assert compare.of([first, other]).marks == (
         "seed differs: 1 in a, 2 in b",
         "training.batch_size differs: 60 in a, 30 in b",
-        "price dates differ: 2026-11 (a), 2026-12 (b)",
+        "price dates differ: 2026-11 (a), 2026-12 (b); dollars are not compared",
         "version of torch differs: 2.13.0 (a), 2.10.0 (b)",
     )
+
+
+def test_dollars_of_different_prices_do_not_race(save: Save) -> None:
+    first, second = save("a", SPIRT), save("b", FAST)
+    for changes, mark in (
+        ({"prices_as_of": "2026-12"}, "price dates differ: 2026-11 (a), 2026-12 (b); dollars are not compared"),
+        ({"region": "eu-west-1"}, "prices' regions differ: us-east-1 (a), eu-west-1 (b); dollars are not compared"),
+    ):
+        found = compare.of([first, changed(second, cost=second.result["cost"] | changes)])
+        assert found.marks == (mark,)
+        assert "b is soonest with" in found.verdict and "cheapest" not in found.verdict
+        assert found.verdict.endswith("Dollars are not compared: their prices differ.")
+
+
+def test_data_of_one_name_that_is_not_the_same_is_refused(save: Save) -> None:
+    first, second = save("a", SPIRT), save("b", FAST)
+    for fact, there in (("train_samples", 1_437), ("validation_samples", 360)):
+        other = changed(second, data=second.result["data"] | {fact: 100})
+        with pytest.raises(ConfigError, match=rf"data\.{fact} differs: {there} in a, 100 in b"):
+            compare.of([first, other])
+        assert compare.of([first, other], mixed=True).verdict == "no verdict: different data or models"
+
+
+def test_how_data_was_prepared_and_who_attacked_is_marked(save: Save) -> None:
+    first, second = save("a", SPIRT), save("b", FAST)
+    experiment = second.result["experiment"]
+    other = changed(
+        second,
+        experiment=experiment
+        | {
+            "recipe": "fast",
+            "data": experiment["data"] | {"augment": "crop_flip", "directory": "/elsewhere"},
+            "aggregation": experiment["aggregation"] | {"rule": "median"},
+            "faults": experiment["faults"] | {"attack": "sign_flip", "workers": [0]},
+        },
+    )
+    assert compare.of([first, other]).marks == (
+        "recipe differs: none in a, fast in b",
+        "data.augment differs: none in a, crop_flip in b",
+        "aggregation.rule differs: mean in a, median in b",
+        "faults.attack differs: none in a, sign_flip in b",
+        "faults.workers differs: [] in a, [0] in b",
+    )
+
+
+def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
+    first, second = save("a", SPIRT), save("b", FAST)
+    metrics = second.path / folder.METRICS
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:-1]))
+    found = compare.read([first.path, second.path])
+    assert found.marks == (
+        f"b is incomplete: metrics.jsonl has {len(lines) - 1} records, result.json was made from {len(lines)}",
+    )
+    assert found.entries[1].display_name == "b (incomplete)" and found.verdict.endswith("Left out: b.")
+    metrics.write_text("".join(lines[:-1]) + lines[-1].replace('"run": "example"', '"run": "another"'))
+    assert compare.read([first.path, second.path]).marks == ("b is incomplete: metrics.jsonl has records of 2 runs",)
+
+
+def test_a_run_that_failed_half_way_has_no_say_in_the_goal(save: Save) -> None:
+    half = save("half", FAST, epochs=FAST.epochs[:2], failure="interrupted", final=None)
+    runs = [save("a", SPIRT), save("b", FAST), half]
+    found = compare.of(runs)
+    assert found.goal == compare.of(runs[:2]).goal
+    assert found.marks[0] == "half failed: interrupted" and found.verdict.endswith("Left out: half.")
+
+
+def test_a_run_is_not_compared_with_itself(save: Save, tmp_path: Path) -> None:
+    run = save("a", SPIRT)
+    (tmp_path / "same").symlink_to(run.path)
+    with pytest.raises(ConfigError, match=r"compare: 2 folders are 1 runs; give each once"):
+        compare.read([run.path, tmp_path / "same"])
+
+
+def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
+    run = save("a", SPIRT)
+    old = {name: value for name, value in run.result.items() if name not in ("invocations", "steps")}
+    folder.write(run.path, result=old, records=run.records)
+    with pytest.raises(
+        DataError, match=r"result\.json: has no invocations, steps: another version wrote it; run it again"
+    ):
+        compare.read([run.path])
 
 
 def test_local_seconds_do_not_race_amazons(save: Save) -> None:
