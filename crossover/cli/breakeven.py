@@ -74,6 +74,9 @@ def project(
         int | None, typer.Option(help="So many workers, also more than 64; each keeps its share of the data.", min=1)
     ] = None,
     parameters: Annotated[int | None, typer.Option(help="A model of so many parameters.", min=1)] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Concurrent executions that the account allows; 0: as many as needed.", min=0)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the projection as JSON.")] = None,
     judge: Annotated[
         bool, typer.Option("--judge", help="Show the error on the papers' rows that calibration has not seen.")
@@ -92,7 +95,10 @@ def project(
         experiment = replace(experiment, workers=workers, gpu=gpu)
     if parameters is not None:
         workload = workload.sized(parameters)
-    run = simulate(experiment, _calibration(calibration, experiment.architecture), workload=workload)
+    cloud = _calibration(calibration, experiment.architecture)
+    if concurrency is not None:
+        cloud = replace(cloud, concurrency=concurrency or None)
+    run = simulate(experiment, cloud, workload=workload)
     _show(run)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -133,7 +133,14 @@ class Life:
         self.standing.saved = {each for each in self.standing.saved if each[0] >= position[0] - 16} | {position}
 
     def restore(self) -> Process:
-        bytes_ = self.vectors_bytes + CHECKPOINT_FACTS_BYTES
+        """The first checkpoint holds the seeded model alone."""
+        begun = bool(self.standing.round or self.standing.minibatch)
+        vectors = (
+            self.vectors_bytes
+            if begun
+            else min(self.vectors_bytes, self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
+        )
+        bytes_ = vectors + CHECKPOINT_FACTS_BYTES
         self.tally.count("objects", "exists").count("objects", "get", into=bytes_)
         yield from self.spend("", self.world.calibration.objects.seconds(bytes_, requests=2))
 

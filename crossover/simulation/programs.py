@@ -2,7 +2,7 @@
 
 from crossover.reports import paper_cost
 from crossover.reports.prices import Prices
-from crossover.simulation.in_database import ARRIVAL_BYTES, decision_bytes, moved_on, optimizer_vectors
+from crossover.simulation.in_database import ARRIVAL_BYTES, OUTCOME_BYTES, decision_bytes, moved_on, optimizer_vectors
 from crossover.simulation.kernel import Process
 from crossover.simulation.peer_functions import parts
 from crossover.simulation.usage import Place
@@ -241,6 +241,7 @@ class _Peer:
         tally.count("objects", "exists").count("objects", "get", into=said)
         if epoch in world.epochs_end_s:
             yield from self._wait(2 * self.objects.latency_s)
+            yield from self._conclude(epoch)
             return
         chunks = workload.validation_chunks
         tally.count("objects", "get", chunks, into=workload.validation_bytes).count("objects", "put", out=said)
@@ -252,6 +253,20 @@ class _Peer:
             self.objects.seconds(workload.validation_bytes, requests=chunks + 4) + compute_s * self.luck.compute()
         )
         world.epoch_ended(epoch)
+        yield from self._conclude(epoch)
+
+    def _conclude(self, epoch: int) -> Process:
+        """The trained model to the object store, by whoever is first."""
+        world, size = self.world, self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
+        if epoch < world.days.epochs:
+            return
+        self.invocation.tally.count("objects", "exists")
+        seconds = self.objects.latency_s
+        if not world.state.setdefault("concluded", False):
+            world.state["concluded"] = True
+            self.invocation.tally.count("objects", "put", 2, out=size + OUTCOME_BYTES)
+            seconds += self.objects.seconds(size + OUTCOME_BYTES, requests=2)
+        yield from self._wait(seconds)
 
 
 def paper_usd(world: World, prices: Prices) -> float:

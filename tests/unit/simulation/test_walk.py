@@ -150,3 +150,30 @@ def test_an_invocation_that_aws_would_end_ends_the_simulation() -> None:
     assert not stopped.finished
     assert any("is in the middle of its work after" in problem for problem in stopped.problems)
     assert simulate(experiment, STILL, workload=tiny(experiment)).finished
+
+
+@pytest.mark.parametrize(
+    "architecture", ["spirt", "all_reduce", "scatter_reduce", "p2p_serverless", "p2p_instance", "gpu"]
+)
+def test_simulated_traffic_is_that_of_a_run(architecture: str, tmp_path: Path) -> None:
+    """Bytes of vectors, batches and checkpoints. Who evaluates is chance, so a worker's share of that may differ."""
+    experiment = small(architecture, workers=3)
+    experiment = replace(experiment, database=replace(experiment.database, compute="fetch"))
+    run = run_inline(experiment, tmp_path, lambda progress: None)
+    simulated = simulate(experiment, STILL, keep_records=True)
+    kept = [r for r in simulated.records if r["step"] not in ("detect_convergence", "initialise", "collect")]
+    made = [r for r in run.records if r["step"] not in ("detect_convergence", "initialise", "collect")]
+    for channel in ("object_store", "tensor_store"):
+        for way in ("bytes_in", "bytes_out"):
+            of_run, projected = (sum(r["traffic"][channel][way] for r in records) for records in (made, kept))
+            facts = (
+                sum(2_600 * r["cold"] for r in kept if r["memory_mb"])
+                if (channel, way) == ("object_store", "bytes_in")
+                else 0
+            )
+            evaluations = (
+                experiment.workers * experiment.training.epochs * simulated.workload.validation_bytes
+                if facts or way == "bytes_in"
+                else 0
+            )
+            assert projected - facts == pytest.approx(of_run, rel=0.02, abs=2_000 + evaluations), (channel, way)
