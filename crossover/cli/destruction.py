@@ -44,10 +44,13 @@ def destroy(
             delete_shared(session, config, experiment, ask=not yes)
         if verify:
             print(verified(session, experiment, shared=shared))
+            if not shared and (companion := experiment.companion()) is not None:
+                print(verified(session, companion, shared=False))
 
 
 def delete_experiment(session: Any, config: Path, experiment: Experiment, *, ask: bool) -> None:
-    """Whatever state it is in; deleting what is gone already does nothing. Raises CrossoverError."""
+    """Whatever state it is in, and after it the fleet of `baseline: gpu`; deleting what is gone already does nothing. Raises
+    CrossoverError."""
     from crossover.cli.aws import ownership, sweeping
 
     owner = ownership.of(session, experiment.project, experiment.name)
@@ -55,6 +58,8 @@ def delete_experiment(session: Any, config: Path, experiment: Experiment, *, ask
         sweeping.stop_running(session, owner, _tell)
         _delete_stack(session, config, experiment, owner.stack, owner, ask=ask)
     _remove_orphans(session, owner)
+    if (companion := experiment.companion()) is not None:
+        delete_experiment(session, config, companion, ask=ask)
 
 
 def delete_shared(session: Any, config: Path, experiment: Experiment, *, ask: bool) -> None:
