@@ -67,6 +67,14 @@ class Keys:
         """All of a long worker's state with `minibatch` minibatches of `round` behind it, one create-only object."""
         return f"{self.checkpoints_of(worker)}{round:08d}.{minibatch:05d}"
 
+    @property
+    def kept_states(self) -> str:
+        return f"runs/{self.run}/kept/"
+
+    def kept_state(self, round: int, name: str) -> str:
+        """A part (model, velocity, ...) of the state of `round`, from a worker's database that has ended since."""
+        return f"{self.kept_states}{round:08d}/{name}"
+
     def failed(self, attempt: int, member: int) -> str:
         """Why `member` left this attempt of the run for good: whoever waits for it need not wait on."""
         return f"runs/{self.run}/failed/{attempt}/{member}"

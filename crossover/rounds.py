@@ -7,7 +7,7 @@ from 1 (epoch 0 is the untrained model), rounds from 0 through the whole run. to
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,11 @@ from crossover import keys
 from crossover.algorithms.convergence import verdict
 from crossover.algorithms.schedule import learning_rate
 from crossover.context import Context, RunFacts
-from crossover.dataplane.protocols import StateKeys, TensorCompute
-from crossover.dataplane.vector import Kind, Vector, header
+from crossover.dataplane.protocols import StateKeys, TensorCompute, TensorStore
+from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Missing
-from crossover.experiment import Aggregation
+from crossover.experiment import Aggregation, Experiment
+from crossover.keys import Keys
 
 if TYPE_CHECKING:
     from crossover.learning.batch import Batch
@@ -61,7 +62,11 @@ class Calendar:
 
 
 def calendar(facts: RunFacts) -> Calendar:
-    training, minibatches = facts.experiment.training, facts.manifest["minibatches"]
+    return calendar_of(facts.experiment, facts.manifest)
+
+
+def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar:
+    training, minibatches = experiment.training, manifest["minibatches"]
     assert training.sync_every is not None, "the runner resolves sync_every before a run starts"
     every = minibatches if training.sync_every == "epoch" else min(training.sync_every, minibatches)
     return Calendar(minibatches, every, training.epochs)
@@ -303,18 +308,39 @@ def _keys(state: StateKeys) -> tuple[str, ...]:
 
 
 def _resumable(ctx: Context) -> int:
-    """The round to go on with: the newest that any worker holds, or the one before, so that an unfinished decision is made again.
+    """The round to go on with, by the databases, or by what was kept of databases that have ended."""
+    decided = len(ctx.objects.list(ctx.keys.decisions))
+    found = resumable(ctx.tensors, ctx.keys, calendar(ctx.facts), decided=decided)
+    return _kept(ctx) if found is None else found
+
+
+def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:
+    """The newest round that any worker holds, or the one before, so that an unfinished decision is made again; None
+    where no database holds any.
 
     Workers are never more than one round apart, and a round's keys go only once the next round is under way everywhere.
     """
-    days = calendar(ctx.facts)
-    decided = len(ctx.objects.list(ctx.keys.decisions))
     for round in range(min(decided + 1, days.epochs) * days.rounds_per_epoch, -1, -1):
-        holders = [w for w in ctx.tensors if ctx.tensors[w].exists(ctx.keys.model(round, w))]
+        holders = [w for w in tensors if tensors[w].exists(keys.model(round, w))]
         if holders:
-            before = any(ctx.tensors[w].exists(ctx.keys.model(round - 1, w)) for w in holders) if round else False
+            before = any(tensors[w].exists(keys.model(round - 1, w)) for w in holders) if round else False
             return round - 1 if before else round
-    raise Missing(f"{ctx.run}: no worker's database holds a model of this run any more; start a new run")
+    return None
+
+
+def _kept(ctx: Context) -> int:
+    """The round whose state lies in the bucket, put into worker 0's database. Raises Missing."""
+    kept = ctx.objects.list(ctx.keys.kept_states)
+    if not kept:
+        raise Missing(f"{ctx.run}: no worker's database holds a model of this run any more; start a new run")
+    round = int(kept[0].removeprefix(ctx.keys.kept_states).partition("/")[0])
+    training = ctx.experiment.training
+    state = ctx.keys.state(round, 0, optimizer=training.optimizer, momentum=training.momentum)
+    for target in _keys(state):
+        source = ctx.keys.kept_state(round, target.rpartition("/")[2])
+        if source in kept:  # the untrained model's optimizer has no state
+            ctx.tensors[0].create(target, decode(ctx.objects.get(source), key=source))
+    return round
 
 
 def collect(ctx: Context, event: Event) -> None:

@@ -17,29 +17,33 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import crossover
-from crossover import platform_reports
+from crossover import platform_reports, resumption
 from crossover.budget import BudgetReached, Guard
 from crossover.context import Context, InlineClients, Resources, RunFacts
-from crossover.dataplane.protocols import ObjectStore
+from crossover.dataplane.protocols import ObjectStore, TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, decode
 from crossover.deployment import plain_cause
-from crossover.errors import ConfigError, RunFailed, UserError
+from crossover.errors import ConfigError, Missing, RunFailed, UserError
 from crossover.expectations import expected_records, state_transitions
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, from_resolved
 from crossover.keys import Keys, current_run
 from crossover.programs import Settings
 from crossover.programs.execution import ProgramsExecution, announce
 from crossover.reports import infrastructure, prices
 from crossover.reports.cost import of_run
-from crossover.reports.folder import RunFolder, write
+from crossover.reports.folder import RunFolder, read, write
 from crossover.reports.html import write_report
 from crossover.reports.result import build, train_losses
+from crossover.resumption import Unfinished
 from crossover.rounds import calendar
-from crossover.workflow import Architecture, execute, first_event, load
+from crossover.workflow import Architecture, execute, first_event, load, steps
+
+if TYPE_CHECKING:
+    from crossover.local.cloud import LocalCloud
 
 POLL_S = 0.25
 BUDGET_LOOK_S = 5.0
@@ -108,6 +112,8 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
     architecture = load(experiment.architecture)
     experiment = resolve(experiment, architecture)
     dataset = load_dataset(experiment)
+    if run:
+        _check_resumed(run, experiment, objects, fingerprint=dataset.fingerprint)
     manifest = stage(experiment, dataset, data)
     learner = Learner(
         experiment, classes=manifest["classes"], input_shape=tuple(manifest["input_shape"]), affine=manifest["affine"]
@@ -125,6 +131,18 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
     }
     objects.put(Keys(run).experiment, json.dumps(facts).encode())
     return Prepared(run, experiment, architecture, objects, facts)
+
+
+def _check_resumed(run: str, experiment: Experiment, objects: ObjectStore, *, fingerprint: str) -> None:
+    """Raises UserError where there is no such run, or it was started with other settings or data."""
+    try:
+        began = json.loads(objects.get(Keys(run).experiment))
+    except Missing:
+        raise UserError(
+            f"--resume {run}: there is no such run; its name stands in its records and executions"
+        ) from None
+    resumption.check_settings(began, experiment)
+    resumption.check_data(began, fingerprint)
 
 
 def versions() -> dict[str, str]:
@@ -163,6 +181,8 @@ def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress) ->
         execution.stop()
         raise
     finally:
+        while _next_decision(prepared):  # those that a failure was faster than
+            pass
         read_records(prepared)
 
 
@@ -330,32 +350,68 @@ def goes_on_without(experiment: Experiment) -> bool:
     return experiment.module.startswith("p2p") and experiment.p2p.mode == "asynchronous"
 
 
-def with_baseline(run: Callable[[Experiment, Path], RunFolder], experiment: Experiment, out: Path) -> RunFolder:
+def with_baseline(
+    run: Callable[[Experiment, Path, Unfinished | None], RunFolder],
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: str = "",
+) -> RunFolder:
     """`run` of the experiment into `out` and, with `baseline: gpu`, of the GPU fleet after it into `out`/baseline:
-    measured one at a time."""
-    folder = run(experiment, out)
-    if (companion := experiment.companion()) is not None:
-        run(companion, out / "baseline")
+    measured one at a time. `resume` (inline or local): the one that its folder holds unfinished, and what follows."""
+    companion, baseline = experiment.companion(), out / "baseline"
+    if resume and companion is not None and resumption.holds(baseline) and not resumption.holds(out):
+        run(companion, baseline, _unfinished(companion, baseline, where=resume))
+        return read(out)
+    folder = run(experiment, out, _unfinished(experiment, out, where=resume) if resume else None)
+    if companion is not None:
+        run(companion, baseline, None)
     return folder
 
 
-def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress) -> RunFolder:
+def _unfinished(experiment: Experiment, folder: Path, *, where: str) -> Unfinished:
+    """Raises UserError where `folder` holds none, or one of another experiment."""
+    found = resumption.find(folder)
+    found.check(resolve(experiment, load(experiment.architecture)), where=where, versions=versions())
+    return found
+
+
+def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: bool = False) -> RunFolder:
     """The whole run in this process on memory stores: seconds, for development."""
-    return with_baseline(lambda each, folder: _run_inline(each, folder, on_progress), experiment, out)
+
+    def run(each: Experiment, folder: Path, unfinished: Unfinished | None) -> RunFolder:
+        return _run_inline(each, folder, on_progress, unfinished)
+
+    return with_baseline(run, experiment, out, resume="inline" if resume else "")
 
 
-def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress) -> RunFolder:
+def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfinished: Unfinished | None) -> RunFolder:
     architecture = load(experiment.architecture)
     clients = InlineClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
     objects = clients.objects(Traffic())
-    prepared = prepare(experiment, objects=objects, data=[objects])
-    if architecture.run is None:
-        return finish(prepared, InlinePrograms(prepared, clients), out, on_progress, where="inline")
-    context = Context(Resources(clients), run=prepared.run)
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        event = first_event(prepared.run, workers=experiment.workers)
-        execution = InlineExecution(pool.submit(execute, architecture.run, context, event))
-        return finish(prepared, execution, out, on_progress, where="inline")
+    if unfinished:
+        unfinished.restore(objects, together=_in_step(experiment))
+    prepared = prepare(experiment, objects=objects, data=[objects], run=unfinished.run if unfinished else "")
+
+    def databases() -> dict[int, TensorStore]:
+        if architecture.tensor_hosts != "per_worker":
+            return {}
+        return {worker: clients.tensors(experiment, worker, Traffic()) for worker in range(experiment.workers)}
+
+    with resumption.keeping(objects, out, databases=databases, resumed=unfinished is not None):
+        if architecture.run is None:
+            return finish(prepared, InlinePrograms(prepared, clients), out, on_progress, where="inline")
+        context = Context(Resources(clients), run=prepared.run)
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if unfinished else 0)
+            execution = InlineExecution(pool.submit(execute, architecture.run, context, event))
+            return finish(prepared, execution, out, on_progress, where="inline")
+
+
+def _in_step(experiment: Experiment) -> int:
+    """How many peers must all go on at the same round; 0: each where it stands, or as the tree's first step says."""
+    architecture = load(experiment.architecture)
+    return members_of(experiment, architecture) if architecture.program and not goes_on_without(experiment) else 0
 
 
 def finish(
@@ -411,17 +467,18 @@ def run_deployed(
     s3 = session.client("s3")
     objects = S3ObjectStore(facts.bucket, Traffic(), client=s3)
     data = [S3ObjectStore(name, Traffic(), client=s3) for name in facts.data_buckets] or [objects]
-    prepared = prepare(experiment, objects=objects, data=data, run=resume)
-    facts.check(prepared)
+    found = under_way(experiment, session)
+    if found:
+        prepared = _taken_up(found.run, experiment, objects=objects, resume=resume)
+    else:
+        prepared = prepare(experiment, objects=objects, data=data, run=resume)
+        facts.check(prepared)
     if prepared.architecture.program:
-        return _run_fleet(prepared, facts.fleet, out, on_progress, session=session, where=where)
+        return _run_fleet(
+            prepared, facts.fleet, out, on_progress, session=session, where=where, announced=found is not None
+        )
     states = session.client("stepfunctions")
-    event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if resume else 0)
-    started = states.start_execution(
-        stateMachineArn=facts.run_machine,
-        name=f"{prepared.run}-{event['attempt']}",
-        input=json.dumps(event),
-    )
+    arn = found.arn if found else _start(prepared, states, facts.run_machine, again=bool(resume))
 
     def with_reports(prepared: Prepared) -> None:
         """Billed time, INIT and peak memory as Lambda reports them; on one machine they would hold waits for a core."""
@@ -430,15 +487,71 @@ def run_deployed(
         joined = platform_reports.joined(prepared.records.values(), found)
         prepared.records.update(zip(list(prepared.records), joined, strict=True))
 
-    execution = StateMachineExecution(states, started["executionArn"])
+    execution = StateMachineExecution(states, arn)
     complete = with_reports if where == "aws" else lambda prepared: None
     return finish(prepared, execution, out, on_progress, where=where, complete=complete)
 
 
+def _start(prepared: Prepared, states: Any, machine: str, *, again: bool) -> str:
+    """The ARN of a new execution. Names are reserved for 90 days: a run that is resumed has another."""
+    event = first_event(prepared.run, workers=prepared.experiment.workers, attempt=int(time.time()) if again else 0)
+    name = f"{prepared.run}-{event['attempt']}"
+    return str(states.start_execution(stateMachineArn=machine, name=name, input=json.dumps(event))["executionArn"])
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A run that nobody may be following any more: its command was killed. `arn` of its execution, "" for programs."""
+
+    run: str
+    arn: str
+
+
+def under_way(experiment: Experiment, session: Any) -> UnderWay | None:
+    """The run that the deployed experiment works on now. Raises ConfigError where it is not deployed."""
+    facts = Deployed.of(experiment, session)
+    if facts.run_machine:
+        listed = session.client("stepfunctions").list_executions(
+            stateMachineArn=facts.run_machine, statusFilter="RUNNING"
+        )["executions"]
+        return UnderWay(listed[0]["name"].rpartition("-")[0], listed[0]["executionArn"]) if listed else None
+    groups = session.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[facts.fleet])
+    s3 = session.client("s3")
+    if not any(group["DesiredCapacity"] for group in groups["AutoScalingGroups"]):
+        return None
+    with suppress(s3.exceptions.NoSuchKey):
+        told = s3.get_object(Bucket=facts.bucket, Key=current_run(facts.fleet))["Body"].read()
+        return UnderWay(json.loads(told)["run"], "")
+    return None
+
+
+def _taken_up(run: str, experiment: Experiment, *, objects: ObjectStore, resume: str) -> Prepared:
+    """A run under way, as it was prepared. Raises UserError where it is not the one that is asked for."""
+    if resume and resume != run:
+        raise UserError(f"--resume {resume}: run {run} is under way and would be in its way; --resume {run} follows it")
+    facts = json.loads(objects.get(Keys(run).experiment))
+    there, architecture = from_resolved(facts["experiment"]), load(experiment.architecture)
+    if not resume and (differing := resumption.differing(resolve(experiment, architecture), there)):
+        raise UserError(
+            f"run {run} is under way with other settings: {', '.join(differing)}; --resume {run} follows that one to its end"
+        )
+    return Prepared(run, there, architecture, objects, facts)
+
+
 def _run_fleet(
-    prepared: Prepared, fleet: str, out: Path, on_progress: OnProgress, *, session: Any, where: str
+    prepared: Prepared,
+    fleet: str,
+    out: Path,
+    on_progress: OnProgress,
+    *,
+    session: Any,
+    where: str,
+    announced: bool = False,
 ) -> RunFolder:
-    """A run of programs: the fleet gets its instances, is told what to join, and is emptied again, whatever happens."""
+    """A run of programs: the fleet gets its instances, is told what to join, and is emptied again, whatever happens.
+
+    `announced`: the programs are at work on it already.
+    """
     groups, members = session.client("autoscaling"), members_of(prepared.experiment, prepared.architecture)
     count = instances_of(prepared.experiment, prepared.architecture)
 
@@ -455,7 +568,8 @@ def _run_fleet(
         found = groups.describe_auto_scaling_groups(AutoScalingGroupNames=[fleet])["AutoScalingGroups"]
         return bool(found and found[0]["DesiredCapacity"])
 
-    announce(prepared.objects, fleet=fleet, run=prepared.run, members=members)
+    if not announced:
+        announce(prepared.objects, fleet=fleet, run=prepared.run, members=members)
     try:
         groups.set_desired_capacity(AutoScalingGroupName=fleet, DesiredCapacity=count)
         execution = ProgramsExecution(
@@ -527,29 +641,58 @@ class Deployed:
 
 
 def run_local(
-    experiment: Experiment, out: Path, on_progress: OnProgress, *, workspace: Path | None = None, resume: str = ""
+    experiment: Experiment, out: Path, on_progress: OnProgress, *, workspace: Path | None = None, resume: bool = False
 ) -> RunFolder:
-    """The same through the cloud on one machine: synthesize, deploy, run, tear down."""
+    """The same through the cloud on one machine: synthesize, deploy, run, tear down. `resume`: what `out` holds
+    unfinished."""
     from cdk.synthesis import synthesize
     from crossover.local import tools
     from crossover.local.cloud import LocalCloud
 
     tools.check()
-
     with tempfile.TemporaryDirectory(prefix="crossover-") as folder:
-        assembly = synthesize(experiment, Path(folder) / "assembly")
+
+        def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
+            if not cloud.stacks():
+                cloud.deploy(synthesize(experiment, Path(folder) / "assembly"))
+            return run_on_cloud(cloud, each, into, on_progress, unfinished=unfinished)
+
         with LocalCloud(workspace or Path(folder) / "cloud") as cloud:
-            cloud.deploy(assembly)
             try:
-                return with_baseline(
-                    lambda each, into: run_deployed(
-                        each, into, on_progress, session=cloud.session(), where="local", resume=resume
-                    ),
-                    experiment,
-                    out,
-                )
+                return with_baseline(run, experiment, out, resume="local" if resume else "")
             finally:
                 cloud.destroy()
+
+
+def run_on_cloud(
+    cloud: "LocalCloud", experiment: Experiment, out: Path, on_progress: OnProgress, *, unfinished: Unfinished | None
+) -> RunFolder:
+    """A run of the experiment that the local cloud holds. What it can go on with is kept in `out` should it fail: the
+    cloud ends with it."""
+    from crossover.dataplane.s3 import S3ObjectStore
+    from crossover.local import databases
+
+    session = cloud.session()
+    objects = S3ObjectStore(Deployed.of(experiment, session).bucket, Traffic(), client=session.client("s3"))
+    if unfinished:
+        unfinished.restore(objects, together=_in_step(experiment))
+    architecture = load(experiment.architecture)
+
+    def of_workers() -> dict[int, TensorStore]:
+        if architecture.tensor_hosts != "per_worker":
+            return {}
+        step = steps(architecture)[0].name.replace("_", "-")
+        return databases.of(cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}")
+
+    with resumption.keeping(objects, out, databases=of_workers, resumed=unfinished is not None):
+        return run_deployed(
+            experiment,
+            out,
+            on_progress,
+            session=session,
+            where="local",
+            resume=unfinished.run if unfinished else "",
+        )
 
 
 def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: str = "") -> RunFolder:
@@ -561,6 +704,8 @@ def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resum
     session = boto3.Session()
     if resume:  # that run alone
         return run_deployed(experiment, out, on_progress, session=session, where=where, resume=resume)
-    return with_baseline(
-        lambda each, into: run_deployed(each, into, on_progress, session=session, where=where), experiment, out
-    )
+
+    def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
+        return run_deployed(each, into, on_progress, session=session, where=where)
+
+    return with_baseline(run, experiment, out)

@@ -1,6 +1,7 @@
 """`crossover run`: train once, show each epoch as it ends, leave a folder with the results."""
 
 import json
+import sys
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,21 +41,26 @@ def run(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the data sets' files.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; by default results/<name>.")] = None,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run (with --on aws).")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER|RUN", help="Go on with the failed run in this folder; --on aws: with this run."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
     experiment = load(config, [*(override or []), *_data(data)])
-    folder = out or Path("results") / experiment.name
+    folder = _resumed(resume, out) if resume and on is not Place.AWS else out or Path("results") / experiment.name
     _check_folder(folder)
-    if resume and on is not Place.AWS:
-        raise UserError(f"--resume {resume}: a run --on {on} leaves nothing to go on with; only --on aws can resume")
     if on is Place.AWS:
         check_deployment(experiment)
         experiment = _check_deployed(experiment, config)
     _check_model(experiment)
-    with show_progress(experiment, where=on, out=folder) as on_progress:
-        finished = _start(experiment, on, folder, on_progress, resume=resume or "")
+    try:
+        with show_progress(experiment, where=on, out=folder) as on_progress:
+            finished = _start(experiment, on, folder, on_progress, resume=resume or "")
+    except BaseException:
+        _say_how_to_go_on(config, on, folder)
+        raise
     _summarise(finished)
 
 
@@ -63,23 +69,47 @@ def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgres
 
     match on:
         case Place.INLINE:
-            return running.run_inline(experiment, out, on_progress)
+            return running.run_inline(experiment, out, on_progress, resume=bool(resume))
         case Place.LOCAL:
-            return running.run_local(experiment, out, on_progress)
+            return running.run_local(experiment, out, on_progress, resume=bool(resume))
         case Place.AWS:
             return running.run_aws(experiment, out, on_progress, resume=resume)
+
+
+def _resumed(resume: str, out: Path | None) -> Path:
+    """The folder to go on in. Raises UserError before anything heavy is started."""
+    from crossover import resumption
+
+    folder = Path(resume)
+    if out is not None and out.resolve() != folder.resolve():
+        raise UserError(f"--out {out}: results go to the folder that is resumed, {folder}; leave --out away")
+    if not resumption.holds(folder / "baseline"):
+        resumption.find(folder)
+    return folder
+
+
+def _say_how_to_go_on(config: Path, on: Place, folder: Path) -> None:
+    from crossover import resumption
+
+    if on is not Place.AWS and (resumption.holds(folder) or resumption.holds(folder / "baseline")):
+        again = f"crossover run {config} --on {on} --resume {folder}"
+        print(f"its last checkpoint is kept; with the same --set, this goes on: {again}", file=sys.stderr, flush=True)
 
 
 def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
     """With what is left of its budget. Raises UserError where the stack is missing, half way or over, or the budget is spent."""
     import boto3
 
-    from crossover.cli.aws import stacks, standing
+    from crossover import running
+    from crossover.cli.aws import changes, stacks, standing
     from crossover.cli.credentials import aws_errors_explained
 
     now, session = datetime.now(UTC), boto3.Session()
     with aws_errors_explained():
         stack = stacks.check_runnable(session, f"{experiment.project}-{experiment.name}", config=str(config), now=now)
+        changes.check_unchanged(session, experiment, config=config)
+        if found := running.under_way(experiment, session):
+            print(f"taking up {found.run}, which is under way", flush=True)
     if experiment.lifetime.budget_usd is None:
         return experiment
     left = standing.left_of_budget(experiment, stack, now=now, config=config)
@@ -115,7 +145,7 @@ def _check_folder(folder: Path) -> None:
     """A new or empty folder, or one of an earlier run: other people's files are not mixed with ours."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder}: is a file; expected a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "result.json").exists():
+    if folder.is_dir() and not (folder / "result.json").exists() and not _ours(folder):
         raise ConfigError(
             f"--out {folder}: holds other files; expected a new or empty folder, or one of an earlier run"
         )
@@ -125,3 +155,11 @@ def _check_folder(folder: Path) -> None:
             pass
     except OSError as error:  # now, not after an hour of training
         raise ConfigError(f"--out {folder}: cannot be written to: {error.strerror}") from error
+
+
+def _ours(folder: Path) -> bool:
+    """Whether nothing but a run's files lie there: one that was killed while it wrote them has no result.json yet."""
+    from crossover.reports.folder import METRICS, MODEL, REPORT, RESULT
+
+    names = [each.name.removeprefix(".") for each in folder.iterdir()]  # a part of a file is `.<name>.<something>`
+    return all(name.startswith((METRICS, MODEL, REPORT, RESULT, "baseline")) for name in names)

@@ -41,6 +41,7 @@ ALLOWED = {
     "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.recipes", "crossover.workflow"},
     "crossover.reports": BASE | {"crossover.volumes", "crossover.keys", "crossover.metering", "crossover.workflow"},
     "crossover.simulation": WORKFLOW | {"crossover.reports"},  # a projection is priced as a run is
+    "crossover.resumption": WORKFLOW | {"crossover.reports"},
     "crossover.local": DATA,
     "functions": WORKFLOW | {"crossover.long_workers"},
     "peers": WORKFLOW | {"functions", "crossover.programs"},

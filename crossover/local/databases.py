@@ -1,0 +1,29 @@
+"""The workers' databases of a deployed experiment, for this process: what is in them when a run fails is kept."""
+
+from typing import TYPE_CHECKING
+
+from crossover.dataplane import connecting
+from crossover.dataplane.protocols import TensorStore
+from crossover.dataplane.traffic import Traffic
+from crossover.experiment import Experiment
+from crossover.local.seams.resource_types import ACCOUNT, REGION, secret
+
+if TYPE_CHECKING:
+    from crossover.local.cloud import LocalCloud
+
+
+def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> dict[int, TensorStore]:
+    """By worker, as the deployed `function` reaches them."""
+    from moto.awslambda.models import lambda_backends
+
+    environment = cloud.function(lambda_backends[ACCOUNT][REGION].get_function(function)).environment
+    return {
+        worker: connecting.tensor_store(
+            url,
+            password=secret(environment["CROSSOVER_REDIS_SECRET"]),
+            engine=experiment.database.engine,
+            time_to_live_s=experiment.database.time_to_live_s,
+            traffic=Traffic(),
+        )
+        for worker, url in enumerate(cloud.servers.reachable(environment["CROSSOVER_REDIS"]).split())
+    }

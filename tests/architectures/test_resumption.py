@@ -1,0 +1,220 @@
+"""A run that fails on this machine leaves in its folder what it needs to be gone on with, and then ends with the bits of
+one that was never disturbed.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover import resumption, rounds, running
+from crossover.cli.main import main
+from crossover.context import Context
+from crossover.errors import ConfigError, RunFailed, UserError
+from crossover.experiment import Data, Experiment, Functions
+from crossover.running import Progress, run_inline, run_local
+from crossover.workflow import architectures
+from tests.architectures.harness import small
+
+EPOCHS = 3
+
+
+def experiment(architecture: str) -> Experiment:
+    found = small(architecture, epochs=EPOCHS)
+    return replace(found, functions=Functions(checkpoint_every=2, timeout_s=10))
+
+
+def quietly(progress: Progress) -> None:
+    pass
+
+
+def sha(result: Any) -> str:
+    return str(result.result["final"]["parameters_sha256"])
+
+
+@contextmanager
+def failing_at(epoch: int) -> Iterator[None]:
+    """Nobody can evaluate after `epoch`."""
+    agree = rounds.agree
+
+    def failing(ctx: Context, at: int, **options: Any) -> None:
+        if at == epoch:
+            raise RunFailed("the disk is full")
+        agree(ctx, at, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "agree", failing)
+        yield
+
+
+def fail(architecture: str, folder: Path, *, at: int = 2, resume: bool = False) -> None:
+    """A run, or the rest of one, that fails after the epoch `at`."""
+    with failing_at(at), pytest.raises(RunFailed, match=r"disk is full|no worker is left"):
+        run_inline(experiment(architecture), folder, quietly, resume=resume)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What an AllReduce run that nothing disturbed ends with."""
+    return sha(run_inline(experiment("all_reduce"), tmp_path_factory.mktemp("whole"), quietly))
+
+
+@pytest.fixture(scope="module")
+def failed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("failed")
+    fail("all_reduce", folder)
+    return folder
+
+
+@pytest.fixture
+def failed(failed_once: Path, tmp_path: Path) -> Path:
+    """The folder of an AllReduce run that failed after its second epoch."""
+    return Path(shutil.copytree(failed_once, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("architecture", architectures())
+def test_a_failed_run_is_gone_on_with_to_the_same_bits(architecture: str, tmp_path: Path) -> None:
+    whole, folder = run_inline(experiment(architecture), tmp_path / "whole", quietly), tmp_path / "run"
+    assert not resumption.holds(tmp_path / "whole")
+    fail(architecture, folder)
+    assert [epoch["epoch"] for epoch in json.loads((folder / "result.json").read_text())["epochs"]] == [1]
+    computed: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        gradient = rounds.gradient
+
+        def counted(ctx: Context, event: Any, batch: Any) -> Any:
+            computed.append(event["epoch"])
+            return gradient(ctx, event, batch)
+
+        patch.setattr(rounds, "gradient", counted)
+        again = run_inline(experiment(architecture), folder, quietly, resume=True)
+    assert 1 not in computed, "the first epoch is not computed again"
+    assert sha(again) == sha(whole)
+    assert [epoch["epoch"] for epoch in again.result["epochs"]] == [1, 2, 3]
+    assert not resumption.holds(folder)
+
+
+def test_it_may_fail_more_than_once(failed: Path, whole: str) -> None:
+    """And where a resumed run fails before it has anything newer, what it began with stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resumption, "_copy", lambda *_, **__: False)
+        fail("all_reduce", failed, resume=True)
+    fail("all_reduce", failed, at=3, resume=True)
+    assert sha(run_inline(experiment("all_reduce"), failed, quietly, resume=True)) == whole
+
+
+# --- what cannot be gone on with --------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
+    run_inline(
+        replace(experiment("all_reduce"), training=replace(experiment("all_reduce").training, epochs=1)),
+        tmp_path,
+        quietly,
+    )
+    with pytest.raises(UserError, match="nothing to go on with: its run is finished"):
+        run_inline(experiment("all_reduce"), tmp_path, quietly, resume=True)
+
+
+def test_nor_has_one_that_failed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crossover.long_workers.life.write_first_checkpoints", lambda *_: 1 / 0)
+    with pytest.raises(RunFailed):
+        run_inline(experiment("all_reduce"), tmp_path, quietly)
+    with pytest.raises(UserError, match="failed before there was a checkpoint; start a new run"):
+        run_inline(experiment("all_reduce"), tmp_path, quietly, resume=True)
+
+
+def test_a_new_run_in_the_folder_takes_its_place(failed: Path) -> None:
+    run_inline(experiment("all_reduce"), failed, quietly)
+    assert not resumption.holds(failed)
+
+
+def test_other_settings_are_named(failed: Path) -> None:
+    other = replace(experiment("all_reduce"), training=replace(experiment("all_reduce").training, epochs=9))
+    with pytest.raises(ConfigError, match=r"other settings: training.epochs: 9, there 3; set them as they were"):
+        run_inline(other, failed, quietly, resume=True)
+    with pytest.raises(ConfigError, match=r"architecture: 'scatter_reduce', there 'all_reduce'"):
+        run_inline(experiment("scatter_reduce"), failed, quietly, resume=True)
+    assert resumption.holds(failed)
+
+
+def test_a_higher_budget_is_no_other_setting(failed: Path) -> None:
+    found = experiment("all_reduce")
+    run_inline(replace(found, lifetime=replace(found.lifetime, budget_usd=1e6)), failed, quietly, resume=True)
+
+
+def test_another_version_is_named(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = running.versions()
+    monkeypatch.setattr(running, "versions", lambda: {**here, "torch": "9.9", "python": "3.99"})
+    with pytest.raises(
+        ConfigError, match=rf"started with torch {re.escape(here['torch'])}; here is torch 9.9, which may compute"
+    ):
+        run_inline(experiment("all_reduce"), failed, quietly, resume=True)
+    monkeypatch.setattr(running, "versions", lambda: {**here, "python": "3.99"})
+    assert run_inline(experiment("all_reduce"), failed, quietly, resume=True)
+
+
+def test_other_data_under_the_same_name_is_noticed(failed: Path) -> None:
+    facts = next((failed / "unfinished").rglob("experiment.json"))
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), "data": "0" * 64}))
+    with pytest.raises(ConfigError, match=r"started on other data \(fingerprint 000000000000, here [0-9a-f]{12}\)"):
+        run_inline(experiment("all_reduce"), failed, quietly, resume=True)
+
+
+def test_it_goes_on_where_it_was_started(failed: Path) -> None:
+    with pytest.raises(ConfigError, match="was started --on inline; go on with it there"):
+        run_local(experiment("all_reduce"), failed, quietly, resume=True)
+
+
+def test_a_damaged_folder_is_said_to_be(failed: Path) -> None:
+    next((failed / "unfinished").rglob("experiment.json")).write_text("{")
+    with pytest.raises(UserError, match=r"unfinished or result\.json is damaged"):
+        run_inline(experiment("all_reduce"), failed, quietly, resume=True)
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, out = tmp_path / "mine.yaml", tmp_path / "mine"
+    config.write_text("name: mine\narchitecture: spirt\nworkers: 2\ntraining: {epochs: 3, batch_size: 240}\n")
+    command = ["run", str(config), "--on", "inline"]
+    with failing_at(2), pytest.raises(SystemExit) as ended:
+        main([*command, "--out", str(out)])
+    assert ended.value.code == 1
+    assert f"this goes on: crossover run {config} --on inline --resume {out}" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--resume", str(out), "--out", str(tmp_path / "elsewhere")])
+    assert ended.value.code == 2 and "results go to the folder that is resumed" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--resume", str(out)])
+    assert ended.value.code in (0, None) and (out / "model.safetensors").exists()
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--resume", str(out)])
+    assert ended.value.code == 2 and "its run is finished" in capsys.readouterr().err
+
+
+# --- on the cloud on one machine --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", architectures() if os.environ.get("CROSSOVER_EVERY_CALL") else ["spirt"])
+def test_stopped_by_ctrl_c_on_the_local_cloud(architecture: str, tmp_path: Path) -> None:
+    """Its databases end with the cloud; the second one begins with none."""
+    found = replace(experiment(architecture), name="stopped", data=Data(dataset="digits", limit=40, validation=0.02))
+
+    def stop(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_local(found, tmp_path / "run", stop)
+    assert resumption.holds(tmp_path / "run")
+    again = run_local(found, tmp_path / "run", quietly, resume=True)
+    assert sha(again) == sha(run_inline(found, tmp_path / "whole", quietly))
