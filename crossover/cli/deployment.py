@@ -75,12 +75,14 @@ def stages(experiment: Experiment) -> list[str]:
 
     broker = ["broker"] if infrastructure.of(experiment).broker_instance_type else []
     parts = ["network", *broker, "experiment"]
-    names = [experiment.name if part == "experiment" else part for part in parts]
-    minutes = [EXPECTED_MINUTES[part] for part in parts]
-    listed = ", ".join(
-        f"{experiment.project}-{name} (about {each} min)" for name, each in zip(names, minutes, strict=True)
-    )
-    return [f"deploying {listed}; what stands already takes seconds"]
+    names = [f"{experiment.project}-{experiment.name if part == 'experiment' else part}" for part in parts]
+    minutes, width = [EXPECTED_MINUTES[part] for part in parts], max(map(len, names))
+    listed = [f"  {name:<{width}}  about {each:>2} minutes" for name, each in zip(names, minutes, strict=True)]
+    return [
+        "deploying, one after another:",
+        *listed,
+        f"about {sum(minutes)} minutes in all; what stands already takes seconds",
+    ]
 
 
 def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, stacks: list[str] | None = None) -> None:
@@ -89,6 +91,9 @@ def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, s
     command += ["--context", f"config={config.resolve()}"]
     environment = {
         **os.environ,
+        # One version belongs to the library that is installed; news of another one would lead astray.
+        "CDK_DISABLE_VERSION_CHECK": "1",
+        "CDK_NOTICES": "false",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
     try:

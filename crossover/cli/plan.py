@@ -5,6 +5,7 @@ from rich.table import Table
 
 from crossover import workflow
 from crossover.asl import definitions
+from crossover.cli import estimates
 from crossover.cli.arguments import Config, Debug
 from crossover.cli.aws import standing
 from crossover.experiment import Experiment
@@ -28,6 +29,8 @@ def plan(config: Config, debug: Debug = False) -> None:
     console.print(costs_table(experiment))
     for line in totals(experiment):
         console.print(line)
+    for line in of_a_run(experiment):
+        console.print(line, markup=False)
 
 
 def costs_table(experiment: Experiment) -> Table:
@@ -43,16 +46,40 @@ def costs_table(experiment: Experiment) -> Table:
 
 
 def totals(experiment: Experiment) -> list[str]:
-    """By the hour, and at most until it deletes itself. A run's own cost is not guessed: the line says how it is measured."""
+    """By the hour, and at most until it deletes itself."""
     resting, during = standing.usd(standing.lines(experiment)), standing.usd(standing.lines(experiment, running=True))
     ttl_h, run_h = experiment.lifetime.ttl_hours, experiment.lifetime.maximum_run_hours
     lines = [f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts (prices of {as_of()})"]
     lines.append(
         f"if nobody destroys it: ${resting * ttl_h + (during - resting) * min(run_h, ttl_h):.2f} in its {ttl_h:g} hours, at most"
     )
-    lines.append("functions are billed by use: a run on this machine (crossover run) shows their cost, projected")
     if experiment.lifetime.budget_usd is None:
         lines.append("no budget: lifetime.budget_usd would stop a run before it passes it")
+    return lines
+
+
+def of_a_run(experiment: Experiment) -> list[str]:
+    """Minutes and dollars of one run, what most of it is, and what that is projected from."""
+    found = estimates.estimate(experiment)
+    if found is None:
+        return [
+            f"a run: nothing to project from; crossover run on this machine once (results/{experiment.name}) gives a basis"
+        ]
+    most = sorted(found.lines, key=lambda line: -line.usd)[:3]
+    lines = [
+        f"a run of {found.epochs} epochs: about {found.minutes:.1f} minutes, ${found.usd:.4f}  [projected]",
+        *(f"  ${line.usd:.4f}  {line.item}" for line in most),
+        f"  from {found.words}",
+    ]
+    lifetime = experiment.lifetime
+    if found.minutes > 60 * lifetime.maximum_run_hours:
+        lines.append(
+            f"! longer than lifetime.maximum_run_hours, {lifetime.maximum_run_hours:g}: its instances would end first"
+        )
+    if lifetime.budget_usd is not None and found.usd > lifetime.budget_usd:
+        lines.append(
+            f"! dearer than lifetime.budget_usd, {lifetime.budget_usd:g}: the run would be stopped before its end"
+        )
     return lines
 
 

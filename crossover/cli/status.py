@@ -1,5 +1,6 @@
 """`crossover status`: which of an experiment's stacks stand on AWS, what is alive in them, what that costs, and until when."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -24,7 +25,9 @@ def status(config: Config, debug: Debug = False) -> None:
     names = [f"{experiment.project}-{part}" for part in ("network", "broker", experiment.name)]
     table = Table("stack", "state", "since", "ends")
     session, now = boto3.Session(), datetime.now(UTC)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(
+        highlight=False, soft_wrap=not sys.stdout.isatty()
+    )  # whole lines for programs, whole words for people
     with aws_errors_explained():
         for row in rows(session, names, now=now):
             table.add_row(*row)
