@@ -69,7 +69,7 @@ def of_a_run(experiment: Experiment) -> list[str]:
     lines = [
         f"a run of {found.epochs} epochs: about {found.minutes:.1f} minutes, ${found.usd:.4f}  [projected]",
         *(f"  ${line.usd:.4f}  {line.item}" for line in most),
-        f"  from {found.words}",
+        f"  from {found.words}; crossover project simulates it call by call",
     ]
     lifetime = experiment.lifetime
     if found.minutes > 60 * lifetime.maximum_run_hours:

@@ -1,0 +1,90 @@
+"""A run that is under way when its command is called again: taken up where it is the one that is meant, refused where not."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crossover import running
+from crossover.errors import UserError
+from crossover.experiment import Experiment, Lifetime, Training
+from crossover.keys import Keys
+from crossover.workflow import load
+
+SPIRT = Experiment(name="spirt", architecture="spirt")
+RUN = "20270101-100000-abcdef"
+
+
+def objects(experiment: Experiment) -> Any:
+    """A store that holds the facts of RUN, which was started with `experiment`."""
+    settings = running.resolve(experiment, load(experiment.architecture)).resolved()
+    stored = {Keys(RUN).experiment: json.dumps({"experiment": settings, "run": RUN}).encode()}
+    return SimpleNamespace(get=stored.__getitem__)
+
+
+def test_the_same_settings_are_taken_up_whatever_they_may_cost() -> None:
+    found = running._taken_up(RUN, replace(SPIRT, lifetime=Lifetime(budget_usd=1.0)), objects=objects(SPIRT), resume="")
+    assert (found.run, found.facts["run"], found.architecture.name) == (RUN, RUN, "spirt")
+    assert found.experiment.training.sync_every == "epoch"  # as it was resolved when it was started
+
+
+def test_other_settings_are_refused_by_name() -> None:
+    other = replace(SPIRT, training=Training(epochs=3))
+    with pytest.raises(UserError, match=rf"run {RUN} is under way with other settings: training\.epochs: 3, there 20"):
+        running._taken_up(RUN, other, objects=objects(SPIRT), resume="")
+    followed = running._taken_up(RUN, other, objects=objects(SPIRT), resume=RUN)
+    assert followed.experiment.training.epochs == 20
+
+
+def test_another_run_is_not_resumed_beside_it() -> None:
+    with pytest.raises(UserError, match=rf"--resume older: run {RUN} is under way"):
+        running._taken_up(RUN, SPIRT, objects=objects(SPIRT), resume="older")
+
+
+class Session:
+    """A deployed experiment: its parameters, executions, fleet and bucket."""
+
+    def __init__(self, facts: dict[str, str], *, executions: tuple[str, ...] = (), desired: int = 0) -> None:
+        self.facts, self.names, self.desired = facts, executions, desired
+
+    class exceptions:
+        class NoSuchKey(Exception):
+            pass
+
+    def client(self, service: str) -> Any:
+        return self
+
+    def get_paginator(self, name: str) -> Any:
+        listed = [{"Name": f"/crossover/crossover/spirt/{key}", "Value": value} for key, value in self.facts.items()]
+        return SimpleNamespace(paginate=lambda **arguments: [{"Parameters": listed}])
+
+    def list_executions(self, **arguments: Any) -> Any:
+        assert arguments["statusFilter"] == "RUNNING"
+        return {"executions": [{"name": name, "executionArn": f"arn:{name}"} for name in self.names]}
+
+    def describe_auto_scaling_groups(self, **arguments: Any) -> Any:
+        return {"AutoScalingGroups": [{"DesiredCapacity": self.desired}]}
+
+    def get_object(self, **arguments: Any) -> Any:
+        if self.desired == 1:
+            raise self.exceptions.NoSuchKey
+        return {"Body": SimpleNamespace(read=lambda: json.dumps({"run": RUN}).encode())}
+
+
+FACTS = {"bucket": "b", "shape": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("session", "expected"),
+    [
+        (Session({**FACTS, "run_machine": "m"}), None),
+        (Session({**FACTS, "run_machine": "m"}, executions=(f"{RUN}-0",)), running.UnderWay(RUN, f"arn:{RUN}-0")),
+        (Session({**FACTS, "fleet": "f"}), None),
+        (Session({**FACTS, "fleet": "f"}, desired=1), None),  # instances, but nobody told them of a run
+        (Session({**FACTS, "fleet": "f"}, desired=4), running.UnderWay(RUN, "")),
+    ],
+)
+def test_what_is_under_way_is_asked_of_the_machine_or_the_fleet(session: Session, expected: Any) -> None:
+    assert running.under_way(SPIRT, session) == expected
