@@ -6,6 +6,7 @@ Clients are made once per process; `beside(traffic)` gives each invocation its o
 
 from typing import TYPE_CHECKING, Literal
 
+from crossover.dataplane.addresses import shown
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError
 
@@ -32,7 +33,7 @@ def object_store(url: str, traffic: Traffic) -> "S3ObjectStore | FileObjectStore
 
         return FileObjectStore(Path(rest), traffic)
     if (separator and scheme != "s3") or "/" in rest:
-        raise ConfigError(f"object store {url!r}: expected a bucket's name, s3://<bucket> or file:///<folder>")
+        raise ConfigError(f"object store {shown(url)!r}: expected a bucket's name, s3://<bucket> or file:///<folder>")
     from crossover.dataplane.s3 import S3ObjectStore
 
     return S3ObjectStore(rest or scheme, traffic)

@@ -17,6 +17,7 @@ import pika
 import pika.exceptions as amqp
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from crossover.dataplane.addresses import shown
 from crossover.dataplane.messages import arrival, checked, read_arrival
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
@@ -30,6 +31,7 @@ _CLASSIC = {"x-queue-type": "classic"}
 _MAILBOX = {**_CLASSIC, "x-max-length": 1, "x-overflow": "drop-head"}
 _EMPTY_S = 1.0  # how long a mailbox that shows nothing is looked at: another reader may hold its message
 _HELD_S = 30.0  # the same for a mailbox that is known to hold one
+_RANDOM = random.SystemRandom()  # environments restored from one snapshot share the state of all others
 _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -103,7 +105,7 @@ class RabbitMessageBus:
         end_s = time.monotonic() + (_HELD_S if mailbox in self._known_filled else _EMPTY_S)
         pause_s = 0.002
         while (body := self._do(mailbox, look)) is None and time.monotonic() < end_s:
-            time.sleep(random.uniform(0.0, pause_s))
+            time.sleep(_RANDOM.uniform(0.0, pause_s))
             pause_s = min(2 * pause_s, 0.1)
         if body is not None:
             self._known_filled.add(mailbox)
@@ -254,8 +256,8 @@ def _parameters(url: str, *, username: str, password: str, certificate: str | No
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
-        raise ConfigError(f"broker URL {url!r}: expected amqp://host:port or amqps://host:port")
+    if parts.scheme not in ("amqp", "amqps") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(f"broker URL {shown(url)!r}: expected amqp://host:port or amqps://host:port")
     if parts.password is not None:
         raise ConfigError(f"broker URL of {parts.hostname}: it carries a password; give the password by itself")
     encrypted = None

@@ -5,6 +5,7 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from crossover.dataplane.addresses import shown
 from crossover.errors import ConfigError
 
 
@@ -56,13 +57,13 @@ def redis_address(url: str, *, password: str | None = None, certificate: str | N
         port = parts.port or 6379
     except ValueError:
         parts, port = None, 0
-    if parts is None or parts.scheme not in ("redis", "rediss", "unix"):
-        raise ConfigError(f"Redis URL {url!r}: expected redis://host:port, rediss://host:port or unix:///path")
+    if parts is None or parts.scheme not in ("redis", "rediss", "unix") or parts.query or parts.fragment:
+        raise ConfigError(f"Redis URL {shown(url)!r}: expected redis://host:port, rediss://host:port or unix:///path")
     if parts.password is not None or parts.username is not None:
         raise ConfigError(f"Redis URL of {parts.hostname}: it carries a password; give the password by itself")
     if parts.scheme == "unix":
         return RedisAddress(path=parts.path, password=password)
     if not parts.hostname:
-        raise ConfigError(f"Redis URL {url!r}: it names no host")
+        raise ConfigError(f"Redis URL {shown(url)!r}: it names no host")
     tls = parts.scheme == "rediss"
     return RedisAddress(parts.hostname, port, "", tls, password, certificate if tls else None)

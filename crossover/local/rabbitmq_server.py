@@ -93,6 +93,7 @@ class RabbitServer:
         home.mkdir(parents=True, exist_ok=True)
         cookie = home / ".erlang.cookie"
         if not cookie.exists():
+            cookie.touch(mode=0o600)
             cookie.write_text(secrets.token_hex(16))
             cookie.chmod(0o400)
         (self._folder / "enabled_plugins").write_text("[].\n")

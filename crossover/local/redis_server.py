@@ -1,5 +1,6 @@
 """A redis-server of our own: a free port, a folder of its own, stopped with this process at the latest."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -74,7 +75,10 @@ class RedisServer:
             self.tls_port = self.tls_port or (free_port() if self._tls else 0)
             with open(self._folder / "redis.log", "ab") as log:
                 self._process = processes.start(
-                    [str(self._program), self._configuration()], folder=self._folder, output=log
+                    [str(self._program), self._configuration()],
+                    environment={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},  # no credentials
+                    folder=self._folder,
+                    output=log,
                 )
             if self._answers():
                 return

@@ -1,0 +1,116 @@
+"""Everything that a run leaves behind or shows, to look for secrets in: what AWS shows to whoever may look, and files."""
+
+import base64
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from crossover.local import processes
+from crossover.local.cloud import LocalCloud
+
+SERVERS_OWN = ("redis.conf",)  # a server has to read its password somewhere: a file of the owner's alone
+
+
+def forms(secret: str) -> set[bytes]:
+    """As it is and as encodings would show it."""
+    plain = secret.encode()
+    return {plain, base64.b64encode(plain), plain.hex().encode(), json.dumps(secret)[1:-1].encode()}
+
+
+def found(secrets: Iterable[str], places: Iterable[tuple[str, bytes]]) -> list[str]:
+    """Where any of them stands."""
+    wanted = [form for secret in secrets for form in forms(secret)]
+    return sorted({where for where, content in places if any(form in content for form in wanted)})
+
+
+def everything(cloud: LocalCloud, *folders: Path) -> Iterator[tuple[str, bytes]]:
+    """(where, content) of all that is readable while the stacks stand."""
+    for folder in (cloud.workspace, *folders):
+        yield from files(folder)
+    yield from _objects(cloud)
+    yield from _logs(cloud)
+    yield from _executions(cloud)
+    yield from _descriptions(cloud)
+    yield from environments()
+
+
+def files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            if path.name in SERVERS_OWN:
+                assert path.stat().st_mode & 0o077 == 0, f"{path}: others can read it"
+                continue
+            yield f"file {path}", path.read_bytes()
+
+
+def environments() -> Iterator[tuple[str, bytes]]:
+    """Environment and command line of every process that a cloud of this process has started."""
+    (mark,) = (f"{name}={value}".encode() for name, value in processes.mark().items())
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            environment = (process / "environ").read_bytes()
+            if mark in environment:
+                name = (process / "comm").read_text().strip()
+                yield f"environment of {name}", environment
+                yield f"command line of {name}", (process / "cmdline").read_bytes()
+
+
+def _objects(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
+    s3 = cloud.session().client("s3")
+    for bucket in s3.list_buckets()["Buckets"]:
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket["Name"]):
+            for each in page.get("Contents", []):
+                body = s3.get_object(Bucket=bucket["Name"], Key=each["Key"])["Body"].read()
+                yield f"s3://{bucket['Name']}/{each['Key']}", body
+
+
+def _logs(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
+    logs = cloud.session().client("logs")
+    for group in logs.describe_log_groups()["logGroups"]:
+        for page in logs.get_paginator("filter_log_events").paginate(logGroupName=group["logGroupName"]):
+            for event in page["events"]:
+                yield f"log group {group['logGroupName']}", event["message"].encode()
+
+
+def _executions(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
+    states = cloud.session().client("stepfunctions")
+    for machine in states.list_state_machines()["stateMachines"]:
+        yield _told("machine", states.describe_state_machine(stateMachineArn=machine["stateMachineArn"]))
+        for execution in states.list_executions(stateMachineArn=machine["stateMachineArn"])["executions"]:
+            arn = execution["executionArn"]
+            yield _told(f"execution {arn}", states.describe_execution(executionArn=arn))
+            yield _told(f"history of {arn}", states.get_execution_history(executionArn=arn))
+
+
+def _descriptions(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
+    """What the services tell about what is deployed; user data and templates decoded."""
+    session = cloud.session()
+    functions = session.client("lambda")
+    for function in functions.list_functions()["Functions"]:
+        yield _told("function", functions.get_function(FunctionName=function["FunctionName"]))
+    parameters = session.client("ssm").get_paginator("describe_parameters").paginate()
+    for name in [each["Name"] for page in parameters for each in page["Parameters"]]:
+        yield _told(f"parameter {name}", session.client("ssm").get_parameter(Name=name))
+    ec2 = session.client("ec2")
+    for reservation in ec2.describe_instances()["Reservations"]:
+        for instance in reservation["Instances"]:
+            yield _told("instance", instance)
+            attribute = ec2.describe_instance_attribute(InstanceId=instance["InstanceId"], Attribute="userData")
+            yield "user data", base64.b64decode(attribute.get("UserData", {}).get("Value", ""))
+    for template in ec2.describe_launch_templates()["LaunchTemplates"]:
+        versions = ec2.describe_launch_template_versions(LaunchTemplateId=template["LaunchTemplateId"])
+        for version in versions["LaunchTemplateVersions"]:
+            yield "user data", base64.b64decode(version["LaunchTemplateData"].get("UserData", ""))
+    yield _told("brokers", session.client("mq").list_brokers())
+    yield _told("secrets' descriptions", session.client("secretsmanager").list_secrets())
+    stacks = session.client("cloudformation")
+    for stack in stacks.describe_stacks()["Stacks"]:
+        yield _told("stack", stack)
+        yield _told("template", stacks.get_template(StackName=stack["StackName"]))
+        yield _told("stack events", stacks.describe_stack_events(StackName=stack["StackName"]))
+
+
+def _told(where: str, answer: Any) -> tuple[str, bytes]:
+    return where, json.dumps(answer, default=str).encode()

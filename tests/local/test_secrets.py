@@ -1,0 +1,167 @@
+"""No secret leaves the places that hold it: planted ones, looked for in all that a run shows, writes, logs or fails with."""
+
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover.cli.main import main
+from crossover.dataplane.connecting import message_bus, object_store, tensor_store
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import CrossoverError, RunFailed
+from crossover.experiment import Data, Experiment
+from crossover.local.cloud import LocalCloud
+from crossover.local.seams import secrets as seam
+from crossover.running import run_deployed
+from tests.architectures.harness import small
+from tests.local.secrets_search import environments, everything, files, found
+
+ROOT = Path(__file__).parents[2]
+AWS = {"AWS_SECRET_ACCESS_KEY": "planted-aws-secret-0123456789", "AWS_SESSION_TOKEN": "planted-aws-token-0123456789"}
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The passwords that Secrets Manager makes from now on, and this user's AWS credentials."""
+    secrets, password = list(AWS.values()), seam._password
+
+    def remembered(rule: Any) -> str:
+        secrets.append(password(rule))
+        return secrets[-1]
+
+    monkeypatch.setattr(seam, "_password", remembered)
+    for name, value in AWS.items():
+        monkeypatch.setenv(name, value)
+    return secrets
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["spirt", "p2p-serverless"])
+def test_a_run_shows_no_secret_anywhere(
+    config: str,
+    planted: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """`crossover run` and `crossover compare`, looked through while workers live and once more before the stacks go."""
+    places: dict[str, list[str]] = {}
+    follow, destroy = run_deployed, LocalCloud.destroy
+
+    def watched(experiment: Experiment, out: Path, on_progress: Callable[[Any], None], **more: Any) -> Any:
+        def look(progress: Any) -> None:
+            places.setdefault("while it ran", []).extend(found(planted, environments()))
+            on_progress(progress)
+
+        return follow(experiment, out, look, **more)
+
+    def looked_through(cloud: LocalCloud, name: str | None = None) -> None:
+        if name is None:
+            places["at its end"] = found(planted, everything(cloud))
+        destroy(cloud, name)
+
+    monkeypatch.setattr("crossover.running.run_deployed", watched)
+    monkeypatch.setattr(LocalCloud, "destroy", looked_through)
+    fields = ("workers=2", "training.epochs=2", "training.batch_size=24", "data.limit=48", "training.schedule=constant")
+    overrides = [word for field in fields for word in ("--set", field)]
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(ROOT / "config" / f"{config}.yaml"), "--out", str(tmp_path / "run"), *overrides])
+    shown = capfd.readouterr()
+    assert end.value.code == 0, shown.err
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path / "run"), str(tmp_path / "run"), "--out", str(tmp_path / "comparison")])
+    told = capfd.readouterr()
+    assert len(planted) - len(AWS) >= (2 if config == "spirt" else 1), "nothing was planted"
+    assert places == {"while it ran": [], "at its end": []}
+    assert found(planted, files(tmp_path)) == []
+    assert found(planted, [("output", text.encode()) for text in (*shown, *told)]) == []
+
+
+# --- failures -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
+        yield running
+
+
+WRONG = "planted-wrong-password-0123456789"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("architecture", "value"),
+    [
+        ("all_reduce", WRONG),  # Redis refuses it
+        ("p2p_serverless", json.dumps({"username": "crossover", "password": WRONG})),  # the broker refuses it
+        ("p2p_serverless", WRONG),  # not even what a login looks like
+    ],
+    ids=["redis", "broker", "malformed"],
+)
+def test_a_run_that_fails_for_a_secret_does_not_tell_it(
+    cloud: LocalCloud, architecture: str, value: str, planted: list[str], tmp_path: Path
+) -> None:
+    experiment = replace(
+        small(architecture, workers=1, epochs=1),
+        name=f"refused-{architecture.replace('_', '-')}",
+        data=Data(dataset="digits", limit=20, validation=0.1),
+    )
+    cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
+    manager = cloud.session().client("secretsmanager")
+    own = [each["ARN"] for each in manager.list_secrets()["SecretList"]]
+    before = {arn: manager.get_secret_value(SecretId=arn)["SecretString"] for arn in own}
+    try:
+        for arn in own:
+            manager.put_secret_value(SecretId=arn, SecretString=value)
+        with pytest.raises(RunFailed) as failure:
+            run_deployed(experiment, tmp_path / "out", lambda progress: None, session=cloud.session(), where="local")
+        texts = ["".join(traceback.format_exception(failure.value)), repr(failure.value)]
+        places = [("failure", text.encode()) for text in texts]
+        assert found([*planted, WRONG], [*places, *everything(cloud, tmp_path)]) == []
+    finally:
+        for arn, secret in before.items():
+            manager.put_secret_value(SecretId=arn, SecretString=secret)
+        cloud.destroy(f"crossover-{experiment.name}")
+
+
+SECRET = "planted/pass@word#1?x"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"rediss://:{SECRET}@127.0.0.1:6379",
+        f"rediss://user:{SECRET}@127.0.0.1",
+        f"rediss://127.0.0.1:{SECRET}",
+        f"http://user:{SECRET}@127.0.0.1",
+        f"amqps://user:{SECRET}@127.0.0.1:5671",
+        f"amqps://127.0.0.1:{SECRET}",
+        f"s3://user:{SECRET}@bucket",
+        "redis://127.0.0.1:1",  # nobody listens
+        "amqp://127.0.0.1:1",
+    ],
+)
+@pytest.mark.parametrize("kind", ["objects", "tensors", "bus"])
+def test_an_address_that_cannot_be_used_is_named_without_its_secret(url: str, kind: str) -> None:
+    def connect() -> None:
+        traffic = Traffic()
+        match kind:
+            case "objects":
+                object_store(url, traffic)
+            case "tensors":
+                store = tensor_store(url, password=SECRET, time_to_live_s=1.0, traffic=traffic)
+                store.exists("key")
+            case "bus":
+                message_bus(url, username="user", password=SECRET, traffic=traffic).peek("mailbox")
+
+    with pytest.raises(CrossoverError) as failure:
+        connect()
+    told = "".join(traceback.format_exception(failure.value)) + repr(failure.value)
+    source = "".join(line for line in told.splitlines(keepends=True) if "SECRET" not in line)  # this file's own lines
+    assert not any(part in source for part in (SECRET, "planted", "word#1"))
