@@ -6,6 +6,7 @@ log records are joined to it later, by request id. Locally the record's own seco
 """
 
 import json
+import os
 import resource
 import time
 from types import TracebackType
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 _PROCESS_STARTED = time.time()
 _seen: set[str] = set()  # the steps this process has run: the first one was a cold start
+
+
+def _restored() -> bool:
+    """Whether this process came from a SnapStart snapshot: it began long before anybody called, and cannot know what the restore took."""
+    return os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == "snap-start"
 
 
 class Meter:
@@ -54,7 +60,7 @@ class Meter:
             "max_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
             "memory_mb": ctx.memory_mb,
             "cold": self._cold,
-            "init_s": round(self._started_at - _PROCESS_STARTED, 6) if self._cold else 0.0,
+            "init_s": round(self._started_at - _PROCESS_STARTED, 6) if self._cold and not _restored() else 0.0,
             "outcome": "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error",
             "error": "" if error is None else f"{type(error).__name__}: {error}"[:1_000],
             "stages": ctx.stages,

@@ -1,5 +1,6 @@
 """What goes into a function's zip: the import closure of its handler, and nothing that its layers could not import."""
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -203,3 +204,19 @@ def test_equal_sources_give_equal_zips(assembly: Assembly, synth: Synthesize) ->
 
     assert codes(again) == codes(assembly)
     assert len(set(codes(assembly))) == 3  # with torch, without it, and CDK's own
+
+
+def test_no_function_draws_from_a_state_that_a_snapshot_would_share() -> None:
+    """SnapStart restores many environments from one memory image (aws.md 16): Python's own generator would draw the same in all of them."""
+    sources = bundling.Sources(ROOT)
+    modules = {step.module for name in workflow.architectures() for step in workflow.steps(workflow.load(name))}
+    for module in modules:
+        for path in sources.closure(module, available=PLAIN | bundling.TORCH).files:
+            text = (ROOT / path).read_text()
+            drawn = (
+                set(re.findall(r"(?<![\w.])random\.(\w+)", text))
+                if re.search(r"^import random$", text, re.M)
+                else set()
+            )
+            assert drawn <= {"SystemRandom"}, path
+            assert "from random import" not in text, path
