@@ -18,7 +18,8 @@ from crossover.experiment import Experiment
 from peers.gpu import PROCESSES, PROGRAM
 from stacks.network import NetworkStack
 
-IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+# Ubuntu 24.04, whose Python is 3.12: that of 22.04 is 3.10, and programs need 3.11.
+IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 
 
 class GpuStack(Stack):

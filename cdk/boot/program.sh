@@ -21,7 +21,9 @@ trap '/usr/local/bin/leave-fleet' ERR # an instance whose boot failed is of no u
 
 export DEBIAN_FRONTEND=noninteractive AWS_DEFAULT_REGION=$REGION
 attempt apt-get -q update
-attempt apt-get -q install -y --no-install-recommends awscli ca-certificates curl python3-venv unzip
+packages='ca-certificates curl python3-venv unzip'
+command -v aws >/dev/null || packages="awscli $packages" # Debian has it as a package, AWS's own images have it already
+attempt apt-get -q install -y --no-install-recommends $packages
 if ! systemctl is-active --quiet amazon-ssm-agent && ! snap list amazon-ssm-agent >/dev/null 2>&1; then
   agent=$(mktemp --suffix=.deb)
   attempt curl -sSf -o "$agent" \

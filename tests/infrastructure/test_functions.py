@@ -17,7 +17,8 @@ from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, listed, resources, statements
-from tests.infrastructure.conftest import Synthesize
+from tests.infrastructure.cases import PLAIN, Case
+from tests.infrastructure.conftest import Assembled, Synthesize
 
 STEPS = workflow.steps(ARCHITECTURE)
 
@@ -46,6 +47,20 @@ def test_a_function_is_what_its_step_declares(assembly: Assembly, spirt: Experim
     assert tags["crossover:step"] == step.name
     assert tags["crossover:torch"] == str(torch).lower()
     assert tags["crossover:waits"] == str(step.waits).lower()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_architectures_functions_carry_what_their_steps_compute_with(name: str, assembled: Assembled) -> None:
+    """The layer `dataplane` on each, `torch` on those that compute (aws.md 13); memory and tags by the step."""
+    made, case = assembled(name), Case.of(name)
+    steps = workflow.steps(case.architecture)
+    assert sorted(made.steps()) == sorted(step.name for step in steps)
+    for step in steps:
+        function, torch = made.function(step.name), step.needs_torch(case.experiment)
+        assert layers_of(made, function) == (["dataplane", "torch"] if torch else ["dataplane"])
+        assert function["MemorySize"] == case.experiment.functions.memory_of(step.name, torch=torch)
+        tags = {tag["Key"]: tag["Value"] for tag in function["Tags"]}
+        assert (tags["crossover:torch"], tags["crossover:waits"]) == (str(torch).lower(), str(step.waits).lower())
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)

@@ -1,5 +1,6 @@
 """The stacks of programs: who may do what, what stands in their environment, and what the network lets through."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,21 @@ def test_gradient_functions_stay_outside_the_vpc(template: Make) -> None:
 def test_peers_install_the_processor_build_of_torch_and_gpus_the_other(template: Make) -> None:
     assert "torch==2.10.0+cpu " in script(template("p2p-instance"))
     assert "REQUIREMENTS='torch==2.10.0 redis" in script(template("gpu"))
+
+
+# Source: Debian's and Ubuntu's package lists; AWS's release notes name /usr/bin/python3.10 for its image on Ubuntu 22.04.
+PYTHON_OF = {"debian/release/12": (3, 11), "ubuntu-24.04": (3, 12), "ubuntu-22.04": (3, 10)}
+
+
+@pytest.mark.parametrize("config", ["p2p-instance", "p2p-serverless", "gpu"])
+def test_an_images_python_runs_the_program(template: Make, config: str) -> None:
+    found = template(config)
+    data = only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
+    image = found["Parameters"][data["ImageId"]["Ref"]]["Default"]
+    (python,) = (version for name, version in PYTHON_OF.items() if name in image)
+    required = re.search(r'requires-python = ">=(\d+)\.(\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert required is not None
+    assert python >= (int(required[1]), int(required[2])), image
 
 
 def test_gpu_workers(template: Make) -> None:

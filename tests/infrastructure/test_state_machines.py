@@ -4,10 +4,14 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from crossover import asl
 from crossover.experiment import Experiment
 from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly, actions_of, flat, resources
+from tests.infrastructure.cases import Case
+from tests.infrastructure.conftest import Assembled
 
 RULE = "rule/StepFunctionsGetEventsForStepFunctionsExecutionRule"
 HERE = "<AWS::Region>:<AWS::AccountId>"
@@ -76,10 +80,24 @@ def expected(assembly: Assembly, name: str) -> dict[str, set[str]]:
     return needs
 
 
-def test_a_machine_may_do_what_its_definition_does_and_nothing_else(assembly: Assembly, large: Assembly) -> None:
-    for made in (assembly, large):
-        for name, machine in machines(made).items():
-            assert actions_of(made.experiment, machine["RoleArn"]) == expected(made, name), f"{made.name} {name}"
+@pytest.mark.parametrize(
+    "case",
+    [
+        "all-reduce",
+        "mlless",
+        "p2p-serverless",
+        "scatter-reduce",
+        "spirt",
+        "spirt of unknown size",
+        "spirt from snapshots",
+    ],
+)
+def test_a_machine_may_do_what_its_definition_does_and_nothing_else(case: str, assembled: Assembled) -> None:
+    made, found = assembled(case), Case.of(case)
+    names = {*found.architecture.machines, *(["run"] if found.architecture.run else [])}
+    assert names <= machines(made).keys()
+    for name, machine in machines(made).items():
+        assert actions_of(made.experiment, machine["RoleArn"]) == expected(made, name), name
 
 
 def test_a_machine_waits_for_its_permissions(assembly: Assembly) -> None:
