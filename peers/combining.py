@@ -17,6 +17,7 @@ def combine(gradients: "Iterable[Tensor]", samples: Sequence[int], *, rule: Aggr
         mean = RunningMean(samples, total=out)
         for gradient in gradients:
             mean.add(gradient)
+            del gradient  # before the next one comes
         mean.result()
         return
     held = [gradient.clone() for gradient in gradients]

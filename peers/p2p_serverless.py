@@ -57,6 +57,7 @@ class ByFunctions:
         mean = RunningMean(samples, total=out)
         for gradient in self._gradients(event, samples):
             mean.add(gradient)
+            del gradient  # before the next one comes
         mean.result()
 
     def _gradients(self, event: Event, samples: list[int]) -> "Iterator[Tensor]":

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_PIECE = 2**18  # elements multiplied at a time
+
 
 class RunningMean:
     """The mean of len(weights) flat vectors, given in the order of their weights; the weights must be known
@@ -40,8 +42,11 @@ class RunningMean:
             torch.mul(vector, float(weight), out=self.total)
         else:  # product and sum are rounded separately, as everywhere
             if self._product is None:
-                self._product = torch.empty_like(self.total)
-            self.total.add_(torch.mul(vector, float(weight), out=self._product))
+                self._product = self.total.new_empty(min(_PIECE, self.total.numel()))
+            for start in range(0, self.total.numel(), _PIECE):  # a product of whole length would be a third vector
+                piece = vector[start : start + _PIECE]
+                product = torch.mul(piece, float(weight), out=self._product[: piece.numel()])
+                self.total[start : start + _PIECE].add_(product)
         self.added += 1
 
     def result(self) -> Tensor:

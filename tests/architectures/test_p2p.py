@@ -1,8 +1,10 @@
 """Synchronous peers end bitwise equal to a single-process reference, also while they are killed (docs/correctness.md)."""
 
 import json
+import sys
 import threading
 import time
+import weakref
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -83,6 +85,50 @@ def test_bodies_above_the_limit_go_through_the_object_store(monkeypatch: pytest.
 def test_functions_that_average_give_the_same_bits(part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("functions.p2p_serverless.PART_BYTES", part_bytes)
     assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"), monkeypatch)
+
+
+class Received(bytearray):
+    """A body read from a store, whose end of life shows."""
+
+
+@pytest.mark.parametrize("average_in", ["peer", "lambda"])
+def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """235 batches, as VGG-11 had in the paper: beside their sum the peer holds one gradient at a time."""
+    monkeypatch.setattr("functions.p2p_serverless.PART_BYTES", 4000)
+    experiment = p2p(small("p2p_serverless", workers=1, epochs=1, batch_size=1), average_in=average_in)
+    job = Job(replace(experiment, data=replace(experiment.data, limit=240)))
+    assert job.prepared.facts["data_manifest"]["minibatches"] >= 235
+    store, held, most, read = type(job.clients.object_store), list[weakref.ref[Received]](), 0, 0
+    get = store.get
+
+    def remember(self: Any, key: str) -> Any:
+        nonlocal most, read
+        found = get(self, key)
+        if not key.startswith(job.prepared.keys.computing) or "/model" in key:
+            return found
+        if threading.current_thread().name.startswith("program") and not in_function():
+            held[:] = [each for each in held if each() is not None]
+            body = Received(found)
+            held.append(weakref.ref(body))
+            most, read = max(most, len(held)), read + 1
+            return body
+        return found
+
+    def in_function() -> bool:
+        frame = sys._getframe()
+        while frame is not None:
+            if frame.f_globals.get("__name__") == "functions.p2p_serverless":
+                return True
+            frame = frame.f_back  # type: ignore[assignment]
+        return False
+
+    monkeypatch.setattr(store, "get", remember)
+    fleet = Fleet(job)
+    model = fleet.run(monkeypatch)
+    reference, _, _ = train_reference(job.prepared.experiment, load_dataset(job.experiment))
+    assert model == reference
+    assert read >= (235 if average_in == "peer" else 2)
+    assert most == 1
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])

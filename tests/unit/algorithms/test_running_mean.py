@@ -43,3 +43,12 @@ def test_it_knows_how_many_belong_into_it() -> None:
         RunningMean([], total=torch.empty(2))
     with pytest.raises(ValueError, match="weights"):
         RunningMean([1, -1], total=torch.empty(2))
+
+
+def test_long_vectors_are_multiplied_piece_by_piece() -> None:
+    random = torch.Generator().manual_seed(1)
+    vectors = [torch.randn(2 * 2**18 + 3, generator=random) for _ in range(3)]
+    running = RunningMean([3, 5, 2], total=torch.empty_like(vectors[0]))
+    for vector in vectors:
+        running.add(vector)
+    assert torch.equal(running.result(), mean(vectors, [3, 5, 2]))
