@@ -25,6 +25,7 @@ from cdk.packaging import ROOT
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
 from crossover.experiment import Experiment
+from layer.contents import TORCH, pinned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +41,12 @@ class Machines:
     groups: Sequence[str] = ()  # security groups beside the programs' own
 
 
-PACKAGES = "redis hiredis pika safetensors annotated-types tenacity boto3"  # what programs import beside torch
-CPU_TORCH = "torch==2.10.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # a tenth of the build for GPUs
-GPU_TORCH = "torch==2.10.0"
+# What programs import beside torch, in the versions that are tested here; torch in the one that functions have.
+PACKAGES = " ".join(sorted(pinned(name.replace("_", "-")) for name in (*bundling.DATAPLANE, "boto3")))
+CPU_TORCH = (
+    f"torch=={TORCH}+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # a tenth of the build for GPUs
+)
+GPU_TORCH = f"torch=={TORCH}"
 
 
 class Fleet(Construct):

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from cdk.bundling import DATAPLANE
 from cdk.hosts import USER_DATA_LIMIT_BYTES
 from cdk.synthesis import synthesize
 from crossover import validation
+from layer.contents import TORCH
 from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, only, resources
 from tests.infrastructure.conftest import NOW, ROOT
 
@@ -100,8 +102,14 @@ def test_gradient_functions_stay_outside_the_vpc(template: Make) -> None:
 
 
 def test_peers_install_the_processor_build_of_torch_and_gpus_the_other(template: Make) -> None:
-    assert "torch==2.10.0+cpu " in script(template("p2p-instance"))
-    assert "REQUIREMENTS='torch==2.10.0 redis" in script(template("gpu"))
+    """In the version of the functions' layer; all else in those of requirements.txt."""
+    required = (ROOT / "requirements.txt").read_text()
+    for config, torch in (("p2p-instance", f"torch=={TORCH}+cpu"), ("gpu", f"torch=={TORCH}")):
+        (listed,) = re.findall(r"^REQUIREMENTS='(.*)'$", script(template(config)), re.MULTILINE)
+        first, *others = re.sub(r"--extra-index-url \S+ ", "", listed).split()
+        assert first == torch
+        assert {each.partition("==")[0].replace("-", "_") for each in others} == DATAPLANE | {"boto3"}
+        assert all(re.search(rf"^{re.escape(each)}\b", required, re.MULTILINE) for each in others)
 
 
 # Source: Debian's and Ubuntu's package lists; AWS's release notes name /usr/bin/python3.10 for its image on Ubuntu 22.04.
