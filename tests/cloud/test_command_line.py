@@ -18,8 +18,8 @@ from tests.cloud.listings import snapshot
 pytestmark = pytest.mark.slow
 EVERY = [name for name in workflow.architectures() if (ROOT / "stacks" / f"{name}.py").exists()]
 
-# One with functions, databases and a broker, one with a fleet and machines; `make test-every-call` takes all of them, a minute each.
-DEPLOYABLE = EVERY if os.environ.get("CROSSOVER_EVERY_CALL") else ["spirt", "p2p_serverless"]
+# One with a fleet and machines; SPIRT's whole life is in test_interruptions. `make test-every-call` takes all of them, a minute each.
+DEPLOYABLE = EVERY if os.environ.get("CROSSOVER_EVERY_CALL") else ["p2p_serverless"]
 
 
 @pytest.fixture

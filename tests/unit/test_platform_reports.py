@@ -61,7 +61,7 @@ def test_reports_are_found_among_what_functions_print() -> None:
 def test_late_reports_are_waited_for_and_those_of_other_runs_left_out() -> None:
     session = Session([event("other")], [event("other"), event("a"), event("b")])
     found = wait_for(session, "crossover-spirt", [record("a"), record("b")], every_s=0.0)
-    assert found.keys() == {"a", "b"}
+    assert found.keys() == {"a", "b"} and len(session.asked) == 2 * 2  # two looks at two groups, not until the end
 
 
 def test_waiting_ends() -> None:
