@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from crossover.running import OnProgress
 
 
+class Logger(StrEnum):
+    """Tools that draw curves, by the names of their libraries."""
+
+    TENSORBOARD = "tensorboard"
+    MLFLOW = "mlflow"
+
+
 class Place(StrEnum):
     """Where a run happens."""
 
@@ -45,12 +52,17 @@ def run(
         str | None,
         typer.Option(metavar="FOLDER|RUN", help="Go on with the failed run in this folder; --on aws: with this run."),
     ] = None,
+    log: Annotated[
+        list[Logger] | None, typer.Option(help="Also write the curves for this tool, into <out>/<tool>.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
     experiment = load(config, [*(override or []), *_data(data)])
     folder = _resumed(resume, out) if resume and on is not Place.AWS else out or Path("results") / experiment.name
     _check_folder(folder)
+    for tool in log or []:
+        _check_logger(tool)
     if on is Place.AWS:
         check_deployment(experiment)
         experiment = _check_deployed(experiment, config)
@@ -62,6 +74,8 @@ def run(
         _say_how_to_go_on(config, on, folder)
         raise
     _summarise(finished)
+    for tool in log or []:
+        _log(finished, tool)
 
 
 def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgress", *, resume: str) -> "RunFolder":
@@ -114,6 +128,18 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
         return experiment
     left = standing.left_of_budget(experiment, stack, now=now, config=config)
     return replace(experiment, lifetime=replace(experiment.lifetime, budget_usd=left))
+
+
+def _check_logger(tool: Logger) -> None:
+    from crossover.reports import tracking
+
+    tracking.check(tool.value)
+
+
+def _log(finished: "RunFolder", tool: Logger) -> None:
+    from crossover.reports import tracking
+
+    print(f"{tool}: {tracking.log(finished, tool.value, where=str(finished.path / tool.value))}")
 
 
 def _check_model(experiment: Experiment) -> None:

@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from crossover.errors import DataError
+from crossover.replication import book
+from crossover.replication.measurement import Scale
+from crossover.replication.page import write as write_book
+from crossover.replication.parts import chosen, measurements
 from crossover.reports import compare, display, folder, html
+from tests.unit.replication import made_up
 from tests.unit.reports.example_run import spirt
 
 EXAMPLE = spirt(epochs=4)
@@ -134,6 +139,12 @@ def comparison_page(tmp_path: Path) -> Path:
     return html.write_comparison(compare.of(runs), tmp_path / "comparison")
 
 
+def replication_page(out: Path) -> Path:
+    parts, scale = chosen(["all"]), Scale(0.02)
+    finished = made_up.outcome(measurements(parts, scale), scale)
+    return write_book(book.of(parts, finished, scale, command="crossover replicate all"), out)
+
+
 def test_the_comparisons_page(tmp_path: Path) -> None:
     path = comparison_page(tmp_path)
     page = outline(path.read_text())
@@ -159,12 +170,19 @@ FLAGS = [
 # of the wanted width, because a headless window is never narrower than 500 pixels.
 FRAME = """<!doctype html><iframe width="{width}" height="900" style="border: 0" srcdoc="{page}"
 onload="document.title = this.contentDocument.title"></iframe>"""
+WATCH = """<script>
+window.seen = [];
+window.addEventListener("error", e => window.seen.push(String(e.message || e.target)), true);
+console.error = (...words) => window.seen.push(words.join(" "));
+</script>"""
 PROBE = """<script>
 const width = document.documentElement.clientWidth;
+const drawn = [...document.querySelectorAll("svg.plot")].map(e => e.getBoundingClientRect());
 const small = [...document.querySelectorAll("figure:not(.wide) svg text")].map(t => t.getBoundingClientRect().height);
 const wide = [...document.querySelectorAll("section, figure, h1, p, .tile")].filter(e => e.getBoundingClientRect().right > width + 1);
 const ink = getComputedStyle(document.querySelector(".plot")).color;
 document.title = JSON.stringify({width, scroll: document.documentElement.scrollWidth, text: Math.min(...small),
+  plots: drawn.length, flat: drawn.filter(r => r.width < 100 || r.height < 50).length, errors: window.seen || [],
   wide: wide.length, ink, page: getComputedStyle(document.body).backgroundColor});
 </script>"""
 
@@ -182,15 +200,19 @@ def browse(page: Path, tmp_path: Path, *flags: str) -> str:
 def test_nothing_sticks_out_and_plots_stay_legible(tmp_path: Path, width: int) -> None:
     page = comparison_page(tmp_path)
     folder.write(tmp_path / "run", result=EXAMPLE.result(), records=EXAMPLE.records)
-    for path in (page, html.write_report(tmp_path / "run")):
+    for path in (page, html.write_report(tmp_path / "run"), replication_page(tmp_path / "replication")):
         framed = path.with_name("framed.html")
         text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", path.read_text())
-        framed.write_text(FRAME.format(width=width, page=escape(text.replace("</body>", f"{PROBE}</body>"))))
+        text = text.replace("<head>", f"<head>{WATCH}").replace("</body>", f"{PROBE}</body>")
+        framed.write_text(FRAME.format(width=width, page=escape(text)))
         dom = browse(framed, tmp_path, "--hide-scrollbars", "--window-size=1400,1000", "--dump-dom")
         found = re.search(r"<title>(\{.*?\})</title>", dom)
         assert found, dom[-500:]
         seen = json.loads(unescape(found[1]))
         assert width - 20 <= seen["width"] <= width  # less a scroll bar
+        assert seen["plots"] == path.read_text().count("<svg") > 0, "a plot is not there"
+        assert seen["flat"] == 0, "a plot has no area"
+        assert seen["errors"] == [], "the console has errors"
         assert seen["scroll"] <= seen["width"], "the page scrolls sideways"
         assert seen["wide"] == 0
         assert seen["text"] >= 8.0, "text in plots is too small"
@@ -199,6 +221,7 @@ def test_nothing_sticks_out_and_plots_stay_legible(tmp_path: Path, width: int) -
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 def test_it_prints(tmp_path: Path) -> None:
     folder.write(tmp_path / "run", result=EXAMPLE.result(), records=EXAMPLE.records)
-    page = html.write_report(tmp_path / "run")
-    browse(page, tmp_path, f"--print-to-pdf={tmp_path / 'report.pdf'}", "--no-pdf-header-footer")
-    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+    for page in (html.write_report(tmp_path / "run"), replication_page(tmp_path / "replication")):
+        browse(page, tmp_path, f"--print-to-pdf={tmp_path / 'report.pdf'}", "--no-pdf-header-footer")
+        assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+        (tmp_path / "report.pdf").unlink()

@@ -1,0 +1,108 @@
+"""A run's curves in TensorBoard or MLflow, written by their own libraries, which are optional: pip install
+'crossover[tensorboard]' or 'crossover[mlflow]'.
+
+Both get every epoch's losses, accuracy, learning rate and dollars at its time, and what the run is; both say which
+figures are projected.
+"""
+
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from crossover.errors import MissingTool
+from crossover.reports.folder import RunFolder
+from crossover.reports.page import flat
+
+Logger = Literal["tensorboard", "mlflow"]
+FIGURES = (
+    "train_loss",
+    "val_loss",
+    "val_accuracy",
+    "learning_rate",
+    "wall_s",
+    "elapsed_s",
+    "paper_method_usd",
+    "full_usd",
+)
+MLFLOW_NAME = 250  # characters that MLflow takes for a parameter's value and more
+PROJECTED = ("paper_method_usd", "full_usd")
+
+
+def check(to: Logger) -> None:
+    """Before an hour of training: raises MissingTool where the library is not installed."""
+    if importlib.util.find_spec(to) is None:
+        raise _missing(to)
+
+
+def log(run: RunFolder, to: Logger, *, where: str) -> str:
+    """Write the curves of `run` to a folder (TensorBoard) or a tracking URI or folder (MLflow); what to open.
+
+    Raises MissingTool with the line that installs the library.
+    """
+    return _tensorboard(run, Path(where)) if to == "tensorboard" else _mlflow(run, where)
+
+
+def points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """(epoch, unix seconds of its end, figures) of every epoch; a diverged loss has no figure. Projected dollars are
+    named so.
+    """
+    began = datetime.fromisoformat(run.result["started_at"]).timestamp()
+    projected = run.result["cost"]["label"] == "projected"
+    for epoch in run.result["epochs"]:
+        known = {name: float(epoch[name]) for name in FIGURES if epoch.get(name) is not None}
+        named = {f"{name}_projected" if projected and name in PROJECTED else name: v for name, v in known.items()}
+        yield int(epoch["epoch"]), began + float(epoch["elapsed_s"]), named
+
+
+def _tensorboard(run: RunFolder, folder: Path) -> str:
+    check("tensorboard")
+    from tensorboard.summary import Writer
+
+    target = folder / run.name
+    writer = Writer(str(target))
+    try:
+        for epoch, at, figures in points(run):
+            for name, value in figures.items():
+                writer.add_scalar(name, value, epoch, wall_time=at)
+    finally:
+        writer.close()
+    return f"tensorboard --logdir {folder}"
+
+
+def _mlflow(run: RunFolder, where: str) -> str:
+    check("mlflow")
+    import mlflow
+
+    uri = where if "://" in where or where == "databricks" else f"sqlite:///{_file(Path(where))}"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    facts = run.result["experiment"]
+    experiment = client.get_experiment_by_name(facts["project"])
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(facts["project"])
+    labels = {"label": run.result["label"], "cost": run.result["cost"]["label"], "outcome": run.result["outcome"]}
+    made = client.create_run(experiment_id, tags=labels | _tags(run.result), run_name=run.name)
+    for name, value in flat(facts):
+        client.log_param(made.info.run_id, name, str(value)[:MLFLOW_NAME])
+    for epoch, at, figures in points(run):
+        for name, value in figures.items():
+            client.log_metric(made.info.run_id, name, value, timestamp=int(1_000 * at), step=epoch)
+    client.set_terminated(made.info.run_id, "FINISHED" if run.result["outcome"] == "finished" else "FAILED")
+    return f"mlflow ui --backend-store-uri {uri}"
+
+
+def _file(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve() / "mlflow.db"
+
+
+def _tags(result: Mapping[str, Any]) -> dict[str, str]:
+    return {"architecture": result["architecture"], **{f"version.{k}": str(v) for k, v in result["versions"].items()}}
+
+
+def _missing(library: str) -> MissingTool:
+    return MissingTool(
+        f"--log {library}: its library is not installed here; pip install 'crossover[{library}]', or in a checkout "
+        f"{os.path.join('.venv', 'bin', 'pip')} install {library}"
+    )
