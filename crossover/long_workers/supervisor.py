@@ -66,7 +66,7 @@ class Supervisor:
 
     def ended(self) -> bool:
         """At the start of a step: checkpoint if one is due; whether the epoch before it was the last."""
-        if self._at == _BEGIN and self._journal.is_due(self._step):
+        if self._journal.is_due(self._step):
             self._save()
         if self._step and self._days.ends_epoch(self._step - 1):
             epoch = self._days.epoch(self._step - 1)

@@ -133,14 +133,6 @@ def test_a_store_that_comes_back_is_forgiven() -> None:
     assert waits().steadily(call) == "done"
 
 
-def test_near_the_deadline_an_outage_is_passed_on() -> None:
-    def call() -> None:
-        raise Unavailable("down")
-
-    with pytest.raises(Unavailable):
-        waits(deadline=1001.0).steadily(call)
-
-
 # --- how often it looks -----------------------------------------------------------------------------------------------
 
 
@@ -228,3 +220,22 @@ def test_an_outage_is_waited_out_for_a_minute(passing: Passing) -> None:
         waits().steadily(lambda: call(1e9))
     assert 60 < passing.now_s - back_s < 65
     assert max(passing.slept_s) == 1.0
+
+
+def test_near_the_deadline_an_outage_is_passed_on_at_once(passing: Passing) -> None:
+    def call() -> None:
+        raise Unavailable("down")
+
+    with pytest.raises(Unavailable):
+        waits(deadline=1001.0).steadily(call)
+    assert passing.now_s == 0.0
+
+
+@pytest.mark.parametrize("patience", [0.5, 1.0, 3.0])
+def test_patience_is_a_multiple_of_the_usual(patience: float, passing: Passing) -> None:
+    waiting = waits()
+    waiting.ctx.clock = passing.monotonic
+    passing.now_s = 1.0
+    with pytest.raises(WaitTimeout):
+        waiting.until(never, round=4, key="k", sender=2, patience=patience)
+    assert 0 <= passing.now_s - 1.0 - patience * patience_s(EXPERIMENT) <= 5.1
