@@ -118,7 +118,8 @@ class LocalCloud:
 
         with self._making:
             if service not in self._clients:
-                config = Config(max_pool_connections=64, retries={"total_max_attempts": 1})
+                # A broker starts within the request that creates it, and a busy machine takes its time.
+                config = Config(max_pool_connections=64, read_timeout=300, retries={"total_max_attempts": 1})
                 self._clients[service] = self.session().client(service, config=config)
             return self._clients[service]
 
@@ -179,16 +180,23 @@ class LocalCloud:
 
         return str(lambda_backends[ACCOUNT][REGION].get_function(function.arn).role)
 
-    def _program_code(self, url: str) -> Path:
-        """The folder with a fleet's code: what its instances would unpack."""
-        bucket, _, key = url.removeprefix("s3://").partition("/")
-        return self._code.unpacked(self.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+    def _program_code(self, url: str, role: str) -> Path:
+        """The folder with a fleet's code: what its instances, under their role, would unpack. Raises RunFailed where they may not."""
+        from botocore.exceptions import ClientError
 
-    def _program_environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        s3 = self.session().client("s3", aws_access_key_id=permissions.access_key(role), aws_secret_access_key="local")
+        try:
+            return self._code.unpacked(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+        except ClientError as error:
+            raise RunFailed(f"{url}: the fleet's instances cannot fetch their code: {error}") from error
+
+    def _program_environment(self, given: Mapping[str, str], role: str) -> dict[str, str]:
         own = {name: self.servers.reachable(value) for name, value in given.items()}
         # A process that dies is noticed sooner than an instance: nobody boots here.
         soon = {"CROSSOVER_LEASE_S": "3", "CROSSOVER_ABSENCE_S": "120", "CROSSOVER_LOOK_S": "0.2"}
-        return {**own, **soon, **self.environment(), "CROSSOVER_SLOTS": str(self.workspace / "slots")}
+        key = {"AWS_ACCESS_KEY_ID": permissions.access_key(role)}
+        return {**own, **soon, **self.environment(), **key, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _log(self, function: Function, stream: str, printed: list[str]) -> None:
         from moto.logs.models import logs_backends

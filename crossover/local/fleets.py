@@ -93,22 +93,24 @@ class Fleet:
     name: str
     service: Service
     folder: Path
+    code: Path
+    role: str
     capacity: int = 0
     instances: dict[int, Instance] = field(default_factory=dict)
     made: int = 0  # instances so far: their numbers
 
 
 class Fleets:
-    """The fleets of the deployed groups. `unpacked(s3 URL)`: the folder of a program's code; `environment(service's)`: with which it
-    reaches this cloud; `left(fleet)` is told of each instance that leaves with its place.
+    """The fleets of the deployed groups. `unpacked(s3 URL, role)`: the folder of a program's code, fetched by the instances' role;
+    `environment(service's, role)`: with which it reaches this cloud; `left(fleet)` is told of each instance that leaves with its place.
     """
 
     def __init__(
         self,
         folder: Path,
         *,
-        unpacked: Callable[[str], Path],
-        environment: Callable[[Mapping[str, str]], dict[str, str]],
+        unpacked: Callable[[str, str], Path],
+        environment: Callable[[Mapping[str, str], str], dict[str, str]],
         left: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._left = left
@@ -118,15 +120,22 @@ class Fleets:
         self._over = threading.Event()
         self._watch: threading.Thread | None = None
 
-    def resize(self, name: str, capacity: int, user_data: str) -> None:
-        """What Auto Scaling does when a group's capacity is set: start instances, or end them."""
+    def resize(self, name: str, capacity: int, user_data: str, role: str) -> None:
+        """What Auto Scaling does when a group's capacity is set: start instances, or end them. `role`: the name of that of the
+        launch template's instance profile, under which all that the programs do is done.
+        """
         with self._lock:
             fleet = self._fleets.get(name)
             if fleet is None:
                 if capacity == 0:
                     return
                 found = service(user_data, fleet=name)
-                fleet = self._fleets[name] = Fleet(name, found, self._folder / name)
+                if not role:
+                    raise RunFailed(
+                        f"{name}: its launch template names no instance profile: its programs could reach nothing"
+                    )
+                code = self._unpacked(found.code, role)
+                fleet = self._fleets[name] = Fleet(name, found, self._folder / name, code, role)
                 fleet.folder.mkdir(parents=True, exist_ok=True)
             fleet.capacity = capacity
             for number in sorted(fleet.instances)[capacity:]:
@@ -148,7 +157,7 @@ class Fleets:
     def stop(self) -> None:
         self._over.set()
         for name in list(self._fleets):
-            self.resize(name, 0, "")
+            self.resize(name, 0, "", "")
 
     def _fill(self, fleet: Fleet) -> None:
         while len(fleet.instances) < fleet.capacity:
@@ -156,13 +165,13 @@ class Fleets:
             fleet.instances[number] = Instance(number, self._start(fleet, number))
 
     def _start(self, fleet: Fleet, number: int) -> "subprocess.Popen[bytes]":
-        code = self._unpacked(fleet.service.code)
         keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        own = self._environment(fleet.service.environment, fleet.role)
         with (fleet.folder / f"{number}.log").open("ab") as log:
             return processes.start(
                 fleet.service.command,
-                environment={**keep, **self._environment(fleet.service.environment), "PYTHONPATH": str(code)},
-                folder=code,
+                environment={**keep, **own, "PYTHONPATH": str(fleet.code)},
+                folder=fleet.code,
                 output=log,
             )
 

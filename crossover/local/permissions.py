@@ -1,7 +1,8 @@
-"""Functions act under their template's role: a call that its policies do not allow is answered AccessDenied, as on AWS.
+"""Functions and fleets act under their template's role: a call that its policies do not allow is answered AccessDenied, as on AWS.
 
-A function's access key names its role, so nothing has to be looked up to know who calls. Whoever deploys and runs experiments may do
-everything. Only actions of steps are known here; another one that a step calls is denied with a word about this module.
+The access key of a function or an instance names its role, so nothing has to be looked up to know who calls. Whoever deploys and runs
+experiments may do everything. Only actions of steps and programs are known here; another one that they call is denied with a word about
+this module.
 """
 
 import fnmatch
@@ -45,7 +46,7 @@ class Denied:
 
 
 def access_key(role_arn: str) -> str:
-    """The access key of a function with this role."""
+    """The access key of a function or an instance with this role, an ARN or a name."""
     return PREFIX + role_arn.rpartition("/")[2]
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 def main():
     folder = Path(os.environ["CROSSOVER_FOLDER"])
-    (folder / f"{os.getpid()}.started").write_text(os.environ["CROSSOVER_FLEET"] + " " + os.getcwd())
+    (folder / f"{os.getpid()}.started").write_text(" ".join([os.environ["CROSSOVER_FLEET"], os.environ["CROSSOVER_ROLE"], os.getcwd()]))
     while not (folder / "end").exists():
         time.sleep(0.01)
     sys.exit(int((folder / "end").read_text()))
@@ -97,8 +97,8 @@ def fleets(tmp_path: Path) -> Iterator[Fleets]:
         pass
     made = Fleets(
         tmp_path / "logs",
-        unpacked=lambda url: code,
-        environment=lambda given: {**given, "CROSSOVER_FOLDER": str(tmp_path)},
+        unpacked=lambda url, role: code,
+        environment=lambda given, role: {**given, "CROSSOVER_FOLDER": str(tmp_path), "CROSSOVER_ROLE": role},
     )
     yield made
     made.stop()
@@ -110,21 +110,21 @@ def started(folder: Path) -> list[str]:
 
 
 def test_capacity_starts_and_ends_programs(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
-    fleets.resize("f", 0, user_data)
-    fleets.resize("f", 2, user_data)
+    fleets.resize("f", 0, user_data, "reader")
+    fleets.resize("f", 2, user_data, "reader")
     eventually(lambda: len(started(tmp_path)) == 2, what="both programs have started")
-    assert started(tmp_path)[0] == f"crossover-small-fleet {tmp_path / 'code'}"
+    assert started(tmp_path)[0] == f"crossover-small-fleet reader {tmp_path / 'code'}"
     pids = fleets.running("f")
-    fleets.resize("f", 1, user_data)
+    fleets.resize("f", 1, user_data, "reader")
     assert len(fleets.running("f")) == 1
-    fleets.resize("f", 0, user_data)
+    fleets.resize("f", 0, user_data, "reader")
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
 
 def test_a_killed_program_is_started_again(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
-    fleets.resize("f", 1, user_data)
+    fleets.resize("f", 1, user_data, "reader")
     eventually(lambda: len(started(tmp_path)) == 1, what="the program has started")
     os.kill(fleets.running("f")[0], signal.SIGKILL)
     eventually(lambda: len(started(tmp_path)) == 2, what="another program has started")
@@ -135,7 +135,13 @@ def test_one_that_is_through_leaves_and_one_that_fails_is_tried_a_few_times(
     fleets: Fleets, user_data: str, tmp_path: Path, status: int, starts: int
 ) -> None:
     (tmp_path / "end").write_text(str(status))
-    fleets.resize("f", 1, user_data)
+    fleets.resize("f", 1, user_data, "reader")
     eventually(
         lambda: len(started(tmp_path)) == starts and not fleets.running("f"), what="the program has left the fleet"
     )
+
+
+def test_a_fleet_without_an_instance_profile_is_refused(fleets: Fleets, user_data: str) -> None:
+    with pytest.raises(RunFailed, match="f: its launch template names no instance profile"):
+        fleets.resize("f", 1, user_data, "")
+    assert fleets.running("f") == []

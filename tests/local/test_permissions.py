@@ -92,22 +92,46 @@ def test_calls_over_the_apis(cloud: LocalCloud) -> None:
         client(cloud, "s3", "nobody").get_object(Bucket="bucket", Key="runs/a")
 
 
+def withdraw(cloud: LocalCloud, role: str, action: str) -> None:
+    """The statements with `action` go from the one role whose name has `role` in it."""
+    names = [r["RoleName"] for r in cloud.session().client("iam").list_roles()["Roles"] if role in r["RoleName"]]
+    assert len(names) == 1, names
+    documents: Any = iam_backends[ACCOUNT]["aws"].get_role(names[0]).policies  # text by its type, documents in fact
+    withdrawn = 0
+    for document in documents.values():
+        statements = [each for each in document["Statement"] if action not in each["Action"]]
+        withdrawn += len(document["Statement"]) - len(statements)
+        document["Statement"] = statements
+    assert withdrawn
+
+
 @pytest.mark.slow
 def test_a_run_fails_by_name_where_a_function_lacks_a_permission(cloud: LocalCloud, tmp_path: Path) -> None:
     """The same run succeeds with the template's own grants, in test_on_local."""
     experiment = replace(small("all_reduce", workers=1, epochs=1), name="denied")
     cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
-    iam = cloud.session().client("iam")
-    roles = [r["RoleName"] for r in iam.list_roles()["Roles"] if "Functionstrain" in r["RoleName"]]
-    assert len(roles) == 1, roles
-    role = iam_backends[ACCOUNT]["aws"].get_role(roles[0])
-    documents: Any = role.policies  # text by its type, documents in fact
-    for document in documents.values():
-        statements = [each for each in document["Statement"] if "s3:PutObject" not in each["Action"]]
-        assert len(statements) < len(document["Statement"])
-        document["Statement"] = statements
+    withdraw(cloud, "Functionstrain", "s3:PutObject")
     with pytest.raises(RunFailed):
         run_deployed(experiment, tmp_path / "out", lambda progress: None, session=cloud.session(), where="local")
     logs = cloud.session().client("logs")
     events = logs.filter_log_events(logGroupName="/aws/lambda/crossover-denied-train")["events"]
     assert any("is not authorized to perform s3:" in event["message"] for event in events)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("action", "where"), [("s3:GetObject", "endpoint.log"), ("s3:PutObject", "0.log")])
+def test_a_run_fails_where_a_fleet_lacks_a_permission(
+    cloud: LocalCloud, tmp_path: Path, action: str, where: str
+) -> None:
+    """The same run succeeds with the template's own grants, in test_programs_on_local."""
+    found = small("gpu", workers=1, epochs=1)
+    experiment = replace(found, name="denied-fleet", gpu=replace(found.gpu, instances=1))
+    cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
+    try:
+        withdraw(cloud, "Workers", action)
+        with pytest.raises((RunFailed, ClientError)):  # the latter: its instances cannot even fetch their code
+            run_deployed(experiment, tmp_path / "out", lambda progress: None, session=cloud.session(), where="local")
+        logs = [path.read_text() for path in (cloud.workspace / "logs").rglob(where)]
+        assert any("is not authorized to perform s3:" in text or "(403)" in text for text in logs)
+    finally:
+        cloud.destroy("crossover-denied-fleet")

@@ -19,10 +19,16 @@ TEMPLATE = {
                 "LaunchTemplateData": {
                     "ImageId": "ami-12c6146b",
                     "InstanceType": "t2.large",
+                    "IamInstanceProfile": {"Arn": {"Fn::GetAtt": ["Profile", "Arn"]}},
                     "UserData": {"Fn::Base64": "#!/bin/bash\nexit 0\n"},
                 }
             },
         },
+        "Role": {
+            "Type": "AWS::IAM::Role",
+            "Properties": {"RoleName": "peer", "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": []}},
+        },
+        "Profile": {"Type": "AWS::IAM::InstanceProfile", "Properties": {"Roles": [{"Ref": "Role"}]}},
         "Group": {
             "Type": "AWS::AutoScaling::AutoScalingGroup",
             "Properties": {
@@ -41,8 +47,8 @@ TEMPLATE = {
 
 
 @pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[tuple[LocalCloud, list[tuple[str, int, str]]]]:
-    told: list[tuple[str, int, str]] = []
+def cloud(tmp_path: Path) -> Iterator[tuple[LocalCloud, list[tuple[str, int, str, str]]]]:
+    told: list[tuple[str, int, str, str]] = []
     with LocalCloud(tmp_path / "cloud") as running:
         running.fleets.resize = lambda *what: told.append(what)  # type: ignore[method-assign]
         from crossover.local import seams
@@ -54,14 +60,14 @@ def cloud(tmp_path: Path) -> Iterator[tuple[LocalCloud, list[tuple[str, int, str
 
 
 def test_the_fleet_is_told_of_its_capacity_and_user_data(
-    cloud: tuple[LocalCloud, list[tuple[str, int, str]]],
+    cloud: tuple[LocalCloud, list[tuple[str, int, str, str]]],
 ) -> None:
     running, told = cloud
-    assert {capacity for _, capacity, _ in told} == {0}  # deployed empty
+    assert {capacity for _, capacity, *_ in told} == {0}  # deployed empty
     groups = running.client("autoscaling")
     groups.set_desired_capacity(AutoScalingGroupName="crossover-fleet", DesiredCapacity=2)
-    name, capacity, user_data = told[-1]
-    assert (name, capacity) == ("crossover-fleet", 2)
+    name, capacity, user_data, role = told[-1]
+    assert (name, capacity, role) == ("crossover-fleet", 2, "peer")
     assert base64.b64decode(user_data).startswith(b"#!/bin/bash\nexit 0")
 
     fleets.decrement("crossover-fleet")
