@@ -4,8 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from crossover.cli.arguments import Config, Debug, Yes
@@ -96,13 +98,29 @@ def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, s
         "CDK_NOTICES": "false",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-    try:
-        ended = subprocess.run(command, cwd=ROOT, env={**environment, **_mark()}, check=False)
-    except BaseException:  # npx's own children would go on deploying behind our back
-        _end_marked()
-        raise
+    with _assembly() as folder:
+        try:
+            ended = subprocess.run(
+                [*command, "--output", str(folder)], cwd=ROOT, env={**environment, **_mark()}, check=False
+            )
+        except BaseException:  # npx's own children would go on deploying behind our back
+            _end_marked()
+            raise
     if ended.returncode:
         raise CrossoverError(f"cdk {arguments[0]} ended with status {ended.returncode}; its own messages stand above")
+
+
+@contextmanager
+def _assembly() -> Iterator[Path]:
+    """A folder of its own for what is synthesized, gone at the end, also after a kill -9: the CDK refuses two that share cdk.out."""
+    if not Path("/proc/self/environ").exists():
+        with tempfile.TemporaryDirectory(prefix="crossover-cdk-") as folder:
+            yield Path(folder)
+        return
+    from crossover.local import processes
+
+    with processes.temporary_folder(prefix="crossover-cdk-") as path:
+        yield path
 
 
 def _mark() -> dict[str, str]:
