@@ -130,7 +130,7 @@ def page(book: Book) -> Page:
 def _sheet(section: Section) -> Sheet:
     rows = [
         [
-            cell.row, cell.figure, shown(cell.published, cell.unit), _ours(cell), _times(cell.ratio), cell.label,
+            cell.row, cell.figure, _printed(cell), _ours(cell), _times(cell.ratio), cell.label,
             shown(cell.simulated, cell.unit), _times(cell.simulated_ratio), cell.remarks,
         ]
         for cell in section.cells
@@ -201,6 +201,13 @@ def shown(value: Value | None, unit: Unit) -> str:
             return f"{value:.4g}"
         case "text":
             return str(value)
+
+
+def _printed(cell: Cell) -> str:
+    """With every digit of the paper's."""
+    if cell.unit == "USD" and isinstance(cell.published, float):
+        return f"${cell.published:g}"
+    return shown(cell.published, cell.unit)
 
 
 def _ours(cell: Cell) -> str:

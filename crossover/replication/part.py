@@ -24,7 +24,7 @@ class Found:
         run = self.runs.get(measurement.key)
         if run is not None:
             return run
-        reason = self.missing.get(measurement.key, "not among the runs of this scale")
+        reason = self.missing.get(measurement.key, f"left out at scale {self.scale.share:g}")
         return Missing(reason=reason, command=measurement.command(Scale(1)))
 
     def cut(self, measurement: Measurement) -> bool:

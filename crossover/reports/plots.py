@@ -142,7 +142,7 @@ def _scales(
         axes.set_yscale("log")
         _log_ticks(axes.yaxis, [b for _, b in points if b > 0], _plain)
     if percent:
-        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
 
 
 def _log_ticks(axis: Axis, values: Sequence[float], shown: Callable[[float], str]) -> None:
