@@ -37,7 +37,9 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
     if not yes and not sys.stdin.isatty():
         raise UserError("deploy: nobody to ask, since the input is no terminal; add --yes")
     with aws_errors_explained():
-        refuse_what_cannot_work(experiment, config=config, tell=_tell)
+        for each in (experiment, experiment.companion()):  # `baseline: gpu` is deployed by the same command
+            if each is not None:
+                refuse_what_cannot_work(each, config=config, tell=_tell)
     for line in stages(experiment):
         print(line, flush=True)
     started = time.monotonic()

@@ -130,6 +130,15 @@ def test_a_quota_of_zero(cloud: LocalCloud, session: Any, refused: Refused) -> N
     assert "request-service-quota-increase --service-code ec2 --quota-code L-DB2E81BA --desired-value 8" in said
 
 
+def test_a_quota_of_zero_for_the_baseline_beside_it(cloud: LocalCloud, session: Any, refused: Refused) -> None:
+    cloud.account.quotas["ec2", "L-DB2E81BA"] = 0.0
+    try:
+        said = refused(DEPLOY, baseline="gpu", gpu={"instances": 2})
+    finally:
+        cloud.account.quotas["ec2", "L-DB2E81BA"] = 64.0
+    assert "0 vCPUs allowed, 2 x g4dn.xlarge need 8" in said
+
+
 def test_too_few_functions_at_once(cloud: LocalCloud, session: Any, refused: Refused) -> None:
     cloud.account.concurrency = 10
     try:
