@@ -16,6 +16,11 @@ VCPU_MB = 1_769  # of a function's memory: one vCPU (AWS Lambda, "Configuring me
 MOST_MEMORY_MB = 10_240
 BACKWARD = 2  # the backward pass computes twice what the forward pass does
 
+# Seconds of one CIFAR-10 sample's gradient at batch 512, one thread, float32: processor time of `compute` in the records of
+#   crossover run config/spirt-cifar10.yaml --on inline --set training.model=... --set training.epochs=1 --set data.limit=...
+# on a shared machine of the AVX-512 class. Only their ratio reaches a projection of the papers' rows: its level is fitted.
+REFERENCE_SAMPLE_S: Mapping[str, float] = {"mobilenet": 0.01073, "resnet18_cifar": 0.0306}
+
 # vCPUs by instance type (EC2 instance types pages); others are taken for two.
 VCPUS = {"t2.small": 1, "t2.medium": 2, "t2.large": 2, "t4g.medium": 2, "m7g.large": 2, "r7g.large": 2}
 # GPU peak in float32, multiply-accumulates per second: half of NVIDIA's data sheets' operations (T4, A10G, L4).
@@ -133,7 +138,11 @@ def _plain(value: Any) -> Any:
 FREE = Service(latency_s=0.0)
 AWS = Calibration(
     name="AWS, uncalibrated",
-    basis=("latencies, bandwidths, cold starts and transition times: assumed from AWS's documentation, not measured",),
+    basis=(
+        "latencies, bandwidths, cold starts and transition times: assumed from AWS's documentation, not measured",
+        "computing: MobileNet and ResNet-18 as measured on one machine's core, others by their multiply-accumulates",
+    ),
+    sample_s=REFERENCE_SAMPLE_S,
 )
 # Nothing takes time but computing: what a run cannot be faster than.
 PURE_COMPUTE = Calibration(

@@ -18,11 +18,6 @@ from crossover.reports.folder import RunFolder
 from crossover.simulation.calibration import AWS, VCPU_MB, Calibration
 from crossover.simulation.workload import MODELS
 
-# Seconds of one CIFAR-10 sample's gradient at batch 512, one thread, float32: processor time of `compute` in the records of
-#   crossover run config/spirt-cifar10.yaml --on inline --set training.model=... --set training.epochs=1 --set data.limit=...
-# on a shared machine of the AVX-512 class. Only their ratio reaches a projection of the papers' rows: its level is fitted.
-REFERENCE_SAMPLE_S: Mapping[str, float] = {"mobilenet": 0.01073, "resnet18_cifar": 0.0306}
-
 COMPUTING = ("compute", "compute gradients")
 FEWEST = 5  # equal computations, before their spread says anything
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 from functools import cache
 
 from crossover.reports.published import Row, rows
-from crossover.simulation.calibration import AWS, FREE, Calibration, Service
+from crossover.simulation.calibration import AWS, FREE, REFERENCE_SAMPLE_S, Calibration, Service
 from crossover.simulation.fitting import Observed, fitted
-from crossover.simulation.measured import REFERENCE_SAMPLE_S
 from crossover.simulation.papers import (
     PAPERS,
     batches_s,

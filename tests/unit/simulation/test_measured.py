@@ -49,7 +49,7 @@ def with_compute(seconds_per_sample: float, *, figure: str) -> object:
 def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp_path: Path) -> None:
     """The clock's seconds would count what other processes did meanwhile."""
     found = calibrated([written(folder, tmp_path / "run", with_compute(0.25, figure="cpu_s"))])
-    assert found.sample_s == {"small_cnn": pytest.approx(0.25)}
+    assert found.sample_s["small_cnn"] == pytest.approx(0.25)
     assert found.compute_sigma == pytest.approx(0.0, abs=1e-9)
     assert found.objects == AWS.objects
     assert found.cold_torch_s == AWS.cold_torch_s
