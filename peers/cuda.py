@@ -5,6 +5,7 @@ go through a stream of their own: the next batch is on its way while this one is
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -44,6 +45,14 @@ class LossScale:
             self.scale, self.good = min(2 * self.scale, LARGEST_SCALE), 0
 
 
+def prefer_deterministic() -> None:
+    """Process-wide, once the host's learner has asked for it strictly: on a GPU some operations, adaptive pooling's backward among them,
+    have no deterministic form, and cuBLAS has one only with workspaces of a fixed size, set before its first use.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+
+
 def half_precision(precision: str, capability: tuple[int, int]) -> torch.dtype | None:
     """What autocast computes in on such a device; None: float32."""
     if precision == "fp32":
@@ -72,6 +81,7 @@ class CudaLearner:
             input_shape=input_shape,
             affine=affine,
         )
+        prefer_deterministic()
         with torch.device(device), self._fitting():
             self._flat = FlatModel(skeleton(training.model, classes, input_shape))
             self._prepare = Preparation(affine, memory_format=training.memory_format)
@@ -80,8 +90,11 @@ class CudaLearner:
                 torch.backends.cudnn.benchmark = True
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self.parameters, self.buffers = self._flat.parameters, self._flat.buffers
-        self._model = torch.zeros(self._flat.model.numel(), pin_memory=True)
-        self._gradient = torch.zeros(self._flat.model.numel(), pin_memory=True)
+        with torch.cuda.device(
+            device
+        ):  # pinning makes a context on the current device: not on every process's first one
+            self._model = torch.zeros(self._flat.model.numel(), pin_memory=True)
+            self._gradient = torch.zeros(self._flat.model.numel(), pin_memory=True)
         self.model: memoryview = buffers.view(self._model)
         self.gradient: memoryview = buffers.view(self._gradient)
         self._half = half_precision(training.precision, torch.cuda.get_device_capability(device))

@@ -1,5 +1,6 @@
 """The GPU baseline on CPUs: through the object store bitwise equal to the reference, by all-reduce within rounding."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -7,9 +8,12 @@ import pytest
 import torch
 
 from crossover.algorithms import buffers
+from crossover.context import Context, Resources
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
+from crossover.programs import Membership, Settings
+from peers.gathering import Gathering
 from tests.architectures.fleet import Fleet, Killed, counting, failing_at
 from tests.architectures.harness import Job, chosen, small
 from tests.architectures.test_p2p import assert_equal_to_reference
@@ -77,6 +81,7 @@ def test_members_of_a_collective_meet_again_when_one_is_lost(monkeypatch: pytest
             assert any(isinstance(error, Killed) for error in fleet.errors), f"call {k} was never made"
 
 
+@pytest.mark.filterwarnings("ignore:.*deterministic")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; the path without one is tested above")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_the_learner_on_a_gpu_agrees_with_the_processor(precision: str) -> None:
@@ -115,3 +120,32 @@ def test_half_precision_follows_the_hardware() -> None:
     for _ in range(2_000):
         scale.went_well()
     assert scale.scale == LARGEST_SCALE
+
+
+def test_operations_without_a_deterministic_form_are_allowed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's learner forbids them; without cuBLAS's fixed workspaces every linear layer would be refused."""
+    from peers.cuda import prefer_deterministic
+
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        prefer_deterministic()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def test_another_attempt_averages_what_the_first_has_shown() -> None:
+    """Where kernels give other bits the second time, the replicas would drift apart otherwise."""
+    job = Job(gpu())
+    with Context(Resources(job.clients), run=job.prepared.run) as ctx:
+        member = Membership(
+            job.clients.object_store, run=ctx.run, members=2, rank=0, attempt=0, settings=Settings(fleet="test")
+        )
+        shown, again = (torch.full((ctx.facts.parameters + ctx.facts.buffers,), value) for value in (1.0, 1.5))
+        Gathering(ctx, member).send(shown, 0)
+        Gathering(ctx, member).send(again, 0)
+    assert torch.equal(again, shown)
