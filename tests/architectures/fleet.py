@@ -33,6 +33,7 @@ class Fleet:
     hooks: Callable[[int], Hook] = lambda number: lambda moment, operation: None
     lease_s: float = 20.0  # nobody is silent for so long here: what is killed gives its rank back (see `at_once`)
     at_once: bool = True
+    replaces: bool = True  # what is killed; False: its instance never comes back
     absence_s: float = 60.0
     members: int = 0
     errors: list[BaseException] = field(default_factory=list)
@@ -93,6 +94,8 @@ class Fleet:
             # A process that dies takes its connections along; here the frames would keep them open.
             self.errors.append(killed.with_traceback(None))
             gc.collect()
+            if not self.replaces:
+                return
             self._expire()
             self._start()
         except Exception as error:

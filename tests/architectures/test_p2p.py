@@ -1,6 +1,8 @@
 """Synchronous peers end bitwise equal to a single-process reference, also while they are killed (docs/correctness.md)."""
 
 import json
+import os
+import random
 import sys
 import threading
 import time
@@ -19,6 +21,7 @@ from tests.architectures.fleet import Fleet, Killed, Unavailable, counting, fail
 from tests.architectures.harness import Job, chosen, small
 
 ARCHITECTURES = ["p2p_instance", "p2p_serverless"]
+EVERY_CALL = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
 
 
 def p2p(experiment: Experiment, **settings: Any) -> Experiment:
@@ -196,10 +199,23 @@ def test_a_peer_killed_at_any_call_is_replaced(
             assert fleet.left_behind() == [], f"call {k}, {moment}"
 
 
+@pytest.mark.parametrize("seed", range(50 if EVERY_CALL else 4))
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpu"] if EVERY_CALL else ["p2p_instance"])
+def test_faults_that_meet_change_nothing(architecture: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both members die, and their replacements, at random calls: one while another is starting again, among others."""
+    rng = random.Random(seed)
+    model, calls = clean(architecture)
+    deaths = [rng.randrange(1, calls) for _ in range(4)]
+    moments = [rng.choice(["before", "after"]) for _ in deaths]
+    fleet = Fleet(Job(faulty(architecture)))
+    fleet.hooks = lambda number: failing_at(*((deaths[number], moments[number]) if number < 4 else (0, "")), Killed)
+    assert fleet.run(monkeypatch) == model
+    assert fleet.errors
+    assert fleet.left_behind() == []
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_peers_that_die_again_and_again_and_their_leases_run_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    import random
-
     rng = random.Random(seed)
     model, calls = clean("p2p_instance")
     deaths = [rng.randrange(1, calls) for _ in range(4)]
@@ -220,6 +236,15 @@ def failures(job: Job) -> dict[str, str]:
 def test_a_peer_that_never_joins_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(Job(small("p2p_instance")), members=1, absence_s=0.3)
     with pytest.raises(Exception, match="waited in round 0 for the arrival of peer 1, which never joined the run"):
+        fleet.run(monkeypatch)
+
+
+def test_a_peer_that_leaves_in_mid_epoch_for_good_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Job(faulty("p2p_instance")), absence_s=0.5, lease_s=0.2, replaces=False)
+    fleet.hooks = lambda number: failing_at(12 if number == 0 else 0, "before", Killed)
+    with pytest.raises(
+        Exception, match=r"waited in round \d+ for the (arrival|gradient) of peer \d, which has not been heard of"
+    ):
         fleet.run(monkeypatch)
 
 

@@ -84,6 +84,14 @@ def test_a_peer_that_never_joins_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     assert fleet.job.clients.object_store.exists(fleet.job.prepared.keys.outcome)
 
 
+def test_a_peer_that_leaves_in_mid_epoch_for_good_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Job(asynchronous(min_gradients=3)), absence_s=0.5, lease_s=0.2, replaces=False)
+    fleet.hooks = lambda number: failing_at(15 if number == 2 else 0, "before", Killed)
+    fleet.run(monkeypatch)
+    assert len(fleet.errors) == 1
+    assert fleet.job.clients.object_store.exists(fleet.job.prepared.keys.outcome)
+
+
 def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from peers.messages import Codec
 
