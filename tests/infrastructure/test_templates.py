@@ -159,8 +159,9 @@ def _structure(template: Any) -> Any:
         properties = resource.get("Properties", {})
         if "DefinitionString" in properties:
             properties["DefinitionString"] = "<definition>"
-        if "UserData" in properties:
-            properties["UserData"] = "<boot script>"
+        for holder in (properties, properties.get("LaunchTemplateData", {})):
+            if "UserData" in holder:
+                holder["UserData"] = "<boot script>"
     return found
 
 
