@@ -103,9 +103,11 @@ def _stages(result: Result) -> Table:
 def comparison(found: Comparison) -> RenderableType:
     """Several runs: one row each, the marks, and the verdict last."""
     goal = f"to {display.percent(found.goal)}" if found.goal is not None else "to the goal"
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
     table.add_column("run", style="bold", no_wrap=True)
-    table.add_column("label", no_wrap=True)
+    labels = {entry.label for entry in found.entries}
+    if len(labels) > 1:  # else once, above: figures must stay whole where a terminal has 80 columns
+        table.add_column("label", no_wrap=True)
     for column in (
         "best accuracy",
         f"time {goal}",
@@ -115,11 +117,11 @@ def comparison(found: Comparison) -> RenderableType:
         "in full",
         "moved",
     ):
-        table.add_column(column, justify="right")
+        table.add_column(Text(column), justify="right", min_width=8)
     for entry in found.entries:
         table.add_row(
             Text(entry.display_name),
-            label(entry.label),
+            *([label(entry.label)] if len(labels) > 1 else []),
             display.percent(entry.best_accuracy),
             display.seconds(entry.goal_s),
             display.usd(entry.goal_paper_usd),
@@ -131,4 +133,5 @@ def comparison(found: Comparison) -> RenderableType:
     notes = [Text(f"! {mark}", style="yellow") for mark in found.marks]
     if any(entry.cost_label == "projected" for entry in found.entries):
         notes.append(Text.assemble(label("projected"), " dollars are projected from local seconds"))
-    return Group(table, *notes, Text(found.verdict, style="bold"))
+    above = [label(labels.pop())] if len(labels) == 1 else []
+    return Group(*above, table, *notes, Text(found.verdict, style="bold"))

@@ -52,6 +52,18 @@ def test_a_run_without_epochs_prints() -> None:
     assert "accuracy" in printed(tables.summary(EXAMPLE.result(records=[], epochs=[], final=None, failure="x")))
 
 
+def test_the_comparisons_figures_are_whole_in_80_columns(tmp_path: Path) -> None:
+    runs = [
+        folder.write(tmp_path / name, result=EXAMPLE.result(), records=EXAMPLE.records)
+        for name in ("spirt", "scatter-reduce")
+    ]
+    text = printed(tables.comparison(compare.of(runs)), width=80)
+    assert "…" not in text
+    assert all(
+        line.rstrip().endswith("B") for line in text.splitlines() if line.startswith(("spirt  ", "scatter-reduce  "))
+    )
+
+
 def test_the_comparison_ends_with_the_verdict(tmp_path: Path) -> None:
     fast = spirt(epochs=3, speed=4.0, architecture="all_reduce", name="all-reduce")
     runs = [
@@ -61,7 +73,7 @@ def test_the_comparison_ends_with_the_verdict(tmp_path: Path) -> None:
     ]
     found = compare.of(runs)
     text = printed(tables.comparison(found), width=300)
-    assert text.count("[measured-local]") == 3
+    assert text.count("[measured-local]") == 1  # the same for all
     assert "[projected] dollars are projected from local seconds" in text
     assert "! [b] failed: gone" in text and "[b] (failed)" in text
     assert " ".join(text.split()).endswith(found.verdict.replace(display.GAP, " "))
