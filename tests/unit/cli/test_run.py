@@ -62,7 +62,7 @@ def test_a_failed_run_is_not_called_finished() -> None:
 
 
 def test_from_the_command_line_to_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Inline, twice into the same folder, then both compared."""
+    """Inline, twice into the same folder, then compared with a third into another."""
     out = tmp_path / "mine"
     config = tmp_path / "mine.yaml"
     config.write_text("name: mine\narchitecture: spirt\nworkers: 2\ntraining: {epochs: 2, batch_size: 240}\n")
@@ -74,8 +74,11 @@ def test_from_the_command_line_to_the_folder(tmp_path: Path, capsys: pytest.Capt
     told = capsys.readouterr().out
     assert "epoch 2/2" in told
     assert str(out / "report.html") in told
+    other = tmp_path / "other"
+    with pytest.raises(SystemExit):
+        main(["run", str(config), "--on", "inline", "--set", "training.epochs=1", "--out", str(other)])
     with pytest.raises(SystemExit) as caught:
-        main(["compare", str(out), str(out), "--out", str(tmp_path / "both")])
+        main(["compare", str(out), str(other), "--out", str(tmp_path / "both")])
     assert caught.value.code in (0, None)
     assert (tmp_path / "both" / "report.html").stat().st_size > 0
     assert len((tmp_path / "both" / "comparison.csv").read_text().splitlines()) == 3
