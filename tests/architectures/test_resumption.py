@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from crossover import resumption, rounds, running
+from crossover import resumption, rounds
 from crossover.cli.main import main
 from crossover.context import Context
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Experiment, Functions
-from crossover.running import Progress, run_inline, run_local
+from crossover.running import Progress, baseline, run_inline, run_local
 from crossover.workflow import architectures
 from tests.architectures.harness import small
 
@@ -151,13 +151,13 @@ def test_a_higher_budget_is_no_other_setting(failed: Path) -> None:
 
 
 def test_another_version_is_named(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = running.versions()
-    monkeypatch.setattr(running, "versions", lambda: {**here, "torch": "9.9", "python": "3.99"})
+    here = baseline.versions()
+    monkeypatch.setattr(baseline, "versions", lambda: {**here, "torch": "9.9", "python": "3.99"})
     with pytest.raises(
         ConfigError, match=rf"started with torch {re.escape(here['torch'])}; here is torch 9.9, which may compute"
     ):
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
-    monkeypatch.setattr(running, "versions", lambda: {**here, "python": "3.99"})
+    monkeypatch.setattr(baseline, "versions", lambda: {**here, "python": "3.99"})
     assert run_inline(experiment("all_reduce"), failed, quietly, resume=True)
 
 

@@ -66,7 +66,7 @@ def test_a_run_shows_no_secret_anywhere(
             places["at its end"] = found(planted, everything(cloud))
         destroy(cloud, name)
 
-    monkeypatch.setattr("crossover.running.run_deployed", watched)
+    monkeypatch.setattr("crossover.running.local.run_deployed", watched)
     monkeypatch.setattr(LocalCloud, "destroy", looked_through)
     fields = ("workers=2", "training.epochs=2", "training.batch_size=24", "data.limit=48", "training.schedule=constant")
     overrides = [word for field in fields for word in ("--set", field)]

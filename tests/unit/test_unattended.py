@@ -11,6 +11,7 @@ from crossover import running
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Lifetime, Training
 from crossover.keys import Keys
+from crossover.running.unattended import taken_up
 from crossover.workflow import load
 
 SPIRT = Experiment(name="spirt", architecture="spirt")
@@ -25,7 +26,7 @@ def objects(experiment: Experiment) -> Any:
 
 
 def test_the_same_settings_are_taken_up_whatever_they_may_cost() -> None:
-    found = running._taken_up(RUN, replace(SPIRT, lifetime=Lifetime(budget_usd=1.0)), objects=objects(SPIRT), resume="")
+    found = taken_up(RUN, replace(SPIRT, lifetime=Lifetime(budget_usd=1.0)), objects=objects(SPIRT), resume="")
     assert (found.run, found.facts["run"], found.architecture.name) == (RUN, RUN, "spirt")
     assert found.experiment.training.sync_every == "epoch"  # as it was resolved when it was started
 
@@ -33,14 +34,14 @@ def test_the_same_settings_are_taken_up_whatever_they_may_cost() -> None:
 def test_other_settings_are_refused_by_name() -> None:
     other = replace(SPIRT, training=Training(epochs=3))
     with pytest.raises(UserError, match=rf"run {RUN} is under way with other settings: training\.epochs: 3, there 20"):
-        running._taken_up(RUN, other, objects=objects(SPIRT), resume="")
-    followed = running._taken_up(RUN, other, objects=objects(SPIRT), resume=RUN)
+        taken_up(RUN, other, objects=objects(SPIRT), resume="")
+    followed = taken_up(RUN, other, objects=objects(SPIRT), resume=RUN)
     assert followed.experiment.training.epochs == 20
 
 
 def test_another_run_is_not_resumed_beside_it() -> None:
     with pytest.raises(UserError, match=rf"--resume older: run {RUN} is under way"):
-        running._taken_up(RUN, SPIRT, objects=objects(SPIRT), resume="older")
+        taken_up(RUN, SPIRT, objects=objects(SPIRT), resume="older")
 
 
 class Session:

@@ -1,0 +1,131 @@
+"""From an execution that was started to its end: progress, records, the budget, and the folder whatever the end."""
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from crossover.budget import BudgetReached, Guard
+from crossover.reports import infrastructure, prices
+from crossover.reports.cost import of_run
+from crossover.reports.folder import RunFolder
+from crossover.reports.result import train_losses
+from crossover.running.preparing import Prepared
+from crossover.running.results import write_folder
+
+POLL_S = 0.25
+BUDGET_LOOK_S = 5.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after an epoch. `usd`: by AWS's prices for what was recorded so far."""
+
+    epoch: int
+    epochs: int
+    train_loss: float | None
+    val_loss: float
+    val_accuracy: float
+    seconds: float
+    usd: float | None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Execution(Protocol):
+    """A run under way."""
+
+    def ended(self) -> bool:
+        """Whether it succeeded; False while it runs. Raises RunFailed with the cause in plain words."""
+
+    def stop(self) -> None: ...
+
+
+def finish(
+    prepared: Prepared,
+    execution: Execution,
+    out: Path,
+    on_progress: OnProgress,
+    *,
+    where: str,
+    complete: Callable[[Prepared], None] = lambda prepared: None,
+) -> RunFolder:
+    """Follow the execution to its end and write the folder, whatever the end. `complete`: what is learned of records afterwards."""
+    try:
+        follow(prepared, execution, on_progress)
+    except (Exception, KeyboardInterrupt) as error:
+        cause = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        write_folder(prepared, out, where=where, failure=cause)
+        raise
+    complete(prepared)
+    return write_folder(prepared, out, where=where)
+
+
+def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress) -> None:
+    """Until the execution ends: read new records and decisions, tell about each epoch. Ctrl-C and the budget stop the execution first."""
+    started = looked = time.monotonic()
+    guard = Guard(prepared.experiment.lifetime.budget_usd)
+    try:
+        while True:
+            ended = execution.ended()
+            while _next_decision(prepared):
+                read_records(prepared)
+                progress = _progress(prepared, seconds=time.monotonic() - started)
+                on_progress(progress)
+                guard.epoch(progress.usd or 0.0, last=ended or progress.epoch == progress.epochs)
+            if ended:
+                return
+            if guard.limit_usd is not None and time.monotonic() - looked > BUDGET_LOOK_S:
+                looked = time.monotonic()
+                read_records(prepared)
+                guard.between(_spent(prepared, seconds=looked - started))
+            time.sleep(POLL_S)
+    except (KeyboardInterrupt, BudgetReached):
+        execution.stop()
+        raise
+    finally:
+        while _next_decision(prepared):  # those that a failure was faster than
+            pass
+        read_records(prepared)
+
+
+def _next_decision(prepared: Prepared) -> bool:
+    key = prepared.keys.decision(len(prepared.decisions) + 1)
+    if not prepared.objects.exists(key):
+        return False
+    prepared.decisions.append(json.loads(prepared.objects.get(key)))
+    return True
+
+
+def read_records(prepared: Prepared) -> None:
+    """The records that are new since the last call, several at a time."""
+    new = [key for key in prepared.objects.list(prepared.keys.records) if key not in prepared.records]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        for key, body in zip(new, pool.map(prepared.objects.get, new), strict=True):
+            prepared.records[key] = json.loads(body)
+
+
+def _progress(prepared: Prepared, *, seconds: float) -> Progress:
+    decision = prepared.decisions[-1]
+    return Progress(
+        epoch=decision["epoch"],
+        epochs=prepared.experiment.training.epochs,
+        train_loss=train_losses(list(prepared.records.values())).get(decision["epoch"]),
+        val_loss=decision["val_loss"],
+        val_accuracy=decision["val_accuracy"],
+        seconds=seconds,
+        usd=_spent(prepared, seconds=seconds),
+    )
+
+
+def _spent(prepared: Prepared, *, seconds: float) -> float:
+    """Dollars so far by AWS's prices; of a local run these are projected from local seconds."""
+    experiment = prepared.experiment
+    records = list(prepared.records.values())
+    return of_run(
+        experiment, records, infrastructure=infrastructure.of(experiment), prices=prices.load(), duration_s=seconds
+    ).full_usd

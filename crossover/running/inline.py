@@ -1,0 +1,120 @@
+"""The whole run in this process, on memory stores."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from crossover import resumption
+from crossover.context import Context, InlineClients, Resources
+from crossover.dataplane.protocols import TensorStore
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import RunFailed, UserError
+from crossover.experiment import Experiment
+from crossover.programs import Settings
+from crossover.programs.execution import ProgramsExecution, announce
+from crossover.reports.folder import RunFolder
+from crossover.resumption import Unfinished
+from crossover.running.baseline import with_baseline
+from crossover.running.following import OnProgress, finish
+from crossover.running.members import goes_on_without, in_step, members_of
+from crossover.running.preparing import Prepared, prepare
+from crossover.workflow import execute, first_event, load
+
+
+def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: bool = False) -> RunFolder:
+    """The whole run in this process on memory stores: seconds, for development."""
+
+    def run(each: Experiment, folder: Path, unfinished: Unfinished | None) -> RunFolder:
+        return _run_inline(each, folder, on_progress, unfinished)
+
+    return with_baseline(run, experiment, out, resume="inline" if resume else "")
+
+
+def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfinished: Unfinished | None) -> RunFolder:
+    architecture = load(experiment.architecture)
+    clients = InlineClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
+    objects = clients.objects(Traffic())
+    if unfinished:
+        unfinished.restore(objects, together=in_step(experiment))
+    prepared = prepare(experiment, objects=objects, data=[objects], run=unfinished.run if unfinished else "")
+
+    def databases() -> dict[int, TensorStore]:
+        if architecture.tensor_hosts != "per_worker":
+            return {}
+        return {worker: clients.tensors(experiment, worker, Traffic()) for worker in range(experiment.workers)}
+
+    with resumption.keeping(objects, out, databases=databases, resumed=unfinished is not None):
+        if architecture.run is None:
+            return finish(prepared, InlinePrograms(prepared, clients), out, on_progress, where="inline")
+        context = Context(Resources(clients), run=prepared.run)
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if unfinished else 0)
+            execution = InlineExecution(pool.submit(execute, architecture.run, context, event))
+            return finish(prepared, execution, out, on_progress, where="inline")
+
+
+@dataclass
+class InlineExecution:
+    """The tree in a thread of this process."""
+
+    future: Future[Any]
+
+    def ended(self) -> bool:
+        if not self.future.done():
+            return False
+        error = self.future.exception()
+        if isinstance(error, UserError):
+            raise error
+        if error:
+            raise RunFailed(f"{type(error).__name__}: {error}") from error
+        return True
+
+    def stop(self) -> None:
+        """Threads end with the process; nothing outside it was started."""
+
+
+class InlinePrograms:
+    """An architecture's programs as threads of this process, each with resources of its own, as on an instance of its own."""
+
+    def __init__(self, prepared: Prepared, clients: InlineClients) -> None:
+        architecture, members = prepared.architecture, members_of(prepared.experiment, prepared.architecture)
+        assert architecture.program is not None
+        functions = Resources(clients)
+        clients.run_machine = lambda name, event: execute(
+            architecture.machines[name], Context(functions, run=event["run"]), event
+        )
+        objects = clients.objects(Traffic())
+        announce(objects, fleet="inline", run=prepared.run, members=members)
+        settings = Settings(fleet="inline", look_s=0.1)
+        program = architecture.program.main
+        self._threads = [
+            Thread(target=_quietly, args=(program, Resources(clients), settings), name=f"program-{number}", daemon=True)
+            for number in range(members)
+        ]
+        self._execution = ProgramsExecution(
+            objects,
+            prepared.keys,
+            members,
+            tolerant=goes_on_without(prepared.experiment),
+            release=lambda: None,  # threads end with the process; nothing outside it was started
+            alive=lambda: any(thread.is_alive() for thread in self._threads),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def ended(self) -> bool:
+        return self._execution.ended()
+
+    def stop(self) -> None:
+        self._execution.stop()
+
+
+def _quietly(program: Callable[..., None], resources: Resources, settings: Settings) -> None:
+    """A program that gave up has left its word in the object store: that is what the runner reads."""
+    with suppress(Exception):
+        program(resources, settings)

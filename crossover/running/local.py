@@ -1,0 +1,76 @@
+"""A run on the cloud on one machine: synthesize, deploy, run, tear down."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crossover import resumption
+from crossover.dataplane.protocols import TensorStore
+from crossover.dataplane.traffic import Traffic
+from crossover.experiment import Experiment
+from crossover.reports.folder import RunFolder
+from crossover.resumption import Unfinished
+from crossover.running.baseline import with_baseline
+from crossover.running.deployed import run_deployed
+from crossover.running.following import OnProgress
+from crossover.running.members import in_step
+from crossover.running.stack import Deployed
+from crossover.workflow import load, steps
+
+if TYPE_CHECKING:
+    from crossover.local.cloud import LocalCloud
+
+
+def run_local(
+    experiment: Experiment, out: Path, on_progress: OnProgress, *, workspace: Path | None = None, resume: bool = False
+) -> RunFolder:
+    """The same through the cloud on one machine: synthesize, deploy, run, tear down. `resume`: what `out` holds
+    unfinished."""
+    from cdk.synthesis import synthesize
+    from crossover.local import tools
+    from crossover.local.cloud import LocalCloud
+
+    tools.check()
+    with tempfile.TemporaryDirectory(prefix="crossover-") as folder:
+
+        def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
+            if not cloud.stacks():
+                cloud.deploy(synthesize(experiment, Path(folder) / "assembly"))
+            return run_on_cloud(cloud, each, into, on_progress, unfinished=unfinished)
+
+        with LocalCloud(workspace or Path(folder) / "cloud") as cloud:
+            try:
+                return with_baseline(run, experiment, out, resume="local" if resume else "")
+            finally:
+                cloud.destroy()
+
+
+def run_on_cloud(
+    cloud: "LocalCloud", experiment: Experiment, out: Path, on_progress: OnProgress, *, unfinished: Unfinished | None
+) -> RunFolder:
+    """A run of the experiment that the local cloud holds. What it can go on with is kept in `out` should it fail: the
+    cloud ends with it."""
+    from crossover.dataplane.s3 import S3ObjectStore
+    from crossover.local import databases
+
+    session = cloud.session()
+    objects = S3ObjectStore(Deployed.of(experiment, session).bucket, Traffic(), client=session.client("s3"))
+    if unfinished:
+        unfinished.restore(objects, together=in_step(experiment))
+    architecture = load(experiment.architecture)
+
+    def of_workers() -> dict[int, TensorStore]:
+        if architecture.tensor_hosts != "per_worker":
+            return {}
+        step = steps(architecture)[0].name.replace("_", "-")
+        return databases.of(cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}")
+
+    with resumption.keeping(objects, out, databases=of_workers, resumed=unfinished is not None):
+        return run_deployed(
+            experiment,
+            out,
+            on_progress,
+            session=session,
+            where="local",
+            resume=unfinished.run if unfinished else "",
+        )

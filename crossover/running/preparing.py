@@ -1,0 +1,114 @@
+"""A run's data and facts, written to the object store before anything starts."""
+
+import json
+import platform
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import crossover
+from crossover import resumption
+from crossover.context import RunFacts
+from crossover.dataplane.protocols import ObjectStore
+from crossover.errors import Missing, UserError
+from crossover.experiment import Experiment
+from crossover.keys import Keys
+from crossover.workflow import Architecture, load
+
+
+@dataclass
+class Prepared:
+    """A run whose data and facts lie in the object store."""
+
+    run: str
+    experiment: Experiment
+    architecture: Architecture
+    objects: ObjectStore
+    facts: dict[str, Any]
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)  # by key: each is read once
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.run)
+
+
+def new_run_id() -> str:
+    """At most 24 characters: execution names add machine, worker, epoch and round and must stay within 80."""
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:6]
+
+
+def resolve(experiment: Experiment, architecture: Architecture) -> Experiment:
+    """Fill in what the YAML leaves to the architecture."""
+    if experiment.training.sync_every is not None:
+        return experiment
+    return replace(experiment, training=replace(experiment.training, sync_every=architecture.sync_every))
+
+
+def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[ObjectStore], run: str = "") -> Prepared:
+    """Stage the data (what is staged already is kept) and write the run's facts. Raises DataError, ConfigError."""
+    from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
+    from crossover.learning.learner import Learner
+    from crossover.learning.staging import stage
+
+    architecture = load(experiment.architecture)
+    experiment = resolve(experiment, architecture)
+    dataset = load_dataset(experiment)
+    if run:
+        _check_resumed(run, experiment, objects, fingerprint=dataset.fingerprint)
+    manifest = stage(experiment, dataset, data)
+    learner = Learner(
+        experiment, classes=manifest["classes"], input_shape=tuple(manifest["input_shape"]), affine=manifest["affine"]
+    )
+    run = run or new_run_id()
+    facts = {
+        "run": run,
+        "experiment": experiment.resolved(),
+        "data": dataset.fingerprint,
+        "data_manifest": manifest,
+        "parameters": learner.parameters,
+        "buffers": learner.buffers,
+        "created_at": time.time(),
+        "versions": versions(),
+    }
+    objects.put(Keys(run).experiment, json.dumps(facts).encode())
+    return Prepared(run, experiment, architecture, objects, facts)
+
+
+def _check_resumed(run: str, experiment: Experiment, objects: ObjectStore, *, fingerprint: str) -> None:
+    """Raises UserError where there is no such run, or it was started with other settings or data."""
+    try:
+        began = json.loads(objects.get(Keys(run).experiment))
+    except Missing:
+        raise UserError(
+            f"--resume {run}: there is no such run; its name stands in its records and executions"
+        ) from None
+    resumption.check_settings(began, experiment)
+    resumption.check_data(began, fingerprint)
+
+
+def versions() -> dict[str, str]:
+    """What the figures of a run depend on."""
+    import torch
+
+    return {
+        "crossover": crossover.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "machine": platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def run_facts(prepared: Prepared) -> RunFacts:
+    facts = prepared.facts
+    return RunFacts(
+        prepared.experiment,
+        facts["data"],
+        facts["data_manifest"],
+        facts["parameters"],
+        facts["buffers"],
+        facts["created_at"],
+    )

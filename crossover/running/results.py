@@ -1,0 +1,52 @@
+"""A run's folder from what it recorded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from crossover.dataplane.vector import Kind, decode
+from crossover.expectations import expected_records, state_transitions
+from crossover.reports.folder import RunFolder, write
+from crossover.reports.html import write_report
+from crossover.reports.result import build
+from crossover.rounds import calendar
+from crossover.running.preparing import Prepared, run_facts
+
+
+def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
+    """The run's folder from what it recorded; also of a run that failed: what was computed so far is kept."""
+    objects, keys = prepared.objects, prepared.keys
+    final = json.loads(objects.get(keys.outcome)) if objects.exists(keys.outcome) else None
+    model = None
+    if final:
+        from crossover.learning.saving import safetensors_bytes  # torch
+
+        vector = decode(objects.get(keys.final_model), key=keys.final_model, kind=Kind.MODEL)
+        model = safetensors_bytes(prepared.experiment, prepared.facts["data_manifest"], vector)
+    records = list(prepared.records.values())
+    folder = write(
+        out, result=_result(prepared, where=where, final=final, failure=failure), records=records, model=model
+    )
+    write_report(out)
+    return folder
+
+
+def _result(
+    prepared: Prepared, *, where: str, final: dict[str, Any] | None = None, failure: str | None = None
+) -> dict[str, Any]:
+    facts, records = prepared.facts, list(prepared.records.values())
+    workers, decided, days = prepared.experiment.workers, len(prepared.decisions), calendar(run_facts(prepared))
+    return build(
+        experiment=prepared.experiment,
+        label="measured-aws" if where == "aws" else "measured-local",
+        where=where,
+        records=records,
+        epochs=prepared.decisions,
+        started_at=facts["created_at"],
+        versions=facts["versions"],
+        final=final,
+        expected=expected_records(prepared.architecture, workers=workers, days=days, epochs=decided),
+        transitions=state_transitions(prepared.architecture, records, workers=workers, epochs=decided),
+        failure=failure,
+        data={**{k: v for k, v in facts["data_manifest"].items() if k != "counts"}, "fingerprint": facts["data"]},
+    )

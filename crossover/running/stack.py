@@ -1,0 +1,58 @@
+"""What an experiment's stack published about itself, and whether a run fits it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.rounds import calendar
+from crossover.running.preparing import Prepared, run_facts
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What the experiment's stack published, found from project and experiment alone."""
+
+    bucket: str
+    run_machine: str  # "" where programs run, which `fleet` then names
+    fleet: str
+    data_buckets: tuple[str, ...]
+    shape: Mapping[str, Any]
+
+    def check(self, prepared: Prepared) -> None:
+        """Map modes, database hosts and layers were fixed when the stack was made: what does not fit it is refused before anything runs."""
+        experiment, most = prepared.experiment, self.shape["minibatches"]
+        asked = {
+            "architecture": experiment.architecture,
+            "compute": experiment.database.compute,
+            "channel": experiment.storage.channel,
+        }
+        wrong = [
+            f"{name}: {asked[name]!r}, deployed {self.shape[name]!r}"
+            for name in asked
+            if asked[name] != self.shape[name]
+        ]
+        if experiment.workers > self.shape["workers"]:
+            wrong.append(f"workers: {experiment.workers}, deployed for {self.shape['workers']}")
+        side_by_side = calendar(run_facts(prepared)).minibatches_in(0)
+        if most is not None and side_by_side > most:
+            wrong.append(f"minibatches side by side: {side_by_side}, deployed for {most}")
+        if wrong:
+            raise ConfigError("; ".join(wrong) + f"; deploy it anew: cdk deploy crossover-{experiment.name}")
+
+    @classmethod
+    def of(cls, experiment: Experiment, session: Any) -> "Deployed":
+        path = f"/crossover/{experiment.project}/{experiment.name}/"
+        pages = session.client("ssm").get_paginator("get_parameters_by_path").paginate(Path=path)
+        found = {p["Name"].removeprefix(path): p["Value"] for page in pages for p in page["Parameters"]}
+        if "bucket" not in found or not {"run_machine", "fleet"} & found.keys():
+            raise ConfigError(
+                f"{experiment.name}: not deployed in project {experiment.project}; "
+                f"cdk deploy crossover-{experiment.name} -c config=config/{experiment.name}.yaml"
+            )
+        buckets = tuple(found.get("data_buckets", "").split())
+        return cls(
+            found["bucket"], found.get("run_machine", ""), found.get("fleet", ""), buckets, json.loads(found["shape"])
+        )

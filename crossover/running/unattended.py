@@ -1,0 +1,54 @@
+"""A run that nobody may be following any more, because its command was killed."""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from crossover import resumption
+from crossover.dataplane.protocols import ObjectStore
+from crossover.errors import UserError
+from crossover.experiment import Experiment, from_resolved
+from crossover.keys import Keys, current_run
+from crossover.running.preparing import Prepared, resolve
+from crossover.running.stack import Deployed
+from crossover.workflow import load
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A run that nobody may be following any more: its command was killed. `arn` of its execution, "" for programs."""
+
+    run: str
+    arn: str
+
+
+def under_way(experiment: Experiment, session: Any) -> UnderWay | None:
+    """The run that the deployed experiment works on now. Raises ConfigError where it is not deployed."""
+    facts = Deployed.of(experiment, session)
+    if facts.run_machine:
+        listed = session.client("stepfunctions").list_executions(
+            stateMachineArn=facts.run_machine, statusFilter="RUNNING"
+        )["executions"]
+        return UnderWay(listed[0]["name"].rpartition("-")[0], listed[0]["executionArn"]) if listed else None
+    groups = session.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[facts.fleet])
+    s3 = session.client("s3")
+    if not any(group["DesiredCapacity"] for group in groups["AutoScalingGroups"]):
+        return None
+    with suppress(s3.exceptions.NoSuchKey):
+        told = s3.get_object(Bucket=facts.bucket, Key=current_run(facts.fleet))["Body"].read()
+        return UnderWay(json.loads(told)["run"], "")
+    return None
+
+
+def taken_up(run: str, experiment: Experiment, *, objects: ObjectStore, resume: str) -> Prepared:
+    """A run under way, as it was prepared. Raises UserError where it is not the one that is asked for."""
+    if resume and resume != run:
+        raise UserError(f"--resume {resume}: run {run} is under way and would be in its way; --resume {run} follows it")
+    facts = json.loads(objects.get(Keys(run).experiment))
+    there, architecture = from_resolved(facts["experiment"]), load(experiment.architecture)
+    if not resume and (differing := resumption.differing(resolve(experiment, architecture), there)):
+        raise UserError(
+            f"run {run} is under way with other settings: {', '.join(differing)}; --resume {run} follows that one to its end"
+        )
+    return Prepared(run, there, architecture, objects, facts)
