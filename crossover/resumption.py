@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from crossover.reports.folder import RESULT
 
 FOLDER = "unfinished"
 _LOOKS, _PAUSE_S = 10, 0.2  # workers that still run replace checkpoints while they are copied
+Databases = AbstractContextManager[Mapping[int, TensorStore]]  # of the workers, by rank, for as long as it is open
 _DECISIVE = ("crossover", "torch", "machine", "cpu")  # versions on which a run's bits depend
 
 
@@ -137,9 +138,7 @@ def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 @contextmanager
-def keeping(
-    objects: ObjectStore, folder: Path, *, databases: Callable[[], Mapping[int, TensorStore]], resumed: bool
-) -> Iterator[None]:
+def keeping(objects: ObjectStore, folder: Path, *, databases: Callable[[], Databases], resumed: bool) -> Iterator[None]:
     """Around a run: should it fail or be stopped, what it can go on with is kept in `folder`.
 
     `databases`: those of the workers where they alone hold the state. `resumed`: what the folder holds already is this
@@ -150,8 +149,9 @@ def keeping(
     try:
         yield
     except BaseException:
-        with suppress(CrossoverError, OSError):  # why the run failed matters more than why this did
-            keep(objects, folder, databases=databases())
+        # Why the run failed matters more than why this did.
+        with suppress(CrossoverError, OSError), databases() as stores:
+            keep(objects, folder, databases=stores)
         raise
     forget(folder)
 

@@ -1,5 +1,7 @@
 """The workers' databases of a deployed experiment, for this process: what is in them when a run fails is kept."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from crossover.dataplane import connecting
@@ -12,18 +14,24 @@ if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud
 
 
-def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> dict[int, TensorStore]:
-    """By worker, as the deployed `function` reaches them."""
+@contextmanager
+def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterator[dict[int, TensorStore]]:
+    """By worker, as the deployed `function` reaches them; their connections end with the block."""
     from moto.awslambda.models import lambda_backends
 
     environment = cloud.function(lambda_backends[ACCOUNT][REGION].get_function(function)).environment
-    return {
-        worker: connecting.tensor_store(
+    stores = [
+        connecting.tensor_store(
             url,
             password=secret(environment["CROSSOVER_REDIS_SECRET"]),
             engine=experiment.database.engine,
             time_to_live_s=experiment.database.time_to_live_s,
             traffic=Traffic(),
         )
-        for worker, url in enumerate(cloud.servers.reachable(environment["CROSSOVER_REDIS"]).split())
-    }
+        for url in cloud.servers.reachable(environment["CROSSOVER_REDIS"]).split()
+    ]
+    try:
+        yield dict(enumerate(stores))
+    finally:
+        for store in stores:
+            store.client.close()

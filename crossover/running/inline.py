@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -11,7 +11,6 @@ from typing import Any
 
 from crossover import resumption
 from crossover.context import Context, InlineClients, Resources
-from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import RunFailed, UserError
 from crossover.experiment import Experiment
@@ -43,10 +42,11 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
         unfinished.restore(objects, together=in_step(experiment))
     prepared = prepare(experiment, objects=objects, data=[objects], run=unfinished.run if unfinished else "")
 
-    def databases() -> dict[int, TensorStore]:
+    def databases() -> resumption.Databases:
         if architecture.tensor_hosts != "per_worker":
-            return {}
-        return {worker: clients.tensors(experiment, worker, Traffic()) for worker in range(experiment.workers)}
+            return nullcontext({})
+        workers = range(experiment.workers)
+        return nullcontext({worker: clients.tensors(experiment, worker, Traffic()) for worker in workers})
 
     with resumption.keeping(objects, out, databases=databases, resumed=unfinished is not None):
         if architecture.run is None:

@@ -1,11 +1,11 @@
 """A run on the cloud on one machine: synthesize, deploy, run, tear down."""
 
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossover import resumption
-from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
@@ -59,9 +59,9 @@ def run_on_cloud(
         unfinished.restore(objects, together=in_step(experiment))
     architecture = load(experiment.architecture)
 
-    def of_workers() -> dict[int, TensorStore]:
+    def of_workers() -> resumption.Databases:
         if architecture.tensor_hosts != "per_worker":
-            return {}
+            return nullcontext({})
         step = steps(architecture)[0].name.replace("_", "-")
         return databases.of(cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}")
 
