@@ -66,12 +66,17 @@ def state_transitions(
                 return 2 * times + items + entered(body, items, False)
             case Repeat(body=body, every_s=every_s):
                 step = _first_step(body)
-                turns = max(times, done[step.name] if step else times * epochs)
+                turns = max(times, done[step.name] if step else min(times * epochs, begun(body)))
                 waits = turns - times if every_s else 0
                 return times + turns + waits + (times if last else 0) + entered(body, turns, False)
             case Child(body=body):
                 return times + entered(body, times, True)
         raise TypeError(f"not a node: {node!r}")
+
+    def begun(body: Node) -> int:
+        """Epochs that began with an invocation, over all workers: a long one goes on through several in one execution."""
+        first = next(node.name for node in walk(body) if isinstance(node, Step))
+        return len({(record["worker"], record["epoch"]) for record in records if record["step"] == first})
 
     def executions(machine: Node) -> int:
         """Of a machine that programs start, once per worker and round."""

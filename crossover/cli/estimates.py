@@ -250,8 +250,11 @@ def _uses(experiment: Experiment, days: Calendar, *, gradient_s: float) -> dict[
     if not computing:
         return {}
     gradients_s = days.minibatches * gradient_s
-    functions = [{"step": step.name, "outcome": "ok", "worker": 0, "round": 0} for step in steps]
-    records = [each for each in functions for _ in range(counts[str(each["step"])])]
+    records = [
+        {"step": step.name, "outcome": "ok", "worker": number % workers, "epoch": 1, "round": 0}
+        for step in steps
+        for number in range(counts[step.name])
+    ]
     memory_mb = max(computing.values())
     invocations = len(records) / workers
     return {

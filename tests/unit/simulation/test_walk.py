@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -71,10 +71,12 @@ def requests(record: Record) -> list[Any]:
 
 @pytest.mark.parametrize("architecture", ["spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless"])
 @pytest.mark.parametrize("calibration", [STILL, AWS], ids=["still", "stragglers"])
-def test_states_are_those_of_the_machines(architecture: str, calibration: Calibration) -> None:
+@pytest.mark.parametrize("per_invocation", [1, 2, "all"])
+def test_states_are_those_of_the_machines(
+    architecture: str, calibration: Calibration, per_invocation: int | Literal["all"]
+) -> None:
     experiment = small(architecture, workers=3)
-    # An invocation of its own for every minibatch: state_transitions takes each epoch for an execution of its own.
-    experiment = replace(experiment, exchange=Exchange(minibatches_per_invocation=1))
+    experiment = replace(experiment, exchange=Exchange(minibatches_per_invocation=per_invocation))
     simulated = simulate(experiment, calibration, workload=tiny(experiment), keep_records=True)
     counted = state_transitions(load(architecture), simulated.records, workers=3, epochs=experiment.training.epochs)
     assert simulated.transitions == counted
