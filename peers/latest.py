@@ -83,7 +83,8 @@ class LatestMailboxes:
             for peer in self._others:
                 if peer not in applied and (found := self._usable(peer, round)):
                     yield found
-            if 1 + len(applied) >= min(self._p2p.min_gradients, 1 + len(applied.keys() | reachable)):
+            met = applied.keys() | self._ahead(round)
+            if 1 + len(met) >= min(self._p2p.min_gradients, 1 + len(met | reachable)):
                 return
             if time.monotonic() > ask_s:
                 self._member.confirm()
@@ -107,6 +108,14 @@ class LatestMailboxes:
         except (Corrupt, Refused) as error:  # that peer's affair: the others go on without it
             self._ctx.note(**{f"refused_{peer}": str(error)})
             return None
+
+    def _ahead(self, round: int) -> set[int]:
+        """Peers whose gradient of this round, or of a later one, was averaged in an earlier round here.
+
+        Waiting for more of them would be for ever: they may be waiting for this peer.
+        """
+        seen = self._replica.facts.get("seen", {})
+        return {peer for peer in self._others if seen.get(str(peer), -1) >= round}
 
     def _is_gone(self, peer: int) -> bool:
         return self._ctx.objects.exists(self._ctx.keys.left(peer)) or self._member.absent(peer)

@@ -411,8 +411,8 @@ def digits(config: str, tmp_path: Path, **overrides: Any) -> float:
         ("p2p-serverless", {}),
         ("gpu", {}),
         ("gpu", {"gpu__exchange": "distributed"}),
-        ("p2p-instance", {"p2p__mode": "asynchronous"}),
-        ("p2p-serverless", {"p2p__mode": "asynchronous"}),
+        ("p2p-instance", {"p2p__mode": "asynchronous", "training__epochs": "60"}),  # at an uneven pace 40 leave 95.5 %
+        ("p2p-serverless", {"p2p__mode": "asynchronous", "training__epochs": "60"}),
     ],
     ids=str,
 )

@@ -1,6 +1,7 @@
 """Asynchronous peers: what holds whatever their pace (docs/correctness.md, 1 and 3)."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -128,3 +129,29 @@ def test_the_statistics_of_other_models_are_left_out(monkeypatch: pytest.MonkeyP
             parameters = ctx.facts.parameters
     assert taken[1][:parameters].unique().tolist() == [2.0]  # of 1 and 3, fresh and of as many samples
     assert taken[1][parameters:].unique().tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("seen", "waits"), [(7, False), (6, True)])
+def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every gradient on show was averaged in an earlier round: those who showed them may be waiting for this peer's."""
+
+    class Waited(Exception):
+        """Nothing new came at the first look."""
+
+    def wait(_: float) -> None:
+        raise Waited
+
+    job = Job(asynchronous(workers=3, min_gradients=3, epochs=10))
+    with Context(Resources(job.clients), run=job.prepared.run) as ctx:
+        settings = Settings(fleet="test")
+        member = Membership(job.clients.object_store, run=ctx.run, members=3, rank=0, attempt=0, settings=settings)
+        exchange, replica = LatestMailboxes(ctx, member), Replica(ctx, 0)
+        replica.restore()
+        replica.facts["seen"] = {"1": seen, "2": 7}
+        exchange.open(replica)
+        gradient = torch.full_like(replica.model, 2.0)
+        exchange.send(gradient, 7)
+        monkeypatch.setattr("peers.latest.time.sleep", wait)
+        with pytest.raises(Waited) if waits else nullcontext():
+            exchange.receive(gradient, 7, out := torch.empty_like(gradient))
+            assert torch.equal(out, gradient)

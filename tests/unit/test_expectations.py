@@ -59,7 +59,9 @@ def test_transitions_are_those_of_the_generated_states() -> None:
     each = {"compute_gradients": often * minibatches, "check_peers": often * polls, "initialise": 1, "collect": 1}
     names = ("average_in_database", "notify_peers", "aggregate_peers", "update_model", "detect_convergence")
     records = [
-        {"step": step, "outcome": "ok"} for step, n in (each | dict.fromkeys(names, often)).items() for _ in range(n)
+        {"step": step, "outcome": "ok", "worker": k % workers, "epoch": 1 + k // workers % epochs}
+        for step, n in (each | dict.fromkeys(names, often)).items()
+        for k in range(n)
     ]
     assert state_transitions(load("spirt"), records, workers=workers, epochs=epochs) == expected
     failed = [*records, {"step": "update_model", "outcome": "error"}]

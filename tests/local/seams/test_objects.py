@@ -1,8 +1,11 @@
-"""Reading an object while its ETag is computed for the first time."""
+"""Reading an object while its ETag is computed for the first time, and while it is replaced or deleted."""
 
+import gc
+import hashlib
 import threading
 from typing import Any
 
+import pytest
 from moto.s3.models import FakeKey
 
 from crossover.local.seams import objects
@@ -42,3 +45,17 @@ def test_a_reader_beside_the_first_etag_waits_for_it() -> None:
         assert found == [b"abc"] and not buffer.overtook
     finally:
         key.dispose()
+
+
+@pytest.mark.parametrize("size", [3, 10_000_000], ids=["in memory", "on disk"])
+def test_an_object_that_was_replaced_can_be_answered_to_the_end(size: int) -> None:
+    with Replacements() as changes:
+        objects.install(changes)
+        key = FakeKey("k", b"a" * size, account_id="1", region_name="us-east-1", bucket_name="b", max_buffer_size=1_000)
+        buffer = key._value_buffer
+        key.dispose()
+        assert key.etag == f'"{hashlib.md5(b"a" * size).hexdigest()}"'
+        assert key.value == b"a" * size
+        del key
+        gc.collect()
+        assert buffer.closed
