@@ -12,6 +12,7 @@ from rich.console import Console
 
 from crossover.cli.arguments import Config, Debug
 from crossover.cli.deployment import ROOT
+from crossover.cli.docker import check_docker
 from crossover.cli.findings import Finding
 from crossover.errors import MissingTool, UserError
 from crossover.experiment import Experiment
@@ -61,11 +62,24 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     from crossover.cli.deployment import npx
 
     yield Finding("npx", True, npx()[0])
+    yield from _packaging(experiment)
+    with aws_errors_explained():
+        yield from readiness.examine(boto3.Session(), experiment)
+
+
+def _packaging(experiment: Experiment) -> Iterator[Finding]:
+    """What the functions' code is packed with: the layers, or a program that builds images."""
+    if experiment.functions.packaging == "image":
+        try:
+            check_docker(experiment)
+        except MissingTool as error:
+            yield Finding("image builder", False, str(error))
+        else:
+            yield Finding("image builder", True, "builds for linux/arm64")
+        return
     for name in ("dataplane", "torch"):
         path = ROOT / "build" / f"layer-{name}.zip"
         yield Finding(f"layer {name}", path.exists(), str(path) if path.exists() else "make layer")
-    with aws_errors_explained():
-        yield from readiness.examine(boto3.Session(), experiment)
 
 
 def examine(experiment: Experiment) -> Iterator[Finding]:

@@ -132,6 +132,25 @@ def layer_size(evidence: Evidence) -> Observed:
     return judged(len(active) == len(two), f"{len(active)} of {len(two)} functions with both layers are active")
 
 
+def interfaces_denied_to_code(evidence: Evidence) -> Observed:
+    if not evidence.on_aws:
+        return uncovered("the cloud on one machine gives functions no network interfaces")
+    inside = [each for each in evidence.functions if each.get("VpcConfig", {}).get("VpcId")]
+    if not inside:
+        return uncovered("no function in the VPC")
+    active = [each for each in inside if each.get("State", "Active") == "Active"]
+    return judged(len(active) == len(inside), f"{len(active)} of {len(inside)} functions in the VPC are active")
+
+
+def image_packaging(evidence: Evidence) -> Observed:
+    if evidence.experiment.functions.packaging != "image":
+        return uncovered("the functions came as layers; a config with functions.packaging: image would show it")
+    if evidence.run is None:
+        return uncovered("no run ended")
+    outcome = evidence.run.result["outcome"]
+    return judged(outcome == "finished", f"deployed as an image; the run {outcome}")
+
+
 def children_in_sync(evidence: Evidence) -> Observed:
     newest = next(evidence.executions(f"{evidence.stack}-run", status="SUCCEEDED"), None)
     if newest is None:
@@ -249,6 +268,14 @@ def unverified_prices(evidence: Evidence) -> Observed:
     return judged(all(abs(now[item] - listed.of(item).usd) < 1e-9 for item in items), seen)
 
 
+def gpu_image(evidence: Evidence) -> Observed:
+    """Whatever wrote a record had found its image, fetched its code with the AWS command line and started the service."""
+    ranks = {each["worker"] for each in evidence.records if each.get("instance_type")}
+    if evidence.experiment.module != "gpu" or not ranks:
+        return uncovered("no GPU instance ran")
+    return judged(True, f"{len(ranks)} instance(s) booted it and trained", value=len(ranks))
+
+
 def gpu_boots(evidence: Evidence) -> Observed:
     started = [float(each["started_at"]) for each in evidence.records if each.get("instance_type")]
     if evidence.experiment.module != "gpu" or not started:
@@ -309,6 +336,8 @@ STANDING: Mapping[str, Check] = {
     "broker-minutes": broker_minutes,
     "cold-import": cold_import,
     "layer-size": layer_size,
+    "interfaces-denied-to-code": interfaces_denied_to_code,
+    "image-packaging": image_packaging,
     "children-in-sync": children_in_sync,
     "names-reserved": names_reserved,
     "distributed-maps": distributed_maps,
@@ -317,6 +346,7 @@ STANDING: Mapping[str, Check] = {
     "reports-joined": reports_joined,
     "reports-billed": reports_billed,
     "unverified-prices": unverified_prices,
+    "gpu-image": gpu_image,
     "gpu-boots": gpu_boots,
 }
 AFTERWARDS: Mapping[str, Check] = {

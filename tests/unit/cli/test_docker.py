@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crossover import validation
-from crossover.cli import docker
+from crossover.cli import docker, doctor
 from crossover.cli.docker import check_docker
 from crossover.errors import MissingTool
 from crossover.experiment import Experiment
@@ -69,6 +69,15 @@ def test_a_docker_that_cannot_build_for_arm_is_refused(image: Experiment, progra
 def test_a_docker_that_can_is_accepted(image: Experiment, program: Path, inspect: str) -> None:
     says(program, inspect=inspect)
     check_docker(image)
+
+
+def test_doctor_asks_the_same_before_a_deployment(image: Experiment, program: Path) -> None:
+    def builder() -> list[tuple[str, bool]]:
+        return [(finding.name, finding.holds) for finding in doctor._packaging(image)]
+
+    assert builder() == [("image builder", False)]
+    says(program)
+    assert builder() == [("image builder", True)]
 
 
 def test_an_arm_machine_needs_no_emulation(image: Experiment, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """verify-aws: the list and its checks belong together, each check can say proven and refuted, and what was deployed always goes."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,10 +45,15 @@ def test_a_document_without_the_table_is_refused(tmp_path: Path) -> None:
 # --- the checks ---
 
 
-def seen(*, on_aws: bool = True, **known: Any) -> Evidence:
-    """Evidence of which `known` is there; cached properties are set, not asked for."""
+def seen(*, on_aws: bool = True, of: Mapping[str, str] | None = None, **known: Any) -> Evidence:
+    """Evidence of which `known` is there; cached properties are set, not asked for. `of`: settings unlike the proof's."""
     fields = {name: known.pop(name) for name in list(known) if name in Evidence.__dataclass_fields__}
-    evidence = Evidence(session=known.pop("aws", None), experiment=PROOF, on_aws=on_aws, **fields)
+    evidence = Evidence(
+        session=known.pop("aws", None),
+        experiment=load(verification.PROOF, [f"{name}={value}" for name, value in (of or {}).items()]) if of else PROOF,
+        on_aws=on_aws,
+        **fields,
+    )
     evidence.__dict__.update(known)
     return evidence
 
@@ -77,6 +83,7 @@ def records(*spans: tuple[float, float]) -> list[dict[str, Any]]:
     ]
 
 
+GPU = {"architecture": "gpu", "gpu.instances": "2"}
 TORCH = "crossover-verify-proof-compute-gradients"
 WAIT, BROKER = "AWS::CloudFormation::WaitCondition", "AWS::AmazonMQ::Broker"
 CASES = [
@@ -105,6 +112,17 @@ CASES = [
     (proofs.interfaces_linger, seen(interfaces_left=3, network_deleted=True, minutes={"network deleted": 28.0}), "proven"),
     (proofs.interfaces_linger, seen(interfaces_left=0, network_deleted=True, minutes={"network deleted": 2.0}), "refuted"),
     (proofs.interfaces_linger, seen(interfaces_left=3), "not covered"),
+    (proofs.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": "v"}}]), "proven"),
+    (proofs.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": "v"}, "State": "Failed"}]), "refuted"),
+    (proofs.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": ""}}]), "not covered"),
+    (proofs.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": "v"}}], on_aws=False), "not covered"),
+    (proofs.image_packaging, seen(run=run(), of={"functions.packaging": "image"}), "proven"),
+    (proofs.image_packaging, seen(run=run(outcome="failed"), of={"functions.packaging": "image"}), "refuted"),
+    (proofs.image_packaging, seen(of={"functions.packaging": "image"}), "not covered"),
+    (proofs.image_packaging, seen(run=run()), "not covered"),
+    (proofs.gpu_image, seen(run=run(records=[{"worker": 1, "instance_type": "g4dn.xlarge"}]), of=GPU), "proven"),
+    (proofs.gpu_image, seen(run=run(records=[]), of=GPU), "not covered"),
+    (proofs.gpu_image, seen(run=run(records=[{"worker": 1, "instance_type": "t2.small"}])), "not covered"),
     (proofs.layer_size, seen(functions=[{"FunctionName": "a", "Layers": [1, 2], "State": "Active"}]), "proven"),
     (proofs.layer_size, seen(functions=[{"FunctionName": "a", "Layers": [1, 2], "State": "Failed"}]), "refuted"),
 ]  # fmt: skip
