@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +16,9 @@ from crossover.replication import book
 from crossover.replication.measurement import Scale
 from crossover.replication.page import write as write_book
 from crossover.replication.parts import chosen, measurements
-from crossover.reports import compare, display, folder, html
+from crossover.reports import compare, display, folder, html, prices
+from crossover.simulation import AWS, breakeven, breakeven_page
+from tests.architectures.harness import small
 from tests.unit.replication import made_up
 from tests.unit.reports.example_run import spirt
 
@@ -145,6 +148,16 @@ def replication_page(out: Path) -> Path:
     return write_book(book.of(parts, finished, scale, command="crossover replicate all"), out)
 
 
+def projection_page(out: Path) -> Path:
+    own = small("spirt", workers=4, epochs=5)
+    found = breakeven.breakeven([own, replace(own, name="other", architecture="all_reduce")], AWS, prices.load())
+    return breakeven_page.write(found, out)
+
+
+def other_pages(tmp_path: Path) -> tuple[Path, Path]:
+    return replication_page(tmp_path / "replication"), projection_page(tmp_path / "projection")
+
+
 def test_the_comparisons_page(tmp_path: Path) -> None:
     path = comparison_page(tmp_path)
     page = outline(path.read_text())
@@ -200,7 +213,7 @@ def browse(page: Path, tmp_path: Path, *flags: str) -> str:
 def test_nothing_sticks_out_and_plots_stay_legible(tmp_path: Path, width: int) -> None:
     page = comparison_page(tmp_path)
     folder.write(tmp_path / "run", result=EXAMPLE.result(), records=EXAMPLE.records)
-    for path in (page, html.write_report(tmp_path / "run"), replication_page(tmp_path / "replication")):
+    for path in (page, html.write_report(tmp_path / "run"), *other_pages(tmp_path)):
         framed = path.with_name("framed.html")
         text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", path.read_text())
         text = text.replace("<head>", f"<head>{WATCH}").replace("</body>", f"{PROBE}</body>")
@@ -221,7 +234,7 @@ def test_nothing_sticks_out_and_plots_stay_legible(tmp_path: Path, width: int) -
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 def test_it_prints(tmp_path: Path) -> None:
     folder.write(tmp_path / "run", result=EXAMPLE.result(), records=EXAMPLE.records)
-    for page in (html.write_report(tmp_path / "run"), replication_page(tmp_path / "replication")):
+    for page in (html.write_report(tmp_path / "run"), *other_pages(tmp_path)):
         browse(page, tmp_path, f"--print-to-pdf={tmp_path / 'report.pdf'}", "--no-pdf-header-footer")
         assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
         (tmp_path / "report.pdf").unlink()
