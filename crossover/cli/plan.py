@@ -65,14 +65,16 @@ def of_a_run(experiment: Experiment) -> list[str]:
         return [
             f"a run: nothing to project from; crossover run on this machine once (results/{experiment.name}) gives a basis"
         ]
+    boot = f" and {found.boot_minutes:.1f} until its instances are up" if found.boot_minutes else ""
     most = sorted(found.lines, key=lambda line: -line.usd)[:3]
     lines = [
-        f"a run of {found.epochs} epochs: about {found.minutes:.1f} minutes, ${found.usd:.4f}  [projected]",
+        f"a run of {found.epochs} epochs: about {found.minutes:.1f} minutes{boot}, ${found.usd:.4f}  [projected]",
         *(f"  ${line.usd:.4f}  {line.item}" for line in most),
-        f"  from {found.words}; crossover project simulates it call by call",
+        f"  from {found.words}",
+        *(f"! would not run so on AWS: {problem}" for problem in found.problems),
     ]
     lifetime = experiment.lifetime
-    if found.minutes > 60 * lifetime.maximum_run_hours:
+    if found.minutes + found.boot_minutes > 60 * lifetime.maximum_run_hours:
         lines.append(
             f"! longer than lifetime.maximum_run_hours, {lifetime.maximum_run_hours:g}: its instances would end first"
         )

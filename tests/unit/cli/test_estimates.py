@@ -1,4 +1,4 @@
-"""Minutes and dollars of a run before it is run: by an earlier run, by the project's own, by a paper; never by a guess."""
+"""Minutes and dollars of a run before it is run: by an earlier run, or by simulation; never by a guess."""
 
 import json
 from dataclasses import replace
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from crossover.cli import estimates, plan
+from crossover.cli.main import main
 from crossover.experiment import Experiment, Lifetime, Training
-from crossover.reports import prices, published
 from crossover.validation import load
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -21,33 +21,26 @@ SPIRT = load(CONFIG / "spirt.yaml")
 def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path, tmp_path: Path) -> None:
     found = estimates.estimate(load(path), results=tmp_path)
     assert found is not None and found.minutes > 0 and found.usd > 0
-    assert ("local run" in found.words) or ("comparison-2025" in found.words)
+    assert "a simulation" in found.words and found.problems == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [("spirt", "MobileNet / SPIRT"), ("mlless", "MobileNet / MLLess")],  # AllReduce's print deviates from its formula,
-)
-def test_an_epoch_by_the_paper_costs_what_the_paper_says(name: str, row: str, tmp_path: Path) -> None:
-    """Its formula has the x86 price and GB of 1,000 MB; ours AWS's for ARM, and the experiment's memory."""
-    experiment = load(CONFIG / f"{name}-cifar10.yaml")
-    found = estimates.estimate(experiment, results=tmp_path)
+@pytest.mark.parametrize("name", ["spirt-cifar10", "gpu", "p2p-instance"])
+def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
+    found = estimates.estimate(load(CONFIG / f"{name}.yaml"), results=tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        main(["project", str(CONFIG / f"{name}.yaml"), "--out", str(tmp_path / "out.json")])
+    projected = json.loads((tmp_path / "out.json").read_text())
     assert found is not None
-    printed = next(each for each in published.rows(table="Table 2") if each.row == row).figures
-    price = prices.load().of("lambda.arm64.gb_second").usd / 0.0000166667
-    memory = max(experiment.functions.memory_of("compute", torch=True), 0) / 1_024 / (printed["memory_mb"] / 1_000)
-    usd = next(line.usd for line in found.lines if line.item == "Lambda duration") / experiment.training.epochs
-    assert usd == pytest.approx(printed["total_usd"] * price * memory, rel=0.01)
+    assert found.minutes * 60 == pytest.approx(projected["seconds"])
+    assert found.usd == pytest.approx(projected["usd"])
+    assert (found.boot_minutes > 0) == (name != "spirt-cifar10")
 
 
-def test_functions_side_by_side_take_the_time_of_one(tmp_path: Path) -> None:
-    spirt = estimates.from_paper(load(CONFIG / "spirt-cifar10.yaml"))
-    reduce = estimates.from_paper(load(CONFIG / "all-reduce-cifar10.yaml"))
-    assert spirt is not None and reduce is not None
-    assert spirt.epoch_s == pytest.approx(15.44) and reduce.epoch_s == pytest.approx(24 * 14.382)
-    half = load(CONFIG / "spirt-cifar10.yaml", ["training.batch_size=256"])
-    smaller = estimates.from_paper(half)
-    assert smaller is not None and smaller.epoch_s == pytest.approx(7.72)
+def test_what_aws_would_not_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    large = load(CONFIG / "spirt-cifar10.yaml", ["functions.timeout_s=10"])
+    said = "\n".join(plan.of_a_run(large))
+    assert "! would not run so on AWS: " in said and "timeout" in said
 
 
 def result(experiment: Experiment, *, epochs: int = 3, **more: Any) -> dict[str, Any]:
