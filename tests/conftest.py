@@ -1,6 +1,7 @@
 """What every test may rely on: no real AWS, no personal settings, data sets where they lie."""
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -20,6 +21,10 @@ os.environ.update(
 )
 for _name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL"):
     os.environ.pop(_name, None)
+
+# A shell's background jobs ignore Ctrl-C, and so would every program that tests start in order to interrupt it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every machine, without a deadline: how fast they run is the benchmarks' matter.
 hypothesis.settings.register_profile("crossover", deadline=None, derandomize=True, print_blob=True)

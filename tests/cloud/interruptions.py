@@ -64,7 +64,6 @@ class Interrupter:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a terminal's Ctrl-C reaches all of it, the CDK too
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         said, _ = self._victim.communicate()
         return self._victim.returncode, said
