@@ -54,7 +54,9 @@ def _server(log: Path) -> Any:
         application.config["PROPAGATE_EXCEPTIONS"] = True
         return application
 
-    application = DomainDispatcherApplication(create)
+    application: Any = DomainDispatcherApplication(create)
+    # It would ask the file system for moto's folders at each request, with all other requests waiting.
+    application.get_backend_for_host = functools.cache(application.get_backend_for_host)
 
     def answering(environ: Any, start_response: Any) -> Any:
         """An error inside moto or a seam as an answer that names it, the traceback in the log.

@@ -112,11 +112,15 @@ def _named_executions(changes: Replacements) -> None:
 
 
 def _parsed_once(changes: Replacements) -> None:
-    """A definition is parsed once, not per execution: a parse takes longer than most children run, and the result holds no state."""
+    """A definition is parsed once, not per execution, and a path once, not per state: a parse takes longer than most children run,
+    and the result holds no state."""
     from moto.stepfunctions.parser.asl.parse.asl_parser import AmazonStateLanguageParser
+    from moto.stepfunctions.parser.asl.utils import json_path
 
+    paths: Any = json_path
     parse = functools.lru_cache(maxsize=64)(AmazonStateLanguageParser.parse)
     changes.replace(AmazonStateLanguageParser, "parse", staticmethod(lambda definition: parse(definition)))
+    changes.replace(json_path, "parse", functools.lru_cache(maxsize=1_024)(paths.parse))
 
 
 def _waits(changes: Replacements) -> None:

@@ -275,6 +275,18 @@ def test_a_definition_is_parsed_once(run: Run, machine: Callable[..., str], monk
     assert len(parses) == 1
 
 
+def test_a_path_is_parsed_once(run: Run, functions: dict[str, str]) -> None:
+    from moto.stepfunctions.parser.asl.utils import json_path
+
+    paths: Any = json_path
+    asking = one(task(functions["echo"], Parameters={"parsed.$": "$.parsed_once"}))
+    for parses in (1, 0):
+        before = paths.parse.cache_info().misses
+        assert output(run(asking, {"parsed_once": 1})) == {"parsed": 1}
+        assert paths.parse.cache_info().misses - before >= parses
+    assert paths.parse.cache_info().misses == before
+
+
 def retrying(arn: str, errors: list[str], attempts: int = 3) -> dict[str, Any]:
     retry = {"ErrorEquals": errors, "IntervalSeconds": 1, "MaxAttempts": attempts, "BackoffRate": 1.0}
     return task(arn, Retry=[{**retry, "JitterStrategy": "FULL", "MaxDelaySeconds": 1}])
