@@ -201,13 +201,14 @@ class LocalCloud:
     def _log(self, function: Function, stream: str, printed: list[str]) -> None:
         from moto.logs.models import logs_backends
 
-        backend = logs_backends[ACCOUNT][REGION]
-        backend.ensure_log_group(function.log_group)
-        group = backend.groups[function.log_group]
+        # No role may create groups: a line that comes late must not bring a deleted one back.
+        group = logs_backends[ACCOUNT][REGION].groups.get(function.log_group)
+        if group is None:
+            return
         if stream not in group.streams:
-            backend.create_log_stream(function.log_group, stream)
+            group.create_log_stream(stream)
         now = int(time.time() * 1000)
-        backend.put_log_events(function.log_group, stream, [{"timestamp": now, "message": line} for line in printed])
+        group.put_log_events(stream, [{"timestamp": now, "message": line} for line in printed])
 
     def _bootstrap(self) -> None:
         """What `cdk bootstrap` would have made."""

@@ -28,6 +28,9 @@ class Endpoint:
         self._log = logging.getLogger("werkzeug")
         self._level = self._log.level
         self._log.setLevel(logging.ERROR)  # a line per request otherwise
+        self._moto = logging.getLogger("moto")  # its words on executions that fail: to the log, not to the terminal
+        self._file, self._moto.propagate = logging.FileHandler(log, delay=True), False
+        self._moto.addHandler(self._file)
 
     @property
     def port(self) -> int:
@@ -43,6 +46,9 @@ class Endpoint:
         self._server.server_close()
         self._server.hang_up()
         self._log.setLevel(self._level)
+        self._moto.removeHandler(self._file)
+        self._moto.propagate = True
+        self._file.close()
 
 
 def _server(log: Path) -> Any:

@@ -17,6 +17,9 @@ CONFIGS = {
 }
 MODELS = {"mobilenet": "mobilenet", "resnet18": "resnet18_cifar", "resnet50": "resnet50"}  # by our registry's names
 BATCH, MINIBATCHES, WORKERS = 512, 24, 4
+LEAST_MB = {
+    "mobilenet": 2_685
+}  # the paper's 2,048 MB are too few for our step of 512 images in fp32; Lambda would end it
 EXCHANGED_BATCH = 8  # images of a minibatch where the exchange alone is timed: the vector is as long with any number
 FILTER_THRESHOLDS = (0.0, 0.7)
 
@@ -28,7 +31,7 @@ def rows(table: str) -> list[Row]:
 def epoch(row: Row) -> Measurement:
     """Table 2: one epoch of 4 workers x 24 minibatches of 512. Cut down, MobileNet keeps its minibatches of 512."""
     architecture, model = row.figures["architecture"], row.figures["model"]
-    memory_mb = row.figures.get("memory_mb")
+    memory_mb = max(int(row.figures.get("memory_mb") or 0), LEAST_MB.get(model, 0))
     fixed: Overrides = (
         "training.epochs=1",
         *([f"training.model={MODELS[model]}"] if model != "mobilenet" else []),

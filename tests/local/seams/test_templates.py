@@ -147,7 +147,8 @@ def test_functions_keep_tags_log_group_and_architecture(cloud: LocalCloud, deplo
         "Tags": [{"Key": "crossover:waits", "Value": "true"}, {"Key": "crossover:torch", "Value": "false"}],
         "Environment": {"Variables": {"CROSSOVER_NAME": "kept"}},
     }
-    deploy({"Function": {"Type": "AWS::Lambda::Function", "Properties": function}})
+    group = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": "/own/group"}}
+    deploy({"Group": group, "Function": {"Type": "AWS::Lambda::Function", "Properties": function}})
     client = cloud.session().client("lambda")
     answer = client.invoke(FunctionName="kept", LogType="Tail", Payload=b"{}")
     seen = json.loads(answer["Payload"].read())
@@ -161,8 +162,13 @@ def test_functions_keep_tags_log_group_and_architecture(cloud: LocalCloud, deplo
 
     deployed = cloud.function(lambda_backends["123456789012"]["us-east-1"].get_function("kept"))
     assert (deployed.waits, deployed.torch, deployed.timeout_s) == (True, False, 7.0)
-    events = cloud.session().client("logs").filter_log_events(logGroupName="/own/group")["events"]
+    logs = cloud.session().client("logs")
+    events = logs.filter_log_events(logGroupName="/own/group")["events"]
     assert json.loads(events[-1]["message"])["record"]["requestId"] == answer["ResponseMetadata"]["RequestId"]
+
+    logs.delete_log_group(logGroupName="/own/group")
+    client.invoke(FunctionName="kept", Payload=b"{}")
+    assert logs.describe_log_groups(logGroupNamePrefix="/own/")["logGroups"] == []  # a late line brings nothing back
 
 
 def test_invocations_through_the_api(cloud: LocalCloud) -> None:
