@@ -29,7 +29,11 @@ with processes.ending_on_signals(), processes.temporary_folder() as folder:
 @pytest.fixture
 def main_process() -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", MAIN], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", MAIN],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup has it ignored
     )
 
 
