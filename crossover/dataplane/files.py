@@ -118,10 +118,15 @@ def _place(temporary: Path, path: Path, move: Callable[[Path, Path], None]) -> N
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:  # a file stands where the folder should be
-            raise NotADirectoryError(20, "an object stands where the key needs a folder") from None
-        try:
             return move(temporary, path)
+        except FileExistsError:
+            if path.is_file():  # what a link finds; its caller knows what to do
+                raise
+            if path.is_dir():
+                raise IsADirectoryError(21, "objects stand below the key") from None
+            if any(folder.is_file() for folder in path.parents):
+                raise NotADirectoryError(20, "an object stands where the key needs a folder") from None
+            # Else the folder was there for mkdir, and gone when it looked whether it is one.
         except FileNotFoundError:
             if not temporary.exists():
                 raise

@@ -32,13 +32,14 @@ def test_keys_cannot_leave_the_folder(store: FileObjectStore, tmp_path: Path, ke
     assert [each.name for each in tmp_path.iterdir()] == ["objects"]
 
 
-def test_an_object_cannot_be_a_folder_too(store: FileObjectStore) -> None:
+@pytest.mark.parametrize("write", ["put", "put_new", "create"])
+def test_an_object_cannot_be_a_folder_too(store: FileObjectStore, write: str) -> None:
     store.put("a", b"1")
     with pytest.raises(Refused, match="folder"):
-        store.put("a/b", b"2")
+        getattr(store, write)("a/b", b"2")
     store.put("c/d", b"3")
     with pytest.raises(Refused, match="folder"):
-        store.put("c", b"4")
+        getattr(store, write)("c", b"4")
     with pytest.raises(Missing):
         store.get("c")
     with pytest.raises(Missing):
@@ -87,6 +88,30 @@ def test_a_folder_that_is_deleted_before_the_object_is_in_it(
         write(f"folder/{name}", b"x")
         assert store.get(f"folder/{name}") == b"x"
         store.delete_prefix("folder/")
+
+
+@pytest.mark.parametrize("stands", ["the folder itself", "only the folder above"])
+@pytest.mark.parametrize("write", ["put", "put_new"])
+def test_a_folder_that_is_deleted_while_it_is_made(
+    stands: str, write: str, store: FileObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = tmp_path / "objects" / "deep"
+    if stands == "the folder itself":
+        (above / "er").mkdir(parents=True)
+    make, deleted = os.mkdir, []
+
+    def make_and_delete(path: Path, mode: int = 0o777) -> None:
+        """A concurrent deletion, once: between mkdir's finding the folder and looking at it, or before its next mkdir."""
+        try:
+            make(path, mode)
+        finally:
+            if not deleted and Path(path).is_dir():
+                os.removedirs(path)
+                deleted.append(path)
+
+    monkeypatch.setattr(os, "mkdir", make_and_delete)
+    getattr(store, write)("deep/er/key", b"x")
+    assert deleted and store.get("deep/er/key") == b"x"
 
 
 def test_two_stores_on_one_folder_see_each_other(store: FileObjectStore, tmp_path: Path) -> None:
