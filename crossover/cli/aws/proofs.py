@@ -128,8 +128,7 @@ def layer_size(evidence: Evidence) -> Observed:
     two = [each for each in evidence.functions if len(each.get("Layers", [])) == 2]
     if not two:
         return uncovered("no function with both layers")
-    active = [each for each in two if each.get("State", "Active") == "Active"]
-    return judged(len(active) == len(two), f"{len(active)} of {len(two)} functions with both layers are active")
+    return _all_active(two, "with both layers")
 
 
 def interfaces_denied_to_code(evidence: Evidence) -> Observed:
@@ -138,8 +137,12 @@ def interfaces_denied_to_code(evidence: Evidence) -> Observed:
     inside = [each for each in evidence.functions if each.get("VpcConfig", {}).get("VpcId")]
     if not inside:
         return uncovered("no function in the VPC")
-    active = [each for each in inside if each.get("State", "Active") == "Active"]
-    return judged(len(active) == len(inside), f"{len(active)} of {len(inside)} functions in the VPC are active")
+    return _all_active(inside, "in the VPC")
+
+
+def _all_active(functions: Sequence[Mapping[str, Any]], which: str) -> Observed:
+    active = sum(each.get("State", "Active") == "Active" for each in functions)
+    return judged(active == len(functions), f"{active} of {len(functions)} functions {which} are active")
 
 
 def image_packaging(evidence: Evidence) -> Observed:

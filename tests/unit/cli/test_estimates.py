@@ -74,7 +74,7 @@ def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
     seconds = (17.0 - 3 * 2.0) + 10 * 2.0  # the median epoch; the rest is its start
     assert found.minutes == pytest.approx(seconds / 60)
     quantities = {line.item: line.quantity for line in found.lines}
-    assert quantities["Lambda duration"] == pytest.approx(12.0 / 3 * 10)
+    assert quantities["Lambda duration, arm64"] == pytest.approx(12.0 / 3 * 10)
     assert quantities["EC2 m7g.large x 4, tensor database"] == pytest.approx(4 * 60 / 3_600)  # a minute at least
 
 
@@ -89,13 +89,13 @@ def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
 )
 def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Path) -> None:
     folder = written(tmp_path, result(SPIRT)) / "spirt"
-    assert estimates.from_results(SPIRT, folder) is not None
-    assert estimates.from_results(replace(SPIRT, **change), folder) is None
+    assert estimates.by_an_earlier_run(SPIRT, folder) is not None
+    assert estimates.by_an_earlier_run(replace(SPIRT, **change), folder) is None
 
 
 @pytest.mark.parametrize("plain", [result(SPIRT, outcome="failed"), result(SPIRT, epochs=0)])
 def test_a_run_that_failed_or_trained_nothing_tells_nothing(plain: dict[str, Any], tmp_path: Path) -> None:
-    assert estimates.from_results(SPIRT, written(tmp_path, plain) / "spirt") is None
+    assert estimates.by_an_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
 
 
 def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
