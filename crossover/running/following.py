@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -57,9 +58,14 @@ def finish(
     """Follow the execution to its end and write the folder, whatever the end. `complete`: what is learned of records afterwards."""
     try:
         follow(prepared, execution, on_progress)
-    except (Exception, KeyboardInterrupt) as error:
-        cause = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-        write_folder(prepared, out, where=where, failure=cause)
+    except KeyboardInterrupt:  # whoever pressed Ctrl-C does not want to wait for logs
+        write_folder(prepared, out, where=where, failure="interrupted")
+        raise
+    except Exception as error:
+        write_folder(prepared, out, where=where, failure=str(error))  # first: the rest can fail or be interrupted
+        with suppress(Exception):  # the run's own failure is what to tell
+            complete(prepared)
+            write_folder(prepared, out, where=where, failure=str(error))
         raise
     complete(prepared)
     return write_folder(prepared, out, where=where)
