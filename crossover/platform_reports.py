@@ -10,16 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Record = Mapping[str, Any]
+from crossover.reports.invocations import Record, on_instance
+
 GROUPS = "/aws/lambda/"
 WAIT_S, LOOK_EVERY_S = 180.0, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One invocation's. `init_ms` None: the environment was warm."""
+    """One invocation's. `init_ms` None: the environment was warm. `logged_at`: unix seconds, when it reached the log."""
 
     request_id: str
+    logged_at: float
     function: str
     duration_ms: float
     billed_ms: int
@@ -38,14 +40,14 @@ def read(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
             logGroupName=group, startTime=int(since_s * 1_000), filterPattern='{ $.type = "platform.report" }'
         )
         for event in (each for page in pages for each in page["events"]):
-            if report := _report(function, event["message"]):
+            if report := _report(function, event):
                 found[report.request_id] = report
     return found
 
 
-def _report(function: str, message: str) -> Report | None:
+def _report(function: str, event: Mapping[str, Any]) -> Report | None:
     try:
-        record = json.loads(message)
+        record = json.loads(event["message"])
     except ValueError:  # what a function printed
         return None
     if not isinstance(record, dict) or record.get("type") != "platform.report":
@@ -53,6 +55,7 @@ def _report(function: str, message: str) -> Report | None:
     metrics = record["record"]["metrics"]
     return Report(
         request_id=record["record"]["requestId"],
+        logged_at=event["timestamp"] / 1_000,
         function=function,
         duration_ms=metrics["durationMs"],
         billed_ms=int(metrics["billedDurationMs"]),
@@ -65,14 +68,14 @@ def _report(function: str, message: str) -> Report | None:
 def wait_for(
     session: Any, stack: str, records: Sequence[Record], *, wait_s: float = WAIT_S, every_s: float = LOOK_EVERY_S
 ) -> dict[str, Report]:
-    """The reports of `records`: looked for until all are there or `wait_s` have passed."""
-    wanted = {each["request_id"] for each in records if each.get("request_id")}
+    """All reports of the stack's functions since the first of `records`: looked for until theirs are there or `wait_s` have passed."""
+    wanted = {each["request_id"] for each in records if each.get("request_id") and not on_instance(each)}
     since_s = min((float(each["started_at"]) for each in records), default=time.time()) - 60
     ends = time.monotonic() + wait_s
     while True:
         found = read(session, stack, since_s=since_s)
         if wanted <= found.keys() or time.monotonic() >= ends:
-            return {key: report for key, report in found.items() if key in wanted}
+            return found
         time.sleep(every_s)
 
 
@@ -81,6 +84,18 @@ def joined(records: Iterable[Record], reports: Mapping[str, Report]) -> list[dic
     return [
         {**record, **(_figures(report) if (report := reports.get(str(record.get("request_id")))) else {})}
         for record in records
+    ]
+
+
+def unrecorded(
+    records: Iterable[Record], reports: Mapping[str, Report], *, functions: Iterable[str], since_s: float
+) -> list[Report]:
+    """Of invocations of `functions` that left no record: killed before they could write one, by a time-out or their memory's end."""
+    left, names = {each.get("request_id") for each in records}, set(functions)
+    return [
+        report
+        for report in reports.values()
+        if report.request_id not in left and report.function in names and report.logged_at >= since_s
     ]
 
 

@@ -5,7 +5,7 @@ Seconds of a local run are not AWS's seconds: its cost is labelled `projected`, 
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +13,7 @@ from crossover.experiment import Experiment
 from crossover.reports import billing
 from crossover.reports.billing import Line
 from crossover.reports.infrastructure import Infrastructure
-from crossover.reports.invocations import Record, billed_ms, end, object_requests, on_instance, traffic
+from crossover.reports.invocations import Record, Unrecorded, billed_ms, end, object_requests, on_instance, traffic
 from crossover.reports.paper_cost import lambda_usd
 from crossover.reports.paper_method import FORMULA_2025, Memory, paper_method
 from crossover.reports.prices import Prices
@@ -73,8 +73,10 @@ def of_run(
     prices: Prices,
     duration_s: float,
     transitions: int | None = None,
+    unrecorded: Unrecorded | None = None,
 ) -> Cost:
-    """Cost of the run that left `records`. Every attempt counts, failed and stale ones too: AWS bills them.
+    """Cost of the run that left `records`. Every attempt counts, failed and stale ones too: AWS bills them. What was killed before it
+    could leave a record is in the bill where it is known (`unrecorded`), never in the paper's formula.
 
     Raises ConfigError (no price).
     """
@@ -87,6 +89,10 @@ def of_run(
     paper = [lambda_usd(float(r["wall_s"]), memory_mb=memory.of(r)) if by_function else 0.0 for r in functions]
     gb_s = [billing.gb_seconds(billed_ms(r), memory_mb=memory.of(r)) for r in functions]
     quantities = Quantities.of(records, functions, sum(gb_s))
+    if unrecorded:
+        quantities = replace(
+            quantities, gb_s=quantities.gb_s + unrecorded.gb_s, invocations=quantities.invocations + unrecorded.count
+        )
     lines = bill(quantities, infrastructure, prices, duration_s=duration_s, transitions=transitions)
     return Cost(
         paper_method=formula,

@@ -74,3 +74,10 @@ def times(ratio: float) -> str:
 def moved(traffic: Mapping[str, Mapping[str, Any]]) -> int:
     """Bytes received and sent over every channel."""
     return sum(channel["bytes_in"] + channel["bytes_out"] for channel in traffic.values())
+
+
+def attempts(result: Mapping[str, Any]) -> str:
+    """What happened to a run's invocations, besides ending well."""
+    made, lost = result["invocations"], result.get("unrecorded") or {"count": 0}
+    killed = f", {lost['count']} killed and billed without a record" if lost["count"] else ""
+    return f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale, {made['retried']} retried{killed}"

@@ -5,6 +5,7 @@ Records are plain JSON as `metering.py` writes them.
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 Record = Mapping[str, Any]
@@ -12,6 +13,14 @@ Cell = tuple[str, int, int, int, int]  # step, worker, epoch, round, minibatch
 
 CHANNELS = ("object_store", "tensor_store", "bus")
 FIGURES = ("bytes_in", "bytes_out", "requests")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unrecorded:
+    """Functions' invocations that were killed before they could leave a record, and are billed all the same."""
+
+    count: int
+    gb_s: float
 
 
 def cell(record: Record) -> Cell:

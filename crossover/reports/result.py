@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
@@ -12,7 +13,17 @@ from crossover.reports import infrastructure as infrastructures
 from crossover.reports import prices as pricing
 from crossover.reports.completeness import attempts, missing
 from crossover.reports.infrastructure import Infrastructure
-from crossover.reports.invocations import Record, billed_ms, busy_s, cell, init_s, latest, on_instance, traffic
+from crossover.reports.invocations import (
+    Record,
+    Unrecorded,
+    billed_ms,
+    busy_s,
+    cell,
+    init_s,
+    latest,
+    on_instance,
+    traffic,
+)
 from crossover.reports.prices import Prices
 
 Label = Literal["measured-local", "measured-aws", "published", "projected"]
@@ -35,6 +46,7 @@ def build(
     infrastructure: Infrastructure | None = None,
     failure: str | None = None,
     data: Mapping[str, Any] | None = None,
+    unrecorded: Unrecorded | None = None,
 ) -> dict[str, Any]:
     """result.json as a dict. Raises ConfigError for an item without price.
 
@@ -42,7 +54,7 @@ def build(
     and either `at` (unix seconds when it was agreed) or `wall_s`; `train_loss` where known, else it is the
     sample-weighted mean of the records' `loss`. `final`: `val_accuracy`, `parameters_sha256` and what else the run's
     end says. `expected`: how often each step was executed. `failure`: the plain cause, for a run that did not end
-    well. `data`: facts of the staged data.
+    well. `data`: facts of the staged data. `unrecorded`: None where the platform was not asked.
     """
     if label not in LABELS:
         raise ValueError(f"label: {label!r} is unknown; one of {', '.join(LABELS)}")
@@ -59,6 +71,7 @@ def build(
         prices=prices,
         duration_s=duration_s,
         transitions=transitions,
+        unrecorded=unrecorded,
     )
     rows = _epochs(epochs, records, cost, started_at=started_at, duration_s=duration_s)
     found = {
@@ -74,6 +87,7 @@ def build(
         "data": dict(data or {}),
         "epochs": rows,
         "invocations": attempts(records),
+        "unrecorded": asdict(unrecorded) if unrecorded else None,
         "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
         "incomplete": missing(records, expected=expected, epochs=epochs, failed=bool(failure)),
         "stages": stages(records),

@@ -61,7 +61,6 @@ def tiles(result: Result) -> list[Tile]:
     accuracy = (result["final"] or {}).get("val_accuracy", epochs[-1]["val_accuracy"] if epochs else None)
     best = max((e["val_accuracy"] for e in epochs if e["val_accuracy"] is not None), default=None)
     requests = sum(channel["requests"] for channel in result["traffic"].values())
-    attempts = f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale"
     stale = result.get("staleness")
     aged = (
         []
@@ -88,7 +87,7 @@ def tiles(result: Result) -> list[Tile]:
         ),
         Tile(name="in full", value=display.usd(cost["full_usd"]), note=cost["basis"], label=cost["label"]),
         Tile(name="moved", value=display.bytes_(display.moved(result["traffic"])), note=f"{requests:,} requests"),
-        Tile(name="invocations", value=f"{made['count']:,}", note=attempts),
+        Tile(name="invocations", value=f"{made['count']:,}", note=display.attempts(result)),
         *aged,
     ]
 

@@ -63,7 +63,6 @@ def _figures(result: Result) -> Table:
     basis = Text.assemble(label(cost["label"]), f" {cost['basis']}, prices of {cost['prices_as_of']}")
     accuracy = (result["final"] or {}).get("val_accuracy", epochs[-1]["val_accuracy"] if epochs else None)
     waited_s = sum(step["slot_wait_s"] for step in result["steps"])
-    attempts = f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale, {made['retried']} retried"
     waits = f"functions waited {display.seconds(waited_s)} in all for a core of this machine" if waited_s > 0.05 else ""
     table.add_row("accuracy", display.percent(accuracy), "on the validation set")
     table.add_row("time", display.seconds(result["duration_s"]), waits)
@@ -73,7 +72,7 @@ def _figures(result: Result) -> Table:
         Text.assemble(label(cost["label"]), f" {cost['paper_method']}"),
     )
     table.add_row("cost, in full", display.usd(cost["full_usd"]), basis)
-    table.add_row("invocations", f"{made['count']:,}", attempts)
+    table.add_row("invocations", f"{made['count']:,}", display.attempts(result))
     if stale := result.get("staleness"):
         rounds = f"rounds old at most, {stale['mean']:.2f} in the mean of {stale['gradients']:,} of peers' gradients"
         table.add_row("staleness", f"{stale['max']:.0f}", rounds)

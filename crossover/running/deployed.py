@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from crossover.dataplane.traffic import Traffic
 from crossover.deployment import plain_cause
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
+from crossover.reports.billing import gb_seconds
 from crossover.reports.folder import RunFolder
+from crossover.reports.invocations import Unrecorded
 from crossover.running.fleet import run_fleet
-from crossover.running.following import OnProgress, finish
+from crossover.running.following import OnProgress, finish, nothing_more
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.stack import Deployed
 from crossover.running.unattended import taken_up, under_way
-from crossover.workflow import first_event
+from crossover.workflow import first_event, steps
 
 
 def run_deployed(
@@ -36,23 +39,40 @@ def run_deployed(
     else:
         prepared = prepare(experiment, objects=objects, data=data, run=resume)
         facts.check(prepared)
+    complete = partial(ask_platform, session=session) if where == "aws" else nothing_more
     if prepared.architecture.program:
+        announced = found is not None
         return run_fleet(
-            prepared, facts.fleet, out, on_progress, session=session, where=where, announced=found is not None
+            prepared,
+            facts.fleet,
+            out,
+            on_progress,
+            session=session,
+            where=where,
+            announced=announced,
+            complete=complete,
         )
     states = session.client("stepfunctions")
     arn = found.arn if found else _start(prepared, states, facts.run_machine, again=bool(resume))
 
-    def with_reports(prepared: Prepared) -> None:
-        """Billed time, INIT and peak memory as Lambda reports them; on one machine they would hold waits for a core."""
-        stack = f"{experiment.project}-{experiment.name}"
-        found = platform_reports.wait_for(session, stack, list(prepared.records.values()))
-        joined = platform_reports.joined(prepared.records.values(), found)
-        prepared.records.update(zip(list(prepared.records), joined, strict=True))
+    return finish(prepared, StateMachineExecution(states, arn), out, on_progress, where=where, complete=complete)
 
-    execution = StateMachineExecution(states, arn)
-    complete = with_reports if where == "aws" else lambda prepared: None
-    return finish(prepared, execution, out, on_progress, where=where, complete=complete)
+
+def ask_platform(prepared: Prepared, *, session: Any) -> None:
+    """Billed time, INIT and peak memory as Lambda reports them, and what was killed before it left a record. Not on one machine, where
+    they would hold waits for a core.
+    """
+    stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
+    functions = {f"{stack}-{step.name.replace('_', '-')}" for step in steps(prepared.architecture)}
+    if not functions:
+        return
+    records = list(prepared.records.values())
+    found = platform_reports.wait_for(session, stack, records)
+    joined = platform_reports.joined(records, found)
+    prepared.records.update(zip(list(prepared.records), joined, strict=True))
+    lost = platform_reports.unrecorded(records, found, functions=functions, since_s=prepared.facts["created_at"])
+    gb_s = sum(gb_seconds(each.billed_ms, memory_mb=each.memory_mb) for each in lost)
+    prepared.unrecorded = Unrecorded(count=len(lost), gb_s=gb_s)
 
 
 @dataclass

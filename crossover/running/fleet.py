@@ -6,7 +6,7 @@ from typing import Any
 from crossover.keys import current_run
 from crossover.programs.execution import ProgramsExecution, announce
 from crossover.reports.folder import RunFolder
-from crossover.running.following import OnProgress, finish
+from crossover.running.following import Complete, OnProgress, finish, nothing_more
 from crossover.running.members import goes_on_without, instances_of, members_of
 from crossover.running.preparing import Prepared
 
@@ -20,6 +20,7 @@ def run_fleet(
     session: Any,
     where: str,
     announced: bool = False,
+    complete: Complete = nothing_more,
 ) -> RunFolder:
     """A run of programs: the fleet gets its instances, is told what to join, and is emptied again, whatever happens.
 
@@ -54,7 +55,7 @@ def run_fleet(
             alive=alive,
             why=why,
         )
-        return finish(prepared, execution, out, on_progress, where=where)
+        return finish(prepared, execution, out, on_progress, where=where, complete=complete)
     finally:
         release()
         prepared.objects.delete(current_run(fleet))

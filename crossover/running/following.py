@@ -35,6 +35,11 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+Complete = Callable[[Prepared], None]  # what is learned of the records once the run has ended
+
+
+def nothing_more(prepared: Prepared) -> None:
+    """The steps' own records say all there is."""
 
 
 class Execution(Protocol):
@@ -53,9 +58,9 @@ def finish(
     on_progress: OnProgress,
     *,
     where: str,
-    complete: Callable[[Prepared], None] = lambda prepared: None,
+    complete: Complete = nothing_more,
 ) -> RunFolder:
-    """Follow the execution to its end and write the folder, whatever the end. `complete`: what is learned of records afterwards."""
+    """Follow the execution to its end and write the folder, whatever the end."""
     try:
         follow(prepared, execution, on_progress)
     except KeyboardInterrupt:  # whoever pressed Ctrl-C does not want to wait for logs

@@ -15,6 +15,7 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing, UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
+from crossover.reports.invocations import Unrecorded
 from crossover.workflow import Architecture, load
 
 
@@ -29,6 +30,7 @@ class Prepared:
     facts: dict[str, Any]
     records: dict[str, dict[str, Any]] = field(default_factory=dict)  # by key: each is read once
     decisions: list[dict[str, Any]] = field(default_factory=list)
+    unrecorded: Unrecorded | None = None  # None: the platform was not asked
 
     @property
     def keys(self) -> Keys:

@@ -48,5 +48,6 @@ def _result(
         expected=expected_records(prepared.architecture, workers=workers, days=days, epochs=decided),
         transitions=state_transitions(prepared.architecture, records, workers=workers, epochs=decided),
         failure=failure,
+        unrecorded=prepared.unrecorded,
         data={**{k: v for k, v in facts["data_manifest"].items() if k != "counts"}, "fingerprint": facts["data"]},
     )

@@ -1,14 +1,18 @@
 """The end of a run, however it comes: what is learned of the records afterwards, and what its folder says."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from crossover import platform_reports
 from crossover.context import InlineClients
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import RunFailed
-from crossover.reports import folder
+from crossover.platform_reports import Report
+from crossover.reports import display, folder
+from crossover.running.deployed import ask_platform
 from crossover.running.following import finish
 from crossover.running.preparing import Prepared, prepare
 from tests.architectures.harness import small
@@ -57,6 +61,29 @@ def test_what_cannot_be_learned_hides_no_failure(prepared: Prepared, tmp_path: P
 
     run = ended(prepared, tmp_path, RunFailed("no memory left"), refused)
     assert run.result["failure"] == "no memory left" and "billed_ms" not in run.records[0]
+
+
+def test_what_was_killed_is_told_and_billed(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reported(request_id: str, function: str) -> Report:
+        stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
+        return Report(
+            request_id=request_id,
+            logged_at=prepared.facts["created_at"] + 1,
+            function=f"{stack}-{function}",
+            duration_ms=3_000.0,
+            billed_ms=3_000,
+            memory_mb=2_048,
+            max_memory_mb=2_048,
+            init_ms=None,
+        )
+
+    found = {each.request_id: each for each in (reported("k", "compute-gradients"), reported("g", "stop-instances"))}
+    monkeypatch.setattr(platform_reports, "wait_for", lambda session, stack, records: found)
+    run = ended(prepared, tmp_path, RunFailed("no memory left"), partial(ask_platform, session=None))
+    assert run.result["unrecorded"] == {"count": 1, "gb_s": 6.0}
+    assert "1 killed and billed without a record" in display.attempts(run.result)
 
 
 def test_ctrl_c_does_not_wait_for_reports(prepared: Prepared, tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from crossover.platform_reports import Report, joined, read, wait_for
+from crossover.platform_reports import Report, joined, read, unrecorded, wait_for
 from crossover.reports.invocations import billed_ms
 
 
-def event(request_id: str, *, init_ms: float | None = None) -> dict[str, str]:
+def event(request_id: str, *, init_ms: float | None = None, logged_at: float = 1_000.0) -> dict[str, Any]:
     metrics: dict[str, Any] = {
         "durationMs": 100.4,
         "billedDurationMs": 1_601,
@@ -18,13 +18,14 @@ def event(request_id: str, *, init_ms: float | None = None) -> dict[str, str]:
     if init_ms is not None:
         metrics["initDurationMs"] = init_ms
     record = {"requestId": request_id, "status": "success", "metrics": metrics}
-    return {"message": json.dumps({"time": "2027-01-01T00:00:00.000Z", "type": "platform.report", "record": record})}
+    told = {"time": "2027-01-01T00:00:00.000Z", "type": "platform.report", "record": record}
+    return {"timestamp": int(logged_at * 1_000), "message": json.dumps(told)}
 
 
 class Session:
     """Answers like CloudWatch Logs: two groups, and one more page of events at each look."""
 
-    def __init__(self, *looks: list[dict[str, str]]) -> None:
+    def __init__(self, *looks: list[dict[str, Any]]) -> None:
         self.looks, self.asked = list(looks), list[dict[str, Any]]()
 
     def client(self, service: str) -> Any:
@@ -51,16 +52,17 @@ def test_reports_are_found_among_what_functions_print() -> None:
     session = Session([event("a", init_ms=1_500.2), event("b")])
     found = read(session, "crossover-spirt", since_s=940.0)
     assert found["a"] == Report(
-        request_id="a", function="crossover-spirt-compute-gradients", duration_ms=100.4, billed_ms=1_601,
+        request_id="a", logged_at=1_000.0, function="crossover-spirt-compute-gradients", duration_ms=100.4, billed_ms=1_601,
         memory_mb=1_769, max_memory_mb=402, init_ms=1_500.2,
     )  # fmt: skip
     assert found["b"].init_ms is None and len(found) == 2
     assert session.asked[0]["startTime"] == 940_000 and "platform.report" in session.asked[0]["filterPattern"]
 
 
-def test_late_reports_are_waited_for_and_those_of_other_runs_left_out() -> None:
-    session = Session([event("other")], [event("other"), event("a"), event("b")])
-    found = wait_for(session, "crossover-spirt", [record("a"), record("b")], every_s=0.0)
+def test_late_reports_are_waited_for() -> None:
+    session = Session([event("a")], [event("a"), event("b")])
+    records = [record("a"), record("b"), record("a program's own", instance_type="t2.small")]
+    found = wait_for(session, "crossover-spirt", records, every_s=0.0)
     assert found.keys() == {"a", "b"} and len(session.asked) == 2 * 2  # two looks at two groups, not until the end
 
 
@@ -73,3 +75,12 @@ def test_a_joined_record_is_billed_as_lambda_says() -> None:
     first, second = joined([record("a"), record("b")], reports)
     assert billed_ms(first) == 1_601 and (first["cold"], first["init_s"], first["max_rss_mb"]) == (True, 1.5, 402.0)
     assert second == record("b") and billed_ms(second) == 100
+
+
+def test_the_killed_are_those_of_this_run_that_left_no_record() -> None:
+    looked = [event("a"), event("killed"), event("of the run before", logged_at=999.0)]
+    reports = read(Session(looked), "crossover-spirt", since_s=0)
+    of_steps = {"crossover-spirt-compute-gradients"}
+    found = unrecorded([record("a")], reports, functions=of_steps, since_s=1_000.0)
+    assert [each.request_id for each in found] == ["killed"]
+    assert unrecorded([record("a")], reports, functions=set(), since_s=1_000.0) == []  # the guard's function is no step

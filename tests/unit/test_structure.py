@@ -22,7 +22,7 @@ ALLOWED = {
     "crossover.keys": {"crossover.errors", "crossover.dataplane"},
     "crossover.slots": {"crossover.errors"},
     "crossover.budget": {"crossover.errors"},
-    "crossover.platform_reports": set(),
+    "crossover.platform_reports": {"crossover.reports"},
     "crossover.volumes": set(),
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,

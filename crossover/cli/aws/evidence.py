@@ -14,6 +14,7 @@ from crossover.cli.aws.ownership import Owner
 from crossover.experiment import Experiment
 from crossover.platform_reports import Report
 from crossover.reports.folder import RunFolder
+from crossover.reports.invocations import on_instance
 from crossover.reports.result import Label
 from crossover.workflow import load, steps
 
@@ -72,9 +73,10 @@ class Evidence:
     @cached_property
     def reports(self) -> dict[str, Report]:
         """Lambda's own, of the run's records; waited for as long as they may take on AWS."""
-        records = [each for each in self.records if not each.get("instance_type")]
+        recorded = {each["request_id"] for each in self.records if not on_instance(each)}
         wait_s = platform_reports.WAIT_S if self.on_aws else 5.0
-        return platform_reports.wait_for(self.session, self.stack, records, wait_s=wait_s) if records else {}
+        found = platform_reports.wait_for(self.session, self.stack, self.records, wait_s=wait_s) if recorded else {}
+        return {key: report for key, report in found.items() if key in recorded}
 
     @cached_property
     def torch_functions(self) -> set[str]:

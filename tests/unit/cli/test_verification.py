@@ -70,7 +70,14 @@ def run(**result: Any) -> RunFolder:
 
 def report(function: str, init_ms: float | None) -> Report:
     return Report(
-        request_id="r", function=function, duration_ms=1.0, billed_ms=2, memory_mb=1, max_memory_mb=1, init_ms=init_ms
+        logged_at=0.0,
+        request_id="r",
+        function=function,
+        duration_ms=1.0,
+        billed_ms=2,
+        memory_mb=1,
+        max_memory_mb=1,
+        init_ms=init_ms,
     )
 
 

@@ -11,7 +11,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Database, Experiment, PeerToPeer
 from crossover.reports import billing, cost, infrastructure, paper_method, prices
 from crossover.reports.infrastructure import Fleet, Infrastructure
-from crossover.reports.invocations import billed_ms, object_requests
+from crossover.reports.invocations import Unrecorded, billed_ms, object_requests
 from tests.unit.reports.example_run import SPIRT, spirt
 
 PRICES = prices.load()
@@ -102,6 +102,16 @@ def test_every_line_of_a_spirt_runs_bill() -> None:
     assert found.paper_method_usd == pytest.approx((1.0 * 1.024 + 2.0 * 0.512) * 0.0000166667)
     assert {line.as_of for line in found.lines} == {"2026-11"}
     assert all(line.as_json().keys() == {"item", "quantity", "unit", "usd", "as_of"} for line in found.lines)
+
+
+def test_killed_invocations_are_in_the_bill_and_not_in_the_papers_formula() -> None:
+    arguments: dict[str, Any] = {"infrastructure": Infrastructure(), "prices": PRICES, "duration_s": 1.0}
+    spirt = Experiment(name="x", architecture="spirt")
+    without = cost.of_run(spirt, [record()], **arguments)
+    found = cost.of_run(spirt, [record()], unrecorded=Unrecorded(count=2, gb_s=30.0), **arguments)
+    quantities = {line.item: line.quantity for line in found.lines}
+    assert (quantities["Lambda duration, arm64"], quantities["Lambda requests"]) == (pytest.approx(31.0), 3)
+    assert found.paper_method_usd == without.paper_method_usd
 
 
 def test_transitions_nobody_counted_are_a_lower_bound() -> None:
