@@ -104,14 +104,16 @@ def serve(name: str, batch: int) -> None:
 
 
 def plain(batch: int) -> Callable[[], object]:
-    """What a tutorial does: a float32 NCHW batch, loss, backward, gradients set to None before."""
+    """What a tutorial does: layers one by one, a float32 NCHW batch, loss, backward, gradients set to None before."""
     import torch
+    from torch import nn
     from torch.nn import functional as F
 
     from crossover.learning.models.registry import factory
 
     torch.set_num_threads(1)
     model = factory("mobilenet")(10, (3, 32, 32))
+    model.features = nn.Sequential(*model.features)  # without what a Chain saves
     images, labels = _samples(batch)
     scale, shift = (torch.tensor(_AFFINE[name]).view(1, 3, 1, 1) for name in ("scale", "shift"))
 

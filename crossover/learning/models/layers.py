@@ -1,7 +1,7 @@
 """Layers that several of the networks share, and how their weights begin."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,18 @@ class ConvNorm(nn.Sequential):
             layers.append(activation())
         super().__init__(*layers)
 
+    @property
+    def convolution(self) -> nn.Conv2d:
+        return cast(nn.Conv2d, self[0])
+
+    @property
+    def norm(self) -> nn.BatchNorm2d:
+        return cast(nn.BatchNorm2d, self[1])
+
+    @property
+    def activation(self) -> nn.Module | None:
+        return self[2] if len(self) == 3 else None
+
 
 class DepthwiseConv2d(nn.Conv2d):
     """A depthwise convolution whose bf16 gradient avoids two kernels that are far slower than their float32 form.
@@ -44,35 +56,49 @@ class DepthwiseConv2d(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        slow = self.stride != (1, 1) or input.shape[-1] <= 2
-        if slow and input.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-            out: Tensor = _Float32Gradient.apply(  # type: ignore[no-untyped-call]
-                input, self.weight, self.stride, self.padding, self.groups
-            )
+        if input.device.type == "cpu" and torch.is_autocast_enabled("cpu") and wide_gradient(self, input):
+            out: Tensor = _Float32Gradient.apply(input, self.weight, self)  # type: ignore[no-untyped-call]
             return out
         return super().forward(input)
+
+
+def wide_gradient(convolution: nn.Conv2d, images: Tensor) -> bool:
+    """Whether its gradients at `images` are better computed in float32 also where the rest is bf16."""
+    slow = convolution.stride != (1, 1) or images.shape[-1] <= 2
+    return slow and isinstance(convolution, DepthwiseConv2d)
+
+
+def convolution_gradients(
+    out: Tensor, images: Tensor, kernel: Tensor, convolution: nn.Conv2d, *, wide: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `images` (in their type) and of `kernel`, given the output's. `wide`: computed in float32."""
+    dtype = torch.float32 if wide else images.dtype
+    channels_last = images.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    inputs, weights, _ = torch.ops.aten.convolution_backward(
+        out.to(dtype, memory_format=layout), images.to(dtype, memory_format=layout), kernel.to(dtype), None,
+        list(convolution.stride), list(cast(tuple[int, int], convolution.padding)), [1, 1], False, [0, 0],
+        convolution.groups, [True, True, False],
+    )  # fmt: skip
+    return inputs.to(images.dtype), weights.to(kernel.dtype)
 
 
 class _Float32Gradient(torch.autograd.Function):
     """conv2d forward in bf16, its gradients in float32."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, stride: Any, padding: Any, groups: int) -> Tensor:
+    def forward(ctx: Any, images: Tensor, weight: Tensor, convolution: nn.Conv2d) -> Tensor:
         low = images.to(torch.bfloat16)
         ctx.save_for_backward(low, weight)
-        ctx.settings = (list(stride), list(padding), groups, images.dtype)
-        return F.conv2d(low, weight.to(torch.bfloat16), None, stride, padding, 1, groups)
+        ctx.convolution, ctx.dtype = convolution, images.dtype
+        kernel = weight.to(torch.bfloat16)
+        return F.conv2d(low, kernel, None, convolution.stride, convolution.padding, 1, convolution.groups)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         images, weight = ctx.saved_tensors
-        stride, padding, groups, dtype = ctx.settings
-        out = gradients[0].to(torch.float32, memory_format=torch.channels_last)
-        images = images.to(torch.float32, memory_format=torch.channels_last)
-        inputs, weights, _ = torch.ops.aten.convolution_backward(
-            out, images, weight, None, stride, padding, [1, 1], False, [0, 0], groups, [True, True, False]
-        )
-        return inputs.to(dtype), weights, None, None, None
+        inputs, weights = convolution_gradients(gradients[0], images, weight, ctx.convolution, wide=True)
+        return inputs.to(ctx.dtype), weights, None
 
 
 class Dropout(nn.Module):

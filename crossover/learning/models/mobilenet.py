@@ -7,6 +7,7 @@ import math
 
 from torch import Tensor, nn
 
+from crossover.learning.models.chain import Chain
 from crossover.learning.models.layers import ConvNorm, initialised
 
 # (output channels, stride) of the 13 depthwise-separable blocks
@@ -24,12 +25,12 @@ class MobileNet(nn.Module):
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
-        blocks: list[nn.Module] = [ConvNorm(channels, 32, 3)]
+        blocks = [ConvNorm(channels, 32, 3)]
         width = 32
         for out, stride in _BLOCKS:
             blocks += [ConvNorm(width, width, 3, stride=stride, groups=width), ConvNorm(width, out, 1)]
             width = out
-        self.features = nn.Sequential(*blocks)
+        self.features = Chain(*blocks)
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:

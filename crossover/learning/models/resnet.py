@@ -6,6 +6,7 @@ The CIFAR variants have a 3x3 stem of stride 1 and no pooling after it: 11,173,9
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from crossover.learning.models.chain import Chain
 from crossover.learning.models.layers import ConvNorm, initialised
 
 
@@ -23,12 +24,12 @@ class Residual(nn.Module):
 
 
 def _basic(inputs: int, width: int, stride: int) -> Residual:
-    block = nn.Sequential(ConvNorm(inputs, width, 3, stride=stride), ConvNorm(width, width, 3, activation=None))
+    block = Chain(ConvNorm(inputs, width, 3, stride=stride), ConvNorm(width, width, 3, activation=None))
     return Residual(block, inputs=inputs, out=width, stride=stride)
 
 
 def _bottleneck(inputs: int, width: int, stride: int) -> Residual:
-    block = nn.Sequential(
+    block = Chain(
         ConvNorm(inputs, width, 1),
         ConvNorm(width, width, 3, stride=stride),
         ConvNorm(width, 4 * width, 1, activation=None),
