@@ -25,6 +25,8 @@ from crossover.learning.models import registry
 from crossover.learning.models.layers import Dropout
 
 Shape = tuple[int, int, int]
+# Images of an evaluation's forward pass. Measured for MobileNet: 1,024 take half as long again and three times the memory.
+_AT_ONCE = 256
 _initialising = threading.Lock()  # modules draw their first weights from torch's global generator
 
 
@@ -104,15 +106,19 @@ class Learner:
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """`model`, with the statistics behind it, on `batches`. Raises ValueError where there are none."""
+        keep_freed_memory()
         loss, right, samples = 0.0, 0, 0
         for batch in batches:
             with self.slot(), torch.inference_mode():
                 self._begin(self._experiment.training.threads)
                 self._flat.evaluate()
-                with self._autocast():
-                    logits = self._flat.module(self._prepare(batch.images))
-                loss += float(F.cross_entropy(logits.float(), batch.labels, reduction="sum"))
-                right += int((logits.argmax(1) == batch.labels).sum())
+                for images, labels in zip(
+                    torch.split(batch.images, _AT_ONCE), torch.split(batch.labels, _AT_ONCE), strict=True
+                ):
+                    with self._autocast():
+                        logits = self._flat.module(self._prepare(images))
+                    loss += float(F.cross_entropy(logits.float(), labels, reduction="sum"))
+                    right += int((logits.argmax(1) == labels).sum())
             samples += batch.samples
         if not samples:
             raise ValueError("batches: none given; an evaluation needs at least one sample")
