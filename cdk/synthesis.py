@@ -5,6 +5,7 @@ Needs neither network nor credentials nor Docker: assets are files that are ther
 
 import importlib
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from cdk.expiry import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.maps import most_minibatches
 from cdk.names import stack_name
-from crossover.errors import ConfigError
-from crossover.experiment import Experiment
+from crossover.errors import ConfigError, UserError
+from crossover.experiment import Experiment, from_resolved
 
 ROOT = Path(__file__).parent.parent
 LAYERS = ROOT / "build"
@@ -101,3 +102,17 @@ def _stack_of(experiment: Experiment) -> Any:
             f"architecture: {experiment.architecture!r} cannot be deployed yet; one of {', '.join(known)}"
         )
     return importlib.import_module(name).STACK
+
+
+def main() -> int:
+    """`python -m cdk.synthesis OUT`, the resolved experiment on standard input. 0, or 2 with one line that says what to mend."""
+    try:
+        synthesize(from_resolved(json.load(sys.stdin)), Path(sys.argv[1]))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,6 +17,7 @@ from crossover.experiment import Experiment
 from crossover.replication.measurement import Measurement, Scale
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
+from crossover.running.synthesis import synthesized
 
 RUNS = "runs"
 KEPT = Path(__file__).parents[2] / "docs" / "results"  # runs at the published size that come with the project
@@ -114,13 +115,12 @@ class _Machine:
         self._folder = Path()
 
     def run(self, experiment: Experiment, out: Path) -> RunFolder:
-        from cdk.synthesis import synthesize  # starts Node
         from crossover import running
 
         if self._cloud is None:
             self._start()
         with tempfile.TemporaryDirectory(dir=self._folder) as assembly:
-            self._cloud.deploy(synthesize(experiment, Path(assembly)))
+            self._cloud.deploy(synthesized(experiment, Path(assembly)))
             try:
                 return running.run_deployed(
                     experiment, out, lambda progress: None, session=self._cloud.session(), where="local"

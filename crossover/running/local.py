@@ -15,6 +15,7 @@ from crossover.running.deployed import run_deployed
 from crossover.running.following import OnProgress
 from crossover.running.members import in_step
 from crossover.running.stack import Deployed
+from crossover.running.synthesis import synthesized
 from crossover.workflow import load, steps
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ def run_local(
 ) -> RunFolder:
     """The same through the cloud on one machine: synthesize, deploy, run, tear down. `resume`: what `out` holds
     unfinished."""
-    from cdk.synthesis import synthesize
     from crossover.local import tools
     from crossover.local.cloud import LocalCloud
 
@@ -35,7 +35,7 @@ def run_local(
 
         def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
             if not cloud.stacks():
-                cloud.deploy(synthesize(experiment, Path(folder) / "assembly"))
+                cloud.deploy(synthesized(experiment, Path(folder) / "assembly"))
             return run_on_cloud(cloud, each, into, on_progress, unfinished=unfinished)
 
         with LocalCloud(workspace or Path(folder) / "cloud") as cloud:

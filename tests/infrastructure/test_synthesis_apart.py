@@ -1,0 +1,54 @@
+"""Synthesis in a process of its own: the same assembly, the same refusal, nothing of the CDK in this process."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.running.synthesis import synthesized
+from crossover.validation import load
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def experiment() -> Experiment:
+    return load(ROOT / "config" / "p2p-instance.yaml")
+
+
+def templates(folder: Path) -> dict[str, object]:
+    return {each.name: json.loads(each.read_text()) for each in folder.glob("*.template.json")}
+
+
+def test_the_assembly_is_the_same(experiment: Experiment, tmp_path: Path) -> None:
+    assert synthesized(experiment, tmp_path / "apart") == tmp_path / "apart"
+    assert templates(tmp_path / "apart") == templates(synthesize(experiment, tmp_path / "here")) != {}
+
+
+def test_what_cannot_be_deployed_is_said_in_the_same_words(experiment: Experiment, tmp_path: Path) -> None:
+    wrong = replace(experiment, architecture="p4p")
+    with pytest.raises(ConfigError) as apart:
+        synthesized(wrong, tmp_path / "apart")
+    with pytest.raises(ConfigError) as here:
+        synthesize(wrong, tmp_path / "here")
+    assert str(apart.value) == str(here.value)
+
+
+def test_a_broken_cdk_is_told_with_its_own_words(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "aws_cdk.py").write_text("raise ImportError('no CDK today')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match="no CDK today"):
+        synthesized(experiment, tmp_path / "apart")
+
+
+def test_a_run_brings_no_cdk_into_its_process() -> None:
+    code = "import sys, crossover.running.local, crossover.local.cloud, crossover.local.tools; sys.exit('aws_cdk' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
