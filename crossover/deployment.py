@@ -179,12 +179,22 @@ class StepFunctions:
         return boto3.client("stepfunctions", config=Config(retries={"mode": "standard", "total_max_attempts": 8}))
 
 
+# What Lambda itself ends a function for, and what helps; its own words name neither.
+_ADVICE = {
+    "Runtime.OutOfMemory": "it used all its memory: raise functions.memory_mb.{step}, or lower training.batch_size",
+    "Runtime.ExitError": "its log says why; a function that is killed had most often too little functions.memory_mb.{step}",
+    "Sandbox.Timedout": "raise functions.timeout_s, or give it more processor by functions.memory_mb.{step}",
+}
+
+
 def plain_cause(error: str, cause: str) -> str:
-    """A failure in plain words: the innermost errorMessage of nested causes, behind the steps it passed through."""
+    """A failure in plain words: the innermost errorMessage of nested causes, behind the steps it passed through, and what helps."""
     text = cause or error
     messages = re.findall(r'errorMessage\\*": ?\\*"(.*?)\\*"[,}]', text)
     if not messages:
         return text[:1_000] if cause else error
     where = re.findall(r"(\w+ failed, worker \d+, epoch \d+, round \d+)", text)
-    kinds = re.findall(r'errorType\\*": ?\\*"(\w+)', text)
-    return f"{where[-1] if where else 'a step failed'}: {kinds[-1] if kinds else error}: {messages[-1]}"
+    kinds = re.findall(r'errorType\\*": ?\\*"([\w.]+)', text)
+    kind, step = kinds[-1] if kinds else error, where[-1].split()[0] if where else "default"
+    advice = f"; {_ADVICE[kind].format(step=step)}" if kind in _ADVICE else ""
+    return f"{where[-1] if where else 'a step failed'}: {kind}: {messages[-1]}{advice}"

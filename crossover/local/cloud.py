@@ -27,11 +27,13 @@ from crossover.local.endpoint import Endpoint, credentials, session
 from crossover.local.fleets import Fleets
 from crossover.local.hosted import Servers
 from crossover.local.lambda_runtime import Answer, Function, Lambdas, Runtime
+from crossover.local.seams import step_functions
 from crossover.local.seams.account import Account
 from crossover.local.seams.replacing import Replacements
 from crossover.local.seams.resource_types import ACCOUNT, REGION
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
+_EXECUTIONS_END_S = 3.0  # their functions are killed by then
 _WORDS = 2000  # characters of an error: some quote a whole template
 
 
@@ -98,6 +100,7 @@ class LocalCloud:
         _forget_everything()
         self.endpoint = Endpoint(self.workspace / "logs" / "endpoint.log")
         self._end.callback(self.endpoint.stop)
+        self._end.callback(self._end_executions)
         self._bootstrap()
 
     def stop(self) -> None:
@@ -144,7 +147,26 @@ class LocalCloud:
         """Delete the stack `name`, or all of them, the youngest first."""
         for stack in reversed(self.stacks()):
             if name in (None, stack):
+                self._stop_executions(f"{stack}-")
                 self.client("cloudformation").delete_stack(StackName=stack)
+
+    def _stop_executions(self, machines_of: str) -> None:
+        """Of machines whose names begin so: after a failure the other branches go on, and a machine's deletion does not end them."""
+        states = self.client("stepfunctions")
+        machines = states.get_paginator("list_state_machines").paginate()
+        for machine in (each for page in machines for each in page["stateMachines"]):
+            if machine["name"].startswith(machines_of):
+                running = states.get_paginator("list_executions").paginate(
+                    stateMachineArn=machine["stateMachineArn"], statusFilter="RUNNING"
+                )
+                for execution in (each for page in running for each in page["executions"]):
+                    states.stop_execution(executionArn=execution["executionArn"], cause="its cloud ends")
+
+    def _end_executions(self) -> None:
+        """While moto is still ours: a task that came back to the real moto would look for a Lambda service on port 5000."""
+        self._stop_executions("")
+        self.lambdas.close()
+        step_functions.join(_EXECUTIONS_END_S)
 
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
         """Invoke a function by name or ARN, in this process."""

@@ -14,6 +14,8 @@ from xml.sax.saxutils import escape
 from crossover.local import permissions
 from crossover.local.seams.resource_types import REGION
 
+_SILENT = logging.NullHandler()
+
 
 class Endpoint:
     """A server in a thread; `url` once it is made."""
@@ -31,6 +33,8 @@ class Endpoint:
         self._moto = logging.getLogger("moto")  # its words on executions that fail: to the log, not to the terminal
         self._file, self._moto.propagate = logging.FileHandler(log, delay=True), False
         self._moto.addHandler(self._file)
+        if _SILENT not in self._moto.handlers:  # threads of executions that are cut off end later, and have words, too
+            self._moto.addHandler(_SILENT)
 
     @property
     def port(self) -> int:
@@ -47,7 +51,6 @@ class Endpoint:
         self._server.hang_up()
         self._log.setLevel(self._level)
         self._moto.removeHandler(self._file)
-        self._moto.propagate = True
         self._file.close()
 
 

@@ -124,7 +124,9 @@ class Lambdas:
             environment.kill()
 
     def close(self) -> None:
-        """End everything; invocations in flight come back as crashed."""
+        """End everything; invocations in flight come back as crashed. Harmless to repeat."""
+        if self._closed.is_set():
+            return
         self._closed.set()
         self._events.shutdown(wait=False, cancel_futures=True)
         with self._lock:

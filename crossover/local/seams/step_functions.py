@@ -50,6 +50,16 @@ def _execute(changes: Replacements) -> None:
     changes.wrap(models.StateMachine, "create_from_cloudformation_json", create)
 
 
+def join(patience_s: float) -> None:
+    """Wait for the threads of executions, which moto never does; those that sleep before a retry may outlast `patience_s`."""
+    from moto.stepfunctions.parser.utils import TMP_THREADS
+
+    ends = time.monotonic() + patience_s
+    for thread in list(TMP_THREADS):
+        thread.join(max(0.0, ends - time.monotonic()))
+    TMP_THREADS[:] = [thread for thread in TMP_THREADS if thread.is_alive()]
+
+
 def _lambda_in_process(changes: Replacements, invoke: Invoke) -> None:
     """A task invokes the function directly: no HTTP, no boto client."""
     from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils

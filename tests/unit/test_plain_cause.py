@@ -1,0 +1,44 @@
+"""What an execution says of its failure, for people: where, what, and what helps."""
+
+import json
+
+import pytest
+
+from crossover.deployment import plain_cause
+
+WHERE = "compute_gradients failed, worker 1, epoch 2, round 3"
+
+
+def cause(kind: str, message: str) -> str:
+    """As the state machine's Fail state writes it: the step's words, then Lambda's answer as JSON."""
+    return f"{WHERE}: {kind}: " + json.dumps({"errorType": kind, "errorMessage": message})
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("Runtime.OutOfMemory", "functions.memory_mb.compute_gradients"),
+        ("Runtime.ExitError", "functions.memory_mb.compute_gradients"),
+        ("Sandbox.Timedout", "functions.timeout_s"),
+    ],
+)
+def test_what_lambda_ends_a_function_for_comes_with_advice(kind: str, advice: str) -> None:
+    told = plain_cause("StepFailed", cause(kind, "signal: killed"))
+    assert told.startswith(f"{WHERE}: {kind}: signal: killed; ") and advice in told
+
+
+def test_what_the_code_says_stays_as_it_is() -> None:
+    told = plain_cause("StepFailed", cause("Refused", "the loss is nan"))
+    assert told == f"{WHERE}: Refused: the loss is nan"
+
+
+def test_the_innermost_of_nested_causes_is_told() -> None:
+    nested = "worker failed: " + json.dumps({"Cause": cause("Missing", "no such key")})
+    assert plain_cause("StepFailed", nested) == f"{WHERE}: Missing: no such key"
+
+
+def test_a_cause_without_a_step_and_one_without_words() -> None:
+    lone = json.dumps({"errorType": "Runtime.OutOfMemory", "errorMessage": "signal: killed"})
+    assert "functions.memory_mb.default" in plain_cause("States.TaskFailed", lone)
+    assert plain_cause("States.Timeout", "") == "States.Timeout"
+    assert plain_cause("StepFailed", "stopped by the user") == "stopped by the user"
