@@ -12,6 +12,7 @@ from crossover.dataplane.traffic import Traffic
 from crossover.deployment import plain_cause
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
+from crossover.learning.memory import give_back_freed_memory
 from crossover.reports.billing import gb_seconds
 from crossover.reports.folder import RunFolder
 from crossover.reports.invocations import Unrecorded
@@ -38,6 +39,7 @@ def run_deployed(
         prepared = taken_up(found.run, experiment, objects=objects, resume=resume)
     else:
         prepared = prepare(experiment, objects=objects, data=data, run=resume)
+        give_back_freed_memory()  # the data set's, which was here and on its way: a local run's functions need it
         facts.check(prepared)
     complete = partial(ask_platform, session=session) if where == "aws" else nothing_more
     if prepared.architecture.program:
