@@ -17,11 +17,13 @@ from crossover.reports.billing import gb_seconds
 from crossover.reports.folder import RunFolder
 from crossover.reports.invocations import Unrecorded
 from crossover.running.fleet import run_fleet
-from crossover.running.following import OnProgress, finish, nothing_more
+from crossover.running.following import OnProgress, finish
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.stack import Deployed
 from crossover.running.unattended import taken_up, under_way
 from crossover.workflow import first_event, steps
+
+_LOCAL_WAIT_S = 5.0  # on one machine a report is in the log before the invocation's answer is out
 
 
 def run_deployed(
@@ -41,7 +43,7 @@ def run_deployed(
         prepared = prepare(experiment, objects=objects, data=data, run=resume)
         give_back_freed_memory()  # the data set's, which was here and on its way: a local run's functions need it
         facts.check(prepared)
-    complete = partial(ask_platform, session=session) if where == "aws" else nothing_more
+    complete = partial(ask_platform, session=session, where=where)
     if prepared.architecture.program:
         announced = found is not None
         return run_fleet(
@@ -60,18 +62,19 @@ def run_deployed(
     return finish(prepared, StateMachineExecution(states, arn), out, on_progress, where=where, complete=complete)
 
 
-def ask_platform(prepared: Prepared, *, session: Any) -> None:
-    """Billed time, INIT and peak memory as Lambda reports them, and what was killed before it left a record. Not on one machine, where
-    they would hold waits for a core.
+def ask_platform(prepared: Prepared, *, session: Any, where: str) -> None:
+    """Billed time, INIT and peak memory as Lambda reports them, and what was killed before it left a record. On one machine only the
+    latter: reports hold waits for a core there, which the steps' own records leave out.
     """
     stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
     functions = {f"{stack}-{step.name.replace('_', '-')}" for step in steps(prepared.architecture)}
     if not functions:
         return
     records = list(prepared.records.values())
-    found = platform_reports.wait_for(session, stack, records)
-    joined = platform_reports.joined(records, found)
-    prepared.records.update(zip(list(prepared.records), joined, strict=True))
+    wait_s = platform_reports.WAIT_S if where == "aws" else _LOCAL_WAIT_S
+    found = platform_reports.wait_for(session, stack, records, wait_s=wait_s)
+    if where == "aws":
+        prepared.records.update(zip(list(prepared.records), platform_reports.joined(records, found), strict=True))
     lost = platform_reports.unrecorded(records, found, functions=functions, since_s=prepared.facts["created_at"])
     gb_s = sum(gb_seconds(each.billed_ms, memory_mb=each.memory_mb) for each in lost)
     prepared.unrecorded = Unrecorded(count=len(lost), gb_s=gb_s)

@@ -82,6 +82,7 @@ def test_the_state_machines_make_the_calls_that_execute_makes(deployed: str, clo
         assert order(list(local.records), worker) == order(list(inline.records), worker)
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
     assert local.result["incomplete"] == []
+    assert local.result["unrecorded"] == {"count": 0, "gb_s": 0.0}
 
 
 @contextmanager
@@ -112,6 +113,7 @@ def test_killed_environments_change_nothing(deployed: str, cloud: LocalCloud, tm
     assert killed, "nothing was killed: the run was over too soon"
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
     assert local.result["epochs"][-1]["val_accuracy"] == inline.result["epochs"][-1]["val_accuracy"]
+    assert local.result["unrecorded"]["count"] <= len(killed)  # those killed before their record, and nothing else
 
 
 def test_mlless_survives_killed_environments_too(

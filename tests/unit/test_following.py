@@ -63,8 +63,9 @@ def test_what_cannot_be_learned_hides_no_failure(prepared: Prepared, tmp_path: P
     assert run.result["failure"] == "no memory left" and "billed_ms" not in run.records[0]
 
 
+@pytest.mark.parametrize("where", ["local", "aws"])
 def test_what_was_killed_is_told_and_billed(
-    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def reported(request_id: str, function: str) -> Report:
         stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
@@ -80,8 +81,8 @@ def test_what_was_killed_is_told_and_billed(
         )
 
     found = {each.request_id: each for each in (reported("k", "compute-gradients"), reported("g", "stop-instances"))}
-    monkeypatch.setattr(platform_reports, "wait_for", lambda session, stack, records: found)
-    run = ended(prepared, tmp_path, RunFailed("no memory left"), partial(ask_platform, session=None))
+    monkeypatch.setattr(platform_reports, "wait_for", lambda session, stack, records, *, wait_s: found)
+    run = ended(prepared, tmp_path, RunFailed("no memory left"), partial(ask_platform, session=None, where=where))
     assert run.result["unrecorded"] == {"count": 1, "gb_s": 6.0}
     assert "1 killed and billed without a record" in display.attempts(run.result)
 
