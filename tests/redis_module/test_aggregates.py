@@ -16,8 +16,10 @@ from tests.redis_module.vectors import Floats, floats, get, put, same_bits
 
 SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
-# Lengths around the kernels' blocks (256, 1024, 4096) and around a vector register.
-lengths = st.one_of(st.integers(0, 40), st.sampled_from([255, 256, 257, 1023, 1025, 4095, 4097, 9001, 70001]))
+# Lengths around the kernels' blocks (256, 1024, 4096, 32768) and around a vector register.
+lengths = st.one_of(
+    st.integers(0, 40), st.sampled_from([255, 256, 257, 1023, 1025, 4095, 4097, 9001, 32767, 32769, 70001])
+)
 
 
 @st.composite

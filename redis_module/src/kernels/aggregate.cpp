@@ -35,7 +35,11 @@ void sum_block(Inputs inputs, float* out, std::size_t first, std::size_t n) {
 void weighted_sum_block(Inputs inputs, std::span<const float> weights, float* out, std::size_t first, std::size_t n) {
     const Loops& loop = loops();
     loop.scale(out + first, inputs[0] + first, weights[0], n);
-    for (std::size_t k = 1; k < inputs.size(); ++k) loop.add_scaled(out + first, inputs[k] + first, weights[k], n);
+    std::size_t k = 1;
+    for (; k + 4 <= inputs.size(); k += 4)
+        loop.add_four_scaled(out + first, inputs[k] + first, inputs[k + 1] + first, inputs[k + 2] + first,
+                             inputs[k + 3] + first, weights.data() + k, n);
+    for (; k < inputs.size(); ++k) loop.add_scaled(out + first, inputs[k] + first, weights[k], n);
 }
 
 using Comparators = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
@@ -124,7 +128,7 @@ std::vector<double> pair_distances(Inputs inputs, std::size_t count, const ForBl
 
 void mean(Inputs inputs, std::span<const float> weights, float divisor, float* out, std::size_t count,
           const ForBlocks& each) {
-    each(count, mean_block * task_blocks, [&](std::size_t begin, std::size_t size) {
+    each(count, mean_task, [&](std::size_t begin, std::size_t size) {
         in_blocks(begin, size, mean_block, [&](std::size_t first, std::size_t n) {
             if (weights.empty()) {
                 sum_block(inputs, out, first, n);

@@ -14,6 +14,8 @@ struct Loops {
                      std::size_t n);                                         // ((((sum+a)+b)+c)+d)
     void (*scale)(float* out, const float* x, float w, std::size_t n);       // out = w * x
     void (*add_scaled)(float* sum, const float* x, float w, std::size_t n);  // sum += w * x, two roundings
+    void (*add_four_scaled)(float* sum, const float* a, const float* b, const float* c, const float* d, const float* w,
+                            std::size_t n);  // the same for four, one after the other; w: four weights
     void (*divide)(float* x, float divisor, std::size_t n);
     void (*halve)(float* x, std::size_t n);
     void (*compare_exchange)(float* low, float* high, std::size_t n);
