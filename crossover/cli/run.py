@@ -3,6 +3,7 @@
 import json
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -175,12 +176,17 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(
             f"--out {folder}: holds other files; expected a new or empty folder, or one of an earlier run"
         )
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:  # now, not after an hour of training
         raise ConfigError(f"--out {folder}: cannot be written to: {error.strerror}") from error
+    finally:
+        for each in missing:  # a run that cannot start leaves no empty folder
+            with suppress(OSError):
+                each.rmdir()
 
 
 def _ours(folder: Path) -> bool:

@@ -55,8 +55,12 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         beside = [str(other) for other in sorted(path.parent.glob("*.yaml"))]
         raise ConfigError(f"{path}: no such file{did_you_mean(str(path), beside)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder; expected a YAML file, such as config/spirt.yaml") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is no text in UTF-8: {error}") from None
     plain = parse(text, source=str(path))
     if not isinstance(plain, dict):
         found = "nothing" if plain is None else f"a {_kind(plain)}"

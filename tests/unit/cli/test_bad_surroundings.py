@@ -10,6 +10,7 @@ import pytest
 
 from crossover import running
 from crossover.cli.main import main
+from crossover.errors import DataError
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,6 +50,19 @@ def test_another_error_of_the_system_is(
 def test_a_folder_that_cannot_be_written_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", "/proc/nowhere") == 2
     assert "--out /proc/nowhere: cannot be written to" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_start_leaves_no_empty_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def without_data(*arguments: object, **named: object) -> None:
+        raise DataError("cifar-10-python.tar.gz: not there")
+
+    monkeypatch.setattr(running, "run_inline", without_data)
+    out = tmp_path / "results" / "spirt"
+    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(out)) == 2
+    assert "cifar-10-python.tar.gz: not there" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_servers_are_named_with_the_command_that_installs_them(tmp_path: Path) -> None:

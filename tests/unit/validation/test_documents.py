@@ -76,9 +76,10 @@ def test_a_file_without_fields_is_refused(tmp_path: Path, content: bytes, found:
 
 def test_a_folder_or_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path, tmp_path / "x.yaml"):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            documents.read(path)
+    with pytest.raises(ConfigError, match="is a folder; expected a YAML file"):
+        documents.read(tmp_path)
+    with pytest.raises(ConfigError, match="is no text in UTF-8"):
+        documents.read(tmp_path / "x.yaml")
 
 
 def test_an_override_sets_one_field_and_keeps_the_others() -> None:
