@@ -64,9 +64,10 @@ disable-thp no
 CONF
 chown root:redis /etc/redis/redis.conf
 chmod 0640 /etc/redis/redis.conf
-# New memory for each large value on its way in and out: huge pages make its first touches 512 times rarer.
+# New memory for each large value on its way in and out: huge pages make its first touches 512 times rarer, and what was freed is taken
+# again within seconds (jemalloc returns pieces of 8 MB and more at once, to be cleared once more).
 install -d /etc/systemd/system/redis-server.service.d
-printf '[Service]\nEnvironment=MALLOC_CONF=thp:always\n' >/etc/systemd/system/redis-server.service.d/memory.conf
+printf '[Service]\nEnvironment=MALLOC_CONF=thp:always,oversize_threshold:0\n' >/etc/systemd/system/redis-server.service.d/memory.conf
 systemctl daemon-reload
 systemctl enable --now redis-server
 

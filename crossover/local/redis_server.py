@@ -19,8 +19,9 @@ from crossover.local.tls import TlsFiles
 _START_S = 30.0
 _ATTEMPTS = 5  # free ports can be lost to another program
 _LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes 107
-# Redis takes new memory for each large value on its way in and out; huge pages make first touches of it 512 times rarer.
-_ENVIRONMENT = {"LANG": "C.UTF-8", "MALLOC_CONF": "thp:always"}
+# Redis takes new memory for each large value on its way in and out. Huge pages make first touches of it 512 times rarer; without the
+# threshold what was freed is taken again (jemalloc returns pieces of 8 MB and more at once, to be cleared once more).
+MEMORY = "thp:always,oversize_threshold:0"  # MALLOC_CONF; cdk/boot/redis.sh sets the same
 
 
 class RedisServer:
@@ -78,7 +79,11 @@ class RedisServer:
             with open(self._folder / "redis.log", "ab") as log:
                 self._process = processes.start(
                     [str(self._program), self._configuration()],
-                    environment=_ENVIRONMENT | {"PATH": os.environ.get("PATH", os.defpath)},  # no credentials
+                    environment={  # no credentials
+                        "LANG": "C.UTF-8",
+                        "PATH": os.environ.get("PATH", os.defpath),
+                        "MALLOC_CONF": MEMORY,
+                    },
                     folder=self._folder,
                     output=log,
                 )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from crossover.local import redis_server
 from tests.infrastructure.conftest import ROOT
 
 MODULE = ROOT / "redis_module" / "build" / "tensors.so"
@@ -61,7 +62,7 @@ class Host:
 
     def boot(self, **environment: str) -> subprocess.CompletedProcess[str]:
         text = SCRIPT.read_text()
-        for folder in ("/etc/redis", "/usr/lib/crossover", "/var/lib/redis"):
+        for folder in ("/etc/redis", "/etc/systemd", "/usr/lib/crossover", "/var/lib/redis"):
             text = text.replace(folder, f"{self.root}{folder}")
         facts = {
             "RANK": "2",
@@ -123,6 +124,10 @@ def test_a_host_comes_up_with_module_password_and_a_certificate_of_its_own(host:
     assert done.returncode == 0, done.stderr + done.stdout
     assert [s["Status"] for s in host.signals()] == ["SUCCESS"]
     assert host.signals()[0]["UniqueId"] == "redis-2"
+    unit = host.root / "etc/systemd/system/redis-server.service.d/memory.conf"
+    assert (
+        unit.read_text() == f"[Service]\nEnvironment=MALLOC_CONF={redis_server.MEMORY}\n"
+    )  # what is measured here runs there
     certificate = host.root / "uploaded.pem"
     calls = (host.root / "aws.log").read_text()
     assert "s3://bucket/hosts/redis/2.pem" in calls
