@@ -6,6 +6,7 @@ Source of the semantics: AWS Step Functions Developer Guide ("startExecution.syn
 import copy
 import functools
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -112,11 +113,15 @@ def _clients(changes: Replacements, client: Callable[[str], Any]) -> None:
 
 
 def _named_executions(changes: Replacements) -> None:
-    """An execution without a name gets one; moto would give all of them the ARN ending in None."""
+    """An execution without a name gets one; moto would give all of them the ARN ending in None. Starts happen one after another: between
+    moto's look for a namesake and its start another thread would find none, or one that does not run yet."""
     from moto.stepfunctions.parser.models import StepFunctionsParserBackend
 
+    one_at_a_time = threading.Lock()
+
     def start(old: Any, self: Any, state_machine_arn: str, name: str | None = None, *rest: Any, **named: Any) -> Any:
-        return old(self, state_machine_arn, name or str(uuid.uuid4()), *rest, **named)
+        with one_at_a_time:
+            return old(self, state_machine_arn, name or str(uuid.uuid4()), *rest, **named)
 
     changes.wrap(StepFunctionsParserBackend, "start_execution", start)
 

@@ -5,6 +5,7 @@ The expectations are the AWS Step Functions Developer Guide's.
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -424,6 +425,32 @@ def test_a_running_child_of_the_same_name_and_input_is_joined(run: Run, machine:
     }
     results = output(run(one(parent), {"items": [1, 2]}))
     assert results[0]["ExecutionArn"] == results[1]["ExecutionArn"]
+
+
+def test_two_starts_of_one_name_at_once_are_one_execution(
+    cloud: LocalCloud, machine: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moto.stepfunctions.parser.backend.execution import Execution
+
+    states, arn = cloud.session().client("stepfunctions"), machine(one({"Type": "Wait", "Seconds": 1}))
+    found: list[str] = []
+
+    def start() -> None:
+        found.append(states.start_execution(stateMachineArn=arn, name="at-once", input="{}")["executionArn"])
+
+    second, unmeddled = threading.Thread(target=start), Execution.start
+
+    def meet(self: Execution) -> None:
+        """The second start comes between the first one's look for a namesake and its beginning; it may have to wait."""
+        if second.ident is None:
+            second.start()
+            second.join(0.5)
+        unmeddled(self)
+
+    monkeypatch.setattr(Execution, "start", meet)
+    start()
+    second.join()
+    assert len(found) == 2 and len(set(found)) == 1
 
 
 def test_a_child_that_takes_too_long(run: Run, machine: Callable[..., str]) -> None:
