@@ -129,11 +129,11 @@ class _Machine:
                 self._cloud.destroy(f"{experiment.project}-{experiment.name}")
 
     def _start(self) -> None:
-        from crossover.local import tools
+        from crossover.local import processes, tools
         from crossover.local.cloud import LocalCloud
 
         tools.check()
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="crossover-")))
+        self._folder = self._stack.enter_context(processes.temporary_folder())
         self._cloud = self._stack.enter_context(LocalCloud(self._folder / "cloud"))
 
 

@@ -1,6 +1,5 @@
 """A run on the cloud on one machine: synthesize, deploy, run, tear down."""
 
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,18 +26,18 @@ def run_local(
 ) -> RunFolder:
     """The same through the cloud on one machine: synthesize, deploy, run, tear down. `resume`: what `out` holds
     unfinished."""
-    from crossover.local import tools
+    from crossover.local import processes, tools
     from crossover.local.cloud import LocalCloud
 
     tools.check()
-    with tempfile.TemporaryDirectory(prefix="crossover-") as folder:
+    with processes.temporary_folder() as folder:
 
         def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
             if not cloud.stacks():
-                cloud.deploy(synthesized(experiment, Path(folder) / "assembly"))
+                cloud.deploy(synthesized(experiment, folder / "assembly"))
             return run_on_cloud(cloud, each, into, on_progress, unfinished=unfinished)
 
-        with LocalCloud(workspace or Path(folder) / "cloud") as cloud:
+        with LocalCloud(workspace or folder / "cloud") as cloud:
             try:
                 return with_baseline(run, experiment, out, resume="local" if resume else "")
             finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.local import processes
 
 
 def synthesized(experiment: Experiment, out: Path) -> Path:
@@ -15,7 +16,7 @@ def synthesized(experiment: Experiment, out: Path) -> Path:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "cdk.synthesis", str(out)],
         input=json.dumps(experiment.resolved()),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)},
+        env={**os.environ, **processes.mark(), "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)},
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,49 @@
+"""`crossover run` killed with -9: neither a process nor a folder of it is left."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.local.parts import eventually
+
+ROOT = Path(__file__).parents[2]
+
+
+def of(folder: Path) -> list[int]:
+    """Processes whose temporary folder is `folder`: all that the run has started, and itself."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"TMPDIR={folder}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["assembly", "cloud/redis"])
+def test_nothing_is_left(tmp_path: Path, moment: str) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    code = "from crossover.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "run", "config/spirt.yaml", "--out", str(tmp_path / "out")]
+    run = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        eventually(lambda: any(temporary.glob(f"crossover-*/{moment}")), what=f"the run has {moment}", timeout_s=300)
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    eventually(lambda: not of(temporary), what="no process is left")
+    eventually(lambda: not any(temporary.glob("crossover-*")), what="no folder is left")
+    assert not (tmp_path / "out").exists()
