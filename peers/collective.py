@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _c10d: Any = dist  # groups and stores by themselves are there, and not declared as exported
 _LOOK_S = 0.1
 _MEETING_S = 120.0  # until all members of a new group have come
+_CONNECT_S = 5.0  # to somebody who is there
 
 
 class Collective:
@@ -109,14 +110,22 @@ class Collective:
         return str(place["token"]), store
 
     def _visit(self, limit: timedelta) -> tuple[str, Any]:
-        """The store of whoever holds rank 0 now; that of a former one does not answer."""
+        """The store of whoever holds rank 0 now; that of a former one does not answer.
+
+        The library tries a refused connection again for all of its time limit. So one looks first, and gives it little
+        time: between looking and connecting a former rank 0 can still go.
+        """
         end_s, ask_s = time.monotonic() + _MEETING_S, time.monotonic() + self._member.settings.look_s
         while time.monotonic() < end_s:
             try:
                 place = json.loads(self._ctx.objects.get(self._ctx.keys.rendezvous))
-                with socket.create_connection((place["host"], place["port"]), timeout=5.0):
+                with socket.create_connection((place["host"], place["port"]), timeout=_CONNECT_S):
                     pass
-                return place["token"], _c10d.TCPStore(place["host"], place["port"], is_master=False, timeout=limit)
+                store = _c10d.TCPStore(
+                    place["host"], place["port"], is_master=False, timeout=timedelta(seconds=_CONNECT_S)
+                )
+                store.set_timeout(limit)
+                return place["token"], store
             except (Missing, OSError, RuntimeError):
                 pass
             if time.monotonic() > ask_s:
