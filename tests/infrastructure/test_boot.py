@@ -125,9 +125,8 @@ def test_a_host_comes_up_with_module_password_and_a_certificate_of_its_own(host:
     assert [s["Status"] for s in host.signals()] == ["SUCCESS"]
     assert host.signals()[0]["UniqueId"] == "redis-2"
     unit = host.root / "etc/systemd/system/redis-server.service.d/memory.conf"
-    assert (
-        unit.read_text() == f"[Service]\nEnvironment=MALLOC_CONF={redis_server.MEMORY}\n"
-    )  # what is measured here runs there
+    memory = f"[Service]\nEnvironment=MALLOC_CONF={redis_server.MEMORY}\n"
+    assert unit.read_text() == memory  # what is measured here runs there
     certificate = host.root / "uploaded.pem"
     calls = (host.root / "aws.log").read_text()
     assert "s3://bucket/hosts/redis/2.pem" in calls

@@ -80,10 +80,13 @@ def test_what_was_killed_is_told_and_billed(
             init_ms=None,
         )
 
-    found = {each.request_id: each for each in (reported("k", "compute-gradients"), reported("g", "stop-instances"))}
+    prepared.records["record"]["request_id"] = "r"
+    every = (reported("r", "setup"), reported("k", "compute-gradients"), reported("g", "stop-instances"))
+    found = {each.request_id: each for each in every}
     monkeypatch.setattr(platform_reports, "wait_for", lambda session, stack, records, *, wait_s: found)
     run = ended(prepared, tmp_path, RunFailed("no memory left"), partial(ask_platform, session=None, where=where))
     assert run.result["unrecorded"] == {"count": 1, "gb_s": 6.0}
+    assert ("billed_ms" in run.records[0]) == (where == "aws")  # here a report holds waits for a core
     assert "1 killed and billed without a record" in display.attempts(run.result)
 
 
