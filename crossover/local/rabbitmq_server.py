@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,12 +17,21 @@ from typing import Self
 
 from crossover.errors import MissingTool, RunFailed
 from crossover.local import processes
-from crossover.local.ports import free_port
+from crossover.local.ports import free_ports
 from crossover.local.tls import TlsFiles
 
 _PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the wrapper in sbin would switch the user
 _START_S = 120.0
 _ATTEMPTS = 5
+_PORT_LOST = {  # what it says when another program has taken the port of ...
+    "listener": ("eaddrinuse",),
+    "node": (
+        "dist_port_already_used",
+        "could not bind to distribution port",
+        "nodistribution",
+        "no_reg_reply_from_epmd",
+    ),
+}
 _ERLANG = (
     "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"  # two schedulers that sleep while idle: training needs the cores
 )
@@ -57,9 +67,10 @@ class RabbitServer:
     def start(self) -> None:
         """Start it (again, on the same ports) and wait until it speaks AMQP."""
         for _ in range(_ATTEMPTS):
-            self.port = self.port or free_port()
-            self.tls_port = self.tls_port or (free_port() if self._tls else 0)
-            environment = self._environment(mapper_port := free_port())
+            port, tls_port, mapper_port, node_port = free_ports(4)
+            self.port = self.port or port
+            self.tls_port = self.tls_port or (tls_port if self._tls else 0)
+            environment, said = self._environment(mapper_port, node_port), self._log_sizes()
             self._mapper = processes.start(
                 ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], environment=environment
             )
@@ -67,11 +78,12 @@ class RabbitServer:
                 self._process = processes.start([_PROGRAM], environment=environment, folder=self._folder, output=log)
             if self._answers(self._process):
                 return
-            words = self._last_words()
             self.stop()
-            if "eaddrinuse" not in words:
-                raise RunFailed(f"rabbitmq-server did not start (logs: {self._folder}):\n{words}")
-            self.port = self.tls_port = 0
+            words = self._words(said)
+            if any(each in words for each in _PORT_LOST["listener"]):
+                self.port = self.tls_port = 0
+            elif not any(each in words for each in _PORT_LOST["node"]):
+                raise RunFailed(f"rabbitmq-server did not start (logs: {self._folder}):\n{words[-4000:]}")
         raise RunFailed(f"rabbitmq-server: {_ATTEMPTS} times a free port was taken by another program")
 
     def stop(self) -> None:
@@ -88,7 +100,7 @@ class RabbitServer:
     ) -> None:
         self.stop()
 
-    def _environment(self, mapper_port: int) -> dict[str, str]:
+    def _environment(self, mapper_port: int, node_port: int) -> dict[str, str]:
         home = self._folder / "home"
         home.mkdir(parents=True, exist_ok=True)
         cookie = home / ".erlang.cookie"
@@ -106,7 +118,7 @@ class RabbitServer:
             "RABBITMQ_NODENAME": f"crossover{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_DIST_PORT": str(node_port),
             "RABBITMQ_MNESIA_BASE": str(self._folder / "data"),
             "RABBITMQ_LOG_BASE": str(self._folder / "log"),
             "RABBITMQ_CONFIG_FILE": str(self._configuration()),
@@ -154,9 +166,15 @@ class RabbitServer:
                 process.wait(0.05)
         return False
 
-    def _last_words(self) -> str:
+    def _log_sizes(self) -> dict[Path, int]:
         logs = [self._folder / "output.log", self._folder / "rabbit.log"]
-        return "\n".join(log.read_text(errors="replace")[-2000:] for log in logs if log.exists())
+        return {log: log.stat().st_size if log.exists() else 0 for log in logs}
+
+    def _words(self, since: Mapping[Path, int]) -> str:
+        """What its logs have gained since they had these sizes."""
+        return "\n".join(
+            log.read_bytes()[size:].decode(errors="replace") for log, size in since.items() if log.exists()
+        )
 
 
 def _definitions(username: str, password: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Self
 
 from crossover.errors import MissingTool, RunFailed
 from crossover.local import processes
-from crossover.local.ports import free_port
+from crossover.local.ports import free_ports
 from crossover.local.tls import TlsFiles
 
 _START_S = 30.0
@@ -74,8 +74,9 @@ class RedisServer:
     def start(self) -> None:
         """Start it (again, on the same ports) and wait until it answers; data of the folder is loaded by then."""
         for _ in range(_ATTEMPTS):
-            self.port = self.port or free_port()
-            self.tls_port = self.tls_port or (free_port() if self._tls else 0)
+            port, tls_port = free_ports(2)
+            self.port = self.port or port
+            self.tls_port = self.tls_port or (tls_port if self._tls else 0)
             with open(self._folder / "redis.log", "ab") as log:
                 self._process = processes.start(
                     [str(self._program), self._configuration()],

@@ -1,5 +1,6 @@
 """Servers of our own: what is missing is told, what fails shows the server's last words, what ends leaves nothing."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,31 @@ def test_a_module_that_does_not_load_shows_the_servers_words(folder: Path) -> No
 
 def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RedisServer(folder / "first", durable=False) as first:
-        chosen = iter([first.port, first.port])
-        monkeypatch.setattr(redis_server, "free_port", lambda: next(chosen, None) or ports.free_port())
+        chosen = iter([[first.port, 0], [first.port, 0]])
+        monkeypatch.setattr(redis_server, "free_ports", lambda count: next(chosen, None) or ports.free_ports(count))
         with RedisServer(folder / "second", durable=False) as second:
             assert second.port != first.port
             assert alive(first.pid) and alive(second.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 2, 3], ids=["listener", "mapper", "node"])
+def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
+    calls = []
+
+    def chosen(count: int) -> list[int]:
+        calls.append(ports.free_ports(count))
+        if len(calls) == 1:
+            calls[0][lost] = taken.getsockname()[1]
+        return calls[-1]
+
+    monkeypatch.setattr(rabbitmq_server, "free_ports", chosen)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        RabbitServer(folder / f"lost-{lost}", username="u", password="p") as broker,
+    ):
+        assert len(calls) == 2
+        assert broker.port == calls[lost == 0][0]
 
 
 def test_a_stopped_server_is_gone_and_stopping_twice_is_harmless(folder: Path) -> None:
@@ -48,9 +69,9 @@ def test_a_stopped_server_is_gone_and_stopping_twice_is_harmless(folder: Path) -
 
 def test_a_folder_with_a_long_name_can_hold_a_server(folder: Path) -> None:
     with RedisServer(folder / ("long" * 30), durable=False) as server:
-        socket = Path(server.socket_url.removeprefix("unix://"))
-        assert socket.is_socket()
-    assert not socket.exists()
+        path = Path(server.socket_url.removeprefix("unix://"))
+        assert path.is_socket()
+    assert not path.exists()
 
 
 def test_the_password_is_for_its_owner_only(folder: Path) -> None:

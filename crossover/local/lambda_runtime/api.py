@@ -9,10 +9,12 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
+
+from crossover.errors import Unavailable
 
 RESPONSE_LIMIT = 6 * 1024 * 1024 + 100  # bytes; the 100 is what the service itself allows over
 _HEADER_LIMIT = 2 * 1024 * 1024  # an error's trace travels in a header of up to 1 MiB
@@ -44,28 +46,38 @@ class RuntimeApi:
     """The server. `open` gives an environment its address."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._servers: dict[str, asyncio.Server] = {}
-        self._thread = threading.Thread(target=self.loop.run_forever, name="lambda-runtime-api", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="lambda-runtime-api", daemon=True)
+        self._lock = threading.Lock()
         self._thread.start()
 
     def open(self, environment: Environment) -> str:
-        """Listen for one environment; its `host:port`."""
-        return asyncio.run_coroutine_threadsafe(self._open(environment), self.loop).result()
+        """Listen for one environment; its `host:port`. Raises Unavailable once this is closed."""
+        with self._lock:
+            if self._loop.is_closed():
+                raise Unavailable("the local Lambda service is shut down")
+            return asyncio.run_coroutine_threadsafe(self._open(environment), self._loop).result()
+
+    def soon(self, call: Callable[..., object], *arguments: object) -> None:
+        """`call(*arguments)` in the server's thread; nothing once this is closed, when nobody waits for it any more."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call, *arguments)
 
     def release(self, address: str) -> None:
         """Stop listening at `address`; harmless to repeat."""
-        self.loop.call_soon_threadsafe(self._release, address)
+        self.soon(self._release, address)
 
     def close(self) -> None:
-        """Stop the thread, once."""
-        if self.loop.is_closed():
-            return
-        done: Future[None] = asyncio.run_coroutine_threadsafe(self._end(), self.loop)
-        done.result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        """Stop the thread; harmless to repeat."""
+        with self._lock:
+            if self._loop.is_closed():
+                return
+            done: Future[None] = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            done.result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     async def _open(self, environment: Environment) -> str:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -44,10 +44,10 @@ class Environment:
         self.used_at = time.monotonic()
         self.log = folder / "logs" / function.name / f"{number:05d}.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._scratch = folder / "tmp" / f"{function.name}-{number:05d}"
-        self._scratch.mkdir(parents=True)
         self._api = api
         self._address = api.open(self)
+        self._scratch = folder / "tmp" / f"{function.name}-{number:05d}"
+        self._scratch.mkdir(parents=True)
         self._variables = {**variables, "AWS_LAMBDA_RUNTIME_API": self._address, "TMPDIR": str(self._scratch)}
         self._queue: asyncio.Queue[Handout | None] = asyncio.Queue()
         self._ready: Future[None] = Future()  # the runtime asked for work, or ended
@@ -106,7 +106,7 @@ class Environment:
         self._resolve_ready()
         if work := self._work:
             self._finish(work[0], self._last_words(work[0]), "failure")
-        self._api.loop.call_soon_threadsafe(self._queue.put_nowait, None)
+        self._api.soon(self._queue.put_nowait, None)
         self._api.release(self._address)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -120,7 +120,7 @@ class Environment:
         if self.alive:
             deadline_ms = int((time.time() + function.timeout_s) * 1000)
             handout = Handout(request_id, payload, deadline_ms, function.arn, client_context)
-            self._api.loop.call_soon_threadsafe(self._queue.put_nowait, handout)
+            self._api.soon(self._queue.put_nowait, handout)
         else:
             self._finish(request_id, self._last_words(request_id), "failure")
         body, status = self._wait(request_id, result)

@@ -7,12 +7,14 @@ queue. Functions that wait for one another (waits=True) get an environment each 
 import contextlib
 import os
 import random
+import signal
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from crossover.errors import Unavailable
 from crossover.local.lambda_runtime.api import RuntimeApi
 from crossover.local.lambda_runtime.environment import Environment, Outcome
 from crossover.local.lambda_runtime.function import (
@@ -33,6 +35,7 @@ _IDLE_KEPT: Mapping[Kind, int] = {"torch": 8, "plain": 32}
 _EVENT_RETRIES_S = (1.0, 2.0)  # Lambda: after one and two minutes
 _WATCH_S = 0.05
 _END_S = 2.0
+_SHUT_DOWN = "the local Lambda service is shut down"
 
 
 class Lambdas:
@@ -88,10 +91,13 @@ class Lambdas:
         )
 
     def invoke_event(self, function: Function, payload: bytes) -> str:
-        """Asynchronously, retried twice; the request id. Raises TooLarge."""
+        """Asynchronously, retried twice; the request id. Raises TooLarge, TooManyRequests once this is closed."""
         if len(payload) > EVENT_LIMIT:
             raise TooLarge(len(payload), kind="Event", limit=EVENT_LIMIT)
-        self._events.submit(self._retried, function, payload)
+        try:
+            self._events.submit(self._retried, function, payload)
+        except RuntimeError as error:
+            raise TooManyRequests(_SHUT_DOWN) from error
         return str(uuid.uuid4())
 
     def prepare(self, kind: Kind) -> None:
@@ -125,12 +131,12 @@ class Lambdas:
 
     def close(self) -> None:
         """End everything; invocations in flight come back as crashed. Harmless to repeat."""
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        self._events.shutdown(wait=False, cancel_futures=True)
-        with self._lock:
+        with self._lock:  # what is not registered by now looks at `_closed` when it is
+            if self._closed.is_set():
+                return
+            self._closed.set()
             zygotes, environments = list(self._zygotes.values()), list(self._environments.values())
+        self._events.shutdown(wait=False, cancel_futures=True)
         for environment in environments:
             environment.kill()
         for environment in environments:
@@ -139,7 +145,7 @@ class Lambdas:
             zygote.close()
         for environment in environments:
             if environment.alive:
-                environment.ended(9)
+                environment.ended(signal.SIGKILL)
         self._watcher.join()
         self._api.close()
 
@@ -162,20 +168,34 @@ class Lambdas:
         return None
 
     def _cold(self, function: Function) -> Environment:
-        if self._closed.is_set():
-            raise TooManyRequests("The local Lambda service is shut down.")
+        try:
+            return self._started(function)
+        except Unavailable as error:
+            if self._closed.is_set():
+                raise TooManyRequests(_SHUT_DOWN) from error
+            raise
+
+    def _started(self, function: Function) -> Environment:
         with self._lock:
             self._number += 1
             number = self._number
         extra = {**self.extra_environment.get("*", {}), **self.extra_environment.get(function.name, {})}
         variables = {**_standard_variables(function, number), **self._variables(function), **extra}
         environment = Environment(function, number=number, variables=variables, api=self._api, folder=self._folder)
-        environment.start(self._zygote(_kind(function)))
+        try:
+            environment.start(self._zygote(_kind(function)))
+        except Unavailable:
+            environment.ended(signal.SIGKILL)
+            raise
         with self._lock:
             self._environments[environment.pid] = environment
             status = self._early_ends.pop(environment.pid, None)
+            late = self._closed.is_set()
         if status is not None:
             self._on_exit(environment.pid, status)
+        elif late:
+            environment.kill()
+            self._on_exit(environment.pid, signal.SIGKILL)
         return environment
 
     def _park(self, environment: Environment) -> None:
@@ -191,6 +211,8 @@ class Lambdas:
 
     def _zygote(self, kind: Kind) -> Zygote:
         with self._lock:
+            if self._closed.is_set():
+                raise Unavailable(_SHUT_DOWN)
             zygote = self._zygotes.get(kind)
             if zygote is None or not zygote.alive:
                 logs = self._folder / "logs"

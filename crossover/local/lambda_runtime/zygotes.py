@@ -75,7 +75,8 @@ class Zygote:
         self._pending: dict[int, Future[int]] = {}
         self._number = 0
         self._closed = False
-        threading.Thread(target=self._listen, name=f"zygote-{kind}", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name=f"zygote-{kind}", daemon=True)
+        self._listener.start()
 
     @property
     def alive(self) -> bool:
@@ -102,12 +103,13 @@ class Zygote:
         return reply.result(self._start_s)
 
     def close(self) -> None:
-        """End the zygote; its environments die with it."""
+        """End the zygote; its environments die with it, and `on_exit` is not called any more."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes the listening thread, which a close would not
-        self._channel.close()
         processes.stop(self._process, patience_s=1.0)
+        self._listener.join()
+        self._channel.close()
 
     def _listen(self) -> None:
         while True:

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from crossover.local.lambda_runtime import Answer, Function, Lambdas, TooLarge, TooManyRequests
+from crossover.local.lambda_runtime.api import RuntimeApi
+from crossover.local.lambda_runtime.environment import Environment
 from crossover.local.lambda_runtime.function import EVENT_LIMIT, REQUEST_LIMIT
+from crossover.local.lambda_runtime.zygotes import Zygote
 from tests.local.parts import eventually
 
 CODE = """
@@ -19,6 +22,8 @@ import os, pathlib, sys, time
 import helper
 
 count = 0
+if "STARTED" in os.environ:  # told before the first invocation, whose time-out may be short
+    pathlib.Path(os.environ["STARTED"], str(os.getpid())).touch()
 
 def echo(event, context):
     global count
@@ -202,7 +207,8 @@ def test_a_crash_is_a_runtime_exit_and_the_next_call_starts_afresh(lambdas: Lamb
 
 
 def test_a_time_out_kills_the_environment(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
-    answer = lambdas.invoke(function("sleep", timeout_s=0.5), json.dumps({"started": str(tmp_path)}).encode())
+    sleep = function("sleep", timeout_s=0.5, environment={"STARTED": str(tmp_path)})
+    answer = lambdas.invoke(sleep, json.dumps({"started": str(tmp_path)}).encode())
     kind, message = failure(answer)
     assert kind == "Sandbox.Timedout"
     assert message == f"RequestId: {answer.request_id} Error: Task timed out after 0.50 seconds"
@@ -322,3 +328,67 @@ def test_closing_ends_every_process_and_answers_every_caller(tmp_path: Path, fun
     for entry in started.iterdir():
         eventually(lambda pid=entry.name: not Path(f"/proc/{pid}").exists(), what="worker gone")  # type: ignore[misc]
     assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("step", ["its port", "its fork server", "its process"])
+def test_a_start_that_the_close_overtakes_ends(
+    tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    owner, name = {
+        "its port": (RuntimeApi, "open"),
+        "its fork server": (Lambdas, "_zygote"),
+        "its process": (Zygote, "fork"),
+    }[step]
+    old = getattr(owner, name)
+    reached, closed = threading.Event(), threading.Event()
+
+    def held(*arguments: Any) -> Any:
+        """Held before the step; before its end where that would be too late for a process."""
+        done = old(*arguments) if step == "its process" else None
+        reached.set()
+        assert closed.wait(60)
+        return done or old(*arguments)
+
+    others = set(threading.enumerate())
+    service = Lambdas(tmp_path)
+    monkeypatch.setattr(owner, name, held)
+    ends: list[Any] = []
+
+    def invoke() -> None:
+        try:
+            ends.append(failure(service.invoke(function("sleep", waits=True), b"{}"))[0])
+        except TooManyRequests:
+            ends.append(TooManyRequests)
+
+    thread = threading.Thread(target=invoke, daemon=True)
+    thread.start()
+    assert reached.wait(60)
+    service.close()
+    closed.set()
+    thread.join(30)
+    assert ends == ["Runtime.ExitError" if step == "its process" else TooManyRequests]
+    assert not list(tmp_path.glob("tmp/*"))
+    assert set(threading.enumerate()) <= others
+
+
+def test_closing_waits_for_who_hears_of_an_end(tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server's listener, held in the middle of it for longer than the close would take without it."""
+    old = Environment._resolve_ready
+    service, through = Lambdas(tmp_path), threading.Event()
+
+    def held(environment: Environment) -> None:
+        if not environment.alive:
+            through.wait(1.0)
+        old(environment)
+
+    monkeypatch.setattr(Environment, "_resolve_ready", held)
+    started = tmp_path / "started"
+    started.mkdir()
+    event = json.dumps({"started": str(started)}).encode()
+    thread = threading.Thread(target=service.invoke, args=(function("sleep", waits=True), event))
+    thread.start()
+    eventually(lambda: bool(list(started.iterdir())), what="the function runs")
+    service.close()
+    assert not list(tmp_path.glob("tmp/*"))
+    through.set()
+    thread.join(30)
