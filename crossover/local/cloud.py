@@ -27,7 +27,7 @@ from crossover.local.endpoint import Endpoint, credentials, session
 from crossover.local.fleets import Fleets
 from crossover.local.hosted import Servers
 from crossover.local.lambda_runtime import Answer, Function, Lambdas, Runtime
-from crossover.local.seams import step_functions
+from crossover.local.seams import executions
 from crossover.local.seams.account import Account
 from crossover.local.seams.replacing import Replacements
 from crossover.local.seams.resource_types import ACCOUNT, REGION
@@ -166,7 +166,7 @@ class LocalCloud:
         """While moto is still ours: a task that came back to the real moto would look for a Lambda service on port 5000."""
         self._stop_executions("")
         self.lambdas.close()
-        step_functions.join(_EXECUTIONS_END_S)
+        executions.join(_EXECUTIONS_END_S)
 
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
         """Invoke a function by name or ARN, in this process."""

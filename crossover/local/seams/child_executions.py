@@ -4,7 +4,6 @@ Source of the semantics: AWS Step Functions Developer Guide, "startExecution.syn
 """
 
 import json
-import threading
 import uuid
 from collections.abc import Callable
 from typing import Any, cast
@@ -15,27 +14,8 @@ from crossover.local.seams.replacing import Replacements
 
 
 def install(changes: Replacements) -> None:
-    _ends_are_events(changes)
     _child_executions(changes)
     _sdk_casing(changes)
-
-
-def _ends_are_events(changes: Replacements) -> None:
-    """Every execution has an event that is set when it ends: who waits for a child need not poll."""
-    from moto.stepfunctions.parser.backend.execution import BaseExecutionWorkerCommunication, Execution
-
-    def start(old: Any, self: Any) -> None:
-        self.crossover_end = threading.Event()
-        old(self)
-
-    def terminated(old: Any, self: Any) -> None:
-        try:
-            old(self)
-        finally:
-            self.execution.crossover_end.set()
-
-    changes.wrap(Execution, "start", start)
-    changes.wrap(BaseExecutionWorkerCommunication, "terminated", terminated)
 
 
 def _child_executions(changes: Replacements) -> None:

@@ -6,16 +6,15 @@ Source of the semantics: AWS Step Functions Developer Guide ("startExecution.syn
 import copy
 import functools
 import json
-import threading
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any, cast
 
 from crossover.local.lambda_runtime import Answer, TooLarge, TooManyRequests
-from crossover.local.seams import child_executions
+from crossover.local.seams import child_executions, executions
 from crossover.local.seams.replacing import Replacements
 
+_LOOK_S = 0.5
 Invoke = Callable[[str, bytes], Answer]  # function name or ARN, payload
 
 
@@ -24,10 +23,11 @@ def install(changes: Replacements, *, invoke: Invoke, client: Callable[[str], An
     _execute(changes)
     _lambda_in_process(changes, invoke)
     _clients(changes, client)
-    _named_executions(changes)
+    executions.install(changes)
     _parsed_once(changes)
     child_executions.install(changes)
     _waits(changes)
+    _stopped_branches(changes)
     _failing_children(changes)
 
 
@@ -49,16 +49,6 @@ def _execute(changes: Replacements) -> None:
         return old(resource_name, {**cloudformation_json, "Properties": properties}, *rest, **named)
 
     changes.wrap(models.StateMachine, "create_from_cloudformation_json", create)
-
-
-def join(patience_s: float) -> None:
-    """Wait for the threads of executions, which moto never does; those that sleep before a retry may outlast `patience_s`."""
-    from moto.stepfunctions.parser.utils import TMP_THREADS
-
-    ends = time.monotonic() + patience_s
-    for thread in list(TMP_THREADS):
-        thread.join(max(0.0, ends - time.monotonic()))
-    TMP_THREADS[:] = [thread for thread in TMP_THREADS if thread.is_alive()]
 
 
 def _lambda_in_process(changes: Replacements, invoke: Invoke) -> None:
@@ -112,20 +102,6 @@ def _clients(changes: Replacements, client: Callable[[str], Any]) -> None:
         changes.replace(module, "boto_client_for", cached)
 
 
-def _named_executions(changes: Replacements) -> None:
-    """An execution without a name gets one; moto would give all of them the ARN ending in None. Starts happen one after another: between
-    moto's look for a namesake and its start another thread would find none, or one that does not run yet."""
-    from moto.stepfunctions.parser.models import StepFunctionsParserBackend
-
-    one_at_a_time = threading.Lock()
-
-    def start(old: Any, self: Any, state_machine_arn: str, name: str | None = None, *rest: Any, **named: Any) -> Any:
-        with one_at_a_time:
-            return old(self, state_machine_arn, name or str(uuid.uuid4()), *rest, **named)
-
-    changes.wrap(StepFunctionsParserBackend, "start_execution", start)
-
-
 def _parsed_once(changes: Replacements) -> None:
     """A definition is parsed once, not per execution, and a path once, not per state: a parse takes longer than most children run,
     and the result holds no state."""
@@ -145,9 +121,24 @@ def _waits(changes: Replacements) -> None:
     def wait(self: Any, env: Any, wait_seconds: float) -> None:
         end = time.monotonic() + wait_seconds
         while (left := end - time.monotonic()) > 0 and env.is_running():
-            env.program_state_event.wait(left)
+            env.program_state_event.wait(min(left, _LOOK_S))  # moto's event is set for no longer than a moment
 
     changes.replace(WaitFunction, "_wait_interval", wait)
+
+
+def _stopped_branches(changes: Replacements) -> None:
+    """A branch of a Parallel that is stopped before its first state is through; in moto its thread dies, and the Parallel waits for it."""
+    from moto.stepfunctions.parser.asl.component.state.exec.state_parallel.branch_worker import BranchWorker
+
+    def routine(old: Any, self: Any) -> None:
+        try:
+            old(self)
+        except RuntimeError:
+            if self.env.is_running():
+                raise
+            self._branch_worker_comm.on_terminated(env=self.env)
+
+    changes.wrap(BranchWorker, "_thread_routine", routine)
 
 
 def _failing_children(changes: Replacements) -> None:
