@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 from crossover import resumption
 from crossover.context import Context, InlineClients, Resources
@@ -52,22 +51,28 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
         if architecture.run is None:
             return finish(prepared, InlinePrograms(prepared, clients), out, on_progress, where="inline")
         context = Context(Resources(clients), run=prepared.run)
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if unfinished else 0)
-            execution = InlineExecution(pool.submit(execute, architecture.run, context, event))
-            return finish(prepared, execution, out, on_progress, where="inline")
+        event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if unfinished else 0)
+        execution = InlineExecution(partial(execute, architecture.run, context, event))
+        return finish(prepared, execution, out, on_progress, where="inline")
 
 
-@dataclass
 class InlineExecution:
-    """The tree in a thread of this process."""
+    """The tree in a thread of this process, which does not wait for it when it ends."""
 
-    future: Future[Any]
+    def __init__(self, run: Callable[[], object]) -> None:
+        self._end: Future[object] = Future()
+        Thread(target=self._run, args=(run,), name="inline-execution", daemon=True).start()
+
+    def _run(self, run: Callable[[], object]) -> None:
+        try:
+            self._end.set_result(run())
+        except BaseException as error:
+            self._end.set_exception(error)
 
     def ended(self) -> bool:
-        if not self.future.done():
+        if not self._end.done():
             return False
-        error = self.future.exception()
+        error = self._end.exception()
         if isinstance(error, UserError):
             raise error
         if error:
