@@ -127,7 +127,7 @@ class Fleets:
         with self._lock:
             fleet = self._fleets.get(name)
             if fleet is None:
-                if capacity == 0:
+                if capacity == 0 or self._over.is_set():
                     return
                 found = service(user_data, fleet=name)
                 if not role:
@@ -155,9 +155,10 @@ class Fleets:
             return [each.child.pid for each in found if each.child.poll() is None]
 
     def stop(self) -> None:
-        self._over.set()
-        for name in list(self._fleets):
-            self.resize(name, 0, "", "")
+        with self._lock:  # whoever comes later starts nothing
+            self._over.set()
+            for name in list(self._fleets):
+                self.resize(name, 0, "", "")
 
     def _fill(self, fleet: Fleet) -> None:
         while len(fleet.instances) < fleet.capacity:

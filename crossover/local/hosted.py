@@ -27,6 +27,7 @@ class Servers:
         self._addresses: dict[str, str] = {}  # private address of an instance -> URL of its server
         self._folder = folder
         self._lock = threading.Lock()
+        self._over = False
 
     def start_instance(self, identity: str, tags: Mapping[str, str], address: str, user_data: str) -> None:
         """A host with the role `redis` runs redis-server with the secret's password; other roles are not known here."""
@@ -39,8 +40,12 @@ class Servers:
             module=tensor_module("torch" if tags.get("crossover:engine") == "redisai" else "core"),
         )
         with self._lock:
-            self.redis[identity] = server
-            self._addresses[address] = server.url
+            over = self._over
+            if not over:
+                self.redis[identity] = server
+                self._addresses = {**self._addresses, address: server.url}
+        if over:
+            server.stop()
 
     def stop_instance(self, identity: str) -> None:
         with self._lock:
@@ -54,7 +59,11 @@ class Servers:
         """Its URL."""
         server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
         with self._lock:
-            self.brokers[name] = server
+            over = self._over
+            if not over:
+                self.brokers[name] = server
+        if over:
+            server.stop()
         return server.url
 
     def stop_broker(self, name: str) -> None:
@@ -70,9 +79,12 @@ class Servers:
         return text
 
     def stop(self) -> None:
-        for identity in list(self.redis):
+        with self._lock:  # what is still starting stops itself
+            self._over = True
+            hosts, brokers = list(self.redis), list(self.brokers)
+        for identity in hosts:
             self.stop_instance(identity)
-        for name in list(self.brokers):
+        for name in brokers:
             self.stop_broker(name)
 
 

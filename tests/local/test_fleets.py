@@ -106,7 +106,8 @@ def fleets(tmp_path: Path) -> Iterator[Fleets]:
 
 
 def started(folder: Path) -> list[str]:
-    return [path.read_text() for path in folder.glob("*.started")]
+    texts = [path.read_text() for path in folder.glob("*.started")]
+    return [text for text in texts if text]  # a file is there before its content
 
 
 def test_capacity_starts_and_ends_programs(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
@@ -121,6 +122,12 @@ def test_capacity_starts_and_ends_programs(fleets: Fleets, user_data: str, tmp_p
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_after_its_end_nothing_starts(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
+    fleets.stop()
+    fleets.resize("f", 1, user_data, "reader")
+    assert fleets.running("f") == []
 
 
 def test_a_killed_program_is_started_again(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
