@@ -60,7 +60,9 @@ def _ends(changes: Replacements) -> None:
 
     def terminated(old: Any, self: Any) -> None:
         execution = self.execution
-        self.execution = end = SimpleNamespace(exec_worker=execution.exec_worker)  # what moto fills in, the status first
+        self.execution = end = SimpleNamespace(
+            exec_worker=execution.exec_worker
+        )  # what moto fills in, the status first
         try:
             old(self)
             for name in sorted(vars(end), key="exec_status".__eq__):
