@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,8 +76,10 @@ def killing(cloud: LocalCloud, name: str, seed: int, *, kills: int) -> Iterator[
         while len(killed) < kills and not over.wait(rng.uniform(2.0, 5.0)):
             running = cloud.fleets.running(name)
             if running:
-                killed.append(rng.choice(running))
-                os.kill(killed[-1], signal.SIGKILL)
+                victim = rng.choice(running)
+                with suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.kill(victim, signal.SIGKILL)
+                    killed.append(victim)
 
     thread = threading.Thread(target=loop)
     thread.start()

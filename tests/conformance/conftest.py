@@ -13,8 +13,11 @@ from crossover.dataplane.traffic import Traffic
 from crossover.local import processes
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
+from crossover.local.seams import objects
+from crossover.local.seams.replacing import Replacements
 from crossover.local.tls import TlsFiles, self_made
 from tests.conformance import servers
+from tests.ports import held_port
 
 OBJECT_STORES = ("memory", "files", "s3")
 TENSOR_STORES = ("memory", "objects", "redis", "redis-tls", "redis-socket", "redisai")
@@ -52,15 +55,25 @@ def rabbit(folder: Path, tls: TlsFiles) -> Iterator[RabbitServer]:
         yield server
 
 
+@pytest.fixture
+def deserted_port() -> Iterator[int]:
+    """A port that nobody listens at, and nobody else will."""
+    port, holder = held_port()
+    with holder:
+        yield port
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with Replacements() as changes:
+        objects.conditions(changes)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from crossover.errors import MissingTool
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles
+from tests.redis_module.servers import building
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "p \"x'#,: ü"  # every character that a configuration file, a URL or an inline command could trip over
@@ -23,11 +24,12 @@ USERNAME = "trainer"
 def module(target: str, product: str) -> Path:
     """The tensor module, built if it is missing. Skips where it cannot be built."""
     path = ROOT / "redis_module" / "build" / product
-    if not path.exists():
-        command = ["make", "-C", str(ROOT / "redis_module"), target, f"PYTHON={sys.executable}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"the tensor module ({product}) was not built: {done.stderr[-400:]}")
+    with building():
+        if not path.exists():
+            command = ["make", "-C", str(ROOT / "redis_module"), target, f"PYTHON={sys.executable}"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                pytest.skip(f"the tensor module ({product}) was not built: {done.stderr[-400:]}")
     return path
 
 

@@ -6,7 +6,6 @@ from crossover.dataplane import connecting
 from crossover.dataplane.rabbitmq import RabbitMessageBus
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, Refused, Unavailable
-from crossover.local.ports import free_port
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.tls import TlsFiles, self_made
 from tests.conformance.servers import PASSWORD, USERNAME, Proxy
@@ -95,10 +94,10 @@ def test_a_certificate_of_another_host_is_refused(rabbit: RabbitServer, tls: Tls
         bus_at(f"amqps://127.0.0.2:{proxy.port}", tls.certificate.read_text()).publish("q", b"")
 
 
-def test_no_broker_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_broker_is_unavailable(deserted_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crossover.dataplane.rabbitmq._ATTEMPTS", 2)
     with pytest.raises(Unavailable, match=r"amqp://127\.0\.0\.1"):
-        bus_at(f"amqp://127.0.0.1:{free_port()}").publish("q", b"")
+        bus_at(f"amqp://127.0.0.1:{deserted_port}").publish("q", b"")
 
 
 @pytest.mark.parametrize("url", ["http://host", "amqp://", "amqp://host:port", "amqps://user:secret@host:1"])

@@ -14,7 +14,6 @@ from crossover.dataplane.redis_wire import new_memory
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import ConfigError, Missing, Refused, Unavailable
-from crossover.local.ports import free_port
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles, self_made
 from tests.conformance.conftest import MakeTensors
@@ -205,8 +204,8 @@ def test_a_certificate_of_another_host_is_refused(redis: RedisServer, tls: TlsFi
             client.control("PING")
 
 
-def test_no_server_is_unavailable() -> None:
-    for url in (f"redis://127.0.0.1:{free_port()}", "unix:///nowhere/redis.sock"):
+def test_no_server_is_unavailable(deserted_port: int) -> None:
+    for url in (f"redis://127.0.0.1:{deserted_port}", "unix:///nowhere/redis.sock"):
         with pytest.raises(Unavailable, match="no connection"):
             client_at(url).command("PING")
         with pytest.raises(Unavailable):

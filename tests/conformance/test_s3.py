@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from crossover.dataplane.s3 import Chain, S3ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused, Unavailable
-from crossover.local.ports import free_port
 
 
 def stubbed() -> tuple[S3ObjectStore, Stubber]:
@@ -91,9 +90,9 @@ def test_a_deletion_that_fails_is_told() -> None:
         store.delete("k")
 
 
-def test_no_endpoint_is_unavailable() -> None:
+def test_no_endpoint_is_unavailable(deserted_port: int) -> None:
     client = boto3.client(
-        "s3", endpoint_url=f"http://127.0.0.1:{free_port()}", config=Config(retries={"total_max_attempts": 1})
+        "s3", endpoint_url=f"http://127.0.0.1:{deserted_port}", config=Config(retries={"total_max_attempts": 1})
     )
     with pytest.raises(Unavailable, match="bucket/k"):
         S3ObjectStore("bucket", Traffic(), client=client).put("k", b"")

@@ -14,6 +14,7 @@ import pytest
 
 from crossover.local import redis_server
 from tests.infrastructure.conftest import ROOT
+from tests.ports import held_port
 
 MODULE = ROOT / "redis_module" / "build" / "tensors.so"
 SCRIPT = ROOT / "cdk" / "boot" / "redis.sh"
@@ -28,7 +29,9 @@ STUBS = {
     "make": '[ -z "$FAIL_MAKE" ] && mkdir -p "$2/build" && cp "$TENSORS" "$2/build/tensors.so"',
     "systemctl": '[ -z "$NO_MODULE" ] || sed -i /loadmodule/d "$HOST/etc/redis/redis.conf"\n'
     'if [ "$*" = "enable --now redis-server" ]; then\n'
-    '  setsid timeout 120 redis-server "$HOST/etc/redis/redis.conf" >"$HOST/redis.log" 2>&1 & echo $! >"$HOST/redis.pid"; fi',
+    '  setsid timeout 120 redis-server "$HOST/etc/redis/redis.conf" >"$HOST/redis.log" 2>&1 & echo $! >"$HOST/redis.pid"\n'
+    # as systemctl does for Debian's unit (Type=notify): until it is ready, or has ended
+    '  until grep -q "Ready to accept" "$HOST/redis.log" || ! kill -0 $!; do /bin/sleep 0.02; done; fi',
     "aws": 'echo "$*" >>"$HOST/aws.log"\n'
     'case "$1 $2" in\n'
     '  "secretsmanager get-secret-value") echo "$PASSWORD" ;;\n'
@@ -57,8 +60,7 @@ class Host:
             path = root / "bin" / name
             path.write_text(f"#!/bin/bash\n{body}\n")
             path.chmod(0o755)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port, self._port_holder = held_port()
 
     def boot(self, **environment: str) -> subprocess.CompletedProcess[str]:
         text = SCRIPT.read_text()
@@ -105,6 +107,7 @@ class Host:
                     time.sleep(0.01)
             except ProcessLookupError:
                 pass
+        self._port_holder.close()
 
 
 @pytest.fixture

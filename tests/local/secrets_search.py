@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,19 @@ def everything(cloud: LocalCloud, *folders: Path) -> Iterator[tuple[str, bytes]]
 
 
 def files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            if path.name in SERVERS_OWN:
-                assert path.stat().st_mode & 0o077 == 0, f"{path}: others can read it"
+    """Servers delete files and folders meanwhile: what is gone is passed over."""
+    for place, _, names in os.walk(folder):  # bears folders that go, as rglob does not
+        for path in (Path(place, name) for name in names):
+            try:
+                if not path.is_file():
+                    continue
+                mode, content = path.stat().st_mode, path.read_bytes()
+            except FileNotFoundError:
                 continue
-            yield f"file {path}", path.read_bytes()
+            if path.name in SERVERS_OWN:
+                assert mode & 0o077 == 0, f"{path}: others can read it"
+                continue
+            yield f"file {path}", content
 
 
 def environments() -> Iterator[tuple[str, bytes]]:

@@ -37,17 +37,21 @@ def test_as_many_hold_a_slot_as_there_are(tmp_path: Path) -> None:
     assert min(waits) >= 0
 
 
-def test_the_wait_is_what_it_took(tmp_path: Path) -> None:
+def test_the_wait_is_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slots.create(tmp_path, 1)
     waited: list[float] = []
-    queued = threading.Event()
+    queued, first_free = threading.Event(), slots._first_free
+
+    def queue(paths: list[Path], head: Path) -> int:
+        queued.set()  # only now: the wait counts from before
+        return first_free(paths, head)
 
     def second() -> None:
-        queued.set()
         with slots.slot(tmp_path) as wait_s:
             waited.append(wait_s)
 
     with slots.slot(tmp_path):
+        monkeypatch.setattr(slots, "_first_free", queue)
         thread = threading.Thread(target=second)
         thread.start()
         queued.wait()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +19,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.ports import held_port
+
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "redis_module"
 READY_S = 60  # an emulated server needs seconds
@@ -30,15 +32,19 @@ def build(target: str, product: str, **variables: str) -> Path:
     if shutil.which("make") is None or shutil.which("g++") is None:
         pytest.skip("the tensor module is built with make and g++, which this machine lacks")
     command = ["make", "-C", str(MODULE), target, *(f"{name}={value}" for name, value in variables.items())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with building():
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return MODULE / "build" / product
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def building() -> Iterator[None]:
+    """One builds at a time, also beside other test processes and `crossover.local.hosted.tensor_module`, whose lock this is."""
+    (MODULE / "build").mkdir(exist_ok=True)
+    with (MODULE / "build" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 class Client(redis.Redis):
@@ -49,7 +55,7 @@ class Client(redis.Redis):
 
 
 class Server:
-    """One redis-server process. Its folder outlives restarts and goes with `close`."""
+    """One redis-server process. Its folder and port outlive restarts and go with `close`."""
 
     def __init__(
         self,
@@ -61,7 +67,7 @@ class Server:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="tensors-"))
-        self.port = free_port()
+        self.port, self._port_holder = held_port()
         self.path = str(self.folder / "socket")
         self._command = [*program, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.path]
         self._command += ["--dir", str(self.folder), "--save", "", "--enable-debug-command", "yes"]
@@ -113,6 +119,7 @@ class Server:
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self.stop(signal.SIGKILL)
+        self._port_holder.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

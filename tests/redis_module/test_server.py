@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -26,12 +27,43 @@ def encode(*words: object) -> bytes:
 
 
 @contextlib.contextmanager
-def sent(server: Server, *command: object) -> Iterator[socket.socket]:
-    """A connection that has sent a command and not read its reply."""
+def connected(server: Server) -> Iterator[socket.socket]:
+    """A connection that the server has accepted."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(server.path)
+        connection.sendall(encode("PING"))
+        assert replies(connection, 1) == ["+PONG"]
+        yield connection
+
+
+@contextlib.contextmanager
+def sent(server: Server, *command: object) -> Iterator[socket.socket]:
+    """A connection that has sent a command and not read its reply."""
+    with connected(server) as connection:
         connection.sendall(encode(*command))
         yield connection
+
+
+def meanwhile(server: Server, waiting: socket.socket, job: Sequence[object], *command: object) -> None:
+    """Starts a job for `waiting`, and has the server execute the command before it can store the job's result.
+
+    Both arrive while the server is stopped, so it takes up one after the other at its next turn. The result is for a later turn, however
+    soon the job is through and whatever is held up.
+    """
+    with connected(server) as other:
+        server.client().ping()  # another turn: neither connection is on the list of the last one any more
+        server.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+        try:
+            waiting.sendall(encode(*job))
+            other.sendall(encode("MULTI") + encode("INFO", "clients") + encode(*command) + encode("EXEC"))
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        *_, executed = replies(other, 4)
+    assert isinstance(executed, list), executed
+    clients, done = executed
+    assert "blocked_clients:1\r\n" in clients, "the job was not under way"
+    assert not done.startswith("-"), done
 
 
 def long_job(client: Client, inputs: int, size: int = 1_000_000) -> list[object]:
@@ -75,36 +107,35 @@ def test_a_job_works_on_what_it_found_at_its_start(server: Server, client: Clien
 
 
 def test_nx_is_checked_again_at_the_swap(server: Server, client: Client) -> None:
-    command = long_job(client, 40)
-    with sent(server, *command, "NX") as waiting:
-        until(lambda: running(client), what="the job's start")
-        put(client, "result", floats([5]))
+    job = [*long_job(client, 40), "NX"]
+    with connected(server) as waiting:
+        meanwhile(server, waiting, job, "AI.TENSORSET", "result", "FLOAT", 1, "VALUES", 5)
         assert waiting.recv(100) == b":0\r\n"
     assert list(get(client, "result")) == [5]
 
 
 def test_a_key_that_changes_its_type_meanwhile_is_kept(server: Server, client: Client) -> None:
-    with sent(server, *long_job(client, 40)) as waiting:
-        until(lambda: running(client), what="the job's start")
-        client.set("result", "text")
+    with connected(server) as waiting:
+        meanwhile(server, waiting, long_job(client, 40), "SET", "result", "text")
         assert waiting.recv(1000).startswith(b"-WRONGTYPE TENSOR.KRUM: output key 'result' holds a string")
     assert client.get("result") == b"text"
 
 
 def test_a_client_that_leaves_stores_nothing(server: Server, client: Client) -> None:
-    with sent(server, *long_job(client, 60)):
-        until(lambda: running(client), what="the job's start")
-    until(lambda: not running(client), what="the job's end")
-    client.ping()  # its release is handled by now
+    with connected(server) as waiting:
+        waiting.sendall(encode("CLIENT", "ID"))
+        (identity,) = replies(waiting, 1)
+        meanwhile(server, waiting, long_job(client, 40), "CLIENT", "KILL", "ID", str(identity).removeprefix(":"))
+        assert waiting.recv(1) == b""
+    client.delete("x", *(f"x{i}" for i in range(40)))
+    released = "the release of the job's inputs"
+    until(lambda: bool(client.exists("result")) or statistics(client)["tensors"] == 0, what=released)
     assert not client.exists("result")
-    client.flushall()
-    until(lambda: statistics(client)["tensors"] == 0, what="the release of the job's inputs")
 
 
 def test_flushing_during_a_job_is_safe(server: Server, client: Client) -> None:
-    with sent(server, *long_job(client, 40)) as waiting:
-        until(lambda: running(client), what="the job's start")
-        client.flushall()
+    with connected(server) as waiting:
+        meanwhile(server, waiting, long_job(client, 40), "FLUSHALL")
         assert waiting.recv(100) == b"+OK\r\n"
     assert client.keys() == [b"result"]
 
@@ -169,8 +200,8 @@ KEYS = [
 ]
 
 
-def reply(connection: socket.socket) -> object:
-    """One reply, without redis-py's own ideas about COMMAND."""
+def replies(connection: socket.socket, count: int) -> list[object]:
+    """The next replies, without redis-py's own ideas about COMMAND."""
 
     def one(stream: BinaryIO) -> object:
         line = stream.readline()[:-2]
@@ -181,13 +212,13 @@ def reply(connection: socket.socket) -> object:
         return line.decode()
 
     with connection.makefile("rb") as stream:
-        return one(stream)
+        return [one(stream) for _ in range(count)]
 
 
 @pytest.mark.parametrize(("command", "keys"), KEYS, ids=[" ".join(command)[:40] for command, _ in KEYS])
 def test_the_server_knows_every_key(server: Server, command: Sequence[str], keys: dict[str, set[str]]) -> None:
     with sent(server, "COMMAND", "GETKEYSANDFLAGS", *command) as connection:
-        answer = reply(connection)
+        (answer,) = replies(connection, 1)
     assert isinstance(answer, list), answer
     assert {name: {flag.lstrip("+") for flag in flags} for name, flags in answer} == keys
 

@@ -34,7 +34,7 @@ def functions(cloud: LocalCloud) -> dict[str, str]:
             Role=ROLE,
             Handler=f"handlers.{name}",
             Code=code,
-            Timeout=2,
+            Timeout=2 if name == "sleep" else 60,
             Tags={"crossover:waits": "true"},
         )["FunctionArn"]
         for name in FUNCTIONS
@@ -179,7 +179,8 @@ def test_a_wait_waits(run: Run) -> None:
 
 
 def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes only while something waits, and always wakes early."""
+    """By a clock that goes only while something waits, and always wakes early. It looks up twice a second: moto's event wakes
+    nobody who has looked, and does not wait yet."""
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.seconds import Seconds
 
     waits: list[float] = []
@@ -187,7 +188,7 @@ def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.
     environment: Any = SimpleNamespace(program_state_event=event, is_running=lambda: len(waits) < 4)
     monkeypatch.setattr(step_functions, "time", SimpleNamespace(monotonic=lambda: sum(waits) / 2))
     Seconds(1)._wait_interval(environment, 1)
-    assert waits == [1.0, 0.5, 0.25, 0.125]
+    assert waits == [0.5, 0.5, 0.5, 0.25]
 
 
 @pytest.mark.parametrize("mode", ["INLINE", "DISTRIBUTED"])
@@ -247,7 +248,18 @@ def test_a_failing_map_is_caught(run: Run, functions: dict[str, str], mode: str)
     assert "no such luck" in output(run(definition, {"items": [1, 2]}))["failure"]["Cause"]
 
 
-def test_parallel_branches_run_side_by_side(cloud: LocalCloud, run: Run, functions: dict[str, str]) -> None:
+def waits_last(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> None:
+    """Wait states end when `until` returns, whatever their seconds."""
+    from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
+
+    monkeypatch.setattr(WaitFunction, "_wait_interval", lambda self, env, wait_seconds: until())
+
+
+def test_parallel_branches_run_side_by_side(
+    cloud: LocalCloud, run: Run, functions: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_wait = threading.Barrier(2, timeout=20)
+    waits_last(monkeypatch, both_wait.wait)
     branches = [one({"Type": "Wait", "Seconds": 1}), one({"Type": "Wait", "Seconds": 1}), one(task(functions["echo"]))]
     described = run(one({"Type": "Parallel", "Branches": branches, "ResultPath": None}), {"x": 1})
     assert output(described) == {"x": 1}
@@ -415,7 +427,23 @@ def test_a_name_that_exists_is_an_error_that_can_be_caught(
     assert (adopted["status"], json.loads(adopted["output"])) == ("SUCCEEDED", {"x": 1})
 
 
-def test_a_running_child_of_the_same_name_and_input_is_joined(run: Run, machine: Callable[..., str]) -> None:
+def test_a_running_child_of_the_same_name_and_input_is_joined(
+    run: Run, machine: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moto.stepfunctions.parser.models import StepFunctionsParserBackend
+
+    starts, both_started, start = list[str | None](), threading.Event(), StepFunctionsParserBackend.start_execution
+
+    def counted(self: Any, state_machine_arn: str, name: str | None = None, *rest: Any, **named: Any) -> Any:
+        try:
+            return start(self, state_machine_arn, name, *rest, **named)
+        finally:
+            starts.append(name)
+            if starts.count("shared") == 2:
+                both_started.set()
+
+    monkeypatch.setattr(StepFunctionsParserBackend, "start_execution", counted)
+    waits_last(monkeypatch, lambda: both_started.wait(20))
     child = machine(one({"Type": "Wait", "Seconds": 1}))
     parent = {
         "Type": "Map",
@@ -434,6 +462,8 @@ def test_two_starts_of_one_name_at_once_are_one_execution(
 
     states, arn = cloud.session().client("stepfunctions"), machine(one({"Type": "Wait", "Seconds": 1}))
     found: list[str] = []
+    both_started = threading.Event()
+    waits_last(monkeypatch, lambda: both_started.wait(60))
 
     def start() -> None:
         found.append(states.start_execution(stateMachineArn=arn, name="at-once", input="{}")["executionArn"])
@@ -450,6 +480,7 @@ def test_two_starts_of_one_name_at_once_are_one_execution(
     monkeypatch.setattr(Execution, "start", meet)
     start()
     second.join()
+    both_started.set()
     assert len(found) == 2 and len(set(found)) == 1
 
 
