@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from crossover import rounds
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Refused
 from crossover.programs import Membership
+from peers.replica import Replica
 
 if TYPE_CHECKING:
     from peers.p2p import Exchange
@@ -25,7 +26,7 @@ def leave(ctx: Context, member: Membership, exchange: "Exchange") -> None:
     if objects.exists(keys.finished):
         return
     if not objects.exists(keys.outcome):
-        _conclude_for(ctx)
+        _conclude_for(ctx, member.rank)
     exchange.close()
     for prefix in (keys.bodies, keys.computing, keys.checkpoints):
         objects.delete_prefix(prefix)
@@ -53,9 +54,16 @@ def _await_others(ctx: Context, member: Membership, exchange: "Exchange") -> Non
         pause_s = min(1.5 * pause_s, settings.look_s)
 
 
-def _conclude_for(ctx: Context) -> None:
-    """The peer whose model was to be the result is gone: this one's takes its place, with its own figures."""
+def _conclude_for(ctx: Context, rank: int) -> None:
+    """The peer whose model was to be the result is gone: this one's takes its place, or whichever was put there first.
+
+    The figures are that model's, so several peers may do it side by side, and come to the same.
+    """
+    key, model = ctx.keys.final_model, Vector(Kind.MODEL, ctx.learner.model)
+    Replica(ctx, rank).restore()  # this program may not have trained it, only taken the rank over
+    if not ctx.objects.put_new(key, [header(model), model.data]):
+        model.data[:] = decode(ctx.objects.get(key), key=key, kind=Kind.MODEL).data
     agreed = rounds.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
     result = rounds.evaluate(ctx)
     agreed |= {"val_loss": result.loss, "val_accuracy": result.accuracy}
-    rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
+    rounds.conclude(ctx, agreed, model)

@@ -8,6 +8,7 @@ first holds for both.
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,6 +42,7 @@ class LatestMailboxes:
 
     def open(self, replica: Replica) -> None:
         self._replica = replica
+        self._member.confirm()  # the run may be over, and its mailboxes gone for good
         self._ctx.bus.declare(mailboxes=self._mailboxes)
 
     def send(self, gradient: "Tensor", round: int) -> None:
@@ -66,7 +68,8 @@ class LatestMailboxes:
         self._remember(round, applied)
 
     def keep(self) -> None:
-        """A message put over a later one is a stale one: readers pass it by."""
+        """Readers pass a stale message by, and wait for the later one that it was put over."""
+        self._post.keep()
 
     def close(self) -> None:
         self._ctx.bus.remove(mailboxes=self._mailboxes)
@@ -88,6 +91,8 @@ class LatestMailboxes:
                 return
             if time.monotonic() > ask_s:
                 self._member.confirm()
+                with suppress(Refused):  # the others do not count on this one, and are clearing away
+                    self.keep()
                 reachable = {peer for peer in self._others if not self._is_gone(peer)}
                 ask_s = time.monotonic() + 5 * self._member.settings.look_s
             time.sleep(pause_s)

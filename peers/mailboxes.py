@@ -90,6 +90,7 @@ class SynchronousMailboxes:
         self._barriers = [(ctx.keys.barrier, member.members)]
 
     def open(self, replica: Replica) -> None:
+        self._member.confirm()  # the run may be over, and what is declared here gone for good
         self._ctx.bus.declare(mailboxes=self._mailboxes, barriers=self._barriers)
 
     def send(self, gradient: "Tensor", round: int) -> None:

@@ -4,13 +4,14 @@ Training Machine Learning" (2023): once, for peers that compute by themselves, b
 What differs is handed in: how a peer's gradient comes about (`Computing`), and how gradients go round (`Exchange`).
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from crossover import rounds
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
-from crossover.errors import ConfigError
+from crossover.errors import ConfigError, CrossoverError
 from crossover.programs import Membership
 from crossover.programs.records import recorded, stage
 from crossover.workflow import Event, Program, first_event
@@ -31,13 +32,18 @@ class Computing(Protocol):
         """The round is behind this peer for good: what computing it left in stores may go."""
 
 
+class Concluded(CrossoverError):
+    """The others have come to the end of the run meanwhile: there is no round left that this peer could take part in."""
+
+
 class Exchange(Protocol):
     """SendGradientsToMyQueue, ConsumeGradientsFromQueue and, where there is one, SynchronisationBarrier."""
 
     every: int  # rounds between checkpoints
     replicas_agree: bool  # whether all peers hold the same bits after a round
 
-    def open(self, replica: Replica) -> None: ...
+    def open(self, replica: Replica) -> None:
+        """Raises Concluded."""
 
     def send(self, gradient: "Tensor", round: int) -> None:
         """Show the peers this round's gradient. Lossy compression leaves in `gradient` what the peers will read."""
@@ -58,13 +64,14 @@ def train(
     """One peer from wherever its checkpoints stand to the end of the run."""
     peer = _Peer(ctx, member, computing, exchange)
     if not ctx.objects.exists(ctx.keys.left(member.rank)):  # else it only did not live to clear away
-        peer.start()
-        finished = peer.detect_convergence()
-        while not finished:
-            with recorded(ctx, program.step, peer.event(), instance_type=instance_type):
-                peer.train_epoch()
-                with stage(ctx, "convergence detection"):
-                    finished = peer.detect_convergence()
+        with suppress(Concluded):
+            peer.start()
+            finished = peer.detect_convergence()
+            while not finished:
+                with recorded(ctx, program.step, peer.event(), instance_type=instance_type):
+                    peer.train_epoch()
+                    with stage(ctx, "convergence detection"):
+                        finished = peer.detect_convergence()
     leave(ctx, member, exchange)
 
 
@@ -72,7 +79,7 @@ class _Peer:
     def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: Exchange) -> None:
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
         check_memory(ctx)
-        self._replica = Replica(ctx, member.rank, every=exchange.every)
+        self._replica = Replica(ctx, member.rank, every=exchange.every, confirm=member.confirm)
         self._own, self._average = self._replica.model.new_empty(0), self._replica.model.new_empty(0)
         self._history: tuple[int, list[tuple[float, float]]] = (0, [])
 
@@ -109,6 +116,7 @@ class _Peer:
             replica.save(agreed=not exchange.replicas_agree)
             if replica.round % exchange.every == 0:
                 self._computing.forget(round)
+                self._member.progressed = True
 
     def _known(self) -> list[tuple[float, float]]:
         """Validation loss and accuracy of the epochs before this one."""

@@ -5,6 +5,7 @@ peer can start there again. Another attempt of the same peer writes the same bit
 mode), the first one written holds for both.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from crossover import rounds
@@ -24,10 +25,13 @@ KEPT = 2  # checkpoints of a peer: one may be half forgotten while another is be
 
 
 class Replica:
-    """`model`, (P + B,): the learner's own memory. `round` rounds are behind it; `facts`: what else its peer must remember."""
+    """`model`, (P + B,): the learner's own memory. `round` rounds are behind it; `facts`: what else its peer must remember.
 
-    def __init__(self, ctx: Context, rank: int, *, every: int = 1) -> None:
-        self._ctx, self._rank, self._every = ctx, rank, every
+    `confirm` is called before checkpoints are made or taken away; it raises where another attempt holds the rank.
+    """
+
+    def __init__(self, ctx: Context, rank: int, *, every: int = 1, confirm: Callable[[], None] = lambda: None) -> None:
+        self._ctx, self._rank, self._every, self._confirm = ctx, rank, every, confirm
         self.days = rounds.calendar(ctx.facts)
         self.model: Tensor = buffers.tensor(ctx.learner.model)
         self.optimizer: list[Tensor] = []
@@ -41,13 +45,20 @@ class Replica:
         return self.days.epoch(self.round)
 
     def restore(self, *, at: int | None = None) -> None:
-        """The newest checkpoint, or that of round `at`, or the seeded model, which is the same on every peer."""
+        """The newest checkpoint, or that of round `at`, or the seeded model, which is the same on every peer.
+
+        Those after `at` go: on a GPU the rounds may come to other bits this time, and all peers save these.
+        """
         for _ in range(3):
             saved = self._ctx.objects.list(self._ctx.keys.checkpoints_of(self._rank))
             if at is not None:
+                later = [key for key in saved if _round(key) > at]
                 saved = [key for key in saved if _round(key) == at]
                 if at and not saved:
                     raise Missing(self._ctx.keys.checkpoint(self._rank, at))
+                if later:
+                    self._confirm()
+                    self._ctx.objects.delete(*later)
             if not saved:
                 self._ctx.learner.initial_model()
                 self.optimizer, self.round, self.facts = [], 0, {}
@@ -78,6 +89,7 @@ class Replica:
         kind = Kind.VELOCITY if self._ctx.experiment.training.optimizer == "sgd" else Kind.MOMENT
         vectors = {"model": Vector(Kind.MODEL, self._ctx.learner.model)}
         vectors |= {f"optimizer{i}": Vector(kind, buffers.view(part)) for i, part in enumerate(self.optimizer)}
+        self._confirm()
         key = self._ctx.keys.checkpoint(self._rank, self.round)
         body = checkpoints.encode(Checkpoint(Position(self.round), vectors, self.facts))
         if not self._ctx.objects.put_new(key, body) and agreed:

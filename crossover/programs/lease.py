@@ -39,10 +39,14 @@ class Settings:
 
 @dataclass
 class Hearts:
-    """Since when each rank's newest lease and heartbeat look as they do, by this program's own clock."""
+    """Since when each rank's newest lease and heartbeat look as they do, by this program's own clock.
+
+    `me`: what this program's leases say.
+    """
 
     objects: ObjectStore
     keys: Keys
+    me: bytes = field(default_factory=lambda: uuid.uuid4().bytes)
     seen: dict[int, tuple[Any, float]] = field(default_factory=dict)
 
     def newest(self) -> dict[int, int]:
@@ -65,6 +69,10 @@ class Hearts:
         beat = self._beat(rank)
         return bool(beat) and bool((said := json.loads(beat))["over"]) and said["attempt"] == attempt
 
+    def mine(self, rank: int, attempt: int) -> bool:
+        """Whether this program created that lease, though the answer may have been lost."""
+        return self.objects.get(self.keys.lease(rank, attempt)) == self.me
+
     def joined(self, rank: int) -> bool:
         return self.objects.exists(self.keys.lease(rank, 0))
 
@@ -84,10 +92,14 @@ class Membership:
         self._hearts = Hearts(objects, self._keys)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"heart-{rank}.{attempt}", daemon=True)
+        self.progressed = False  # whether this attempt has saved a checkpoint
 
     @classmethod
     def claim(cls, hearts: Hearts, *, run: str, members: int, settings: Settings) -> "Membership | None":
-        """A rank that is free, or whose program has been silent for too long; None while there is none."""
+        """A rank that is free, or whose program has been silent for too long; None while there is none.
+
+        Nobody holds a rank whose newest lease is this program's own: it would not ask for another.
+        """
         objects, keys, newest = hearts.objects, hearts.keys, hearts.newest()
         left = [rank for rank in newest if objects.exists(keys.left(rank))]
         for rank in range(members):
@@ -96,10 +108,10 @@ class Membership:
                 # Where all have left and none has cleared away, any rank will do for that.
                 taken = (rank in left and len(left) < members) or objects.exists(keys.failure(rank))
                 silent = hearts.silent_s(rank, held) >= settings.lease_s  # looked at each time: it needs two looks
-                if taken or not (silent or hearts.given_back(rank, held)):
+                if taken or not (silent or hearts.given_back(rank, held) or hearts.mine(rank, held)):
                     continue
-            attempt, me = 0 if held is None else held + 1, uuid.uuid4().bytes
-            if objects.create(keys.lease(rank, attempt), me) == me:
+            attempt = 0 if held is None else held + 1
+            if objects.create(keys.lease(rank, attempt), hearts.me) == hearts.me:
                 return cls(objects, run=run, members=members, rank=rank, attempt=attempt, settings=settings)
         return None
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+import uuid
 from collections.abc import Callable
 
 from crossover.context import Context, Resources
@@ -13,7 +14,7 @@ from crossover.programs.lease import Hearts, Membership, Settings
 
 Body = Callable[[Context, Membership], None]
 
-ATTEMPTS = 6  # how often a program goes on after a store or broker did not answer
+ATTEMPTS = 6  # how often a program goes on, without a checkpoint in between, after a store or broker did not answer
 PAUSE_S = 0.5  # before the first of them; doubled each time
 
 
@@ -25,8 +26,8 @@ def serve(resources: Resources, settings: Settings, body: Body) -> None:
     runner in plain words, then raised.
     """
     objects = resources.clients.objects(Traffic())
-    troubles = 0
-    while (membership := join(objects, settings)) is not None:
+    troubles, me = 0, uuid.uuid4().bytes
+    while (membership := join(objects, settings, me=me)) is not None:
         try:
             with membership, Context(resources, run=membership.run) as ctx:
                 body(ctx, membership)
@@ -34,11 +35,10 @@ def serve(resources: Resources, settings: Settings, body: Body) -> None:
         except StaleAttempt:
             continue  # another holds the rank; this program is a spare now
         except Unavailable as error:
-            troubles += 1
+            troubles = 1 if membership.progressed else troubles + 1
             if troubles >= ATTEMPTS:
                 give_up(objects, membership, error)
                 raise
-            time.sleep(min(PAUSE_S * 2**troubles, settings.lease_s))
         except Exception as error:
             if objects.exists(Keys(membership.run).finished):
                 return  # the others ended the run meanwhile, and took back what this one was looking for
@@ -46,17 +46,22 @@ def serve(resources: Resources, settings: Settings, body: Body) -> None:
                 continue  # likewise another attempt
             give_up(objects, membership, error)
             raise
+        # Out here the error has gone, and with it the frames that keep connections and vectors.
+        time.sleep(min(PAUSE_S * 2**troubles, settings.lease_s))
 
 
-def join(objects: ObjectStore, settings: Settings) -> Membership | None:
-    """A rank of the run that the fleet's pointer names; None once there is nothing to join, or for `idle_s`."""
-    end_s = time.monotonic() + settings.idle_s
+def join(objects: ObjectStore, settings: Settings, *, me: bytes = b"") -> Membership | None:
+    """A rank of the run that the fleet's pointer names; None once there is nothing to join, or for `idle_s`.
+
+    `me`: whose earlier leases are nobody's now, if the program has joined before.
+    """
+    end_s, me = time.monotonic() + settings.idle_s, me or uuid.uuid4().bytes
     hearts: Hearts | None = None
     while time.monotonic() < end_s:
         try:
             if hearts is None and objects.exists(current_run(settings.fleet)):
                 pointer = json.loads(objects.get(current_run(settings.fleet)))
-                hearts = Hearts(objects, Keys(pointer["run"]))
+                hearts = Hearts(objects, Keys(pointer["run"]), me)
             if hearts is not None:
                 keys, members = hearts.keys, pointer["members"]
                 if objects.exists(keys.finished):

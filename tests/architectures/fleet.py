@@ -12,8 +12,10 @@ import pytest
 from crossover.context import Context, Resources
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Unavailable
+from crossover.keys import Keys
 from crossover.programs import Membership, Settings
 from crossover.programs.execution import announce
+from crossover.programs.lease import Hearts
 from crossover.workflow import execute, load
 from tests.architectures.harness import Job, WatchedClients
 
@@ -38,6 +40,7 @@ class Fleet:
     members: int = 0
     errors: list[BaseException] = field(default_factory=list)
     threads: dict[threading.Thread, Membership | None] = field(default_factory=dict)
+    leases: dict[threading.Thread, bytes] = field(default_factory=dict)  # what each program's say
     started: int = 0
 
     def run(self, monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -48,7 +51,7 @@ class Fleet:
         store, end_s = self.job.clients.object_store, time.monotonic() + PATIENCE_S
         while not store.exists(self.job.prepared.keys.finished):
             assert time.monotonic() < end_s, f"the run did not end; errors so far: {self.errors}"
-            if not any(thread.is_alive() for thread in self.threads):
+            if not any(thread.is_alive() for thread in list(self.threads)):  # replacements come in meanwhile
                 raise self.errors[-1]
             time.sleep(0.005)
         for thread in list(self.threads):
@@ -58,13 +61,18 @@ class Fleet:
     def _begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
         experiment, fleet = self.job.experiment, self
         self.members = self.members or experiment.workers
-        enter = Membership.__enter__
+        claim, enter = Membership.claim, Membership.__enter__
 
         def remember(membership: Membership) -> Membership:
             fleet.threads[threading.current_thread()] = membership
             return enter(membership)
 
+        def remember_claim(hearts: Hearts, **named: Any) -> Membership | None:
+            fleet.leases[threading.current_thread()] = hearts.me
+            return claim(hearts, **named)
+
         monkeypatch.setattr(Membership, "__enter__", remember)
+        monkeypatch.setattr(Membership, "claim", remember_claim)
         monkeypatch.setattr("crossover.programs.serving.PAUSE_S", 0.0)
         machines = load(experiment.architecture).machines
         functions = Resources(self.job.clients)
@@ -102,18 +110,18 @@ class Fleet:
             self.errors.append(error)
 
     def _expire(self) -> None:
-        """As if the lease's time were over; a test of its own waits for that."""
-        membership = self.threads[threading.current_thread()]
-        if membership is not None and self.at_once:
-            plain = Membership(
-                self.job.clients.object_store,
-                run=membership.run,
-                members=membership.members,
-                rank=membership.rank,
-                attempt=membership.attempt,
-                settings=membership.settings,
-            )
-            plain._put(beat=0, over=True)
+        """As if the lease's time were over, also where it died while it claimed one; a test of its own waits for that."""
+        me = self.leases.get(threading.current_thread())
+        if me is None or not self.at_once:
+            return
+        store, run = self.job.clients.object_store, self.job.prepared.run
+        hearts = Hearts(store, Keys(run), me)
+        for rank, attempt in hearts.newest().items():
+            if hearts.mine(rank, attempt):
+                held = Membership(
+                    store, run=run, members=self.members, rank=rank, attempt=attempt, settings=Settings(fleet="test")
+                )
+                held._put(beat=0, over=True)
 
     def left_behind(self) -> list[str]:
         """Objects that the run should have cleared away."""
@@ -126,30 +134,41 @@ class Fleet:
         return {**state.queues, **state.mailboxes, **state.barriers}
 
 
-def failing_at(k: int, moment: str, error: type[BaseException]) -> Hook:
-    """Raises at the k-th call of one program, once; heartbeats are not counted."""
-    count = 0
+READS = ("get", "exists", "list", "peek", "arrived")  # how often one looks is a matter of the others' pace
+
+
+def failing_at(k: int, moment: str, error: type[BaseException], *, reads: bool = True) -> Hook:
+    """Raises at the k-th call of one program, once; heartbeats are not counted, nor reads without `reads`."""
+    count, lock = 0, threading.Lock()  # a program may fetch in a thread of its own
 
     def hook(at: str, operation: str) -> None:
         nonlocal count
-        if at != moment or threading.current_thread().name.startswith("heart"):
+        if at != moment or not _counts(operation, reads):
             return
-        count += 1
-        if count == k:
+        with lock:
+            count += 1
+            hit = count == k
+        if hit:
             raise error(f"call {k} ({operation}), {moment}")
 
     return hook
 
 
-def counting(counts: list[int]) -> Hook:
+def counting(counts: list[int], *, reads: bool = True) -> Hook:
+    """Each program's calls, as `failing_at` counts them."""
     counts.append(0)
-    index = len(counts) - 1
+    index, lock = len(counts) - 1, threading.Lock()
 
     def hook(at: str, operation: str) -> None:
-        if at == "before" and not threading.current_thread().name.startswith("heart"):
-            counts[index] += 1
+        if at == "before" and _counts(operation, reads):
+            with lock:
+                counts[index] += 1
 
     return hook
 
 
-__all__ = ["Fleet", "Killed", "Unavailable", "counting", "failing_at"]
+def _counts(operation: str, reads: bool) -> bool:
+    return (reads or operation not in READS) and not threading.current_thread().name.startswith("heart")
+
+
+__all__ = ["Fleet", "Hook", "Killed", "Unavailable", "counting", "failing_at"]

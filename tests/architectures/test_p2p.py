@@ -17,7 +17,10 @@ import pytest
 from crossover.experiment import Aggregation, Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from tests.architectures.fleet import Fleet, Killed, Unavailable, counting, failing_at
+from crossover.programs.serving import ATTEMPTS
+from peers.gathering import Gathering
+from peers.replica import Replica
+from tests.architectures.fleet import Fleet, Hook, Killed, Unavailable, counting, failing_at
 from tests.architectures.harness import Job, chosen, small
 
 ARCHITECTURES = ["p2p_instance", "p2p_serverless"]
@@ -174,12 +177,31 @@ def faulty(architecture: str) -> Experiment:
 
 
 @lru_cache
-def clean(architecture: str) -> tuple[bytes, int]:
-    """The undisturbed model, and how many calls one program makes at most."""
-    counts: list[int] = []
+def clean(architecture: str) -> tuple[bytes, int, int]:
+    """The undisturbed model, and how many calls one program makes at most, and how many of them write."""
+    calls: list[int] = []
+    writes: list[int] = []
+
+    def hooks(number: int) -> Hook:
+        count, count_writes = counting(calls), counting(writes, reads=False)
+
+        def both(moment: str, operation: str) -> None:
+            count(moment, operation)
+            count_writes(moment, operation)
+
+        return both
+
     with pytest.MonkeyPatch.context() as patch:
-        fleet = Fleet(Job(faulty(architecture)), hooks=lambda number: counting(counts))
-        return fleet.run(patch), max(counts)
+        return Fleet(Job(faulty(architecture)), hooks=hooks).run(patch), max(calls), max(writes)
+
+
+def drawn_deaths(rng: random.Random, writes: int) -> list[int]:
+    """At which write each of four programs dies: the first surely, by half of what a program writes at most. Who comes
+    later has less to do, and may live.
+
+    Writes, for dying at a read is dying after the write before it, and a program that waits reads more.
+    """
+    return [rng.randrange(1, writes // 2), *(rng.randrange(1, writes + 1) for _ in range(3))]
 
 
 @pytest.mark.slow
@@ -189,7 +211,7 @@ def clean(architecture: str) -> tuple[bytes, int]:
 def test_a_peer_killed_at_any_call_is_replaced(
     architecture: str, moment: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, calls = clean(architecture)
+    model, calls, _ = clean(architecture)
     assert calls > 30
     for k in chosen(range(1, calls + 1, 1 if error is Killed else 5)):
         with monkeypatch.context() as patch:
@@ -202,13 +224,15 @@ def test_a_peer_killed_at_any_call_is_replaced(
 @pytest.mark.parametrize("seed", range(50 if EVERY_CALL else 4))
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpu"] if EVERY_CALL else ["p2p_instance"])
 def test_faults_that_meet_change_nothing(architecture: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both members die, and their replacements, at random calls: one while another is starting again, among others."""
+    """Both members die, and their replacements, at random writes: one while another is starting again, among others."""
     rng = random.Random(seed)
-    model, calls = clean(architecture)
-    deaths = [rng.randrange(1, calls) for _ in range(4)]
+    model, _, writes = clean(architecture)
+    deaths = drawn_deaths(rng, writes)
     moments = [rng.choice(["before", "after"]) for _ in deaths]
     fleet = Fleet(Job(faulty(architecture)))
-    fleet.hooks = lambda number: failing_at(*((deaths[number], moments[number]) if number < 4 else (0, "")), Killed)
+    fleet.hooks = lambda number: failing_at(
+        *((deaths[number], moments[number]) if number < 4 else (0, "")), Killed, reads=False
+    )
     assert fleet.run(monkeypatch) == model
     assert fleet.errors
     assert fleet.left_behind() == []
@@ -217,10 +241,12 @@ def test_faults_that_meet_change_nothing(architecture: str, seed: int, monkeypat
 @pytest.mark.parametrize("seed", range(4))
 def test_peers_that_die_again_and_again_and_their_leases_run_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    model, calls = clean("p2p_instance")
-    deaths = [rng.randrange(1, calls) for _ in range(4)]
+    model, _, writes = clean("p2p_instance")
+    deaths = drawn_deaths(rng, writes)
     fleet = Fleet(Job(faulty("p2p_instance")), lease_s=0.5, at_once=False)
-    fleet.hooks = lambda number: failing_at(deaths[number] if number < len(deaths) else 0, "before", Killed)
+    fleet.hooks = lambda number: failing_at(
+        deaths[number] if number < len(deaths) else 0, "before", Killed, reads=False
+    )
     assert fleet.run(monkeypatch) == model
     assert fleet.errors
 
@@ -257,7 +283,7 @@ def test_a_gradient_of_another_model_is_refused_by_name(monkeypatch: pytest.Monk
         return encode(self, gradient[:-1].clone() if peer == 1 else gradient, samples=samples, round=round, peer=peer)
 
     monkeypatch.setattr(Codec, "encode", cut)
-    fleet = Fleet(Job(small("p2p_instance")), absence_s=0.5)
+    fleet = Fleet(Job(small("p2p_instance")))
     with pytest.raises(Exception, match="peer 0"):
         fleet.run(monkeypatch)
     assert "gradient of peer 1, round 0" in failures(fleet.job)["0"]
@@ -337,7 +363,7 @@ class Sleeper:
 @pytest.mark.parametrize("k", [8, 12, 16, 18, 20, 24, 28])
 def test_a_peer_that_wakes_up_late_changes_nothing(k: int, until: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rank has gone to a spare meanwhile: it publishes nothing more, or the same bits."""
-    model, _ = clean("p2p_instance")
+    model, _, _ = clean("p2p_instance")
     sleeper = Sleeper(k)
     fleet = Fleet(Job(faulty("p2p_instance")), members=3, lease_s=0.4)
     fleet.hooks = lambda number: sleeper if number == 0 else lambda moment, operation: None
@@ -362,6 +388,83 @@ def test_a_peer_that_wakes_up_late_changes_nothing(k: int, until: str, monkeypat
         waker.join()
     assert fleet.job.model() == model
     assert fleet.errors == []
+
+
+@pytest.mark.parametrize("place", ["restore", "update"])
+def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was about to declare its mailboxes, or to save: what nobody clears away any more."""
+    model, _, _ = clean("p2p_instance")
+    fleet = Fleet(Job(faulty("p2p_instance")), members=3, lease_s=0.4)
+    store, keys, step = fleet.job.clients.object_store, fleet.job.prepared.keys, getattr(Replica, place)
+    asleep: list[str] = []  # the heart of the one that sleeps, which stops too
+    first, over = threading.Lock(), threading.Event()
+
+    def fall_asleep(replica: Replica, *arguments: Any, **named: Any) -> None:
+        step(replica, *arguments, **named)
+        if first.acquire(blocking=False):
+            member = fleet.threads[threading.current_thread()]
+            assert member is not None
+            asleep.append(member._thread.name)
+            assert over.wait(timeout=60)
+
+    def heart(moment: str, operation: str) -> None:
+        if threading.current_thread().name in asleep:
+            over.wait(timeout=60)
+
+    put_new = type(store).put_new
+
+    def put_new_and_tell(self: Any, key: str, data: Any) -> bool:
+        created = put_new(self, key, data)
+        if key == keys.finished:
+            over.set()
+        return created
+
+    monkeypatch.setattr(Replica, place, fall_asleep)
+    monkeypatch.setattr(type(store), "put_new", put_new_and_tell)
+    fleet.hooks = lambda number: heart
+    assert fleet.run(monkeypatch) == model
+    assert asleep
+    assert fleet.left_behind() == []
+    assert fleet.queues() == {}
+    assert fleet.errors == []
+
+
+def test_troubles_with_a_checkpoint_between_them_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than a program takes in one place: every round's first message is lost."""
+    arrivals = 0
+
+    def hook(moment: str, operation: str) -> None:
+        nonlocal arrivals
+        if moment == "before" and operation == "arrive":
+            arrivals += 1
+            if arrivals % 2:
+                raise Unavailable(f"arrival {arrivals} was lost")
+
+    fleet = Fleet(Job(small("p2p_instance", epochs=4, batch_size=10, sync_every=1)))
+    fleet.hooks = lambda number: hook if number == 0 else lambda moment, operation: None
+    model = fleet.run(monkeypatch)
+    assert fleet.errors == []
+    assert arrivals // 2 > ATTEMPTS
+    assert model == train_reference(fleet.job.prepared.experiment, load_dataset(fleet.job.experiment))[0]
+
+
+def test_troubles_without_a_checkpoint_between_them_end_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt gets through round 0 again, and through round 1 never."""
+    tries, send = 0, Gathering.send
+
+    def never_round_1(exchange: Gathering, gradient: Any, round: int) -> None:
+        nonlocal tries
+        if exchange._member.rank == 0 and round == 1:
+            tries += 1
+            assert tries <= ATTEMPTS, "it would go on for ever"
+            raise Unavailable("no answer")
+        send(exchange, gradient, round)
+
+    monkeypatch.setattr(Gathering, "send", never_round_1)
+    fleet = Fleet(Job(small("gpu", batch_size=10, sync_every=1)))
+    with pytest.raises(Exception, match="no answer"):
+        fleet.run(monkeypatch)
+    assert failures(fleet.job)["0"] == "no answer"
 
 
 def test_twelve_peers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Asynchronous peers: what holds whatever their pace (docs/correctness.md, 1 and 3)."""
 
+import hashlib
 import json
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -8,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from crossover import rounds
 from crossover.context import Context, Resources
+from crossover.errors import Refused, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.programs import Membership, Settings
+from peers import ending
 from peers.latest import LatestMailboxes
 from peers.replica import Replica
 from tests.architectures.fleet import Fleet, Killed, failing_at
@@ -101,7 +106,18 @@ def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.Mo
     def cut(self: Codec, gradient: Any, *, samples: int, round: int, peer: int) -> Any:
         return encode(self, gradient[:-1].clone() if peer == 1 else gradient, samples=samples, round=round, peer=peer)
 
+    shown, send = threading.Event(), LatestMailboxes.send
+
+    def send_second(exchange: LatestMailboxes, gradient: torch.Tensor, round: int) -> None:
+        """Rank 0 waits for nobody here, and would be through before there is anything to refuse."""
+        if exchange._member.rank == 0:
+            assert shown.wait(timeout=60)
+        send(exchange, gradient, round)
+        if exchange._member.rank == 1:
+            shown.set()
+
     monkeypatch.setattr(Codec, "encode", cut)
+    monkeypatch.setattr(LatestMailboxes, "send", send_second)
     fleet = Fleet(Job(asynchronous(workers=2)))
     fleet.run(monkeypatch)
     said = [record["refused_1"] for record in records(fleet.job) if "refused_1" in record]
@@ -155,3 +171,109 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
         with pytest.raises(Waited) if waits else nullcontext():
             exchange.receive(gradient, 7, out := torch.empty_like(gradient))
             assert torch.equal(out, gradient)
+
+
+def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits() -> None:
+    """An older attempt's, which nobody counts: the other waits for the newer one that it has not seen, and this peer for the other."""
+    job = Job(asynchronous(workers=2, min_gradients=2, staleness_limit=100, epochs=6))
+    looks = 0
+    with Context(Resources(job.clients), run=job.prepared.run) as ctx:
+        mailbox, bus, exchanges = ctx.keys.mailbox(0), ctx.bus, list[LatestMailboxes]()
+        for rank in (0, 1):
+            member = Membership(
+                job.clients.object_store,
+                run=ctx.run,
+                members=2,
+                rank=rank,
+                attempt=0,
+                settings=Settings(fleet="test", look_s=0.0),
+            )
+            exchanges.append(LatestMailboxes(ctx, member))
+            replica = Replica(ctx, rank)
+            replica.restore()
+            exchanges[rank].open(replica)
+            replica.facts["seen"] = {str(1 - rank): 3}
+        this, other = exchanges
+        gradient = torch.full_like(replica.model, 2.0)
+        this.send(gradient, 2)
+        late = bus.peek(mailbox)
+        assert late is not None
+        this.send(gradient, 4)
+        newer = bus.peek(mailbox)
+        bus.replace(mailbox, late)
+
+        def look(_: float) -> None:
+            nonlocal looks
+            looks += 1
+            assert looks < 10, "both wait for ever"
+            if bus.peek(mailbox) == newer:
+                other.send(gradient, 4)  # it has what it waited for
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("peers.latest.time.sleep", look)
+            this.receive(gradient, 4, torch.empty_like(gradient))
+    assert ctx.notes["applied"] == [[4, [(1, 4)]]]
+
+
+def surviving(job: Job, rank: int, *, value: float) -> Context:
+    """A peer whose last checkpoint holds a model of `value`."""
+    ctx = Context(Resources(job.clients), run=job.prepared.run)
+    replica = Replica(ctx, rank)
+    replica.restore()
+    replica.model.fill_(value)
+    replica.round = 1
+    replica.save(agreed=True)
+    return ctx
+
+
+def assert_outcome_is_the_models(job: Job) -> None:
+    store, keys = job.clients.object_store, job.prepared.keys
+    outcome, model = json.loads(store.get(keys.outcome)), job.model()
+    assert outcome["parameters_sha256"] == hashlib.sha256(model).hexdigest()
+    with Context(Resources(job.clients), run=job.prepared.run) as ctx:
+        ctx.learner.model[:] = memoryview(model)
+        assert outcome["val_loss"] == rounds.evaluate(ctx).loss
+
+
+@pytest.mark.parametrize("pause", ["decision", "evaluate", "conclude"])
+def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decider is gone. One survivor stops in the middle of concluding for it until another has done so."""
+    job = Job(asynchronous())
+    first, second = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
+    step, paused = getattr(rounds, pause), list[Context]()
+
+    def stop(ctx: Context, *arguments: Any) -> Any:
+        if not paused:
+            paused.append(ctx)
+            ending._conclude_for(second, 1)
+        return step(ctx, *arguments)
+
+    monkeypatch.setattr(rounds, pause, stop)
+    ending._conclude_for(first, 0)
+    assert paused == [first]
+    assert_outcome_is_the_models(job)
+
+
+def test_who_took_over_to_clear_away_concludes_with_what_was_trained() -> None:
+    """All have left, the decider for good, and the one that was to conclude for it died: this program has trained nothing."""
+    job = Job(asynchronous())
+    with surviving(job, 0, value=0.25):
+        pass
+    with Context(Resources(job.clients), run=job.prepared.run) as ctx:
+        ending._conclude_for(ctx, 0)
+    assert set(memoryview(job.model()).cast("f")) == {0.25}
+    assert_outcome_is_the_models(job)
+
+
+def test_an_overtaken_attempt_declares_nothing() -> None:
+    """The run may be over, and nobody would take the mailboxes back."""
+    job = Job(asynchronous(workers=2))
+    store, keys, settings = job.clients.object_store, job.prepared.keys, Settings(fleet="test")
+    with Context(Resources(job.clients), run=job.prepared.run) as ctx:
+        member = Membership(store, run=ctx.run, members=2, rank=0, attempt=0, settings=settings)
+        exchange, replica = LatestMailboxes(ctx, member), Replica(ctx, 0)
+        store.create(keys.lease(0, 1), b"another")
+        with pytest.raises(StaleAttempt):
+            exchange.open(replica)
+        with pytest.raises(Refused):
+            ctx.bus.peek(keys.mailbox(0))
