@@ -1,11 +1,7 @@
 """The GPU baseline on CPUs: through the object store bitwise equal to the reference, by all-reduce within rounding."""
 
-import json
 import os
-import socket
-import threading
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +13,6 @@ from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.programs import Membership, Settings
-from peers import collective
 from peers.gathering import Gathering
 from tests.architectures.fleet import Fleet, Killed, counting, failing_at
 from tests.architectures.harness import Job, chosen, small
@@ -73,44 +68,6 @@ def test_an_all_reduce_gives_the_same_within_rounding(monkeypatch: pytest.Monkey
     reference, _, _ = train_reference(fleet.job.prepared.experiment, load_dataset(experiment))
     assert distance(model, reference) <= 1e-6
     assert fleet.left_behind() == []
-
-
-def test_members_of_a_collective_meet_again_when_one_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        model = Fleet(Job(gpu(workers=2, exchange="distributed", epochs=3))).run(patch)
-    for k in (6, 14, 22):
-        with monkeypatch.context() as patch:
-            fleet = Fleet(Job(gpu(workers=2, exchange="distributed", epochs=3)))
-            fleet.hooks = lambda number, k=k: failing_at(k if number == 1 else 0, "before", Killed)  # type: ignore[misc]
-            assert fleet.run(patch) == model
-            assert any(isinstance(error, Killed) for error in fleet.errors), f"call {k} was never made"
-
-
-def test_a_former_rank_0_that_goes_while_one_connects_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers the look, and is gone when the store is asked."""
-    fleet = Fleet(Job(gpu(workers=2, exchange="distributed", epochs=1)))
-    former, gone = socket.create_server(("127.0.0.1", 0)), threading.Event()
-    place = {"host": "127.0.0.1", "port": former.getsockname()[1], "token": "former"}
-    fleet.job.clients.object_store.put(fleet.job.prepared.keys.rendezvous, json.dumps(place).encode())
-
-    def go() -> None:
-        former.accept()[0].close()
-        former.close()
-        gone.set()
-
-    host = collective.Collective._host
-
-    def host_after_it(self: collective.Collective, limit: timedelta) -> tuple[str, Any]:
-        assert gone.wait(30)
-        return host(self, limit)
-
-    monkeypatch.setattr(collective.Collective, "_host", host_after_it)
-    monkeypatch.setattr(collective, "_CONNECT_S", 0.5)
-    monkeypatch.setattr("tests.architectures.fleet.PATIENCE_S", 30.0)  # far below the time to meet
-    threading.Thread(target=go, daemon=True).start()
-    fleet.run(monkeypatch)
-    assert gone.is_set()
-    assert fleet.errors == []
 
 
 @pytest.mark.filterwarnings("ignore:.*deterministic")

@@ -1,0 +1,294 @@
+"""The GPU baseline's all-reduce on CPUs while members are killed: whoever is left and whoever comes back meet again."""
+
+import json
+import socket
+import threading
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from crossover.context import Context, Resources
+from crossover.errors import StaleAttempt
+from crossover.programs import Membership, Settings
+from peers import meeting, p2p
+from peers.collective import Collective
+from peers.meeting import Meeting
+from tests.architectures.fleet import Fleet, Hook, Killed, counting, failing_at
+from tests.architectures.harness import Job, chosen
+from tests.architectures.test_gpu import gpu
+
+SHORT_S = 30.0  # ten times what a disturbed run takes, and far below the library's time limits
+
+
+def fleet(**settings: Any) -> Fleet:
+    return Fleet(Job(gpu(**{"workers": 2, "exchange": "distributed", "epochs": 3} | settings)))
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> bytes:
+    with pytest.MonkeyPatch.context() as patch:
+        return fleet().run(patch)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.architectures.fleet.PATIENCE_S", SHORT_S)
+
+
+@pytest.mark.parametrize("k", [6, 14, 22])
+def test_members_meet_again_when_one_is_lost(k: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    disturbed = fleet()
+    disturbed.hooks = lambda number: failing_at(k if number == 1 else 0, "before", Killed)
+    assert disturbed.run(monkeypatch) == undisturbed
+    assert any(isinstance(error, Killed) for error in disturbed.errors), f"call {k} was never made"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_member_killed_at_any_call_is_replaced(rank: int, moment: str, undisturbed: bytes) -> None:
+    """Its calls from the claim of its rank to the end; how often it looks differs from run to run."""
+    counts: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        counted = fleet()
+        counted.hooks = lambda number: of_rank(counted, rank, counting(counts))
+        counted.run(patch)
+    for k in chosen(range(1, max(counts) + 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            disturbed = fleet()
+            disturbed.hooks = killing(disturbed, rank, k, moment)
+            assert disturbed.run(patch) == undisturbed, f"call {k}, {moment}"
+            assert disturbed.left_behind() == [], f"call {k}, {moment}"
+            assert all(isinstance(error, Killed) for error in disturbed.errors), f"call {k}, {moment}"
+
+
+def killing(fleet: Fleet, rank: int, k: int, moment: str) -> Any:
+    return lambda number: of_rank(fleet, rank, failing_at(k, moment, Killed))
+
+
+def of_rank(fleet: Fleet, rank: int, hook: Hook) -> Hook:
+    """Told of the first holder's calls in its own thread: which program gets which rank is a matter of luck."""
+
+    def told(moment: str, operation: str) -> None:
+        member = fleet.threads.get(threading.current_thread())
+        if member is not None and (member.rank, member.attempt) == (rank, 0):
+            hook(moment, operation)
+
+    return told
+
+
+@pytest.mark.usefixtures("short")
+def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
+    undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 comes to its all-reduce only when the replacement has connected twice, or begun to build a group."""
+    killed, noticed, again, early = (threading.Event() for _ in range(4))
+    connected: list[int] = []
+    receive, broken = Collective.receive, Collective._broken
+
+    def receive_late(self: Collective, gradient: Any, round: int, out: Any) -> None:
+        if round == 2 and not noticed.is_set():
+            if self._member.rank == 1:
+                killed.set()
+                raise Killed("round 2")
+            assert killed.wait(SHORT_S) and again.wait(SHORT_S)
+        receive(self, gradient, round, out)
+
+    def notice(self: Collective, error: RuntimeError) -> Any:
+        noticed.set()
+        return broken(self, error)
+
+    class Store(dist.TCPStore):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            if killed.is_set():
+                connected.append(1)
+            if len(connected) == 2:
+                again.set()
+
+    class Group(dist.ProcessGroupGloo):  # type: ignore[name-defined,misc]
+        def __init__(self, *arguments: Any) -> None:
+            if killed.is_set() and not noticed.is_set():
+                early.set()
+                again.set()
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(Collective, "receive", receive_late)
+    monkeypatch.setattr(Collective, "_broken", notice)
+    monkeypatch.setattr(dist, "TCPStore", Store)
+    monkeypatch.setattr(dist, "ProcessGroupGloo", Group)
+    disturbed = fleet()
+    with suppress(AssertionError):  # what matters is said below
+        assert disturbed.run(monkeypatch) == undisturbed
+    assert not early.is_set(), "the replacement has joined the group that its predecessor was in"
+    assert disturbed.job.model() == undisturbed
+    assert [type(error) for error in disturbed.errors] == [Killed]
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody(
+    rank: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one leaves, waits at the end, and never looks for a meeting."""
+    left, leave = threading.Event(), p2p.leave
+    victims = [rank]
+
+    def leave_or_die(ctx: Context, member: Membership, exchange: Any) -> None:
+        if member.rank in victims:
+            victims.clear()
+            assert left.wait(SHORT_S)
+            raise Killed("the end")
+        threading.Thread(target=await_left, args=(ctx, member), daemon=True).start()
+        leave(ctx, member, exchange)
+
+    def await_left(ctx: Context, member: Membership) -> None:
+        while not disturbed.job.clients.object_store.exists(ctx.keys.left(member.rank)):
+            threading.Event().wait(0.005)
+        left.set()
+
+    monkeypatch.setattr(p2p, "leave", leave_or_die)
+    disturbed = fleet()
+    assert disturbed.run(monkeypatch) == undisturbed
+    assert disturbed.left_behind() == []
+    assert [type(error) for error in disturbed.errors] == [Killed]
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while_it_waits(
+    rank: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one concludes only when the replacement is looking for a meeting."""
+    detect, look_after = p2p._Peer.detect_convergence, Meeting._look_after
+    looking, victims = threading.Event(), [rank]
+
+    def detect_or_die(self: p2p._Peer) -> bool:
+        if self._replica.round == self._replica.days.rounds:
+            if self._member.rank in victims:
+                victims.clear()
+                raise Killed("the last evaluation")
+            assert looking.wait(SHORT_S)
+        return detect(self)
+
+    def looked_after(self: Meeting, missing: Any) -> bool:
+        looked = look_after(self, missing)
+        if not victims:
+            looking.set()
+        return looked
+
+    monkeypatch.setattr(p2p._Peer, "detect_convergence", detect_or_die)
+    monkeypatch.setattr(Meeting, "_look_after", looked_after)
+    disturbed = fleet()
+    assert disturbed.run(monkeypatch) == undisturbed
+    assert disturbed.left_behind() == []
+    assert [type(error) for error in disturbed.errors] == [Killed]
+
+
+@pytest.mark.usefixtures("short")
+def test_a_former_rank_0_that_goes_while_one_connects_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers the look, and is gone when the store is asked."""
+    disturbed = fleet(epochs=1)
+    former, gone = socket.create_server(("127.0.0.1", 0)), threading.Event()
+    place = {"host": "127.0.0.1", "port": former.getsockname()[1], "token": "former"}
+    disturbed.job.clients.object_store.put(disturbed.job.prepared.keys.rendezvous, json.dumps(place).encode())
+
+    def go() -> None:
+        former.accept()[0].close()
+        former.close()
+        gone.set()
+
+    host = Meeting._host
+
+    def host_after_it(self: Meeting) -> Any:
+        assert gone.wait(SHORT_S)
+        return host(self)
+
+    monkeypatch.setattr(Meeting, "_host", host_after_it)
+    monkeypatch.setattr(meeting, "_CONNECT_S", 0.5)
+    threading.Thread(target=go, daemon=True).start()
+    disturbed.run(monkeypatch)
+    assert gone.is_set()
+    assert disturbed.errors == []
+
+
+@pytest.mark.usefixtures("short")
+def test_a_former_rank_0_that_writes_over_the_place_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked whether it still held the rank, slept, and put its own place then. Nobody answers there any more."""
+    disturbed = fleet(epochs=1)
+    keys, store = disturbed.job.prepared.keys, disturbed.job.clients.object_store
+    put, places = type(store).put, list[bytes]()
+    with socket.create_server(("127.0.0.1", 0)) as former:
+        late = json.dumps({"host": "127.0.0.1", "port": former.getsockname()[1], "token": "former"}).encode()
+
+    def put_then_late(self: Any, key: str, data: Any) -> None:
+        if key == keys.rendezvous:
+            places.append(data)
+            data = late if len(places) == 1 else data
+        put(self, key, data)
+
+    monkeypatch.setattr(type(store), "put", put_then_late)
+    disturbed.run(monkeypatch)
+    assert disturbed.errors == []
+    assert places[0] == places[1] != late
+
+
+def test_a_member_that_was_overtaken_ends_where_the_next_checkpoint_is_due() -> None:
+    """Else it would train on with the others, while its successor waits for them to meet."""
+    job = Job(gpu(exchange="distributed"))
+    objects, keys = job.clients.object_store, job.prepared.keys
+    with Context(Resources(job.clients), run=job.prepared.run) as ctx:
+        settings = Settings(fleet="test")
+        member = Membership(objects, run=job.prepared.run, members=2, rank=0, attempt=0, settings=settings)
+        exchange = Collective(ctx, member)
+        objects.put(keys.lease(0, 1), b"successor")
+        exchange.send(torch.empty(0), exchange.every + 1)
+        with pytest.raises(StaleAttempt):
+            exchange.send(torch.empty(0), 2 * exchange.every)
+
+
+def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
+    """Rank 1 comes and dies while rank 2 is still awaited: the others must not connect to what it has left."""
+    job = Job(gpu(workers=3, exchange="distributed"))
+    stores: dict[int, Any] = {}
+
+    def member(rank: int, attempt: int = 0) -> Membership:
+        settings = Settings(fleet="test", look_s=0.02)
+        return Membership(
+            job.clients.object_store, run=job.prepared.run, members=3, rank=rank, attempt=attempt, settings=settings
+        )
+
+    def join(member: Membership) -> threading.Thread:
+        thread = threading.Thread(target=lambda: stores.update({member.rank: Meeting(ctx, member).join()}), daemon=True)
+        thread.start()
+        return thread
+
+    class Dying(Meeting):
+        def _look_after(self, missing: Any) -> bool:
+            raise Killed("having come")
+
+    def place() -> dict[str, Any]:
+        while not job.clients.object_store.exists(ctx.keys.rendezvous):
+            threading.Event().wait(0.005)
+        found: dict[str, Any] = json.loads(job.clients.object_store.get(ctx.keys.rendezvous))
+        return found
+
+    with Context(Resources(job.clients), run=job.prepared.run) as ctx:
+        threads = [join(member(0))]
+        first = place()
+        with pytest.raises(Killed):
+            Dying(ctx, member(1)).join()
+        threads.append(join(member(1, attempt=1)))
+        for _ in range(int(SHORT_S / 0.005)):
+            if place() != first:
+                break
+            threading.Event().wait(0.005)
+        assert place()["token"] != first["token"]
+        threads.append(join(member(2)))
+        for thread in threads:
+            thread.join(SHORT_S)
+        stores[0].set("word", "here")
+        assert [stores[rank].get("word") for rank in range(3)] == [b"here"] * 3
