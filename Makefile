@@ -13,6 +13,7 @@ PYTHON := $(VENV)/bin/python
 CROSSOVER := $(VENV)/bin/crossover
 REQUIREMENTS := requirements.txt requirements-dev.txt pyproject.toml
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | sha256sum | cut -c1-16)
+CDK = $(shell $(PYTHON) -c 'from crossover.cli.deployment import CDK; print(CDK)')
 SOURCES := crossover cdk stacks functions peers layer $(wildcard app.py)
 
 # Every experiment on digits whose architecture exists: config/x-y.yaml with stacks/x_y.py.
@@ -21,6 +22,9 @@ exists = $(wildcard stacks/$(subst -,_,$(1)).py)
 ARCHITECTURES := $(strip $(foreach config,$(CONFIGS),$(if $(call exists,$(config)),$(config))))
 CONFIG := $(subst _,-,$(ARCH))
 OUT ?= results/$(CONFIG)
+
+# On a bare machine hundreds of megabytes come over the network, and one connection that breaks would end the set-up.
+thrice = for attempt in 1 2 3; do { $(1); } && break; [ $$attempt != 3 ] || exit 1; echo "trying again" >&2; sleep 5; done
 
 .PHONY: help
 help: ## Show the targets
@@ -37,6 +41,8 @@ endif
 
 .PHONY: test
 test: setup redis-module redis-module-torch lint ## Run every test, and the linters; PYTEST="-k name" passes options on
+	@# The CDK's command, before two workers ask for it at once; the tests say what they do without.
+	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; ($(call thrice,npx --yes $(CDK) --version >/dev/null)) || true
 	$(PYTHON) -m pytest $(PYTEST)
 
 .PHONY: test-every-call
@@ -90,8 +96,8 @@ $(STAMP): $(REQUIREMENTS)
 		|| { echo "Crossover needs Python 3.11 or later; this machine has $$(python3 --version 2>&1)" >&2; exit 2; }; \
 		[ -x $(PYTHON) ] || $$python -m venv $(VENV)
 	@echo "installing requirements into $(VENV) (a few minutes the first time)"
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt)
+	$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --editable .)
 	@rm -f $(VENV)/.installed-* && touch $@
 
 # Installed only where a program is absent. RUNLEVEL=1 keeps Debian from starting its own redis and rabbitmq: Crossover starts the servers
@@ -109,7 +115,8 @@ packages:
 	if [ -n "$$sudo" ] && ! command -v sudo >/dev/null; then \
 		echo "missing on this machine:$$missing; as root: apt-get install$$missing" >&2; exit 2; fi; \
 	echo "installing$$missing"; \
-	$$sudo apt-get update -qq && $$sudo env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
+	$(call thrice,$$sudo apt-get update -qq && $$sudo env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+		--no-install-recommends $$missing)
 
 .PHONY: clean
 clean: ## Remove what was built and measured; .venv stays

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,7 +27,9 @@ for _name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_UR
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples on every machine, without a deadline: how fast they run is the benchmarks' matter.
+# The same examples on every machine, whatever else this process has imported (Hypothesis would take constants from there), and
+# without a deadline: how fast they run is the benchmarks' matter.
+providers._get_local_constants = lambda: providers._local_constants
 hypothesis.settings.register_profile("crossover", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("crossover")
 

@@ -98,6 +98,7 @@ def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, s
         # One version belongs to the library that is installed; news of another one would lead astray.
         "CDK_DISABLE_VERSION_CHECK": "1",
         "CDK_NOTICES": "false",
+        "npm_config_prefer_offline": "true",  # npx would ask the registry even for the version that is there
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
     with _assembly() as folder:

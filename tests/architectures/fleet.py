@@ -52,6 +52,8 @@ class Fleet:
         while not store.exists(self.job.prepared.keys.finished):
             assert time.monotonic() < end_s, f"the run did not end; errors so far: {self.errors}"
             if not any(thread.is_alive() for thread in list(self.threads)):  # replacements come in meanwhile
+                if store.exists(self.job.prepared.keys.finished):
+                    break  # since the last look
                 raise self.errors[-1]
             time.sleep(0.005)
         for thread in list(self.threads):

@@ -215,7 +215,7 @@ def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch:
 
 
 def test_a_worker_that_dies_for_good_is_removed_and_the_others_finish(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, clock = Job(mlless()), Hurry(60)
+    job, clock = Job(mlless()), Hurry(12)  # ten seconds: nobody who lives is silent for so long
     given = words(job)
 
     def mortal(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -306,7 +306,7 @@ def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(mon
 
                     def counted(batch: Any, **where: Any) -> float:
                         if where["worker"] == 1:
-                            threading.Event().wait(0.01)
+                            threading.Event().wait(0.1)  # far beyond what the machine does
                         with lock:
                             computed[0] += batch.samples
                         return compute(batch, **where)

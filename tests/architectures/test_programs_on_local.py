@@ -73,6 +73,8 @@ def killing(cloud: LocalCloud, name: str, seed: int, *, kills: int) -> Iterator[
     rng, over, killed = random.Random(seed), threading.Event(), list[int]()
 
     def loop() -> None:
+        while not (cloud.fleets.running(name) or over.wait(0.05)):
+            pass
         while len(killed) < kills and not over.wait(rng.uniform(2.0, 5.0)):
             running = cloud.fleets.running(name)
             if running:

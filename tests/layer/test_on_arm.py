@@ -60,7 +60,7 @@ def test_every_library_that_torch_names_is_there(zipped: list[Path]) -> None:
 def test_training_in_the_emulator_gives_what_it_gives_here(arm: Emulator) -> None:
     """The same loss and gradient as this machine's PyTorch of another version, up to the order of float32 additions."""
     script = str(ROOT / "layer" / "workload.py")
-    there: dict[str, Any] = json.loads(arm.run(script))
+    there: dict[str, Any] = json.loads(arm.run(script, timeout_s=1_800))
     ended = subprocess.run([sys.executable, "-m", "layer.workload"], cwd=ROOT, capture_output=True, check=True)
     here: dict[str, Any] = json.loads(ended.stdout)
     assert there["machine"] == "aarch64" and there["python"].startswith("3.13.")

@@ -27,7 +27,8 @@ def test_deploy_and_destroy(cloud: LocalCloud, assembly: Path, tmp_path: Path) -
     if not (shutil.which("redis-server") and shutil.which("rabbitmq-server")):
         pytest.skip("redis-server and rabbitmq-server are needed")
     npx = Path(sys.executable).with_name("npx")
-    environment = {**os.environ, **cloud.environment(), "PATH": f"{npx.parent}:{os.environ['PATH']}"}
+    offline = {"npm_config_prefer_offline": "true"}
+    environment = {**os.environ, **offline, **cloud.environment(), "PATH": f"{npx.parent}:{os.environ['PATH']}"}
 
     def cdk(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(npx), "--yes", CDK, *arguments, "--app", str(assembly), "--no-notices"]

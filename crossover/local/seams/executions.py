@@ -76,17 +76,22 @@ def _ends(changes: Replacements) -> None:
 
 
 def _stops(changes: Replacements) -> None:
-    """A stop finds an execution that runs: before its thread has begun, moto fails; before the first state, it forgets."""
+    """A stop finds an execution that runs: before its thread has begun, moto fails; before the first state, it forgets. It is told
+    at once, as by the service; in moto the state that it is in, a function's seconds perhaps, comes to its end first."""
+    from moto.stepfunctions.parser.api import ExecutionStatus
+    from moto.stepfunctions.parser.asl.eval.program_state import ProgramStopped
     from moto.stepfunctions.parser.backend.execution import Execution
 
     def begun(execution: Any) -> bool:
         env = execution.exec_worker and execution.exec_worker.env
         return bool(env and env.program_state())
 
-    def stop(old: Any, self: Any, *arguments: Any, **named: Any) -> None:
+    def stop(old: Any, self: Any, stop_date: Any, **said: Any) -> None:
         ends = time.monotonic() + _BEGINS_S
         while not begun(self) and time.monotonic() < ends:
             self.crossover_end.wait(_LOOK_S)
-        old(self, *arguments, **named)
+        old(self, stop_date=stop_date, **said)
+        if isinstance(self.exec_worker.env.program_state(), ProgramStopped):
+            self.stop_date, self.exec_status = stop_date, ExecutionStatus.ABORTED
 
     changes.wrap(Execution, "stop", stop)

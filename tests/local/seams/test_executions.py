@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from moto.stepfunctions.parser.asl.component.state.exec.state_parallel.branch_worker import BranchWorker
+from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
 from moto.stepfunctions.parser.asl.eval.environment import Environment
 from moto.stepfunctions.parser.backend.execution import Execution
 from moto.stepfunctions.parser.backend.execution_worker import ExecutionWorker
@@ -91,6 +92,24 @@ def test_a_stop_before_the_first_state_is_heeded(states: Any, started: Any, monk
     assert held.met.wait(30)
     states.stop_execution(executionArn=arn)
     eventually(lambda: states.describe_execution(executionArn=arn)["status"] == "ABORTED", what="it is stopped")
+
+
+def test_a_stop_is_told_while_a_function_is_still_at_work(
+    states: Any, started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def works(*_: Any, **__: Any) -> None:
+        begun.set()
+        go.wait(60)
+
+    monkeypatch.setattr(WaitFunction, "_wait_interval", works)  # a state that does not look up
+    arn = started(WAIT)
+    assert begun.wait(30)
+    states.stop_execution(executionArn=arn)
+    status = states.describe_execution(executionArn=arn)["status"]
+    go.set()
+    assert status == "ABORTED"
 
 
 def test_a_list_beside_a_start_knows_every_status(states: Any, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
