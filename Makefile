@@ -42,7 +42,7 @@ endif
 .PHONY: test
 test: setup redis-module redis-module-torch lint ## Run every test, and the linters; PYTEST="-k name" passes options on
 	@# The CDK's command, before two workers ask for it at once; the tests say what they do without.
-	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; ($(call thrice,npx --yes $(CDK) --version >/dev/null)) || true
+	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; export npm_config_prefer_offline=true; ($(call thrice,npx --yes $(CDK) --version >/dev/null)) || true
 	$(PYTHON) -m pytest $(PYTEST)
 
 .PHONY: test-every-call

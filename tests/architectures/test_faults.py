@@ -31,7 +31,7 @@ def test_every_step_run_twice_changes_nothing(architecture: str, monkeypatch: py
             with ctx.child() as own:
                 first: Event = run(step, own, event)
             second: Event = run(step, ctx, event)
-            if not step.name.startswith("check_"):  # which say who is there by now
+            if first.get("synchronised", True):  # else the others may have come since
                 assert {**first, "since": ""} == {**second, "since": ""}, (
                     f"{step.name} answered differently the second time"
                 )

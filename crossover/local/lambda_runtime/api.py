@@ -16,6 +16,7 @@ from typing import Protocol
 
 from crossover.errors import Unavailable
 
+SHUT_DOWN = "the local Lambda service is shut down"
 RESPONSE_LIMIT = 6 * 1024 * 1024 + 100  # bytes; the 100 is what the service itself allows over
 _HEADER_LIMIT = 2 * 1024 * 1024  # an error's trace travels in a header of up to 1 MiB
 
@@ -56,7 +57,7 @@ class RuntimeApi:
         """Listen for one environment; its `host:port`. Raises Unavailable once this is closed."""
         with self._lock:
             if self._loop.is_closed():
-                raise Unavailable("the local Lambda service is shut down")
+                raise Unavailable(SHUT_DOWN)
             return asyncio.run_coroutine_threadsafe(self._open(environment), self._loop).result()
 
     def soon(self, call: Callable[..., object], *arguments: object) -> None:

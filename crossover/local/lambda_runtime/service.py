@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from crossover.errors import Unavailable
-from crossover.local.lambda_runtime.api import RuntimeApi
+from crossover.local.lambda_runtime.api import SHUT_DOWN, RuntimeApi
 from crossover.local.lambda_runtime.environment import Environment, Outcome
 from crossover.local.lambda_runtime.function import (
     EVENT_LIMIT,
@@ -35,7 +35,6 @@ _IDLE_KEPT: Mapping[Kind, int] = {"torch": 8, "plain": 32}
 _EVENT_RETRIES_S = (1.0, 2.0)  # Lambda: after one and two minutes
 _WATCH_S = 0.05
 _END_S = 2.0
-_SHUT_DOWN = "the local Lambda service is shut down"
 
 
 class Lambdas:
@@ -97,7 +96,7 @@ class Lambdas:
         try:
             self._events.submit(self._retried, function, payload)
         except RuntimeError as error:
-            raise TooManyRequests(_SHUT_DOWN) from error
+            raise TooManyRequests(SHUT_DOWN) from error
         return str(uuid.uuid4())
 
     def prepare(self, kind: Kind) -> None:
@@ -172,7 +171,7 @@ class Lambdas:
             return self._started(function)
         except Unavailable as error:
             if self._closed.is_set():
-                raise TooManyRequests(_SHUT_DOWN) from error
+                raise TooManyRequests(SHUT_DOWN) from error
             raise
 
     def _started(self, function: Function) -> Environment:
@@ -212,7 +211,7 @@ class Lambdas:
     def _zygote(self, kind: Kind) -> Zygote:
         with self._lock:
             if self._closed.is_set():
-                raise Unavailable(_SHUT_DOWN)
+                raise Unavailable(SHUT_DOWN)
             zygote = self._zygotes.get(kind)
             if zygote is None or not zygote.alive:
                 logs = self._folder / "logs"
