@@ -96,8 +96,8 @@ $(STAMP): $(REQUIREMENTS)
 		|| { echo "Crossover needs Python 3.11 or later; this machine has $$(python3 --version 2>&1)" >&2; exit 2; }; \
 		[ -x $(PYTHON) ] || $$python -m venv $(VENV)
 	@echo "installing requirements into $(VENV) (a few minutes the first time)"
-	$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt)
-	$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --editable .)
+	@$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt)
+	@$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --editable .)
 	@rm -f $(VENV)/.installed-* && touch $@
 
 # Installed only where a program is absent. RUNLEVEL=1 keeps Debian from starting its own redis and rabbitmq: Crossover starts the servers
