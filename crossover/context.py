@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from threading import Lock
+from threading import Event, Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.errors import CrossoverError
+from crossover.errors import CrossoverError, RunFailed
 from crossover.experiment import Experiment, from_resolved
 from crossover.keys import Keys
 
@@ -326,7 +326,9 @@ class InlineMachines:
 
 
 class InlineClients:
-    """Memory stores for a run in this process."""
+    """Memory stores for a run in this process. Once it is stopped nobody gets a client or a slot any more: its steps end
+    where they begin, and its programs before they compute.
+    """
 
     def __init__(self, *, workers: int, shared_tensors: bool = False) -> None:
         from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
@@ -338,14 +340,26 @@ class InlineClients:
         self.tensor_stores = [MemoryTensorStore(Traffic()) for _ in range(count)]
         self.message_bus = MemoryMessageBus(Traffic())
         self.run_machine: Callable[[str, dict[str, Any]], dict[str, Any]] | None = None
+        self._stopped = Event()
+
+    def stop(self) -> None:
+        """End the run; what it has stored stays."""
+        self._stopped.set()
+
+    def _go_on(self) -> None:
+        if self._stopped.is_set():
+            raise RunFailed("the run was stopped")
 
     def objects(self, traffic: Traffic) -> ObjectStore:
+        self._go_on()
         return self.object_store.beside(traffic)
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
+        self._go_on()
         return self.object_store.beside(traffic)
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
+        self._go_on()
         if experiment.storage.channel == "s3" and self.shared_tensors:
             from crossover.dataplane.connecting import object_tensors
 
@@ -358,6 +372,7 @@ class InlineClients:
         return FetchCompute(self.tensors(experiment, worker, traffic))
 
     def bus(self, traffic: Traffic) -> MessageBus:
+        self._go_on()
         return self.message_bus.beside(traffic)
 
     def machines(self) -> Machines:
@@ -365,6 +380,7 @@ class InlineClients:
         return InlineMachines(self.run_machine)
 
     def slot(self) -> AbstractContextManager[float]:
+        self._go_on()
         return nullcontext(0.0)
 
 

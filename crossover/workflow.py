@@ -8,8 +8,8 @@ the same tree.
 import importlib
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -20,6 +20,7 @@ from crossover.context import Context, process_resources
 from crossover.errors import ConfigError, CrossoverError, Missing, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.metering import Meter
+from crossover.threads import RunThread
 
 Event = dict[str, Any]
 Body = Callable[[Context, Event], Mapping[str, Any] | None]
@@ -295,9 +296,26 @@ def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant:
     """All calls on threads; the first failure that is a cause (not the echo of one) is raised once all have ended.
     `tolerant`: only a fault of ours is raised.
     """
-    with ThreadPoolExecutor(max_workers=slots) as pool:
-        futures = [pool.submit(call) for call in calls]
-    failures = [failure for future in futures if (failure := future.exception())]
+    waiting = deque(enumerate(calls))
+    failed: dict[int, BaseException] = {}
+
+    def call_what_waits() -> None:
+        while True:
+            try:
+                number, call = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                call()
+            except BaseException as failure:
+                failed[number] = failure
+
+    threads = [RunThread(call_what_waits) for _ in range(min(slots, len(waiting)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    failures = [failed[number] for number in sorted(failed)]
     ours = [failure for failure in failures if not isinstance(failure, CrossoverError)]
     if ours or (failures and not tolerant):
         raise [*ours, *failures][0]

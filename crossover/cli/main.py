@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import typer
 
+from crossover import threads
 from crossover.cli import (
     breakeven,
     compare,
@@ -57,8 +58,17 @@ app.add_typer(prices.app, name="prices")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit. Every failure ends here, as one message for people; Ctrl-C is typer's 130."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run the command line and exit. `arguments`: this process's own, unless given: then it goes on afterwards."""
+    try:
+        _call(sys.argv[1:] if arguments is None else arguments)
+    except SystemExit as end:
+        if arguments is None and threads.at_work():
+            threads.leave(end.code if isinstance(end.code, int) else 0)
+        raise
+
+
+def _call(arguments: Sequence[str]) -> None:
+    """Every failure ends here, as one message for people; Ctrl-C is typer's 130."""
     try:
         app(args=list(arguments), prog_name="crossover")
     except CrossoverError as error:

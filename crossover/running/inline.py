@@ -1,12 +1,11 @@
 """The whole run in this process, on memory stores."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from threading import Thread
 
 from crossover import resumption
 from crossover.context import Context, InlineClients, Resources
@@ -21,7 +20,10 @@ from crossover.running.baseline import with_baseline
 from crossover.running.following import OnProgress, finish
 from crossover.running.members import goes_on_without, in_step, members_of
 from crossover.running.preparing import Prepared, prepare
+from crossover.threads import RunThread
 from crossover.workflow import execute, first_event, load
+
+STOP_S = 2.0  # for the threads of a stopped run to notice it: a minibatch of a small model, a pause between two looks
 
 
 def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: bool = False) -> RunFolder:
@@ -45,23 +47,25 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
         if architecture.tensor_hosts != "per_worker":
             return nullcontext({})
         workers = range(experiment.workers)
-        return nullcontext({worker: clients.tensors(experiment, worker, Traffic()) for worker in workers})
+        return nullcontext({worker: clients.tensor_stores[worker].beside(Traffic()) for worker in workers})
 
     with resumption.keeping(objects, out, databases=databases, resumed=unfinished is not None):
         if architecture.run is None:
             return finish(prepared, InlinePrograms(prepared, clients), out, on_progress, where="inline")
         context = Context(Resources(clients), run=prepared.run)
         event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if unfinished else 0)
-        execution = InlineExecution(partial(execute, architecture.run, context, event))
+        execution = InlineExecution(partial(execute, architecture.run, context, event), clients)
         return finish(prepared, execution, out, on_progress, where="inline")
 
 
 class InlineExecution:
-    """The tree in a thread of this process, which does not wait for it when it ends."""
+    """The tree in threads of this process."""
 
-    def __init__(self, run: Callable[[], object]) -> None:
+    def __init__(self, run: Callable[[], object], clients: InlineClients) -> None:
         self._end: Future[object] = Future()
-        Thread(target=self._run, args=(run,), name="inline-execution", daemon=True).start()
+        self._clients = clients
+        self._thread = RunThread(self._run, run, name="inline-execution")
+        self._thread.start()
 
     def _run(self, run: Callable[[], object]) -> None:
         try:
@@ -80,7 +84,7 @@ class InlineExecution:
         return True
 
     def stop(self) -> None:
-        """Threads end with the process; nothing outside it was started."""
+        _stop(self._clients, [self._thread])
 
 
 class InlinePrograms:
@@ -98,7 +102,7 @@ class InlinePrograms:
         settings = Settings(fleet="inline", look_s=0.1)
         program = architecture.program.main
         self._threads = [
-            Thread(target=_quietly, args=(program, Resources(clients), settings), name=f"program-{number}", daemon=True)
+            RunThread(_quietly, program, Resources(clients), settings, name=f"program-{number}")
             for number in range(members)
         ]
         self._execution = ProgramsExecution(
@@ -106,7 +110,7 @@ class InlinePrograms:
             prepared.keys,
             members,
             tolerant=goes_on_without(prepared.experiment),
-            release=lambda: None,  # threads end with the process; nothing outside it was started
+            release=partial(_stop, clients, self._threads),
             alive=lambda: any(thread.is_alive() for thread in self._threads),
         )
         for thread in self._threads:
@@ -117,6 +121,14 @@ class InlinePrograms:
 
     def stop(self) -> None:
         self._execution.stop()
+
+
+def _stop(clients: InlineClients, threads: Sequence[RunThread]) -> None:
+    """A run at rest is written down faster. One that still computes after STOP_S ends with the process."""
+    clients.stop()
+    end_s = time.monotonic() + STOP_S
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
 
 
 def _quietly(program: Callable[..., None], resources: Resources, settings: Settings) -> None:

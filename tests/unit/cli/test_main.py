@@ -88,12 +88,16 @@ def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shown", ["mine: spirt", "2/1000"])
-def test_a_real_ctrl_c_ends_with_130_and_without_a_traceback(config: Path, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "shown"),
+    [("spirt", "mine: spirt"), ("spirt", "2/1000"), ("p2p-instance", "2/1000"), ("all-reduce", "2/1000")],
+)
+def test_a_real_ctrl_c_ends_with_130_and_without_a_traceback(config: Path, architecture: str, shown: str) -> None:
     """The run is interrupted once this stands on the screen: before it trains, and while it does.
 
     Modules are imported beforehand: Python takes an interrupt within the importer's own callbacks for nothing.
     """
+    config.write_text(f"name: mine\narchitecture: {architecture}\n")
     command = [
         sys.executable,
         "-c",

@@ -1,0 +1,95 @@
+"""An inline run that is stopped: its threads end, and what it had reached is kept."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from crossover.resumption import holds
+from crossover.running import Progress, run_inline
+from crossover.threads import RunThread
+from crossover.workflow import architectures
+from tests.architectures.harness import small
+
+ROOT = Path(__file__).parents[2]
+
+
+def interrupt(progress: Progress) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("architecture", architectures())
+def test_a_stopped_run_computes_no_more_and_keeps_its_checkpoint(architecture: str, tmp_path: Path) -> None:
+    """Whoever runs it in a notebook has the process for other work."""
+    with pytest.raises(KeyboardInterrupt):
+        run_inline(small(architecture, epochs=1_000), tmp_path, interrupt)
+    for thread in threading.enumerate():
+        if isinstance(thread, RunThread):
+            thread.join(120)
+            assert not thread.is_alive()
+    assert holds(tmp_path)
+
+
+WAITS_FOR_ITS_PEER = """
+import sys, threading
+from crossover import threads
+from crossover.context import Context, InlineClients, Resources
+from crossover.workflow import ForEach, Step, execute, first_event
+
+entered = threading.Event()
+
+def body(ctx, event):
+    entered.set()
+    threading.Event().wait()
+
+tree = ForEach("worker", "workers", Step("wait", "tests", body), together=True)
+context = Context(Resources(InlineClients(workers=2)), run="r")
+threads.RunThread(execute, tree, context, first_event("r", workers=2)).start()
+entered.wait()
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("print('told'); threads.leave(4)", 4)])
+def test_a_process_ends_though_workers_still_wait(end: str, status: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", WAITS_FOR_ITS_PEER + end],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == status, ended.stderr
+    assert ended.stdout == ("told\n" if status == 4 else "")
+
+
+COMPUTES_ON = """
+import sys, threading
+import torch
+from crossover import threads
+from crossover.cli.main import main
+
+computes = threading.Event()
+
+def compute():
+    matrix = torch.ones(300, 300)
+    while True:
+        matrix @ matrix
+        computes.set()
+
+threads.RunThread(compute).start()
+computes.wait()
+sys.argv = ["crossover", "schema"]
+main()
+"""
+
+
+def test_a_command_ends_as_it_should_though_torch_still_computes() -> None:
+    """The interpreter's own end would tear the thread out of torch: std::terminate, exit status -6."""
+    ended = subprocess.run(
+        [sys.executable, "-c", COMPUTES_ON], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("}\n")
