@@ -101,10 +101,12 @@ def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, s
         "npm_config_prefer_offline": "true",  # npx would ask the registry even for the version that is there
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-    with _assembly() as folder:
+    with _folder() as folder:
+        environment["TMPDIR"] = str(folder / "tmp")
+        (folder / "tmp").mkdir()
         try:
             ended = subprocess.run(
-                [*command, "--output", str(folder)], cwd=ROOT, env={**environment, **_mark()}, check=False
+                [*command, "--output", str(folder / "assembly")], cwd=ROOT, env={**environment, **_mark()}, check=False
             )
         except BaseException:  # npx's own children would go on deploying behind our back
             _end_marked()
@@ -114,8 +116,10 @@ def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, s
 
 
 @contextmanager
-def _assembly() -> Iterator[Path]:
-    """A folder of its own for what is synthesized, gone at the end, also after a kill -9: the CDK refuses two that share cdk.out."""
+def _folder() -> Iterator[Path]:
+    """A folder for what is synthesized, since the CDK refuses two that share cdk.out, and for what its processes leave when
+    they are interrupted. Gone at the end, also after a kill -9.
+    """
     if not Path("/proc/self/environ").exists():
         with tempfile.TemporaryDirectory(prefix="crossover-cdk-") as folder:
             yield Path(folder)

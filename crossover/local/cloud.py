@@ -166,6 +166,7 @@ class LocalCloud:
         """While moto is still ours: a task that came back to the real moto would look for a Lambda service on port 5000."""
         self._stop_executions("")
         self.lambdas.close()
+        self.servers.stop()  # a stack that is still being made fails at its next server
         executions.join(_EXECUTIONS_END_S)
 
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:

@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -15,6 +16,33 @@ from crossover.local import permissions
 from crossover.local.seams.resource_types import REGION
 
 _SILENT = logging.NullHandler()
+_LAST_ANSWERS_S = 20.0  # a broker that starts within its request takes five, on a busy machine longer
+
+
+class _InFlight:
+    """The requests that are being answered."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._requests: set[object] = set()
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        me = object()
+        with self._changed:
+            self._requests.add(me)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._requests.discard(me)
+                self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until those of now are answered, or `timeout_s` is over; others may come meanwhile."""
+        with self._changed:
+            now = set(self._requests)
+            self._changed.wait_for(lambda: not now & self._requests, timeout_s)
 
 
 class Endpoint:
@@ -22,7 +50,8 @@ class Endpoint:
 
     def __init__(self, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._server = _server(log)
+        self._in_flight = _InFlight()
+        self._server = _server(log, self._in_flight)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="aws-endpoint", daemon=True
         )
@@ -45,6 +74,10 @@ class Endpoint:
         return f"http://127.0.0.1:{self.port}"
 
     def stop(self) -> None:
+        """No more answers. What a client asked for and did not wait for, such as a stack when Ctrl-C came, is finished
+        first: cut off later, it would go on in moto without the seams.
+        """
+        self._in_flight.wait(_LAST_ANSWERS_S)
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -54,7 +87,7 @@ class Endpoint:
         self._file.close()
 
 
-def _server(log: Path) -> Any:
+def _server(log: Path, in_flight: _InFlight) -> Any:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import ThreadedWSGIServer
 
@@ -72,6 +105,10 @@ def _server(log: Path) -> Any:
 
         Status 400, because clients repeat what was answered with a 500.
         """
+        with in_flight.request():
+            return answer(environ, start_response)
+
+    def answer(environ: Any, start_response: Any) -> Any:
         try:
             if denied := permissions.check(environ, functools.partial(_body, environ)):
                 length = ("Content-Length", str(len(denied.body)))
@@ -79,7 +116,7 @@ def _server(log: Path) -> Any:
                 return [denied.body]
             return application(environ, start_response)
         except Exception as error:
-            with log.open("a") as file:
+            with contextlib.suppress(FileNotFoundError), log.open("a") as file:  # the workspace may be gone by now
                 traceback.print_exc(file=file)
             words = escape(f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})")
             body = (

@@ -19,7 +19,7 @@ _MODULE = Path(__file__).resolve().parents[2] / "redis_module"
 
 
 class Servers:
-    """What runs for the deployed resources; `stop` ends all of it."""
+    """What runs for the deployed resources; `stop` ends all of it, and nothing starts afterwards."""
 
     def __init__(self, folder: Path) -> None:
         self.redis: dict[str, RedisServer] = {}  # by instance id
@@ -33,6 +33,7 @@ class Servers:
         """A host with the role `redis` runs redis-server with the secret's password; other roles are not known here."""
         if tags.get(ROLE_TAG) != "redis":
             return
+        self._go_on()
         found = _SECRET_ARN.search(user_data)
         server = RedisServer(
             self._folder / "redis" / identity,
@@ -47,6 +48,10 @@ class Servers:
         if over:
             server.stop()
 
+    def _go_on(self) -> None:
+        if self._over:
+            raise RunFailed("the cloud on this machine has ended")
+
     def stop_instance(self, identity: str) -> None:
         with self._lock:
             server = self.redis.pop(identity, None)
@@ -57,6 +62,7 @@ class Servers:
 
     def start_broker(self, name: str, username: str, password: str) -> str:
         """Its URL."""
+        self._go_on()
         server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
         with self._lock:
             over = self._over

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +14,33 @@ from crossover.local import processes
 
 def synthesized(experiment: Experiment, out: Path) -> Path:
     """`out` with the assembly in it. Raises ConfigError for what cannot be deployed, RuntimeError where the CDK itself fails."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "cdk.synthesis", str(out)],
-        input=json.dumps(experiment.resolved()),
-        env={**os.environ, **processes.mark(), "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _python("-P", "-m", "cdk.synthesis", str(out), told=json.dumps(experiment.resolved()))
     if done.returncode == ConfigError.exit_code:
         raise ConfigError(done.stderr.strip())
     if done.returncode:
         raise RuntimeError(f"synthesis of {experiment.name} ended with exit code {done.returncode}:\n{done.stderr}")
     return out
+
+
+def _python(*arguments: str, told: str) -> subprocess.CompletedProcess[str]:
+    """Python with these arguments and `told` on its standard input. If we are interrupted it ends at once, and the Node it
+    may have started with it; what Node leaves then goes with its folder.
+    """
+    with processes.temporary_folder() as folder:
+        environment = {**os.environ, **processes.mark(), "TMPDIR": str(folder)}
+        environment["PYTHONPATH"] = os.pathsep.join(each or os.getcwd() for each in sys.path)
+        with subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                shown, errors = process.communicate(told)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, shown, errors)

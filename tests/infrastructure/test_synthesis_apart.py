@@ -1,6 +1,8 @@
 """Synthesis in a process of its own: the same assembly, the same refusal, nothing of the CDK in this process."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +15,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.running.synthesis import synthesized
 from crossover.validation import load
+from tests.local.parts import eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,3 +55,33 @@ def test_a_broken_cdk_is_told_with_its_own_words(
 def test_a_run_brings_no_cdk_into_its_process() -> None:
     code = "import sys, crossover.running.local, crossover.local.cloud, crossover.local.tools; sys.exit('aws_cdk' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_interrupted_synthesis_leaves_nothing(tmp_path: Path) -> None:
+    """Neither a process nor the folder into which Node unpacks the CDK."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    code = (
+        "import sys, pathlib; from crossover.running.synthesis import synthesized; from crossover.validation import load;"
+        f"synthesized(load(pathlib.Path({str(ROOT / 'config' / 'p2p-instance.yaml')!r})), pathlib.Path({str(tmp_path / 'out')!r}))"
+    )
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        eventually(lambda: any(temporary.rglob("jsii-kernel-*")), what="Node has begun", timeout_s=120)
+        os.killpg(process.pid, signal.SIGINT)
+        errors = process.communicate()[1]
+    assert errors.endswith("KeyboardInterrupt\n")
+    assert not any(temporary.iterdir())
+    mine = str(temporary).encode()
+    eventually(
+        lambda: not any(mine in _read(each) for each in Path("/proc").glob("[0-9]*/environ")), what="all have ended"
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from crossover.errors import RunFailed
 from crossover.local import hosted
 from crossover.local.hosted import Servers
 
@@ -28,3 +29,15 @@ def test_a_server_that_is_starting_at_the_end_is_stopped(
         servers.start_broker("broker", "u", "p")
     assert stopped == [kind]
     assert servers.reachable("rediss://10.0.0.1:6379") == "rediss://10.0.0.1:6379"
+
+
+def test_nothing_starts_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack that is still being made fails at its next server, at once."""
+    servers = Servers(tmp_path)
+    servers.stop()
+    monkeypatch.setattr(hosted, "RedisServer", None)
+    monkeypatch.setattr(hosted, "RabbitServer", None)
+    with pytest.raises(RunFailed, match="has ended"):
+        servers.start_instance("i-1", {hosted.ROLE_TAG: "redis"}, "10.0.0.1", "")
+    with pytest.raises(RunFailed, match="has ended"):
+        servers.start_broker("broker", "u", "p")
