@@ -48,9 +48,9 @@ class Keys:
         """Which long worker evaluates after `epoch`, and since when, so that not all of them need to."""
         return f"{self.evaluations}{epoch:06d}.json"
 
-    @property
-    def final_model(self) -> str:
-        return f"runs/{self.run}/model"
+    def final_model(self, sha256: str) -> str:
+        """By its content, which the outcome names: of two peers that conclude side by side neither overwrites the other's."""
+        return f"runs/{self.run}/model/{sha256}"
 
     @property
     def outcome(self) -> str:

@@ -354,13 +354,14 @@ def collect(ctx: Context, event: Event) -> None:
 
 
 def conclude(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
-    """The trained model and what the last epoch's decision says of it, to the bucket."""
-    ctx.objects.put(ctx.keys.final_model, [header(model), model.data])
+    """The trained model and what the last epoch's decision says of it, to the bucket. The first outcome is the run's."""
+    sha256 = hashlib.sha256(model.data).hexdigest()
+    ctx.objects.put(ctx.keys.final_model(sha256), [header(model), model.data])
     outcome = {
         "val_accuracy": agreed["val_accuracy"],
         "val_loss": agreed["val_loss"],
         "epochs": agreed["epoch"],
         "reason": agreed["reason"],
-        "parameters_sha256": hashlib.sha256(model.data).hexdigest(),
+        "parameters_sha256": sha256,
     }
     ctx.objects.create(ctx.keys.outcome, json.dumps(outcome).encode())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from crossover import rounds
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused
 from crossover.programs import Membership
 from peers.replica import Replica
@@ -55,15 +55,12 @@ def _await_others(ctx: Context, member: Membership, exchange: "Exchange") -> Non
 
 
 def _conclude_for(ctx: Context, rank: int) -> None:
-    """The peer whose model was to be the result is gone: this one's takes its place, or whichever was put there first.
+    """The peer whose model was to be the result is gone: this one's takes its place, with its own figures.
 
-    The figures are that model's, so several peers may do it side by side, and come to the same.
+    Several peers may do it side by side, each with its own model: the first outcome says whose is the result.
     """
-    key, model = ctx.keys.final_model, Vector(Kind.MODEL, ctx.learner.model)
     Replica(ctx, rank).restore()  # this program may not have trained it, only taken the rank over
-    if not ctx.objects.put_new(key, [header(model), model.data]):
-        model.data[:] = decode(ctx.objects.get(key), key=key, kind=Kind.MODEL).data
     agreed = rounds.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
     result = rounds.evaluate(ctx)
     agreed |= {"val_loss": result.loss, "val_accuracy": result.accuracy}
-    rounds.conclude(ctx, agreed, model)
+    rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))

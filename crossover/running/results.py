@@ -21,7 +21,8 @@ def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | No
     if final:
         from crossover.learning.saving import safetensors_bytes  # torch
 
-        vector = decode(objects.get(keys.final_model), key=keys.final_model, kind=Kind.MODEL)
+        key = keys.final_model(final["parameters_sha256"])
+        vector = decode(objects.get(key), key=key, kind=Kind.MODEL)
         model = safetensors_bytes(prepared.experiment, prepared.facts["data_manifest"], vector)
     records = list(prepared.records.values())
     folder = write(

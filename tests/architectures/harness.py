@@ -114,8 +114,9 @@ class Job:
         return self.model()
 
     def model(self) -> bytes:
-        key = self.prepared.keys.final_model
-        return bytes(decode(self.clients.object_store.get(key), key=key, kind=Kind.MODEL).data)
+        store, keys = self.clients.object_store, self.prepared.keys
+        key = keys.final_model(json.loads(store.get(keys.outcome))["parameters_sha256"])
+        return bytes(decode(store.get(key), key=key, kind=Kind.MODEL).data)
 
     def decisions(self) -> list[dict[str, Any]]:
         """What was agreed after each epoch."""

@@ -12,6 +12,7 @@ import torch
 
 from crossover import rounds
 from crossover.context import Context, Resources
+from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.programs import Membership, Settings
@@ -251,6 +252,17 @@ def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, mon
     monkeypatch.setattr(rounds, pause, stop)
     ending._conclude_for(first, 0)
     assert paused == [first]
+    assert_outcome_is_the_models(job)
+
+
+def test_a_decider_that_comes_late_overwrites_nothing() -> None:
+    """It was frozen before it concluded, and another concluded for it."""
+    job = Job(asynchronous())
+    decider, survivor = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
+    ending._conclude_for(survivor, 1)
+    agreed = {**rounds.decision(decider, len(job.decisions())), "val_loss": 9.0, "val_accuracy": 0.0}
+    rounds.conclude(decider, agreed, Vector(Kind.MODEL, decider.learner.model))
+    assert set(memoryview(job.model()).cast("f")) == {0.5}
     assert_outcome_is_the_models(job)
 
 
