@@ -24,6 +24,7 @@ ALLOWED = {
     "crossover.budget": {"crossover.errors"},
     "crossover.platform_reports": {"crossover.reports"},
     "crossover.volumes": set(),
+    "crossover.threads": set(),
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,
     "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane"},
@@ -33,7 +34,7 @@ ALLOWED = {
     "crossover.rounds": CONTEXT,
     "crossover.long_workers": CONTEXT
     | {"crossover.rounds", "crossover.workflow"},  # what functions of one long life share
-    "crossover.workflow": CONTEXT,
+    "crossover.workflow": CONTEXT | {"crossover.threads"},
     "crossover.expectations": WORKFLOW,
     "crossover.programs": CONTEXT | {"crossover.rounds"},
     "crossover.asl": WORKFLOW,
