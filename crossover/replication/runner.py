@@ -121,12 +121,16 @@ class _Machine:
             self._start()
         with tempfile.TemporaryDirectory(dir=self._folder) as assembly:
             self._cloud.deploy(synthesized(experiment, Path(assembly)))
+            stack = f"{experiment.project}-{experiment.name}"
             try:
-                return running.run_deployed(
+                found = running.run_deployed(
                     experiment, out, lambda progress: None, session=self._cloud.session(), where="local"
                 )
-            finally:
-                self._cloud.destroy(f"{experiment.project}-{experiment.name}")
+            except Exception:
+                self._cloud.destroy(stack)
+                raise
+            self._cloud.destroy(stack)
+            return found  # interrupted, it leaves its stack to the cloud's end, which is next
 
     def _start(self) -> None:
         from crossover.local import processes, tools

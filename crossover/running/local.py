@@ -38,10 +38,9 @@ def run_local(
             return run_on_cloud(cloud, each, into, on_progress, unfinished=unfinished)
 
         with LocalCloud(workspace or folder / "cloud") as cloud:
-            try:
-                return with_baseline(run, experiment, out, resume="local" if resume else "")
-            finally:
-                cloud.destroy()
+            found = with_baseline(run, experiment, out, resume="local" if resume else "")
+            cloud.destroy()  # of a run that failed, or was interrupted, the stacks go with their cloud
+            return found
 
 
 def run_on_cloud(

@@ -5,6 +5,8 @@ from typing import Any
 from crossover.local.seams.replacing import Replacements
 from crossover.local.seams.resource_types import ACCOUNT, Made, ResourceType, Wanted
 
+_STAYS_EMPTY = "stays_empty"  # our mark on moto's bucket
+
 
 def resource_types() -> dict[str, ResourceType]:
     """Custom resources answer at once: moto's way round (a thread, a call back) races, makes them twice and never deletes."""
@@ -20,11 +22,14 @@ def _auto_delete(wanted: Wanted) -> Made:
 
 
 def empty(bucket: str) -> None:
-    """Delete everything in a bucket, versions included; harmless when there is no such bucket."""
+    """Delete everything in a bucket, versions included, also what comes until it is deleted itself: functions that are at
+    work go on writing, which CDK's emptier forbids by a policy first. Harmless when there is no such bucket.
+    """
     from moto.s3.models import s3_backends
 
     found = s3_backends[ACCOUNT]["aws"].buckets.get(bucket)
     if found:
+        setattr(found, _STAYS_EMPTY, True)
         found.keys.clear()
 
 
@@ -72,12 +77,13 @@ def install(changes: Replacements) -> None:
     def delete_bucket(
         old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any
     ) -> None:
-        bucket = s3_backends[ACCOUNT]["aws"].buckets.get(resource_name)
-        if (
-            bucket and bucket.keys
-        ):  # moto deletes nothing and says nothing; an error makes it come back after the emptier
-            raise ValidationError(resource_name, f"{resource_name}: the bucket is not empty")
-        old(resource_name, cloudformation_json, *rest, **named)
+        buckets = s3_backends[ACCOUNT]["aws"].buckets
+        while bucket := buckets.get(resource_name):
+            if getattr(bucket, _STAYS_EMPTY, False):
+                bucket.keys.clear()
+            elif bucket.keys:  # moto deletes nothing and says nothing; an error makes it come back after the emptier
+                raise ValidationError(resource_name, f"{resource_name}: the bucket is not empty")
+            old(resource_name, cloudformation_json, *rest, **named)
 
     changes.wrap(FakeBucket, "delete_from_cloudformation_json", delete_bucket)
 

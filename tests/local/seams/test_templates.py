@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from crossover.errors import RunFailed
 from crossover.local.cloud import LocalCloud
-from crossover.local.seams import supported
+from crossover.local.seams import deletion, supported
 from crossover.local.seams.resource_types import WITHOUT_EFFECT
 from crossover.local.seams.secrets import generated
 from tests.local.parts import HANDLERS, ROLE, zipped
@@ -205,7 +205,11 @@ def test_state_machines_take_their_substitutions(cloud: LocalCloud, deploy: Depl
     assert json.loads(described["definition"])["States"]["only"]["Result"] == {"is": "us-east-1"}
 
 
-def test_a_bucket_is_emptied_when_its_stack_goes(cloud: LocalCloud, deploy: Deploy) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_bucket_is_emptied_when_its_stack_goes(
+    cloud: LocalCloud, deploy: Deploy, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a function that is still at work writes once more."""
     token = "arn:aws:lambda:us-east-1:123456789012:function:emptier"
     deploy(
         {
@@ -219,6 +223,14 @@ def test_a_bucket_is_emptied_when_its_stack_goes(cloud: LocalCloud, deploy: Depl
     )
     s3 = cloud.session().client("s3")
     s3.put_object(Bucket="to-be-emptied", Key="key", Body=b"x")
+    empty = deletion.empty
+
+    def and_write_again(bucket: str) -> None:
+        empty(bucket)
+        if late:
+            s3.put_object(Bucket=bucket, Key="late", Body=b"y")
+
+    monkeypatch.setattr(deletion, "empty", and_write_again)
     deploy.delete()
     assert "to-be-emptied" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
 
