@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from crossover.errors import Unavailable
 
@@ -49,6 +49,9 @@ class RuntimeApi:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._servers: dict[str, asyncio.Server] = {}
+        self._serving: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._over = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="lambda-runtime-api", daemon=True)
         self._lock = threading.Lock()
         self._thread.start()
@@ -82,9 +85,19 @@ class RuntimeApi:
 
     async def _open(self, environment: Environment) -> str:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                await _serve(environment, reader, writer)
-            writer.close()
+            task = asyncio.current_task()
+            assert task is not None
+            self._serving.add(task)
+            try:
+                if not self._over:
+                    await _serve(environment, reader, writer)
+            except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                return  # also the last: asyncio's own callback would stumble over a task that was cancelled
+            finally:
+                self._serving.discard(task)
+                if self._over:
+                    writer.transport.abort()  # what nobody has read by now nobody will
+                writer.close()
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_HEADER_LIMIT)
         host, port = server.sockets[0].getsockname()
@@ -94,16 +107,33 @@ class RuntimeApi:
 
     def _release(self, address: str) -> None:
         if server := self._servers.pop(address, None):
-            server.close()
+            closing = self._loop.create_task(_closed(server))
+            self._closing.add(closing)  # the loop alone would let it go
+            closing.add_done_callback(self._closing.discard)
 
     async def _end(self) -> None:
-        for address in list(self._servers):
-            self._release(address)
-        mine = asyncio.current_task()
-        others = [task for task in asyncio.all_tasks() if task is not mine]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        """Until nothing is open. Connections that are being accepted end when they begin: neither are they cancelled, nor
+        their servers closed before, since asyncio would forget to close them.
+        """
+        self._over = True
+        me = asyncio.current_task()
+        while others := asyncio.all_tasks() - {me}:
+            for task in self._serving:
+                task.cancel()
+            await asyncio.wait(others)
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+        await asyncio.sleep(0)  # transports close one turn later
+
+
+async def _closed(server: asyncio.Server) -> None:
+    """Close the server of an environment that is dead: what it had connected is accepted in the next turn, and begins in
+    the one after that.
+    """
+    for _ in range(3):
+        await asyncio.sleep(0)
+    server.close()
 
 
 async def _serve(environment: Environment, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

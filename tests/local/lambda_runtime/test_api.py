@@ -1,0 +1,69 @@
+"""The end of the Runtime API: connections are closed in order, whatever they are in the middle of."""
+
+import gc
+import socket
+import warnings
+
+import pytest
+
+from crossover.local.lambda_runtime.api import Handout, RuntimeApi
+
+
+class Silent:
+    """An environment that never gets an invocation."""
+
+    async def take(self) -> Handout | None:
+        raise AssertionError("nobody asks")
+
+    def answered(self, request_id: str, body: bytes, *, error: bool) -> None: ...
+
+    def failed_to_start(self, body: bytes) -> None: ...
+
+
+def connected(address: str) -> socket.socket:
+    host, port = address.split(":")
+    return socket.create_connection((host, int(port)))
+
+
+def closed(connection: socket.socket) -> bool:
+    connection.settimeout(60)
+    try:
+        return not connection.recv(1)
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /2018-06-01/runtime/no"])
+def test_a_connection_that_is_open_at_the_end_is_closed(said: bytes) -> None:
+    """A runtime that is killed in the middle of a request: its connection may outlive the server."""
+    for _ in range(50):  # some of them are just being accepted
+        api = RuntimeApi()
+        with connected(api.open(Silent())) as client, connected(api.open(Silent())) as other:
+            client.sendall(said)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                api.close()
+                gc.collect()  # what was left open says so
+            assert [closed(each) for each in (client, other)] == [True, True]
+
+
+def test_an_answered_connection_is_closed_too() -> None:
+    api = RuntimeApi()
+    with connected(api.open(Silent())) as client:
+        client.settimeout(60)
+        client.sendall(b"GET /elsewhere HTTP/1.1\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 404")
+        api.close()
+        gc.collect()
+
+
+def test_a_connection_that_comes_with_its_environments_end_is_closed() -> None:
+    api = RuntimeApi()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(50):
+            address = api.open(Silent())
+            with connected(address):
+                api.release(address)
+        api.close()
+        gc.collect()
