@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _call(sys.argv[1:] if arguments is None else arguments)
     except SystemExit as end:
-        if arguments is None and threads.at_work():
-            threads.leave(end.code if isinstance(end.code, int) else 0)
+        if arguments is None and isinstance(end.code, int) and threads.at_work():
+            threads.leave(end.code)
         raise
 
 

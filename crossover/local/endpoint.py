@@ -101,14 +101,14 @@ def _server(log: Path, in_flight: _InFlight) -> Any:
     application.get_backend_for_host = functools.cache(application.get_backend_for_host)
 
     def answering(environ: Any, start_response: Any) -> Any:
-        """An error inside moto or a seam as an answer that names it, the traceback in the log.
-
-        Status 400, because clients repeat what was answered with a 500.
-        """
         with in_flight.request():
             return answer(environ, start_response)
 
     def answer(environ: Any, start_response: Any) -> Any:
+        """An error inside moto or a seam as an answer that names it, the traceback in the log.
+
+        Status 400, because clients repeat what was answered with a 500.
+        """
         try:
             if denied := permissions.check(environ, functools.partial(_body, environ)):
                 length = ("Content-Length", str(len(denied.body)))
