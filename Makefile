@@ -43,7 +43,7 @@ endif
 test: setup redis-module redis-module-torch lint ## Run every test, and the linters; PYTEST="-k name" passes options on
 	@# The CDK's command, before two workers ask for it at once; the tests say what they do without.
 	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; export npm_config_prefer_offline=true; ($(call thrice,npx --yes $(CDK) --version >/dev/null)) || true
-	$(PYTHON) -m pytest $(PYTEST)
+	$(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
 .PHONY: test-every-call
 test-every-call: setup redis-module ## Faults at every call of the data plane; every architecture through the CDK command line, and on ARM
@@ -51,11 +51,25 @@ test-every-call: setup redis-module ## Faults at every call of the data plane; e
 		tests/infrastructure/test_templates.py tests/local/test_secrets.py $(PYTEST)
 
 .PHONY: check
-check: setup redis-module lint ## Linters, types, quick tests, synthesis with validation and cdk-nag
-	$(PYTHON) -m pytest -m "not slow" tests/unit tests/infrastructure $(PYTEST)
+check: setup redis-module lint witness-environment-asl_validator ## Linters, types, quick tests, synthesis with validation and cdk-nag
+	CROSSOVER_WITNESS=asl_validator $(PYTHON) -m pytest -m "not slow" tests/unit tests/infrastructure \
+		tests/witnesses/test_asl_validator.py $(PYTEST)
 	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; for config in $(ARCHITECTURES); do \
 		echo "synthesis of config/$$config.yaml, with validation and cdk-nag"; \
 		CDK_OUTDIR="$$folder/$$config" $(PYTHON) app.py -c config=config/$$config.yaml; done
+
+# Judges that we did not write, each in build/witnesses/<name>, made from what lies in tests/witnesses/<name>/. Those that take longer than
+# a minute or two are named here; the others are asked in CI.
+WITNESSES := $(patsubst tests/witnesses/test_%.py,%,$(wildcard tests/witnesses/test_*.py))
+LONG_WITNESSES :=
+
+.PHONY: witnesses witnesses-quick
+witnesses: $(WITNESSES:%=witness-%) ## Ask every judge that we did not write; witness-<name> for one
+witnesses-quick: $(filter-out $(LONG_WITNESSES:%=witness-%),$(WITNESSES:%=witness-%)) ## Those that end within 4 minutes together
+witness-%: witness-environment-% redis-module
+	CROSSOVER_WITNESS=$* $(PYTHON) -m pytest tests/witnesses/test_$*.py
+witness-environment-%: setup
+	@$(PYTHON) -m tests.witnesses.environments $*
 
 .PHONY: lint
 lint: setup ## ruff check, ruff format --check, mypy --strict

@@ -18,6 +18,7 @@ from crossover.workflow import DAY_S, START, Architecture, Child, ForEach, Node,
 
 State = dict[str, Any]
 
+NAME_LIMIT = 80  # characters of a state's name
 INLINE_MAP_LIMIT = 40  # concurrent iterations of an inline Map; more never start, so a barrier would never open
 RUN_MACHINE = "run"
 
@@ -72,7 +73,7 @@ def definitions(
 
 def _machine(name: str, node: Node, counts: dict[str, int | None], machines: dict[str, State]) -> None:
     assert name not in machines, f"two subtrees are named {name!r}"
-    block = _Block(counts, machines)
+    block = _Block(counts, machines, names=set())
     machines[name] = {
         "Comment": f"{name}: generated from the architecture's tree",
         "TimeoutSeconds": DAY_S * 30,
@@ -91,15 +92,18 @@ class _Block:
 
     counts: dict[str, int | None]
     machines: dict[str, State]
+    names: set[str]  # of all states in the machine: Step Functions refuses one that occurs twice, in whatever block
     tolerant: bool = False  # a failure ends this block, not what surrounds it
     states: State = field(default_factory=dict)
 
     def of(self, node: Node, *, silent: bool = False) -> State:
         """`silent`: the block's last state returns {} (240 echoed events approach the payload limit)."""
-        if silent:
-            self.states["Done"] = {"Type": "Pass", "Result": {}, "End": True}
-        start = self.emit(node, "Done" if silent else None)
-        return {"StartAt": start, "States": self.states}
+        done = self._add("Done", {"Type": "Pass", "Result": {}}, None) if silent else None
+        return {"StartAt": self.emit(node, done), "States": self.states}
+
+    def inner(self, node: Node, *, tolerant: bool = False) -> State:
+        """A block inside this one."""
+        return _Block(self.counts, self.machines, self.names, tolerant=tolerant).of(node, silent=True)
 
     def emit(self, node: Node, then: str | None) -> str:
         """Add `node`'s states, leading on to `then` (None: the end); the name of its first state."""
@@ -121,16 +125,23 @@ class _Block:
                 return self._child(node, then, timeout_s=None)
         raise TypeError(f"not a node: {node!r}")
 
-    def _add(self, name: str, state: State, then: str | None) -> str:
-        unique, n = name, 2
-        while unique in self.states:
-            unique, n = f"{name} {n}", n + 1
-        self.states[unique] = state | ({"Next": then} if then else {"End": True})
+    def _name(self, wanted: str) -> str:
+        """A name for a state of this block that no other state of the machine has."""
+        unique, n = wanted[:NAME_LIMIT], 1
+        while unique in self.names:
+            n += 1
+            unique = f"{wanted[: NAME_LIMIT - len(f' {n}')]} {n}"
+        self.names.add(unique)
         return unique
+
+    def _add(self, wanted: str, state: State, then: str | None) -> str:
+        name = self._name(wanted)
+        self.states[name] = state | ({"Next": then} if then else {"End": True})
+        return name
 
     def _failing(self, name: str, subject: str) -> list[State]:
         """A Catch that ends the execution with its cause behind the name of the step, worker and round."""
-        failed = f"{name} failed"
+        failed = self._name(f"{name} failed")
         self.states[failed] = (
             _ENDED
             if self.tolerant
@@ -158,7 +169,7 @@ class _Block:
         )
 
     def _parallel(self, node: Parallel, then: str | None) -> str:
-        branches = [_Block(self.counts, self.machines).of(branch, silent=True) for branch in node.branches]
+        branches = [self.inner(branch) for branch in node.branches]
         return self._add("side by side", {"Type": "Parallel", "Branches": branches, "ResultPath": None}, then)
 
     def _map(self, node: ForEach, then: str | None) -> str:
@@ -175,7 +186,7 @@ class _Block:
                     "ProcessorConfig": {"Mode": "INLINE"}
                     if inline
                     else {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
-                    **_Block(self.counts, self.machines, tolerant=node.tolerant).of(node.body, silent=True),
+                    **self.inner(node.body, tolerant=node.tolerant),
                 },
                 # One field takes the iterations' results, and they are dropped: only the event goes on.
                 "ResultSelector": {},
@@ -246,8 +257,8 @@ class _Block:
         """A name is reserved for 90 days: an execution that exists already is this one, started before a redrive.
         Read its result.
         """
-        describe, wait = f"adopt {node.name}", f"wait for {node.name}"
-        lost = f"{node.name} ended before"
+        describe, wait = self._name(f"adopt {node.name}"), self._name(f"wait for {node.name}")
+        adopted, lost = self._name(f"adopt {node.name}?"), self._name(f"{node.name} ended before")
         execution = name.replace("States.Format('", f"States.Format('${{executions_{node.name}}}:", 1)
         self.states[describe] = {
             "Type": "Task",
@@ -256,7 +267,7 @@ class _Block:
             "ResultSelector": {"status.$": "$.Status", "output.$": "$.Output"},
             "ResultPath": "$.adopted",
             "Retry": START_RETRY,
-            "Next": f"{describe}?",
+            "Next": adopted,
         }
         result = self._add(
             f"result of {node.name}",
@@ -267,7 +278,7 @@ class _Block:
             },
             then,
         )
-        self.states[f"{describe}?"] = {
+        self.states[adopted] = {
             "Type": "Choice",
             "Choices": [
                 {"Variable": "$.adopted.status", "StringEquals": "SUCCEEDED", "Next": result},

@@ -1,0 +1,57 @@
+"""Every state machine that can be deployed, with its placeholders filled in: what the judges of state machines are asked about."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from cdk import expiry
+from cdk.maps import most_minibatches
+from crossover import asl, validation, workflow
+from crossover.experiment import Experiment
+from tests.infrastructure.cases import CASES, CONFIG, Case
+
+State = dict[str, Any]
+ACCOUNT = "arn:aws:{service}:us-east-1:123456789012:"
+_KINDS = {
+    "step": ACCOUNT.format(service="lambda") + "function:crossover-{name}",
+    "machine": ACCOUNT.format(service="states") + "stateMachine:crossover-{name}",
+    "executions": ACCOUNT.format(service="states") + "execution:crossover-{name}",
+}
+
+
+def experiments() -> Iterator[tuple[str, Experiment]]:
+    """Every file of config/, every case that changes what is deployed, and each architecture with 64 workers."""
+    for path in sorted([*CONFIG.glob("*.yaml"), *CONFIG.glob("aws/*.yaml")]):
+        if re.search("^architecture:", path.read_text(), re.MULTILINE):  # the others are tables of figures
+            yield path.stem, validation.load(path)
+    for name in CASES:
+        yield name, Case.of(name).experiment
+    for name in workflow.architectures():
+        yield f"{name} with 64 workers", replace(Case.of(name.replace("_", "-")).experiment, workers=64)
+
+
+def resolved() -> dict[str, State]:
+    """Definitions by "experiment: machine", equal ones once."""
+    found: dict[str, tuple[str, State]] = {}
+    for name, experiment in experiments():
+        architecture = workflow.load(experiment.architecture)
+        machines = asl.definitions(architecture, experiment, minibatches=most_minibatches(experiment))
+        for machine, definition in machines.items():
+            text = json.dumps(definition)
+            found.setdefault(text, (f"{name}: {machine}", filled_in(text)))
+    return dict(found.values())
+
+
+def guards() -> dict[str, State]:
+    """The machines that are no architecture's."""
+    return {"expiry": filled_in(json.dumps(expiry.definition("crossover")))}
+
+
+def filled_in(text: str) -> State:
+    """A definition with an ARN in place of each placeholder."""
+    definition: State = json.loads(
+        re.sub(r"\$\{([a-z]+)_(\w+)\}", lambda found: _KINDS[found[1]].format(name=found[2]), text)
+    )
+    return definition

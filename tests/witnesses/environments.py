@@ -1,0 +1,109 @@
+"""Judges that we did not write, each in an environment of its own: build/witnesses/<name>.
+
+What goes into it lies in tests/witnesses/<name>/: `package.json` (npm), `requirements.txt` (a virtual environment), `setup` (a program
+that is called with the environment's folder), or several of them. All versions are pinned there. The tests stand in test_<name>.py.
+
+`python -m tests.witnesses.environments NAME...` makes those environments that are missing or were made from other pins.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.cli.deployment import npx
+
+HERE = Path(__file__).parent
+FOLDER = HERE.parents[1] / "build" / "witnesses"
+DEMANDED = "CROSSOVER_WITNESS"  # names of judges: without their environments these fail instead of being skipped
+
+
+def environment(name: str) -> Path:
+    """The judge's environment. Without one the test is skipped, or fails where the judge was asked for by name."""
+    if not _stamp(name).exists():
+        missing = f"the judge {name} is not installed here; `make witness-{name}` installs and asks it"
+        if name in os.environ.get(DEMANDED, "").split():
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return FOLDER / name
+
+
+def asked_of_node(name: str, question: Any) -> Any:
+    """The answer of tests/witnesses/<name>/judge.js: JSON on its standard output, to JSON on its standard input."""
+    packages = environment(name) / "node_modules"
+    done = subprocess.run(
+        [_beside_npx("node"), HERE / name / "judge.js"],
+        env={**_environ(), "NODE_PATH": str(packages)},
+        input=json.dumps(question),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def python(name: str) -> Path:
+    """The Python of the judge's virtual environment."""
+    return environment(name) / "venv" / "bin" / "python"
+
+
+def install(name: str) -> None:
+    """Make the environment, unless it stands already; half of one is begun anew."""
+    if _stamp(name).exists():
+        return
+    recipe, folder = HERE / name, FOLDER / name
+    print(f"installing the judge {name} into {folder.relative_to(FOLDER.parents[1])}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if (recipe / "package.json").exists():
+        shutil.copy(recipe / "package.json", folder)
+        _called([_beside_npx("npm"), "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel", "error"])
+    if (recipe / "requirements.txt").exists():
+        _called([sys.executable, "-m", "venv", folder / "venv"])
+        pip = [folder / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _called([*pip, "-r", recipe / "requirements.txt"])
+    if (recipe / "setup").exists():
+        _called([recipe / "setup", folder])
+    _stamp(name).touch()
+
+
+def _stamp(name: str) -> Path:
+    """The file that says: complete, and made from these pins."""
+    recipe = sorted(path for path in (HERE / name).iterdir() if path.is_file())
+    assert recipe, f"tests/witnesses/{name} says nothing about what to install"
+    digest = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in recipe)).hexdigest()
+    return FOLDER / name / f".installed-{digest[:16]}"
+
+
+def _beside_npx(program: str) -> str:
+    return str(Path(npx()[0]).with_name(program))
+
+
+def _environ() -> dict[str, str]:
+    """With the virtual environment's programs first: the npm there is a Python program that looks for its node."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+
+
+def _called(command: Sequence[str | Path]) -> None:
+    """Three times if need be: what comes over a network sometimes does not."""
+    for attempt in range(3):
+        if attempt:
+            print("trying again", flush=True)
+            time.sleep(5)
+        if subprocess.run(command, env=_environ(), check=False).returncode == 0:
+            return
+    sys.exit(f"could not be installed: {' '.join(map(str, command))}")
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:]:
+        install(each)

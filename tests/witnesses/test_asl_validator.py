@@ -1,0 +1,40 @@
+"""asl-validator: the structure of every state machine, the paths in it, and that a state's name occurs once in a whole machine."""
+
+import pytest
+
+from tests.witnesses.definitions import State, guards, resolved
+from tests.witnesses.environments import asked_of_node
+
+NAME = "asl_validator"
+
+
+def judged(definitions: dict[str, State]) -> dict[str, list[dict[str, str]]]:
+    """What it finds, by definition; one process for all of them."""
+    return asked_of_node(NAME, definitions)
+
+
+def test_no_state_machine_of_any_configuration_is_refused() -> None:
+    assert judged(resolved()) == {}
+
+
+@pytest.mark.xfail(strict=False, reason="the expiry machine is being rewritten")
+def test_no_machine_that_guards_them_is_refused() -> None:
+    assert judged(guards()) == {}
+
+
+FINE: State = {"StartAt": "a", "States": {"a": {"Type": "Pass", "End": True}}}
+
+
+def test_it_sees_what_it_is_asked_for() -> None:
+    bad: dict[str, State] = {
+        "MISSING_TRANSITION_TARGET": {**FINE, "StartAt": "b"},
+        "DUPLICATE_STATE_NAMES": {
+            "StartAt": "a",
+            "States": {"a": {"Type": "Parallel", "Branches": [FINE], "End": True}},
+        },
+        "SCHEMA_VALIDATION_FAILED": {"StartAt": "a", "States": {"a": {"Type": "Task", "Resource": "x", "End": True}}},
+    }
+    found = judged({**bad, "good": FINE})
+    assert {name: {error["Error code"] for error in errors} for name, errors in found.items()} == {
+        name: {name} for name in bad
+    }
