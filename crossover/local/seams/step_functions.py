@@ -21,6 +21,7 @@ Invoke = Callable[[str, bytes], Answer]  # function name or ARN, payload
 def install(changes: Replacements, *, invoke: Invoke, client: Callable[[str], Any]) -> None:
     """All of it. `invoke` runs a function in this process; `client(service)` gives a boto3 client of this cloud, made once."""
     _execute(changes)
+    _jsonata(changes)
     _lambda_in_process(changes, invoke)
     _clients(changes, client)
     executions.install(changes)
@@ -49,6 +50,21 @@ def _execute(changes: Replacements) -> None:
         return old(resource_name, {**cloudformation_json, "Properties": properties}, *rest, **named)
 
     changes.wrap(models.StateMachine, "create_from_cloudformation_json", create)
+
+
+def _jsonata(changes: Replacements) -> None:
+    """Expressions are evaluated here; moto wants a Java machine. Only the expiry has some, which tests alone start."""
+    from moto.stepfunctions.parser.asl.jsonata import jsonata
+
+    def evaluate(expression: str) -> Any:
+        from jsonata import Jsonata
+
+        try:
+            return Jsonata(expression).evaluate(None)
+        except Exception as error:  # whatever it says, the state fails with States.QueryEvaluationError
+            raise jsonata.JSONataException("UNKNOWN", str(error)) from error
+
+    changes.replace(jsonata, "_eval_jsonata", evaluate)
 
 
 def _lambda_in_process(changes: Replacements, invoke: Invoke) -> None:
