@@ -4,7 +4,6 @@
 """
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -66,14 +65,10 @@ def _answers(python: Interpreter) -> bool:
 
 
 def _debians(folder: Path) -> Interpreter:
-    kinds = {"x86_64": ("amd64", "lib64/ld-linux-x86-64.so.2"), "aarch64": ("arm64", "lib/ld-linux-aarch64.so.1")}
-    if platform.machine() not in kinds:
-        raise MissingTool(f"Debian has no python{PYTHON} for {platform.machine()}")
-    architecture, loader = kinds[platform.machine()]
-    usr = debian.unpacked(folder / f"python-{architecture}", debian.PYTHON_PACKAGES, architecture=architecture) / "usr"
-    libraries = f"{usr / 'lib' / f'{platform.machine()}-linux-gnu'}"
-    command = [str(usr / loader), "--library-path", libraries, str(usr / "bin" / f"python{PYTHON}")]
-    return Interpreter(command, {"PYTHONHOME": str(usr)})
+    kind = debian.architecture()
+    root = debian.unpacked(folder / f"python-{kind}", debian.PYTHON_PACKAGES, architecture=kind)
+    command = debian.command(root, root / "usr" / "bin" / f"python{PYTHON}")
+    return Interpreter(command, {"PYTHONHOME": str(root / "usr")})
 
 
 def compile_tree(python: Interpreter, folder: Path, *, sourceless: bool) -> None:

@@ -1,9 +1,10 @@
-"""Debian packages unpacked into a folder, without installing anything: a Python 3.13 of this machine's kind, an ARM system for an emulator.
+"""Debian packages unpacked into a folder, without installing anything: programs of this machine's kind, an ARM system for an emulator.
 
 apt works with lists, cache and status of its own. The archive is the one that this machine's apt already uses.
 """
 
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +20,24 @@ PYTHON_PACKAGES = (
     *("libssl3t64", "libzstd1", "libbz2-1.0", "liblzma5", "libffi8", "libuuid1", "libsqlite3-0"),
 )
 LIBRARIES = ("libgcc-s1", "libstdc++6")  # Lambda's runtime has them; compiled wheels want them
+_KINDS = {  # of machines: Debian's name, and where below /usr its dynamic loader lies
+    "x86_64": ("amd64", "lib64/ld-linux-x86-64.so.2"),
+    "aarch64": ("arm64", "lib/ld-linux-aarch64.so.1"),
+}
+
+
+def architecture() -> str:
+    """Debian's name of this machine's kind. Raises MissingTool where there is no Debian for it, or none that we know."""
+    if platform.machine() not in _KINDS:
+        raise MissingTool(f"Debian's packages: none are known for {platform.machine()}")
+    return _KINDS[platform.machine()][0]
+
+
+def command(root: Path, program: Path) -> list[str]:
+    """How `program` of the unpacked `root` is started with its own loader and libraries, whatever C library this machine has."""
+    usr = root / "usr"
+    libraries = usr / "lib" / f"{platform.machine()}-linux-gnu"
+    return [str(usr / _KINDS[platform.machine()][1]), "--library-path", str(libraries), str(program)]
 
 
 def unpacked(folder: Path, packages: Sequence[str], *, architecture: str) -> Path:

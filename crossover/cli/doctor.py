@@ -1,7 +1,5 @@
 """`crossover doctor`: what a run on this machine, or a deployment on AWS, needs, and whether it is there."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -17,14 +15,6 @@ from crossover.cli.findings import Finding
 from crossover.errors import MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.validation import check_deployment, load
-
-PROGRAMS = {  # program -> Debian package
-    "redis-server": "redis-server",
-    "rabbitmq-server": "rabbitmq-server",
-    "g++": "g++",
-    "make": "make",
-}
-SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/lib/rabbitmq/bin")
 
 
 class Place(StrEnum):
@@ -84,11 +74,10 @@ def _packaging(experiment: Experiment) -> Iterator[Finding]:
 
 def examine(experiment: Experiment) -> Iterator[Finding]:
     """Programs, the tensor module, the data set's folder."""
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
-    for program, package in PROGRAMS.items():
-        found = shutil.which(program, path=path)
-        if not found and program == "redis-server":
-            found = shutil.which("valkey-server", path=path)
+    from crossover.local import tools
+
+    for program, package in tools.PACKAGES.items():
+        found = tools.find(program)
         yield Finding(program, bool(found), found or f"apt-get install {package}")
     yield _module()
     if experiment.data.directory:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import time
@@ -15,12 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from crossover.errors import MissingTool, RunFailed
-from crossover.local import processes
+from crossover.errors import RunFailed
+from crossover.local import processes, tools
 from crossover.local.ports import free_ports
 from crossover.local.tls import TlsFiles
 
-_PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the wrapper in sbin would switch the user
 _START_S = 120.0
 _ATTEMPTS = 5
 _PORT_LOST = {  # what it says when another program has taken the port of ...
@@ -50,8 +48,7 @@ class RabbitServer:
         self._tls = tls
         self._mapper: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        if not _PROGRAM.exists() or shutil.which("epmd") is None:
-            raise MissingTool("rabbitmq-server: not found; install it with: apt-get install rabbitmq-server")
+        self._program = Path(tools.need(tools.RABBITMQ))
         self.port = 0
         self.tls_port = 0
         self.start()
@@ -75,7 +72,9 @@ class RabbitServer:
                 ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], environment=environment
             )
             with open(self._folder / "output.log", "ab") as log:
-                self._process = processes.start([_PROGRAM], environment=environment, folder=self._folder, output=log)
+                self._process = processes.start(
+                    [self._program], environment=environment, folder=self._folder, output=log
+                )
             if self._answers(self._process):
                 return
             self.stop()
@@ -110,7 +109,7 @@ class RabbitServer:
             cookie.chmod(0o400)
         (self._folder / "enabled_plugins").write_text("[].\n")
         return {
-            "PATH": os.environ.get("PATH", os.defpath),
+            "PATH": f"{self._program.parent}:{os.environ.get('PATH', os.defpath)}",  # its own Erlang before others
             "LANG": "C.UTF-8",
             "HOME": str(home),
             "ERL_EPMD_PORT": str(mapper_port),
@@ -136,7 +135,7 @@ class RabbitServer:
         lines = {
             "listeners.tcp.1": f"127.0.0.1:{self.port}",
             "load_definitions": definitions,
-            "max_message_size": 128 * 2**20,
+            "max_message_size": 16 * 2**20,  # RabbitMQ 4's own; earlier releases would take what AWS refuses
             "vm_memory_high_watermark.absolute": "2GB",
             "disk_free_limit.absolute": "200MB",
             "log.console": "false",

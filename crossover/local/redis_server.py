@@ -1,7 +1,6 @@
 """A redis-server of our own: a free port, a folder of its own, stopped with this process at the latest."""
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -11,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from crossover.errors import MissingTool, RunFailed
-from crossover.local import processes
+from crossover.errors import RunFailed
+from crossover.local import processes, tools
 from crossover.local.ports import free_ports
 from crossover.local.tls import TlsFiles
 
@@ -48,9 +47,7 @@ class RedisServer:
         self._module = [_quoted(str(module.resolve())), *module_arguments] if module else []
         self._tls = tls
         self._durable = durable
-        self._program = shutil.which("redis-server")
-        if self._program is None:
-            raise MissingTool("redis-server: not found on this machine; install it with: apt-get install redis-server")
+        self._program = tools.need(tools.REDIS)
         self.port = 0
         self.tls_port = 0
         self.start()
@@ -79,7 +76,7 @@ class RedisServer:
             self.tls_port = self.tls_port or (tls_port if self._tls else 0)
             with open(self._folder / "redis.log", "ab") as log:
                 self._process = processes.start(
-                    [str(self._program), self._configuration()],
+                    [self._program, self._configuration()],
                     environment={  # no credentials
                         "LANG": "C.UTF-8",
                         "PATH": os.environ.get("PATH", os.defpath),

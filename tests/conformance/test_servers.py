@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crossover.errors import MissingTool, RunFailed
-from crossover.local import ports, processes, rabbitmq_server, redis_server
+from crossover.local import ports, processes, rabbitmq_server, redis_server, tools
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 
@@ -19,11 +19,32 @@ def test_a_missing_program_is_named_with_the_line_that_installs_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(rabbitmq_server, "_PROGRAM", Path("/nowhere/rabbitmq-server"))
+    for variable in tools.CHOSEN_BY.values():
+        monkeypatch.delenv(variable, raising=False)
     with pytest.raises(MissingTool, match="apt-get install redis-server"):
         RedisServer(folder / "missing")
     with pytest.raises(MissingTool, match="apt-get install rabbitmq-server"):
         RabbitServer(folder / "missing", username="u", password="p")
+
+
+@pytest.mark.parametrize("program", tools.CHOSEN_BY)
+def test_another_program_that_is_not_there_is_named_with_its_variable(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = tools.CHOSEN_BY[program]
+    monkeypatch.setenv(variable, "/nowhere/server")
+    with pytest.raises(MissingTool, match=f"{variable}=/nowhere/server: no program"):
+        tools.check()
+
+
+def test_a_machine_with_valkey_alone_runs_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    valkey = tmp_path / "valkey-server"  # under its name, whatever server it is
+    valkey.write_text(f'#!/bin/sh\nexec "{tools.need(tools.REDIS)}" "$@"\n')
+    valkey.chmod(0o755)
+    monkeypatch.delenv(tools.CHOSEN_BY[tools.REDIS], raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with RedisServer(folder / "valkey-alone", durable=False) as server:
+        assert alive(server.pid)
 
 
 def test_a_module_that_does_not_load_shows_the_servers_words(folder: Path) -> None:

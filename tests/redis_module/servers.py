@@ -19,6 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from crossover.local import tools
 from tests.ports import held_port
 
 ROOT = Path(__file__).parents[2]
@@ -55,13 +56,13 @@ class Client(redis.Redis):
 
 
 class Server:
-    """One redis-server process. Its folder and port outlive restarts and go with `close`."""
+    """One process of redis-server, or of `program`. Its folder and port outlive restarts and go with `close`."""
 
     def __init__(
         self,
         module: Path,
         *,
-        program: Sequence[str] = ("redis-server",),
+        program: Sequence[str] | None = None,
         module_arguments: Sequence[str] = (),
         config: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
@@ -69,7 +70,15 @@ class Server:
         self.folder = Path(tempfile.mkdtemp(prefix="tensors-"))
         self.port, self._port_holder = held_port()
         self.path = str(self.folder / "socket")
-        self._command = [*program, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.path]
+        self._command = [
+            *(program or [tools.need(tools.REDIS)]),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--unixsocket",
+            self.path,
+        ]
         self._command += ["--dir", str(self.folder), "--save", "", "--enable-debug-command", "yes"]
         self._command += ["--repl-diskless-sync-delay", "0"]
         for name, value in (config or {}).items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import signal
 from collections.abc import Iterator
@@ -12,43 +11,34 @@ import numpy as np
 import pytest
 import redis
 
+from crossover.errors import MissingTool
+from layer import debian
 from tests.redis_module import vectors
-from tests.redis_module.debian import unpacked
 from tests.redis_module.servers import Client, Start, build, starting, statistics, until
 from tests.redis_module.vectors import floats, get, put, same_bits
-
-ARM_PACKAGES = [
-    "redis-tools", "libc6", "libgcc-s1", "libstdc++6", "libatomic1", "libjemalloc2", "liblzf1", "libssl3", "libsystemd0",
-    "libcap2", "libgcrypt20", "libgpg-error0", "liblz4-1", "liblzma5", "libzstd1",
-]  # fmt: skip
-VALKEY_PACKAGES = ["valkey-tools", "valkey-server"]
+from tests.witnesses import servers as witnesses
 
 
 @pytest.fixture(scope="module")
 def valkey() -> list[str]:
-    """A valkey-server, this machine's or Debian's backport."""
-    installed = shutil.which("valkey-server")
-    if installed:
-        return [installed]
-    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    root = unpacked("valkey", VALKEY_PACKAGES, architecture=architecture, suite="bookworm-backports")
-    program = root / "usr/bin/valkey-server"
-    if not program.exists():  # a link to the program's other name
-        program.symlink_to("valkey-check-rdb")
-    return [str(program)]
+    try:
+        return [str(witnesses.program("valkey-8"))]
+    except MissingTool as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
 def arm_redis() -> list[str]:
-    """Debian's redis-server for ARM, under an emulator, unless this machine is an ARM one."""
+    """Debian 13's redis-server for ARM, as the Redis hosts run it, under an emulator."""
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if emulator is None:
         pytest.skip("qemu-aarch64-static is not installed here (Debian's package qemu-user-static)")
-    root = unpacked("arm64-redis", ARM_PACKAGES, architecture="arm64", suite="bookworm")
-    program = root / "usr/bin/redis-server"
-    if not program.exists():
-        program.symlink_to("redis-check-rdb")
-    return [emulator, "-L", str(root), str(program)]
+    folder = witnesses.BUILD / "redis-8-arm64" / "root"
+    try:
+        root = debian.unpacked(folder, witnesses.PACKAGES["redis-8"], architecture="arm64")
+    except MissingTool as error:
+        pytest.skip(str(error))
+    return [emulator, "-L", str(root), str(root / "usr" / "bin" / "redis-server")]
 
 
 @pytest.fixture(scope="module")

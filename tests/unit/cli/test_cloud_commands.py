@@ -54,7 +54,6 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(doctor, "SYSTEM_FOLDERS", ())
     assert call("doctor", str(CONFIG)) == 2
     shown = capsys.readouterr()
     assert "missing  rabbitmq-server: apt-get install rabbitmq-server" in shown.out
@@ -65,7 +64,6 @@ def test_doctor_takes_valkey_for_redis(tmp_path: Path, monkeypatch: pytest.Monke
     program = tmp_path / "valkey-server"
     program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(doctor, "SYSTEM_FOLDERS", ())
     found = {finding.name: finding for finding in doctor.examine(load(CONFIG))}
     assert found["redis-server"].holds
     assert found["redis-server"].detail == str(program)
