@@ -26,6 +26,7 @@ from crossover.keys import Keys
 
 if TYPE_CHECKING:
     from crossover.learning.learner import Learner
+    from crossover.metering import Meter
 
 T = TypeVar("T")
 SERVICES = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
@@ -166,6 +167,7 @@ class Context:
         self.stages: list[dict[str, Any]] = []
         self.notes: dict[str, Any] = {}
         self.slot_wait_s = 0.0
+        self.meter: Meter | None = None  # of the invocation under way
         self._uses: frozenset[str] | None = None
         self._learner: Learner | None = None
         self._bus: MessageBus | None = None
@@ -307,6 +309,17 @@ class Context:
     def pause(self, seconds: float) -> None:
         """Between two polls, in this process: the stores are in memory, so there is no point in waiting as long as on AWS."""
         time.sleep(min(seconds, 0.001))
+
+    def mark(self) -> None:
+        """A long invocation says what it has used, at its start and at every epoch: the bill of a moment counts it."""
+        if self.meter is not None:
+            self.meter.mark()
+
+    def write_mark(self, mark: bytes) -> None:
+        self.resources.clients.objects(Traffic()).put(self.keys.mark(self.request_id), mark)
+
+    def forget_mark(self) -> None:
+        self.resources.clients.objects(Traffic()).delete(self.keys.mark(self.request_id))
 
     def write_record(self, step: str, record: bytes) -> None:
         self.resources.clients.objects(Traffic()).put(self.keys.record(step, uuid.uuid4().hex), record)

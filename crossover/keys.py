@@ -29,6 +29,14 @@ class Keys:
     def records(self) -> str:
         return f"runs/{self.run}/records/"
 
+    @property
+    def marks(self) -> str:
+        return f"runs/{self.run}/marks/"
+
+    def mark(self, invocation: str) -> str:
+        """What a long invocation had used when it last said so: its record so far."""
+        return f"{self.marks}{invocation}.json"
+
     def record(self, step: str, invocation: str) -> str:
         return f"{self.records}{step}/{invocation}.json"
 

@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -37,40 +38,60 @@ class Meter:
     def __enter__(self) -> "Meter":
         self._started_at = time.time()
         self._wall_s, self._cpu_s = time.perf_counter(), time.thread_time()
+        self._marks: list[dict[str, Any]] = []
+        self._ctx.meter = self
         return self
 
-    def finish(self) -> None:
-        """The body is through; what follows (writing the record) is not part of it."""
+    def mark(self) -> None:
+        """What a long invocation has used until now, where whoever follows the run finds it: seconds, requests, bytes. One that cannot be
+        written is not worth the invocation.
+        """
+        stored = self._ctx.traffic["object_store"]  # the other channels are paid by the hour
+        traffic = {"object_store": {**stored.as_record(), "operations": dict(stored.operations)}}
+        self._marks.append({"at": time.time(), "wall_s": round(self._spent_s(), 6), "traffic": traffic})
+        with suppress(CrossoverError):
+            self._ctx.write_mark(json.dumps(self._record("under way")).encode())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        wall_s = time.perf_counter() - self._wall_s - self._ctx.slot_wait_s
+        self._ctx.meter = None
+        outcome = "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error"
+        record = self._record(outcome, error="" if error is None else f"{type(error).__name__}: {error}"[:1_000])
+        try:
+            self._ctx.write_record(self._step, json.dumps(record).encode())
+        except CrossoverError:
+            if error is None:  # a record that is lost is found missing by the report; a failure in hand is worth more
+                raise
+        if self._marks:  # the record says it all
+            with suppress(CrossoverError):
+                self._ctx.forget_mark()
+
+    def _spent_s(self) -> float:
+        return time.perf_counter() - self._wall_s - self._ctx.slot_wait_s
+
+    def _record(self, outcome: str, *, error: str = "") -> dict[str, Any]:
         ctx, event = self._ctx, self._event
-        record = {
+        return {
             "run": event["run"],
             "step": self._step,
             "architecture": ctx.architecture,
             **{name: event[name] for name in ("worker", "epoch", "round", "minibatch")},
             "request_id": ctx.request_id,
             "started_at": self._started_at,
-            "wall_s": round(wall_s, 6),
+            "wall_s": round(self._spent_s(), 6),
             "cpu_s": round(time.thread_time() - self._cpu_s, 6),
             "slot_wait_s": round(ctx.slot_wait_s, 6),
             "max_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
             "memory_mb": ctx.memory_mb,
             "cold": self._cold,
             "init_s": round(self._started_at - _PROCESS_STARTED, 6) if self._cold and not _restored() else 0.0,
-            "outcome": "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error",
-            "error": "" if error is None else f"{type(error).__name__}: {error}"[:1_000],
+            "outcome": outcome,
+            "error": error,
             "stages": ctx.stages,
             "traffic": {
                 name: {**counter.as_record(), "operations": counter.operations} for name, counter in ctx.traffic.items()
             },
+            **({"marks": self._marks} if self._marks else {}),
             **ctx.notes,
         }
-        try:
-            ctx.write_record(self._step, json.dumps(record).encode())
-        except CrossoverError:
-            if error is None:  # a record that is lost is found missing by the report; a failure in hand is worth more
-                raise

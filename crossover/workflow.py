@@ -81,7 +81,7 @@ class Step:
         """The body once, metered. Inputs that are gone mean that a later attempt may have finished: look again, then
         give way.
         """
-        with ctx.invocation(self.uses), Meter(self.name, ctx, event) as meter:
+        with ctx.invocation(self.uses), Meter(self.name, ctx, event):
             try:
                 changes = self.body(ctx, event)
             except Missing:
@@ -89,7 +89,6 @@ class Step:
                     changes = self.body(ctx, event)
                 except Missing as gone:
                     raise StaleAttempt(f"{self.name}: {gone}, and the step's output is not there either") from gone
-            meter.finish()
             return checked({**event, **(changes or {})})
 
     def __call__(self, event: Event, lambda_context: Any) -> Event:

@@ -65,6 +65,7 @@ class Invocation:
 
     def run(self, worker: Worker) -> Event:
         """Rounds until training is over or the invocation must end; the event to go on with."""
+        self.ctx.mark()
         try:
             while not self._ended(worker):
                 worker.round()
@@ -96,6 +97,7 @@ class Invocation:
             self.save(worker)
         if round and self.days.ends_epoch(round - 1):
             self.finished = self._agree(worker, self.days.epoch(round - 1))
+            self.ctx.mark()
         return self.finished
 
     def _agree(self, worker: Worker, epoch: int) -> bool:

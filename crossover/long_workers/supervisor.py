@@ -29,6 +29,7 @@ _BEGIN, _DECISION, _REPORTS = range(3)
 def supervise(ctx: Context, event: Event) -> Event:
     """Step after step until training is over or the invocation must end."""
     supervisor = Supervisor(ctx, event)
+    ctx.mark()
     try:
         while not supervisor.ended():
             supervisor.step()
@@ -75,6 +76,7 @@ class Supervisor:
                 self._at = _DECISION
                 self._await_decision(key)
             self._finished = bool(self._waits.steadily(lambda: rounds.decision(self._ctx, epoch))["finished"])
+            self._ctx.mark()
         return self._finished
 
     def _await_decision(self, key: str) -> None:

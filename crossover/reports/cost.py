@@ -4,8 +4,8 @@ Seconds of a local run are not AWS's seconds: its cost is labelled `projected`, 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -17,8 +17,9 @@ from crossover.reports.invocations import Record, Unrecorded, billed_ms, end, ob
 from crossover.reports.paper_cost import lambda_usd
 from crossover.reports.paper_method import FORMULA_2025, Memory, paper_method
 from crossover.reports.prices import Prices
+from crossover.reports.stopped import begin, stopped_at
 
-__all__ = ["Cost", "Quantities", "bill", "lambda_usd", "of_run"]
+__all__ = ["Cost", "Quantities", "Run", "bill", "lambda_usd"]
 
 LOG_BYTES = 1_000  # platform.start, platform.report and what a step writes itself: assumed
 PROJECTED = "projected from local seconds"
@@ -26,31 +27,15 @@ PROJECTED = "projected from local seconds"
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Dollars of one run.
-
-    `spent` says what had been paid by invocations that ended until a moment; the rest accrues with time.
-    """
+    """Dollars of one run, or of its part until a moment."""
 
     paper_method: str
     paper_method_usd: float
     lines: tuple[Line, ...]
-    ends: tuple[float, ...]  # of the functions' invocations, ascending, unix seconds
-    paper_spent: tuple[float, ...]  # cumulative, by the paper's formula, up to each end
-    full_spent: tuple[float, ...]  # cumulative duration, requests, S3 requests up to each end
 
     @property
     def full_usd(self) -> float:
         return sum(line.usd for line in self.lines)
-
-    def until(self, moment: float, *, share: float) -> tuple[float, float]:
-        """(paper's method, full) dollars at `moment`; `share` of the run's time had passed, and with it of what is
-        billed by time.
-        """
-        n = bisect_right(self.ends, moment)
-        paper, full = (self.paper_spent[n - 1], self.full_spent[n - 1]) if n else (0.0, 0.0)
-        paper_rest = self.paper_method_usd - (self.paper_spent[-1] if self.paper_spent else 0.0)
-        full_rest = self.full_usd - (self.full_spent[-1] if self.full_spent else 0.0)
-        return paper + share * max(0.0, paper_rest), full + share * max(0.0, full_rest)
 
     def as_json(self, *, where: str) -> dict[str, Any]:
         """The cost block of result.json."""
@@ -65,66 +50,113 @@ class Cost:
         }
 
 
-def of_run(
-    experiment: Experiment,
-    records: Sequence[Record],
-    *,
-    infrastructure: Infrastructure,
-    prices: Prices,
-    duration_s: float,
-    transitions: int | None = None,
-    unrecorded: Unrecorded | None = None,
-) -> Cost:
-    """Cost of the run that left `records`. Every attempt counts, failed and stale ones too: AWS bills them. What was killed before it
-    could leave a record is in the bill where it is known (`unrecorded`), never in the paper's formula.
+@dataclass(kw_only=True)
+class Run:
+    """What is billed of a run. Every attempt counts, failed and stale ones too: AWS bills them. What was killed before it could leave a
+    record is in the bill where it is known (`unrecorded`), never in the papers' formulas.
 
-    Raises ConfigError (no price).
+    `started_at`: unix seconds; `duration_s`: from then to the end, or, of a run that goes on, to now. `transitions`: of the whole; None:
+    nobody counted, so at least one per invocation.
     """
-    functions = sorted((r for r in records if not on_instance(r)), key=end)
-    memory = Memory(experiment, infrastructure)
-    formula, usd = paper_method(
-        experiment, records, infrastructure=infrastructure, prices=prices, duration_s=duration_s
-    )
-    by_function = formula == FORMULA_2025
-    paper = [lambda_usd(float(r["wall_s"]), memory_mb=memory.of(r)) if by_function else 0.0 for r in functions]
-    gb_s = [billing.gb_seconds(billed_ms(r), memory_mb=memory.of(r)) for r in functions]
-    quantities = Quantities.of(records, functions, sum(gb_s))
-    if unrecorded:
-        quantities = replace(
-            quantities, gb_s=quantities.gb_s + unrecorded.gb_s, invocations=quantities.invocations + unrecorded.count
+
+    experiment: Experiment
+    records: Sequence[Record]
+    infrastructure: Infrastructure
+    prices: Prices
+    started_at: float
+    duration_s: float
+    transitions: int | None = None
+    unrecorded: Unrecorded | None = None
+
+    def __post_init__(self) -> None:
+        self._by_end = sorted(self.records, key=end)
+        self._ends = [end(record) for record in self._by_end]
+        self._sums = list(accumulate(map(self._used, self._by_end), initial=Quantities()))
+        self._formula, _ = self._by_paper((), duration_s=0.0)
+
+    def cost(self) -> Cost:
+        """Of all of it. Raises ConfigError (no price)."""
+        return self.until(self.started_at + self.duration_s)
+
+    def until(self, moment: float) -> Cost:
+        """What would be on the bill had the run been stopped at `moment`: it never falls with time, nor with a further record, and at the
+        run's end is the whole. Raises ConfigError (no price).
+        """
+        elapsed_s = min(max(0.0, moment - self.started_at), self.duration_s)
+        over = elapsed_s >= self.duration_s
+        ended = len(self._ends) if over else bisect_right(self._ends, moment)
+        going_on = [part for r in self._by_end[ended:] if begin(r) <= moment and (part := stopped_at(r, moment))]
+        used = sum((self._used(record) for record in going_on), self._sums[ended])
+        invocations = used.invocations
+        if self.unrecorded:  # nobody knows when
+            share = 1.0 if over else elapsed_s / self.duration_s
+            used += Quantities(gb_s=share * self.unrecorded.gb_s, invocations=int(share * self.unrecorded.count))
+        transitions = None
+        if self.transitions is not None:
+            whole = self._sums[-1].invocations
+            transitions = self.transitions if over else self.transitions * invocations // max(1, whole)
+        if self._formula == FORMULA_2025:  # linear in seconds times memory, which are added up already
+            usd = lambda_usd(used.mb_s, memory_mb=1)
+        else:
+            _, usd = self._by_paper([*self._by_end[:ended], *going_on], duration_s=elapsed_s)
+        lines = bill(used, self.infrastructure, self.prices, duration_s=elapsed_s, transitions=transitions)
+        return Cost(
+            paper_method=self._formula,
+            paper_method_usd=usd,
+            lines=tuple(line for line in lines if line.quantity > 0),
         )
-    lines = bill(quantities, infrastructure, prices, duration_s=duration_s, transitions=transitions)
-    return Cost(
-        paper_method=formula,
-        paper_method_usd=usd,
-        lines=tuple(line for line in lines if line.quantity > 0),
-        ends=tuple(end(r) for r in functions),
-        paper_spent=tuple(accumulate(paper)),
-        full_spent=tuple(accumulate(_invocations_usd(functions, gb_s, prices))),
-    )
+
+    def _used(self, record: Record) -> "Quantities":
+        return Quantities.of(record, memory_mb=Memory(self.experiment, self.infrastructure).of(record))
+
+    def _by_paper(self, records: Sequence[Record], *, duration_s: float) -> tuple[str, float]:
+        return paper_method(
+            self.experiment,
+            records,
+            infrastructure=self.infrastructure,
+            prices=self.prices,
+            duration_s=duration_s,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantities:
-    """What a run used that is billed by use, summed over its records (or over invocations that left none)."""
+    """What is billed by use: of an invocation, of all of a run, or of those that left no record."""
 
-    gb_s: float
-    invocations: int  # of functions
-    cold_starts: int
-    writes: int  # of the object store
-    reads: int
-    stored_bytes: int
+    gb_s: float = 0.0
+    mb_s: float = 0.0  # seconds times memory without INIT: what the 2025 paper's formula takes
+    invocations: int = 0  # of functions
+    cold_starts: int = 0
+    writes: int = 0  # of the object store
+    reads: int = 0
+    stored_bytes: int = 0
 
     @classmethod
-    def of(cls, records: Sequence[Record], functions: Sequence[Record], gb_s: float) -> "Quantities":
-        requests = [object_requests(record) for record in records]
+    def of(cls, record: Record, *, memory_mb: int) -> "Quantities":
+        """A program's seconds are its instance's, which is billed by the hour."""
+        writes, reads = object_requests(record)
+        stored = traffic([record])["object_store"]["bytes_out"]
+        if on_instance(record):
+            return cls(writes=writes, reads=reads, stored_bytes=stored)
         return cls(
-            gb_s=gb_s,
-            invocations=len(functions),
-            cold_starts=sum(bool(r.get("cold")) for r in functions),
-            writes=sum(w for w, _ in requests),
-            reads=sum(r for _, r in requests),
-            stored_bytes=traffic(records)["object_store"]["bytes_out"],
+            gb_s=billing.gb_seconds(billed_ms(record), memory_mb=memory_mb),
+            mb_s=float(record["wall_s"]) * memory_mb,
+            invocations=1,
+            cold_starts=int(bool(record.get("cold"))),
+            writes=writes,
+            reads=reads,
+            stored_bytes=stored,
+        )
+
+    def __add__(self, other: "Quantities") -> "Quantities":
+        return Quantities(
+            gb_s=self.gb_s + other.gb_s,
+            mb_s=self.mb_s + other.mb_s,
+            invocations=self.invocations + other.invocations,
+            cold_starts=self.cold_starts + other.cold_starts,
+            writes=self.writes + other.writes,
+            reads=self.reads + other.reads,
+            stored_bytes=self.stored_bytes + other.stored_bytes,
         )
 
 
@@ -165,12 +197,3 @@ def bill(
             spot=fleet.spot,
         )
     return lines
-
-
-def _invocations_usd(functions: Sequence[Record], gb_s: Sequence[float], prices: Prices) -> Iterator[float]:
-    """What each invocation adds: duration, request, S3 requests."""
-    duration, request = prices.of("lambda.arm64.gb_second").usd, prices.of("lambda.request").usd
-    write, read = prices.of("s3.write").usd, prices.of("s3.read").usd
-    for record, spent in zip(functions, gb_s, strict=True):
-        writes, reads = object_requests(record)
-        yield spent * duration + request + writes * write + reads * read

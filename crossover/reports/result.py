@@ -64,16 +64,17 @@ def build(
     started_at = min([started_at, *(float(record["started_at"]) for record in records)])
     agreed = [float(epoch["at"]) for epoch in epochs if "at" in epoch]
     duration_s = max([started_at, latest(records) or started_at, *agreed]) - started_at
-    cost = costs.of_run(
-        experiment,
-        records,
+    run = costs.Run(
+        experiment=experiment,
+        records=records,
         infrastructure=infrastructure,
         prices=prices,
+        started_at=started_at,
         duration_s=duration_s,
         transitions=transitions,
         unrecorded=unrecorded,
     )
-    rows = _epochs(epochs, records, cost, started_at=started_at, duration_s=duration_s)
+    rows = _epochs(epochs, run)
     found = {
         "architecture": experiment.architecture,
         "where": where,
@@ -94,7 +95,7 @@ def build(
         "steps": steps(records),
         "traffic": traffic(records),
         "staleness": staleness(records),
-        "cost": {**cost.as_json(where=where), "prices_as_of": prices.as_of, "region": prices.region},
+        "cost": {**run.cost().as_json(where=where), "prices_as_of": prices.as_of, "region": prices.region},
         "final": dict(final) if final else None,
     }
     plain: dict[str, Any] = _finite(found)
@@ -164,25 +165,15 @@ def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
     return list(table.values())
 
 
-def _epochs(
-    epochs: Sequence[Mapping[str, Any]],
-    records: Sequence[Record],
-    cost: costs.Cost,
-    *,
-    started_at: float,
-    duration_s: float,
-) -> list[dict[str, Any]]:
+def _epochs(epochs: Sequence[Mapping[str, Any]], run: costs.Run) -> list[dict[str, Any]]:
     """One row per epoch; `elapsed_s` and dollars are cumulative, so that accuracy can be held against both."""
-    losses = train_losses(records)
-    begin = min((float(r["started_at"]) for r in records if r["step"] != "initialise"), default=started_at)
+    losses = train_losses(run.records)
+    begin = min((float(r["started_at"]) for r in run.records if r["step"] != "initialise"), default=run.started_at)
     rows, moment = [], begin
     for epoch in sorted(epochs, key=lambda e: int(e["epoch"])):
         number = int(epoch["epoch"])
         before, moment = moment, float(epoch["at"]) if "at" in epoch else moment + float(epoch["wall_s"])
-        elapsed_s = moment - started_at
-        share = min(1.0, elapsed_s / duration_s) if duration_s else 1.0
-        paper_usd, full_usd = cost.until(moment, share=share)
-        given = epoch.get("train_loss")
+        until, given = run.until(moment), epoch.get("train_loss")
         rows.append(
             {
                 "epoch": number,
@@ -191,9 +182,9 @@ def _epochs(
                 "val_accuracy": epoch.get("val_accuracy"),
                 "learning_rate": epoch.get("learning_rate"),
                 "wall_s": float(epoch["wall_s"]) if "wall_s" in epoch else moment - before,
-                "elapsed_s": elapsed_s,
-                "paper_method_usd": paper_usd,
-                "full_usd": full_usd,
+                "elapsed_s": moment - run.started_at,
+                "paper_method_usd": until.paper_method_usd,
+                "full_usd": until.full_usd,
             }
         )
     return rows

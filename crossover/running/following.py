@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from crossover.budget import BudgetReached, Guard
-from crossover.reports import infrastructure, prices
-from crossover.reports.cost import of_run
 from crossover.reports.folder import RunFolder
 from crossover.reports.result import train_losses
 from crossover.running.preparing import Prepared
-from crossover.running.results import write_folder
+from crossover.running.results import so_far, write_folder
 
 POLL_S = 0.25
 BUDGET_LOOK_S = 5.0
@@ -93,7 +91,8 @@ def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress) ->
             if guard.limit_usd is not None and time.monotonic() - looked > BUDGET_LOOK_S:
                 looked = time.monotonic()
                 read_records(prepared)
-                guard.between(_spent(prepared, seconds=looked - started))
+                now = time.time()
+                guard.between(so_far(prepared, now=now).until(now).full_usd)
             time.sleep(POLL_S)
     except (KeyboardInterrupt, BudgetReached):
         execution.stop()
@@ -113,11 +112,15 @@ def _next_decision(prepared: Prepared) -> bool:
 
 
 def read_records(prepared: Prepared) -> None:
-    """The records that are new since the last call, several at a time."""
-    new = [key for key in prepared.objects.list(prepared.keys.records) if key not in prepared.records]
+    """The records that are new since the last call, several at a time, and the marks of invocations that have left none yet."""
+    objects, keys = prepared.objects, prepared.keys
+    new = [key for key in objects.list(keys.records) if key not in prepared.records]
     with ThreadPoolExecutor(max_workers=8) as pool:
-        for key, body in zip(new, pool.map(prepared.objects.get, new), strict=True):
+        for key, body in zip(new, pool.map(objects.get, new), strict=True):
             prepared.records[key] = json.loads(body)
+        ended = {keys.mark(record["request_id"]) for record in prepared.records.values()}
+        marks = pool.map(objects.get, [key for key in objects.list(keys.marks) if key not in ended])
+        prepared.under_way = [json.loads(mark) for mark in marks]
 
 
 def _progress(prepared: Prepared, *, seconds: float) -> Progress:
@@ -129,14 +132,5 @@ def _progress(prepared: Prepared, *, seconds: float) -> Progress:
         val_loss=decision["val_loss"],
         val_accuracy=decision["val_accuracy"],
         seconds=seconds,
-        usd=_spent(prepared, seconds=seconds),
+        usd=so_far(prepared, now=time.time()).until(decision["at"]).full_usd,
     )
-
-
-def _spent(prepared: Prepared, *, seconds: float) -> float:
-    """Dollars so far by AWS's prices; of a local run these are projected from local seconds."""
-    experiment = prepared.experiment
-    records = list(prepared.records.values())
-    return of_run(
-        experiment, records, infrastructure=infrastructure.of(experiment), prices=prices.load(), duration_s=seconds
-    ).full_usd

@@ -29,6 +29,7 @@ class Prepared:
     objects: ObjectStore
     facts: dict[str, Any]
     records: dict[str, dict[str, Any]] = field(default_factory=dict)  # by key: each is read once
+    under_way: list[dict[str, Any]] = field(default_factory=list)  # the latest marks of invocations without a record
     decisions: list[dict[str, Any]] = field(default_factory=list)
     unrecorded: Unrecorded | None = None  # None: the platform was not asked
 

@@ -6,9 +6,12 @@ from typing import Any
 
 from crossover.dataplane.vector import Kind, decode
 from crossover.expectations import expected_records, state_transitions
+from crossover.reports import infrastructure, prices
+from crossover.reports.cost import Run
 from crossover.reports.folder import RunFolder, write
 from crossover.reports.html import write_report
 from crossover.reports.result import build
+from crossover.reports.stopped import under_way
 from crossover.rounds import calendar
 from crossover.running.preparing import Prepared, run_facts
 
@@ -51,4 +54,23 @@ def _result(
         failure=failure,
         unrecorded=prepared.unrecorded,
         data={**{k: v for k, v in facts["data_manifest"].items() if k != "counts"}, "fingerprint": facts["data"]},
+    )
+
+
+def so_far(prepared: Prepared, *, now: float) -> Run:
+    """The bill of a run that goes on, `now` in unix seconds: of what has ended by its records, of what is under way by its marks. By AWS's
+    prices; of a local run it is projected from local seconds.
+    """
+    ended = list(prepared.records.values())
+    records = [*ended, *(under_way(mark, now) for mark in prepared.under_way)]
+    started_at = min([prepared.facts["created_at"], *(float(record["started_at"]) for record in records)])
+    workers, epochs = prepared.experiment.workers, len(prepared.decisions)
+    return Run(
+        experiment=prepared.experiment,
+        records=records,
+        infrastructure=infrastructure.of(prepared.experiment),
+        prices=prices.load(),
+        started_at=started_at,
+        duration_s=max(0.0, now - started_at),
+        transitions=state_transitions(prepared.architecture, ended, workers=workers, epochs=epochs),
     )

@@ -72,6 +72,7 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
     every = world.experiment.functions.checkpoint_every
     finished = False
     yield from life.restore()
+    life.mark()
     try:
         while True:
             round = standing.round
@@ -82,6 +83,7 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
                 invocation.spent("synchronise", waited)
                 tally.count("objects", "get", 2 + life.looks(waited, "objects"))
                 finished = world.days.epoch(round - 1) >= world.days.epochs
+                life.mark()
                 if finished:
                     break
             if life.remaining_s() <= 0:

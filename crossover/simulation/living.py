@@ -55,6 +55,13 @@ class Life:
     def tally(self) -> Tally:
         return self.invocation.tally
 
+    def mark(self) -> None:
+        """As an invocation says what it has used so far."""
+        if self.world.usage.keep_records:
+            now, stored = self.world.env.now, self.tally.as_traffic()["object_store"]
+            mark = {"at": now, "wall_s": now - self.invocation.started_at, "traffic": {"object_store": stored}}
+            self.invocation.notes.setdefault("marks", []).append(mark)
+
     def remaining_s(self) -> float:
         return self.invocation.deadline_s - self.world.env.now - reserve_s(self.world.experiment)
 
@@ -214,6 +221,7 @@ def lives(life: Life, exchange: Callable[[Life], Process]) -> Process:
     world, standing, place = life.world, life.standing, life.place
     days, every, entered = world.days, world.experiment.functions.checkpoint_every, place.epoch
     yield from life.restore()
+    life.mark()
     try:
         while True:
             if standing.minibatch == 0:
@@ -222,6 +230,7 @@ def lives(life: Life, exchange: Callable[[Life], Process]) -> Process:
                 if standing.round and days.ends_epoch(standing.round - 1):
                     yield from life.agree(days.epoch(standing.round - 1))
                     life.finished = days.epoch(standing.round - 1) >= days.epochs
+                    life.mark()
                 if life.finished:
                     break
             yield from exchange(life)

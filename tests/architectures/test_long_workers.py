@@ -310,6 +310,10 @@ def test_41_steps_leave_no_key_and_memory_stays_bounded(architecture: str) -> No
     job.clients.hook = watch
     job.run()
     assert job.tensor_keys() == []
+    stored = job.clients.object_store
+    records = [json.loads(stored.get(key)) for key in stored.list(job.prepared.keys.records)]
+    marks = [len(record["marks"]) for record in records if record["step"] in ("train", "supervise")]
+    assert marks and set(marks) == {1 + 41}  # its start and every epoch
     per_step = {"all_reduce": 3, "scatter_reduce": 4, "mlless": 5}[architecture]
     assert 0 < most <= (3 + 2) * per_step
 

@@ -7,6 +7,7 @@ import pytest
 
 from crossover import metering
 from crossover.context import Context, InlineClients, Resources
+from crossover.errors import Unavailable
 from crossover.metering import Meter
 from crossover.workflow import first_event
 
@@ -45,3 +46,33 @@ def test_what_was_restored_from_a_snapshot_does_not_count_the_snapshots_age(
     first, _ = records(clients)
     assert first["cold"] is True
     assert first["init_s"] == 0.0
+
+
+def test_a_long_invocation_says_what_it_has_used_until_its_record_is_there(clients: InlineClients) -> None:
+    ctx = Context(Resources(clients), run="r", memory_mb=512)
+    ctx.mark()  # nothing is metered: nothing to say
+    with Meter("train", ctx, first_event("r", workers=1)):
+        ctx.mark()
+        ctx.objects.put("x", b"12345")
+        ctx.mark()
+        [key] = clients.object_store.list("runs/r/marks/")
+        mark = json.loads(clients.object_store.get(key))
+    assert mark["outcome"] == "under way" and mark["request_id"] == ctx.request_id
+    assert [each["traffic"]["object_store"]["bytes_out"] for each in mark["marks"]] == [0, 5]
+    [record] = [json.loads(clients.object_store.get(key)) for key in clients.object_store.list("runs/r/records/")]
+    assert record["marks"] == mark["marks"] and record["wall_s"] >= mark["wall_s"]
+    assert not clients.object_store.list("runs/r/marks/")
+
+
+def test_a_mark_that_cannot_be_written_is_not_worth_the_invocation(
+    clients: InlineClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise Unavailable("the store is away")
+
+    ctx = Context(Resources(clients), run="r")
+    monkeypatch.setattr(ctx, "write_mark", refuse)
+    monkeypatch.setattr(ctx, "forget_mark", refuse)
+    with Meter("train", ctx, first_event("r", workers=1)):
+        ctx.mark()
+    assert len(clients.object_store.list("runs/r/records/")) == 1

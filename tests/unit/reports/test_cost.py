@@ -38,6 +38,10 @@ def record(**changes: Any) -> dict[str, Any]:
     return plain | changes
 
 
+def of_run(experiment: Experiment, records: list[dict[str, Any]], **rest: Any) -> cost.Cost:
+    return cost.Run(experiment=experiment, records=records, started_at=100.0, **rest).cost()
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -73,7 +77,7 @@ def test_every_line_of_a_spirt_runs_bill() -> None:
         record(traffic={"object_store": {"bytes_in": 0, "bytes_out": 10**9, "requests": 1_000}}),
         record(wall_s=2.0, cold=True, init_s=1.0, memory_mb=512, outcome="error"),
     ]
-    found = cost.of_run(
+    found = of_run(
         Experiment(name="x", architecture="spirt"),
         records,
         infrastructure=SPIRT,
@@ -107,8 +111,8 @@ def test_every_line_of_a_spirt_runs_bill() -> None:
 def test_killed_invocations_are_in_the_bill_and_not_in_the_papers_formula() -> None:
     arguments: dict[str, Any] = {"infrastructure": Infrastructure(), "prices": PRICES, "duration_s": 1.0}
     spirt = Experiment(name="x", architecture="spirt")
-    without = cost.of_run(spirt, [record()], **arguments)
-    found = cost.of_run(spirt, [record()], unrecorded=Unrecorded(count=2, gb_s=30.0), **arguments)
+    without = of_run(spirt, [record()], **arguments)
+    found = of_run(spirt, [record()], unrecorded=Unrecorded(count=2, gb_s=30.0), **arguments)
     quantities = {line.item: line.quantity for line in found.lines}
     assert (quantities["Lambda duration, arm64"], quantities["Lambda requests"]) == (pytest.approx(31.0), 3)
     assert found.paper_method_usd == without.paper_method_usd
@@ -116,7 +120,7 @@ def test_killed_invocations_are_in_the_bill_and_not_in_the_papers_formula() -> N
 
 def test_transitions_nobody_counted_are_a_lower_bound() -> None:
     arguments: dict[str, Any] = {"infrastructure": Infrastructure(), "prices": PRICES, "duration_s": 1.0}
-    found = cost.of_run(Experiment(name="x", architecture="spirt"), [record(), record()], **arguments)
+    found = of_run(Experiment(name="x", architecture="spirt"), [record(), record()], **arguments)
     assert {line.item: line.quantity for line in found.lines}["Step Functions transitions, at least"] == 2
 
 
@@ -185,7 +189,7 @@ def test_table_2_and_3_of_the_2023_paper_from_records() -> None:
 
 def test_programs_are_not_billed_as_functions() -> None:
     infrastructure_, programs = peers("t2.large", seconds=258.0)
-    found = cost.of_run(
+    found = of_run(
         Experiment(name="x", architecture="p2p_instance"),
         programs,
         infrastructure=infrastructure_,
@@ -222,7 +226,7 @@ def test_cost_accrues_monotonically_up_to_the_total() -> None:
 def test_an_instance_type_without_price_is_refused() -> None:
     fleets = (Fleet(purpose="tensor database", instance_type="x9.huge", count=1),)
     with pytest.raises(ConfigError, match=r"ec2\.x9\.huge"):
-        cost.of_run(
+        of_run(
             Experiment(name="x", architecture="spirt"),
             [record()],
             infrastructure=Infrastructure(fleets=fleets),

@@ -90,14 +90,15 @@ def test_the_cost_is_that_of_the_simulated_records(
     """Priced record by record by the report's own cost, both ways."""
     setting, listed = experiment(architecture, workers=workers), prices.load()
     run = simulate(setting, calibration, workload=work, keep_records=True, price_list=listed)
-    bill = cost.of_run(
-        setting,
-        run.records,
+    bill = cost.Run(
+        experiment=setting,
+        records=run.records,
+        started_at=0.0,
         infrastructure=infrastructure.of(setting),
         prices=listed,
         duration_s=run.seconds,
         transitions=run.transitions,
-    )
+    ).cost()
     assert run.usd == pytest.approx(bill.full_usd, rel=1e-9)
     assert run.paper_method_usd == pytest.approx(bill.paper_method_usd, rel=1e-6)
     assert [(line.item, line.unit, line.as_of) for line in run.lines] == [
@@ -173,3 +174,30 @@ def test_a_projection_says_so_and_can_be_written_down() -> None:
     assert plain["calibration"]["objects"]["host_bytes_s"] is None
     assert plain["seconds"] == run.seconds
     assert load("spirt").name == plain["experiment"]["architecture"]
+
+
+@pytest.mark.parametrize("architecture", ALL)
+def test_dollars_at_an_epoch_are_those_of_a_run_that_ended_there(architecture: str) -> None:
+    """Both methods, within 5 %: what a long run had cost at an epoch, and the bill of a run of so many epochs."""
+    listed = prices.load()
+
+    def run(epochs: int) -> tuple[cost.Run, dict[int, float]]:
+        setting = experiment(architecture)
+        setting = replace(setting, training=replace(setting.training, epochs=epochs, target_accuracy=None))
+        found = simulate(setting, keep_records=True, price_list=listed)
+        billed = cost.Run(
+            experiment=setting,
+            records=found.records,
+            started_at=0.0,
+            infrastructure=infrastructure.of(setting),
+            prices=listed,
+            duration_s=found.seconds,
+            transitions=found.transitions,
+        )
+        return billed, dict(found.epochs_end_s)
+
+    whole, ends_s = run(8)
+    for epoch in (2, 5):
+        passed, ended = whole.until(ends_s[epoch]), run(epoch)[0].cost()
+        assert passed.full_usd == pytest.approx(ended.full_usd, rel=0.05)
+        assert passed.paper_method_usd == pytest.approx(ended.paper_method_usd, rel=0.05)
