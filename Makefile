@@ -93,12 +93,27 @@ redis-module-torch: setup ## Build its torch variant with scripts, redis_module/
 layer: setup ## Build the Lambda layers, build/layer-torch.zip and build/layer-dataplane.zip
 	@$(PYTHON) -m layer.build
 
-# cdk.json calls this before each synthesis. Synthesis itself needs nothing built: without layers it takes placeholders, which refuse to
-# be deployed and say so. Hence a failure here is told and stops nothing.
+# The tensor module as Redis hosts on AWS load it: for Graviton, or with PROCESSOR=amd64 for x86. A compiler for another processor than
+# this machine's is installed where it is wanted.
+PROCESSOR ?= arm64
+CROSS_arm64 := aarch64-linux-gnu-g++
+CROSS_amd64 := x86_64-linux-gnu-g++
+.PHONY: host-module cross-compiler
+host-module: cross-compiler ## Build the tensor module for Redis hosts on AWS, build/tensors-arm64.so (PROCESSOR=amd64 for x86 hosts)
+	@$(MAKE) --no-print-directory -C redis_module $(PROCESSOR)
+	@mkdir -p build && install -m 0644 redis_module/build/tensors-$(PROCESSOR).so build/tensors-$(PROCESSOR).so
+cross-compiler:
+	@missing=; command -v $(CROSS_$(PROCESSOR)) >/dev/null || missing=g++-$(subst _,-,$(patsubst %-g++,%,$(CROSS_$(PROCESSOR)))); \
+	$(install_missing)
+
+# cdk.json calls this before each synthesis. Synthesis itself needs nothing built: without layers and module it takes placeholders, which
+# refuse to be deployed and say so. Hence a failure here is told and stops nothing.
 .PHONY: assets
 assets:
 	@[ -n "$(CROSSOVER_WITHOUT_LAYERS)" ] || $(PYTHON) -m layer.build >&2 \
 		|| echo "the Lambda layers were not built; the template can be made, but not deployed" >&2
+	@[ -n "$(CROSSOVER_WITHOUT_LAYERS)" ] || [ -z "$(PROCESSOR)" ] || $(MAKE) --no-print-directory host-module >&2 \
+		|| echo "the tensor module for hosts was not built; a template with Redis hosts can be made, but not deployed" >&2
 
 .PHONY: setup packages
 setup: packages $(STAMP)
@@ -122,7 +137,11 @@ packages:
 	need 'command -v rabbitmq-server || test -x /usr/sbin/rabbitmq-server' rabbitmq-server; \
 	need 'command -v g++' g++; \
 	need 'test -x $(PYTHON) || python3 -c "import ensurepip, venv"' python3-venv; \
-	[ -n "$$missing" ] || exit 0; \
+	$(install_missing)
+
+# The last part of a recipe: installs the packages that $$missing names.
+define install_missing
+[ -n "$$missing" ] || exit 0; \
 	if ! command -v apt-get >/dev/null; then \
 		echo "missing on this machine:$$missing (Debian's names); please install them, then run make again" >&2; exit 2; fi; \
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
@@ -131,6 +150,7 @@ packages:
 	echo "installing$$missing"; \
 	$(call thrice,$$sudo apt-get update -qq && $$sudo env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 		--no-install-recommends $$missing)
+endef
 
 .PHONY: clean
 clean: ## Remove what was built and measured; .venv stays

@@ -8,13 +8,10 @@ from pathlib import Path
 from aws_cdk import CfnParameter, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 
+from crossover.processors import processor
+
 BOOT = Path(__file__).parent / "boot"
 USER_DATA_LIMIT_BYTES = 16_384
-
-
-def processor(instance_type: str) -> str:
-    """`arm64` for Graviton (a `g` behind the generation: m7g, c7gn, t4g), else `amd64`: Debian's names."""
-    return "arm64" if re.match(r"[a-z]+\d+[a-z]*g[a-z]*\.", instance_type) else "amd64"
 
 
 def debian_image(stack: Stack, instance_type: str) -> str:

@@ -5,16 +5,16 @@
 
 from pathlib import Path
 
-from aws_cdk import CfnParameter, CfnRule, CfnRuleAssertion, Fn, RemovalPolicy, Stack
+from aws_cdk import RemovalPolicy
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from cdk.names import resource_name
+from cdk.unbuilt import PLACEHOLDER, refuse_deployment
 from crossover.experiment import Experiment
 
 RUNTIME = lambda_.Runtime.PYTHON_3_13
 ARCHITECTURE = lambda_.Architecture.ARM_64
-PLACEHOLDER = Path(__file__).parent / "placeholder"
 
 
 class Layers(Construct):
@@ -38,7 +38,7 @@ class Layers(Construct):
     def _layer(self, name: str, description: str) -> lambda_.LayerVersion:
         built = self._folder / f"layer-{name}.zip"
         if not built.exists():
-            self._refuse_deployment(name)
+            refuse_deployment(self, f"{name.capitalize()}Layer", what=f"The {name} layer", target="layer")
         return lambda_.LayerVersion(
             self,
             name.capitalize(),
@@ -48,24 +48,4 @@ class Layers(Construct):
             compatible_architectures=[ARCHITECTURE],
             compatible_runtimes=[RUNTIME],
             removal_policy=RemovalPolicy.DESTROY,
-        )
-
-    def _refuse_deployment(self, name: str) -> None:
-        """CloudFormation checks Rules before it creates anything."""
-        stack = Stack.of(self)
-        state = CfnParameter(
-            stack,
-            f"{name.capitalize()}Layer",
-            default="placeholder",
-            description=f"The {name} layer was not built when the template was made: run `make layer`, then deploy again",
-        )
-        CfnRule(
-            stack,
-            f"{name.capitalize()}LayerIsBuilt",
-            assertions=[
-                CfnRuleAssertion(
-                    assert_=Fn.condition_equals(state.value_as_string, "built"),
-                    assert_description=f"The {name} layer is a placeholder: run `make layer`, then deploy again",
-                )
-            ],
         )

@@ -10,26 +10,38 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 from cdk import grants
-from cdk.hosts import BOOT, debian_image, fingerprint, metadata_options, processor, user_data
+from cdk.hosts import BOOT, debian_image, fingerprint, metadata_options, user_data
 from cdk.nag import acknowledge
 from cdk.names import resource_name
 from cdk.network import Network
 from cdk.storage import Storage
+from cdk.unbuilt import PLACEHOLDER, refuse_deployment
 from crossover import volumes
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.processors import processor
 
-MODULE = Path(__file__).parent.parent / "redis_module"
 PORT = 6379
 BOOT_TIMEOUT_S = 1_500
 PASSWORD_LENGTH = 40
 
 
 class RedisHosts(Construct):
-    """`urls` by rank, `secret_arn` of the password. Each host uploads its certificate to `hosts/redis/<rank>.pem`."""
+    """`urls` by rank, `secret_arn` of the password. Each host uploads its certificate to `hosts/redis/<rank>.pem`.
+
+    `built`: the folder with the tensor module for the hosts' processor.
+    """
 
     def __init__(
-        self, scope: Construct, id: str, *, experiment: Experiment, network: Network, storage: Storage, count: int
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        experiment: Experiment,
+        network: Network,
+        storage: Storage,
+        count: int,
+        built: Path,
     ) -> None:
         super().__init__(scope, id)
         if experiment.database.engine != "crossover":
@@ -48,14 +60,22 @@ class RedisHosts(Construct):
         )
         acknowledge(secret, {"AwsSolutions-SMG4": "Lives for hours; rotating it would need a function in the VPC."})
         self.secret_arn = secret.secret_arn
-        self._module = assets.Asset(
-            self, "Module", path=str(MODULE), exclude=["build", "tests", "**/__pycache__", "*.md"]
-        )
+        self._module = self._built_module(built)
         self._profile = iam.CfnInstanceProfile(self, "Profile", roles=[self._role().role_name])
         handle = self._wait_for(count)
         self.instances = [self._host(rank, handle) for rank in range(count)]
         self._wait.node.add_dependency(*self.instances)
         self.urls = [f"rediss://{host.attr_private_ip}:{PORT}" for host in self.instances]
+
+    def _built_module(self, folder: Path) -> assets.Asset:
+        """`folder`/tensors-<processor>.so as `make host-module` builds it, or a placeholder that does not deploy."""
+        kind = processor(self._experiment.database.instance_type)
+        built = folder / f"tensors-{kind}.so"
+        if not built.exists():
+            what = f"The tensor module for {kind} hosts"
+            refuse_deployment(self, "TensorModule", what=what, target=f"host-module PROCESSOR={kind}")
+            built = PLACEHOLDER / "python" / "README.txt"
+        return assets.Asset(self, "Module", path=str(built.resolve()))
 
     def _role(self) -> iam.Role:
         """Read the module and the password, write certificates, answer the session manager."""

@@ -33,7 +33,9 @@ class MLLessStack(Stack):
         super().__init__(scope, id, **stack)
         network, broker = Network(self, experiment.project), Broker(self, experiment.project)
         storage = Storage(self, "Storage", experiment=experiment)
-        hosts = RedisHosts(self, "Redis", experiment=experiment, network=network, storage=storage, count=1)
+        hosts = RedisHosts(
+            self, "Redis", experiment=experiment, network=network, storage=storage, count=1, built=layers
+        )
         functions = Functions(
             self,
             "Functions",

@@ -33,7 +33,9 @@ class ScatterReduceStack(Stack):
         storage = Storage(self, "Storage", experiment=experiment)
         hosts = None
         if experiment.storage.channel == "redis":
-            hosts = RedisHosts(self, "Redis", experiment=experiment, network=network, storage=storage, count=1)
+            hosts = RedisHosts(
+                self, "Redis", experiment=experiment, network=network, storage=storage, count=1, built=layers
+            )
         functions = Functions(
             self,
             "Functions",

@@ -34,7 +34,13 @@ class SpirtStack(Stack):
         network, broker = Network(self, experiment.project), Broker(self, experiment.project)
         storage = Storage(self, "Storage", experiment=experiment)
         hosts = RedisHosts(
-            self, "Redis", experiment=experiment, network=network, storage=storage, count=experiment.workers
+            self,
+            "Redis",
+            experiment=experiment,
+            network=network,
+            storage=storage,
+            count=experiment.workers,
+            built=layers,
         )
         functions = Functions(
             self,

@@ -1,4 +1,4 @@
-# A Redis host's first boot: the tensor module built from source, a certificate of its own, the server behind a password.
+# A Redis host's first boot: the tensor module, a certificate of its own, the server behind a password.
 # The header that CDK writes before this sets RANK, REGION, SIGNAL_URL, SECRET, MODULE, BUCKET, PORT, THREADS and DEB.
 set -Eeuo pipefail
 
@@ -15,7 +15,7 @@ attempt() { # COMMAND...: the instance's role and the package archives may need 
 
 export DEBIAN_FRONTEND=noninteractive AWS_DEFAULT_REGION=$REGION
 attempt apt-get -q update
-attempt apt-get -q install -y --no-install-recommends awscli ca-certificates curl g++ make openssl redis-server unzip
+attempt apt-get -q install -y --no-install-recommends awscli ca-certificates curl openssl redis-server
 systemctl stop redis-server
 
 work=$(mktemp -d)
@@ -24,12 +24,9 @@ attempt curl -sSf -o "$work/agent.deb" \
 dpkg -i "$work/agent.deb"
 systemctl enable --now amazon-ssm-agent
 
-attempt aws s3 cp --only-show-errors "$MODULE" "$work/module.zip"
-unzip -q "$work/module.zip" -d "$work/module"
-make -C "$work/module" core
 # Debian's unit lets redis-server execute nothing outside /usr/lib.
 install -d -m 0755 /usr/lib/crossover
-install -m 0755 "$work/module/build/tensors.so" /usr/lib/crossover/tensors.so
+attempt aws s3 cp --only-show-errors "$MODULE" /usr/lib/crossover/tensors.so
 
 token=$(curl -sSf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' http://169.254.169.254/latest/api/token)
 address=$(curl -sSf -H "X-aws-ec2-metadata-token: $token" http://169.254.169.254/latest/meta-data/local-ipv4)

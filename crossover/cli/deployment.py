@@ -15,6 +15,7 @@ from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.cli.docker import check_docker
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
+from crossover.processors import processor
 from crossover.validation import check_deployment, load
 
 CDK = "aws-cdk@2.1148.1"  # the tag `latest` cannot read this library's assembly
@@ -99,6 +100,7 @@ def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, s
         "CDK_DISABLE_VERSION_CHECK": "1",
         "CDK_NOTICES": "false",
         "npm_config_prefer_offline": "true",  # npx would ask the registry even for the version that is there
+        "PROCESSOR": hosts_processor(experiment),  # for `make assets`, which cdk.json calls
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
     with _folder() as folder:
@@ -144,6 +146,14 @@ def _end_marked() -> None:
 
     for name, value in _mark().items():
         watchdog.kill_marked(f"{name}={value}".encode())
+
+
+def hosts_processor(experiment: Experiment) -> str:
+    """That of the Redis hosts, for which the tensor module is built; empty where there are none."""
+    from crossover.reports import infrastructure
+
+    hosted = any(fleet.purpose == infrastructure.DATABASE for fleet in infrastructure.of(experiment).fleets)
+    return processor(experiment.database.instance_type) if hosted else ""
 
 
 def npx() -> list[str]:

@@ -53,6 +53,7 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
 
     yield Finding("npx", True, npx()[0])
     yield from _packaging(experiment)
+    yield from _hosts_module(experiment)
     with aws_errors_explained():
         yield from readiness.examine(boto3.Session(), experiment)
 
@@ -70,6 +71,16 @@ def _packaging(experiment: Experiment) -> Iterator[Finding]:
     for name in ("dataplane", "torch"):
         path = ROOT / "build" / f"layer-{name}.zip"
         yield Finding(f"layer {name}", path.exists(), str(path) if path.exists() else "make layer")
+
+
+def _hosts_module(experiment: Experiment) -> Iterator[Finding]:
+    """What Redis hosts load, built here for their processor."""
+    from crossover.cli.deployment import hosts_processor
+
+    if kind := hosts_processor(experiment):
+        path = ROOT / "build" / f"tensors-{kind}.so"
+        mend = f"make host-module PROCESSOR={kind}"
+        yield Finding("hosts' tensor module", path.exists(), str(path) if path.exists() else mend)
 
 
 def examine(experiment: Experiment) -> Iterator[Finding]:

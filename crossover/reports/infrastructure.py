@@ -11,6 +11,7 @@ from crossover.experiment import Experiment
 from crossover.workflow import Architecture, load, steps
 
 BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
+DATABASE = "tensor database"  # the purpose of Redis hosts
 GPU_BOOT_S = 180.0  # likewise with the larger image and the driver
 
 
@@ -64,7 +65,7 @@ def _databases(experiment: Experiment, hosts: int) -> list[Fleet]:
     if hosts == 0:
         return []
     instance_type = experiment.database.instance_type
-    return [Fleet(purpose="tensor database", instance_type=instance_type, count=hosts, volume_gb=volumes.DATABASE_GB)]
+    return [Fleet(purpose=DATABASE, instance_type=instance_type, count=hosts, volume_gb=volumes.DATABASE_GB)]
 
 
 def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]:

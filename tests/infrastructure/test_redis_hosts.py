@@ -1,12 +1,14 @@
 """The Redis hosts: Debian on Graviton, nothing open but Redis from the functions, no secret in the user data."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from cdk.hosts import USER_DATA_LIMIT_BYTES, processor
+from cdk.hosts import USER_DATA_LIMIT_BYTES
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.processors import processor
 from tests.infrastructure.assemblies import Assembly, flat, only, resources
 from tests.infrastructure.conftest import Synthesize
 
@@ -56,12 +58,23 @@ def test_user_data_names_what_the_script_reads(assembly: Assembly) -> None:
     assert header["MODULE"].startswith("'s3://cdk-hnb659fds-assets-")
 
 
-def test_the_module_travels_as_source(assembly: Assembly) -> None:
-    folders = [p for p in assembly.folder.glob("asset.*") if (p / "Makefile").exists()]
-    (module,) = folders
-    assert (module / "src").is_dir()
-    assert not (module / "build").exists()
-    assert not list(module.rglob("*.so")) + list(module.rglob("*.o")) + list(module.rglob("*.pyc"))
+@pytest.mark.parametrize(("instance_type", "kind"), [("m7g.large", "arm64"), ("m7i.large", "amd64")])
+def test_the_module_travels_as_it_was_built(
+    synth: Synthesize, spirt: Experiment, tmp_path: Path, instance_type: str, kind: str
+) -> None:
+    for each in ("arm64", "amd64"):
+        (tmp_path / f"tensors-{each}.so").write_text(f"for {each}")
+    made = synth(layers=tmp_path, database=replace(spirt.database, instance_type=instance_type))
+    assert "TensorModuleIsBuilt" not in made.experiment["Rules"]
+    (module,) = made.folder.glob("asset.*.so")
+    assert module.read_text() == f"for {kind}"
+
+
+def test_without_the_module_a_template_refuses_deployment_and_says_what_to_do(assembly: Assembly) -> None:
+    (assertion,) = assembly.experiment["Rules"]["TensorModuleIsBuilt"]["Assertions"]
+    reference, wanted = assertion["Assert"]["Fn::Equals"]
+    assert assembly.experiment["Parameters"][reference["Ref"]]["Default"] != wanted
+    assert "`make host-module PROCESSOR=arm64`" in assertion["AssertDescription"]
 
 
 def test_the_deployment_waits_for_every_host(assembly: Assembly, large: Assembly) -> None:

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from crossover.errors import MissingTool
-from layer import debian
+from layer import debian, elf
 from tests.redis_module import vectors
 from tests.redis_module.servers import Client, Start, build, starting, statistics, until
 from tests.redis_module.vectors import floats, get, put, same_bits
@@ -85,6 +85,23 @@ def test_redis_on_arm_computes_the_same_bits(start_any: Start, arm_redis: list[s
     client.execute_command("DEBUG", "RELOAD")
     assert get(client, "mean").tobytes() == found["mean"]
     assert server.stop(signal.SIGTERM) == 0
+
+
+def test_the_hosts_module_asks_for_nothing_that_debian_13_lacks(arm_module: Path) -> None:
+    data = arm_module.read_bytes()
+    assert elf.machine(data) == elf.AARCH64
+    assert elf.needed(data) <= {"libc.so.6", "libm.so.6", "ld-linux-aarch64.so.1"}  # the C++ runtime is inside
+    assert elf.newest(elf.versions(data), "GLIBC") <= (2, 41)
+    assert str(arm_module.parents[2]).encode() not in data  # the same bytes from whatever folder
+
+
+@pytest.mark.slow
+def test_debians_unit_lets_the_server_execute_the_module_where_the_boot_script_puts_it(arm_redis: list[str]) -> None:
+    """Source: systemd.exec(5), ExecPaths."""
+    unit = (Path(arm_redis[2]) / "usr/lib/systemd/system/redis-server.service").read_text()
+    (allowed,) = (line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("ExecPaths="))
+    assert "/usr/lib" in allowed
+    assert "/etc/redis/redis.conf" in unit
 
 
 @pytest.mark.slow

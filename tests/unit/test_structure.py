@@ -25,6 +25,7 @@ ALLOWED = {
     "crossover.platform_reports": {"crossover.reports"},
     "crossover.volumes": set(),
     "crossover.threads": set(),
+    "crossover.processors": set(),
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,
     "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane"},
@@ -46,7 +47,7 @@ ALLOWED = {
     "crossover.local": DATA,
     "functions": WORKFLOW | {"crossover.long_workers"},
     "peers": WORKFLOW | {"functions", "crossover.programs"},
-    "cdk": WORKFLOW | {"crossover.volumes", "crossover.asl", "crossover.validation"},
+    "cdk": WORKFLOW | {"crossover.volumes", "crossover.processors", "crossover.asl", "crossover.validation"},
     "stacks": WORKFLOW | {"crossover.volumes", "cdk", "functions", "peers", "crossover.asl"},
 }
 # They put the parts together and may import all of them.
