@@ -1,17 +1,17 @@
-"""Everything has an end: a schedule that deletes the stacks of a project whose time is over.
+"""Everything has an end: a schedule that ends runs and deletes the stacks of a project whose time is over.
 
 When a stack ends stands in its tag `expires-at`. CDK writes it into the assembly's manifest, not into the template; CloudFormation puts it
 on the stack and on every resource at each deployment. So the template of the same YAML is always the same, and deploying again prolongs.
 
 The machine below looks four times an hour. It deletes experiments that are over; only when none is left it deletes the broker, and one look
-later the network, which holds the machine itself. Its role may do nothing else: CloudFormation deletes with the role that deployed.
+later the network, which holds the machine itself. Its role may do little else: CloudFormation deletes with the role that deployed.
 
-Which stacks there are, and whose, CloudFormation says: the tagging API goes on listing stacks that are gone. The expressions are JSONata:
-in a path, a filter's single match is a list to some interpreters and a value to others.
+Before that, and as soon as the moment has passed that a run has put into its bucket (`keys.DEADLINE`: what is left of the budget at the
+highest rate, `maximum_run_hours`), it stops the executions of the experiment's machines and empties its fleets: nobody's command need be
+alive for that. Which machines and fleets those are, the stack's own listing says, never a name.
 """
 
 import json
-from typing import Any
 
 from aws_cdk import Aws, RemovalPolicy
 from aws_cdk import aws_scheduler as scheduler
@@ -19,135 +19,58 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct, IConstruct
 
 from cdk import grants
+from cdk.expiry_machine import PROJECT, definition
 from cdk.nag import acknowledge
-from cdk.names import arn, stack_name
+from cdk.names import arn, parameter_path, stack_name
+from crossover.keys import DEADLINE
 
-EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
-EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
 LOOK_EVERY_MINUTES = 15
 INPUT = {"now": "<aws.scheduler.scheduled-time>"}  # the scheduler puts the moment there
 
-ENDS = ("IN_PROGRESS", "FAILED", "COMPLETE")
-VERBS = ("CREATE", "ROLLBACK", "DELETE", "UPDATE", "UPDATE_ROLLBACK", "IMPORT", "IMPORT_ROLLBACK")
-# Every status of a stack that is there. Those that are gone are listed for 90 days.
-STANDING = sorted(
-    {f"{verb}_{end}" for verb in VERBS for end in ENDS} - {"DELETE_COMPLETE", "IMPORT_FAILED"}
-    | {"REVIEW_IN_PROGRESS", "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", "UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS"}
-)
-MOMENT = r"/^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$/"  # such text sorts by time
-RETRY = [{"ErrorEquals": ["States.ALL"], "IntervalSeconds": 2, "BackoffRate": 2, "MaxAttempts": 3}]
 
-State = dict[str, Any]
-
-
-def definition(project: str, *, only: str = "") -> State:
-    """The machine, which is started with `{"now": <moment>}`: a pure function, so that it is tested without AWS.
-
-    `only`: the one stack that it looks at. State names are keys of one dictionary each and no two blocks share a subject: Step Functions
-    wants them unique in the whole machine.
-    """
-    states = {
-        "Begin": {
-            "Type": "Pass",
-            "Assign": {"moment": "{% $states.input.now %}", "names": [only] if only else [], "page": "{% '' %}"},
-            "Next": "Look at each stack" if only else "List stacks",
-        },
-        **({} if only else _list(project, then="Look at each stack")),
-        "Look at each stack": _look(project, then="Delete each stack"),
-        "Delete each stack": _delete(then="Done"),
-        "Done": {"Type": "Succeed"},
-    }
-    return {
-        "Comment": "Deletes the stacks whose time is over",
-        "QueryLanguage": "JSONata",
-        "StartAt": "Begin",
-        "States": states,
-    }
-
-
-def _list(project: str, *, then: str) -> dict[str, State]:
-    """The ids of all stacks whose names begin as ours do, page by page."""
-    ours = f"$states.result.StackSummaries[$substring(StackName, 0, {len(project) + 1}) = '{project}-'].StackId"
-    return {
-        "List stacks": {
-            "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:cloudformation:listStacks",
-            "Arguments": "{% $merge([{'StackStatusFilter': "
-            + json.dumps(STANDING)
-            + "}, $page = '' ? {} : {'NextToken': $page}]) %}",
-            "Retry": RETRY,
-            "Assign": {
-                "names": f"{{% [$append($names, {ours})] %}}",
-                "page": "{% $exists($states.result.NextToken) ? $states.result.NextToken : '' %}",
-            },
-            "Output": {},
-            "Next": "More stacks?",
-        },
-        "More stacks?": {
-            "Type": "Choice",
-            "Choices": [{"Condition": "{% $page != '' %}", "Next": "List stacks"}],
-            "Default": then,
-        },
-    }
-
-
-def _look(project: str, *, then: str) -> State:
-    """What each stack says of itself: what is not tagged as this project's is foreign, whatever its name. `over`: the ids to delete."""
-    states = {
-        "Describe": {
-            "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:cloudformation:describeStacks",
-            "Arguments": {"StackName": "{% $states.input %}"},
-            "Retry": RETRY,
-            "Output": "{% ($stack := $states.result.Stacks[0]; {'id': $stack.StackId, "
-            f"'project': $stack.Tags[Key = '{PROJECT}'].Value, 'kind': $stack.Tags[Key = '{KIND}'].Value, "
-            f"'ends': $stack.Tags[Key = '{EXPIRES_AT}'].Value}}) %}}",
-            # Gone meanwhile, or not to be learned now: until the next look it counts as an experiment that is not over.
-            "Catch": [{"ErrorEquals": ["States.ALL"], "Output": {"project": project}, "Next": "Unknown"}],
-            "End": True,
-        },
-        "Unknown": {"Type": "Pass", "End": True},
-    }
-    over = f"$exists(ends) and $contains(ends, {MOMENT}) and ends <= $moment"
-    shared = f"['{BROKER}', '{NETWORK}']"
-    return {
-        "Type": "Map",
-        "Items": "{% $names %}",
-        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Describe", "States": states},
-        "Assign": {
-            "over": f"{{% ($ours := $states.result[project = '{project}']; "
-            f"$shared := $exists($ours[$not(kind in {shared})]) ? [] : $exists($ours[kind = '{BROKER}']) ? ['{BROKER}'] : ['{NETWORK}']; "
-            f"[$ours[kind = '{EXPERIMENT}' or kind in $shared][{over}].id]) %}}"
-        },
-        "Output": {},
-        "Next": then,
-    }
-
-
-def _delete(*, then: str) -> State:
-    """Deleting a stack that is being deleted already does nothing."""
-    states = {
-        "Delete": {
-            "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:cloudformation:deleteStack",
-            "Arguments": {"StackName": "{% $states.input %}"},
-            "Catch": [{"ErrorEquals": ["States.ALL"], "Next": "Kept"}],  # the next look tries again
-            "End": True,
-        },
-        "Kept": {"Type": "Pass", "End": True},
-    }
-    return {
-        "Type": "Map",
-        "Items": "{% $over %}",
-        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Delete", "States": states},
-        "Next": then,
-    }
+def _ending_runs(project: str, only: str) -> list[grants.Grant]:
+    """To stop the runs of stacks that are deployed later than this role. Names keep it to this project's; whose a machine is, the
+    stack's listing says."""
+    names, own = f"{only}-*" if only else f"{project}-*", {PROJECT: project}
+    tagged = {"StringEquals": {f"aws:ResourceTag/{key}": value for key, value in own.items()}}
+    why = "Which machines and fleets there will be is not known beforehand"
+    part = only.removeprefix(f"{project}-") or "*"
+    return [
+        grants.Grant(
+            actions=["ssm:GetParameter"],
+            resources=[arn("ssm", f"parameter{parameter_path(project, part, 'bucket')}")],
+            why="Each experiment publishes the name of its bucket.",
+        ),
+        grants.Grant(
+            actions=["s3:GetObject"],
+            resources=[f"arn:{Aws.PARTITION}:s3:::{project[:20]}*/{DEADLINE}"],
+            conditions={"StringEquals": {"aws:ResourceAccount": Aws.ACCOUNT_ID}},
+            why="One object of each experiment's bucket, whose name CloudFormation makes.",
+        ),
+        grants.Grant(
+            actions=["states:ListExecutions"],
+            resources=[arn("states", f"stateMachine:{names}")],
+            conditions=tagged,
+            why=f"{why}; name and tag keep it to this project's.",
+        ),
+        grants.Grant(
+            actions=["states:StopExecution"],
+            resources=[arn("states", f"execution:{names}:*")],
+            why=f"{why}; executions have no tags to go by.",
+        ),
+        grants.Grant(
+            actions=["autoscaling:SetDesiredCapacity"],
+            resources=[arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{names}")],
+            conditions=tagged,
+            why=f"{why}; name and tag keep it to this project's.",
+        ),
+    ]
 
 
 class Expiry(Construct):
     """The machine, its schedule, and a role for each.
 
-    `only`: the stack that this stands in, which has no network's expiry to end it; it then deletes that stack alone. What must not
+    `only`: the stack that this stands in, which no network's expiry ends; it then deletes that stack alone. What must not
     outlive it is told so by `outlives`.
     """
 
@@ -174,7 +97,12 @@ class Expiry(Construct):
                     conditions={"StringEquals": {f"aws:ResourceTag/{PROJECT}": project}},
                     why=f"{unknown}; name and tag keep it to this project's.",
                 ),
-                grants.Grant(actions=["cloudformation:DescribeStacks"], resources=[stacks], why=f"{unknown}."),
+                grants.Grant(
+                    actions=["cloudformation:DescribeStacks", "cloudformation:ListStackResources"],
+                    resources=[stacks],
+                    why=f"{unknown}.",
+                ),
+                *_ending_runs(project, only),
                 *([] if only else [listing]),
             ],
         )

@@ -6,7 +6,7 @@ from aws_cdk import Stack, Tags
 from aws_cdk import aws_budgets as budgets
 from constructs import Construct
 
-from cdk.expiry import EXPERIMENT, EXPIRES_AT, KIND, PROJECT
+from cdk.expiry_machine import EXPERIMENT, EXPIRES_AT, KIND, PROJECT
 from cdk.names import stack_name
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment

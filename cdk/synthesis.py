@@ -13,7 +13,7 @@ from typing import Any
 from aws_cdk import App, Stack
 
 from cdk import nag
-from cdk.expiry import EXPERIMENT
+from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.maps import most_minibatches
 from cdk.names import stack_name

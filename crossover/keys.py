@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 from crossover.dataplane.protocols import StateKeys
 
+DEADLINE = (
+    "runs/deadline"  # when the run under way ends, whoever follows it: `2026-03-01T12:00:00Z`, read by cdk/expiry.py
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Keys:

@@ -1,25 +1,24 @@
 """Tags, lifetime and budget: what people forget ends by itself."""
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import botocore.session
 import pytest
 from aws_cdk import App, Stack, assertions
 from aws_cdk import aws_s3 as s3
 
-from cdk import expiry
+from cdk import expiry, expiry_machine
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.local.cloud import LocalCloud
 from tests.infrastructure.assemblies import Assembly, actions_of, flat, masked, only, resources, statements
 from tests.infrastructure.conftest import NOW, Synthesize
 
+HERE = "arn:<AWS::Partition>:{}:<AWS::Region>:<AWS::AccountId>"
+STACKS = f"{HERE.format('cloudformation')}:stack/crossover-*/*"
 TAGGED = (
     "AWS::Lambda::Function",
     "AWS::EC2::Instance",
@@ -97,19 +96,24 @@ def test_the_schedule_starts_the_machine_and_nothing_else(assembly: Assembly) ->
     }
 
 
-def test_its_role_deletes_stacks_of_the_project_and_nothing_else(assembly: Assembly) -> None:
+def test_its_role_ends_what_is_the_projects_and_nothing_else(assembly: Assembly) -> None:
     machine = only(assembly.network, "AWS::StepFunctions::StateMachine")
     assert actions_of(assembly.network, machine["RoleArn"]) == {
-        "cloudformation:DeleteStack": {
-            "arn:<AWS::Partition>:cloudformation:<AWS::Region>:<AWS::AccountId>:stack/crossover-*/*"
-        },
-        "cloudformation:DescribeStacks": {
-            "arn:<AWS::Partition>:cloudformation:<AWS::Region>:<AWS::AccountId>:stack/crossover-*/*"
-        },
+        "cloudformation:DeleteStack": {STACKS},
+        "cloudformation:DescribeStacks": {STACKS},
+        "cloudformation:ListStackResources": {STACKS},
         "cloudformation:ListStacks": {"*"},
+        "ssm:GetParameter": {f"{HERE.format('ssm')}:parameter/crossover/crossover/*/bucket"},
+        "s3:GetObject": {"arn:<AWS::Partition>:s3:::crossover*/runs/deadline"},
+        "states:ListExecutions": {f"{HERE.format('states')}:stateMachine:crossover-*"},
+        "states:StopExecution": {f"{HERE.format('states')}:execution:crossover-*:*"},
+        "autoscaling:SetDesiredCapacity": {
+            f"{HERE.format('autoscaling')}:autoScalingGroup:*:autoScalingGroupName/crossover-*"
+        },
     }
-    (deleting,) = (s for _, s in statements(assembly.network) if s["Action"] == "cloudformation:DeleteStack")
-    assert deleting["Condition"] == {"StringEquals": {"aws:ResourceTag/project": "crossover"}}
+    conditions = {json.dumps(s["Action"]): s.get("Condition") for _, s in statements(assembly.network)}
+    for action in ("cloudformation:DeleteStack", "states:ListExecutions", "autoscaling:SetDesiredCapacity"):
+        assert conditions[json.dumps(action)] == {"StringEquals": {"aws:ResourceTag/project": "crossover"}}
 
 
 def test_the_role_outlives_what_it_deletes(assembly: Assembly) -> None:
@@ -121,7 +125,7 @@ def test_the_role_outlives_what_it_deletes(assembly: Assembly) -> None:
 
 def test_every_status_of_a_stack_that_is_there_is_asked_for() -> None:
     known = botocore.session.get_session().get_service_model("cloudformation").shape_for("StackStatus").enum
-    assert set(expiry.STANDING) == set(known) - {"DELETE_COMPLETE"}
+    assert set(expiry_machine.STANDING) == set(known) - {"DELETE_COMPLETE"}
 
 
 def state_names(block: dict[str, Any]) -> Iterator[str]:
@@ -135,89 +139,8 @@ def state_names(block: dict[str, Any]) -> Iterator[str]:
 @pytest.mark.parametrize("only", ["", "crossover-alone"])
 def test_state_names_are_unique_in_the_whole_machine(only: str) -> None:
     """Step Functions refuses DUPLICATE_STATE_NAME, across Maps too."""
-    names = list(state_names(expiry.definition("crossover", only=only)))
+    names = list(state_names(expiry_machine.definition("crossover", only=only)))
     assert len(names) == len(set(names))
-
-
-Stacks = dict[str, tuple[str, str]]  # name -> (kind, expires-at)
-Look = Callable[..., list[str]]
-FOREIGN = {  # names that begin as ours do, and tags that say otherwise
-    "foreign": {"project": "another-project", "stack-kind": "experiment"},
-    "crossover-another": {"project": "crossover-two", "stack-kind": "experiment"},
-    "crossover-untagged": {},
-}
-
-
-@pytest.fixture(scope="module")
-def look(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
-    """The machine run by moto's Step Functions against moto's CloudFormation: which of the stacks it deleted."""
-    with LocalCloud(tmp_path_factory.mktemp("cloud")) as cloud:
-        states, stacks_api = (cloud.session().client(name) for name in ("stepfunctions", "cloudformation"))
-        body = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
-
-        def create(name: str, tags: dict[str, str]) -> None:
-            pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
-            stacks_api.create_stack(StackName=name, TemplateBody=body, Tags=pairs)
-
-        def present() -> set[str]:
-            return {stack["StackName"] for stack in stacks_api.describe_stacks()["Stacks"]}
-
-        def run(stacks: Stacks, *, only: str = "") -> list[str]:
-            machine = states.create_state_machine(
-                name=f"expiry-{uuid4().hex}",
-                definition=json.dumps(expiry.definition("crossover", only=only)),
-                roleArn="arn:aws:iam::123456789012:role/expiry",
-            )["stateMachineArn"]
-            for name, (kind, ends) in stacks.items():
-                create(name, {"project": "crossover", "stack-kind": kind, "expires-at": ends})
-            for name, tags in FOREIGN.items():
-                create(name, {**tags, "expires-at": SOON} if tags else {})
-            started = states.start_execution(stateMachineArn=machine, name=uuid4().hex, input=json.dumps({"now": NOON}))
-            while (execution := states.describe_execution(executionArn=started["executionArn"]))["status"] == "RUNNING":
-                time.sleep(0.01)
-            assert execution["status"] == "SUCCEEDED", execution
-            left = present()
-            assert FOREIGN.keys() <= left
-            for name in left:
-                stacks_api.delete_stack(StackName=name)
-            return [name for name in stacks if name not in left]
-
-        yield run
-
-
-SOON, LATER, NOON = "2026-03-01T11:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"
-A, B, NET, MQ = "crossover-a", "crossover-b", "crossover-network", "crossover-broker"
-
-
-@pytest.mark.parametrize(
-    ("stacks", "expected"),
-    [
-        (
-            {A: ("experiment", SOON), B: ("experiment", LATER), NET: ("network", SOON), MQ: ("broker", SOON)},
-            [A],
-        ),
-        ({A: ("experiment", SOON), NET: ("network", SOON), MQ: ("broker", SOON)}, [A]),
-        ({A: ("experiment", SOON), B: ("experiment", SOON)}, [A, B]),
-        ({NET: ("network", SOON), MQ: ("broker", SOON)}, [MQ]),
-        ({NET: ("network", SOON)}, [NET]),
-        ({NET: ("network", LATER), MQ: ("broker", LATER)}, []),
-        ({NET: ("network", SOON), MQ: ("broker", LATER)}, []),
-        ({B: ("experiment", LATER), NET: ("network", SOON), MQ: ("broker", SOON)}, []),
-        ({A: ("experiment", "when I say so"), B: ("experiment", SOON), NET: ("network", SOON)}, [B]),  # changed by hand
-        ({A: ("mine", SOON), NET: ("network", SOON)}, []),
-        ({}, []),
-    ],
-)
-def test_experiments_go_first_and_shared_stacks_when_none_is_left(
-    look: Look, stacks: Stacks, expected: list[str]
-) -> None:
-    assert look(stacks) == expected
-
-
-def test_a_stack_that_stands_alone_ends_alone(look: Look) -> None:
-    both = {A: ("experiment", SOON), B: ("experiment", SOON)}
-    assert look(both, only=B) == [B]
-    assert look({B: ("experiment", LATER)}, only=B) == []
 
 
 def test_an_expiry_in_an_experiments_own_stack_goes_last() -> None:

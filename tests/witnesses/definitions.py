@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from cdk import expiry
+from cdk import expiry_machine
 from cdk.maps import most_minibatches
 from crossover import asl, validation, workflow
 from crossover.experiment import Experiment
@@ -46,7 +46,7 @@ def resolved() -> dict[str, State]:
 
 def guards() -> dict[str, State]:
     """The machines that are no architecture's."""
-    return {"expiry": filled_in(json.dumps(expiry.definition("crossover")))}
+    return {"expiry": filled_in(json.dumps(expiry_machine.definition("crossover")))}
 
 
 def filled_in(text: str) -> State:

@@ -109,7 +109,7 @@ def _failed(task: Any, env: Any, described: dict[str, Any]) -> Exception:
 
 
 def _sdk_casing(changes: Replacements) -> None:
-    """aws-sdk:sfn integrations give PascalCase fields and dates as numbers, as the service does; moto passes boto's answer through."""
+    """Answers of aws-sdk integrations have PascalCase fields, dates as numbers and bodies as text; moto passes boto's through."""
     from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_aws_sdk import (
         StateTaskServiceAwsSdk,
     )
@@ -129,6 +129,8 @@ def _cased(value: Any) -> Any:
         return {key[:1].upper() + key[1:]: _cased(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_cased(item) for item in value]
+    if hasattr(value, "read"):
+        return value.read().decode()
     return value.timestamp() if hasattr(value, "timestamp") else value
 
 

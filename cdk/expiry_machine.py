@@ -1,0 +1,254 @@
+"""The machine of the expiry in Amazon States Language: pure functions, tested without AWS.
+
+Which stacks there are, and whose, CloudFormation says: the tagging API goes on listing stacks that are gone. The expressions are JSONata:
+in a path, a filter's single match is a list to some interpreters and a value to others.
+"""
+
+import json
+from typing import Any
+
+from crossover.keys import DEADLINE
+
+EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
+EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
+ENDS = ("IN_PROGRESS", "FAILED", "COMPLETE")
+VERBS = ("CREATE", "ROLLBACK", "DELETE", "UPDATE", "UPDATE_ROLLBACK", "IMPORT", "IMPORT_ROLLBACK")
+# Every status of a stack that is there. Those that are gone are listed for 90 days.
+STANDING = sorted(
+    {f"{verb}_{end}" for verb in VERBS for end in ENDS} - {"DELETE_COMPLETE", "IMPORT_FAILED"}
+    | {"REVIEW_IN_PROGRESS", "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", "UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS"}
+)
+MOMENT = r"/^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$/"  # such text sorts by time
+RETRY = [{"ErrorEquals": ["States.ALL"], "IntervalSeconds": 2, "BackoffRate": 2, "MaxAttempts": 3}]
+
+
+State = dict[str, Any]
+WITHOUT_DEADLINE: list[State] = [
+    {"ErrorEquals": ["States.ALL"], "Output": "{% $states.input %}", "Next": "Looked"}
+]  # no run has begun yet
+
+
+def definition(project: str, *, only: str = "") -> State:
+    """The machine, which is started with `{"now": <moment>}`: a pure function, so that it is tested without AWS.
+
+    `only`: the one stack that it looks at. State names are keys of one dictionary each and no two blocks share a subject: Step Functions
+    wants them unique in the whole machine.
+    """
+    states = {
+        "Begin": {
+            "Type": "Pass",
+            "Assign": {"moment": "{% $states.input.now %}", "names": [only] if only else [], "page": "{% '' %}"},
+            "Next": "Look at each stack" if only else "List stacks",
+        },
+        **({} if only else _list(project, then="Look at each stack")),
+        "Look at each stack": _look(project, then="End the runs of each stack"),
+        "End the runs of each stack": _end_runs(then="Delete each stack"),
+        "Delete each stack": _each(
+            "Delete", "cloudformation:deleteStack", "{% $over %}", {"StackName": "{% $states.input %}"}, then="Done"
+        ),
+        "Done": {"Type": "Succeed"},
+    }
+    return {
+        "Comment": "Ends the runs and deletes the stacks whose time is over",
+        "QueryLanguage": "JSONata",
+        "StartAt": "Begin",
+        "States": states,
+    }
+
+
+def _list(project: str, *, then: str) -> dict[str, State]:
+    """The ids of all stacks whose names begin as ours do, page by page."""
+    ours = f"$states.result.StackSummaries[$substring(StackName, 0, {len(project) + 1}) = '{project}-'].StackId"
+    return {
+        "List stacks": {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::aws-sdk:cloudformation:listStacks",
+            "Arguments": "{% $merge([{'StackStatusFilter': "
+            + json.dumps(STANDING)
+            + "}, $page = '' ? {} : {'NextToken': $page}]) %}",
+            "Retry": RETRY,
+            "Assign": {
+                "names": f"{{% [$append($names, {ours})] %}}",
+                "page": "{% $exists($states.result.NextToken) ? $states.result.NextToken : '' %}",
+            },
+            "Output": {},
+            "Next": "More stacks?",
+        },
+        "More stacks?": {
+            "Type": "Choice",
+            "Choices": [{"Condition": "{% $page != '' %}", "Next": "List stacks"}],
+            "Default": then,
+        },
+    }
+
+
+def _look(project: str, *, then: str) -> State:
+    """What each stack says of itself: what is not tagged as this project's is foreign, whatever its name. `over`: the ids to delete;
+    `ended`: the ids of those whose runs end."""
+    named = f"'/crossover/{project}/' & $substring($states.input.name, {len(project) + 1}) & '/bucket'"
+    states = {
+        "Describe": {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::aws-sdk:cloudformation:describeStacks",
+            "Arguments": {"StackName": "{% $states.input %}"},
+            "Retry": RETRY,
+            "Output": "{% ($stack := $states.result.Stacks[0]; {'id': $stack.StackId, 'name': $stack.StackName, "
+            f"'project': $stack.Tags[Key = '{PROJECT}'].Value, 'kind': $stack.Tags[Key = '{KIND}'].Value, "
+            f"'ends': $stack.Tags[Key = '{EXPIRES_AT}'].Value}}) %}}",
+            # Gone meanwhile, or not to be learned now: until the next look it counts as an experiment that is not over.
+            "Catch": [{"ErrorEquals": ["States.ALL"], "Output": {"project": project}, "Next": "Looked"}],
+            "Next": "An experiment of ours?",
+        },
+        "An experiment of ours?": {
+            "Type": "Choice",
+            "Choices": [
+                {
+                    "Condition": f"{{% $states.input.project = '{project}' and $states.input.kind = '{EXPERIMENT}' %}}",
+                    "Next": "Find its bucket",
+                }
+            ],
+            "Default": "Looked",
+        },
+        "Find its bucket": {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::aws-sdk:ssm:getParameter",
+            "Arguments": {"Name": f"{{% {named} %}}"},
+            "Output": "{% $merge([$states.input, {'bucket': $states.result.Parameter.Value}]) %}",
+            "Catch": WITHOUT_DEADLINE,
+            "Next": "Read the deadline",
+        },
+        "Read the deadline": {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::aws-sdk:s3:getObject",
+            "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": DEADLINE},
+            "Output": "{% $merge([$states.input, {'deadline': $states.result.Body}]) %}",
+            "Catch": WITHOUT_DEADLINE,
+            "Next": "Looked",
+        },
+        "Looked": {"Type": "Pass", "End": True},
+    }
+    ours = f"$ours := $states.result[project = '{project}']"
+    shared = f"['{BROKER}', '{NETWORK}']"
+    return {
+        "Type": "Map",
+        "Items": "{% $names %}",
+        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Describe", "States": states},
+        "Assign": {
+            "over": f"{{% ({ours}; "
+            f"$shared := $exists($ours[$not(kind in {shared})]) ? [] : $exists($ours[kind = '{BROKER}']) ? ['{BROKER}'] : ['{NETWORK}']; "
+            f"[$ours[(kind = '{EXPERIMENT}' or kind in $shared) and {_past('ends')}].id]) %}}",
+            "ended": f"{{% ({ours}; [$ours[kind = '{EXPERIMENT}' and ({_past('ends')} or {_past('deadline')})].id]) %}}",
+        },
+        "Output": {},
+        "Next": then,
+    }
+
+
+def _past(field: str) -> str:
+    """Whether the field holds a moment, and it has come."""
+    return f"($exists({field}) and $contains({field}, {MOMENT}) and {field} <= $moment)"
+
+
+def _end_runs(*, then: str) -> State:
+    """Stop what runs in the machines of each stack, and empty its fleets. What is refused, the next look tries again."""
+    of_type = "$states.result.StackResourceSummaries[ResourceType = '{}'{}].PhysicalResourceId"
+    not_this = " and PhysicalResourceId != $states.context.StateMachine.Id"  # which may stand in the stack that it ends
+    machines = of_type.format("AWS::StepFunctions::StateMachine", not_this)
+    fleets = of_type.format("AWS::AutoScaling::AutoScalingGroup", "")
+    states = {
+        "Begin with its resources": {
+            "Type": "Pass",
+            "Assign": {"stack": "{% $states.input %}", "machines": [], "fleets": [], "further": "{% '' %}"},
+            "Next": "List its resources",
+        },
+        "List its resources": {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::aws-sdk:cloudformation:listStackResources",
+            "Arguments": "{% $merge([{'StackName': $stack}, $further = '' ? {} : {'NextToken': $further}]) %}",
+            "Retry": RETRY,
+            "Assign": {
+                "machines": f"{{% [$append($machines, {machines})] %}}",
+                "fleets": f"{{% [$append($fleets, {fleets})] %}}",
+                "further": "{% $exists($states.result.NextToken) ? $states.result.NextToken : '' %}",
+            },
+            "Output": {},
+            "Catch": [{"ErrorEquals": ["States.ALL"], "Next": "Its runs are ended"}],
+            "Next": "More resources?",
+        },
+        "More resources?": {
+            "Type": "Choice",
+            "Choices": [{"Condition": "{% $further != '' %}", "Next": "List its resources"}],
+            "Default": "Stop each machine",
+        },
+        "Stop each machine": _stop(then="Empty each fleet"),
+        "Empty each fleet": _each(
+            "Empty",
+            "autoscaling:setDesiredCapacity",
+            "{% $fleets %}",
+            {"AutoScalingGroupName": "{% $states.input %}", "DesiredCapacity": 0},
+            then="Its runs are ended",
+        ),
+        "Its runs are ended": {"Type": "Pass", "End": True},
+    }
+    return {
+        "Type": "Map",
+        "Items": "{% $ended %}",
+        "ItemProcessor": {
+            "ProcessorConfig": {"Mode": "INLINE"},
+            "StartAt": "Begin with its resources",
+            "States": states,
+        },
+        "Next": then,
+    }
+
+
+def _stop(*, then: str) -> State:
+    """Each machine's running executions; who waits for children, as `run` does, takes them along."""
+    cause = "the experiment's time is over, or its run's: lifetime.ttl_hours, budget_usd, maximum_run_hours"
+    states = {
+        "List its executions": {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::aws-sdk:sfn:listExecutions",
+            # A state's data end at 256 KB. What more there is, the next look finds.
+            "Arguments": {"StateMachineArn": "{% $states.input %}", "StatusFilter": "RUNNING", "MaxResults": 200},
+            "Output": "{% [$states.result.Executions.ExecutionArn] %}",
+            "Catch": [{"ErrorEquals": ["States.ALL"], "Next": "It is stopped"}],
+            "Next": "Stop each execution",
+        },
+        "Stop each execution": _each(
+            "Stop",
+            "sfn:stopExecution",
+            "{% $states.input %}",
+            {"ExecutionArn": "{% $states.input %}", "Cause": cause},
+            then="It is stopped",
+        ),
+        "It is stopped": {"Type": "Pass", "End": True},
+    }
+    return {
+        "Type": "Map",
+        "Items": "{% $machines %}",
+        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "List its executions", "States": states},
+        "Next": then,
+    }
+
+
+def _each(verb: str, call: str, items: str, arguments: State, *, then: str) -> State:
+    """One call for each item; deleting, stopping or emptying twice does nothing. What fails stays for the next look."""
+    states = {
+        verb: {
+            "Type": "Task",
+            "Resource": f"arn:aws:states:::aws-sdk:{call}",
+            "Arguments": arguments,
+            "Output": {},
+            "Catch": [{"ErrorEquals": ["States.ALL"], "Next": f"{verb} at the next look"}],
+            "End": True,
+        },
+        f"{verb} at the next look": {"Type": "Pass", "End": True},
+    }
+    return {
+        "Type": "Map",
+        "Items": items,
+        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": verb, "States": states},
+        "Output": {},
+        "Next": then,
+    }
