@@ -7,11 +7,13 @@ from pathlib import Path
 
 from aws_cdk import CfnParameter, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
+from constructs import Construct
 
 from crossover.processors import processor
 
 BOOT = Path(__file__).parent / "boot"
 USER_DATA_LIMIT_BYTES = 16_384
+FIRST_VERSION = "1"  # of a launch template
 
 
 def debian_image(stack: Stack, instance_type: str) -> str:
@@ -29,6 +31,22 @@ def image(stack: Stack, path: str) -> str:
     return existing.value_as_string
 
 
+def standing_image(scope: Construct, image_id: str, *, generation: int) -> ec2.CfnLaunchTemplate:
+    """A launch template whose first version keeps the image that was newest when it was made.
+
+    CloudFormation reads a parameter that names the latest image anew at each update, whatever the update is for; an instance
+    that refers to it is then replaced, data and all. A launch template is not replaced by another image: it gets another
+    version, and its first one stays as it is. Instances that name FIRST_VERSION therefore keep their image until another
+    `generation` makes another template.
+    """
+    named = Stack.of(scope).resolve(image_id)
+    return ec2.CfnLaunchTemplate(
+        scope,
+        f"Image{fingerprint(str(named), str(generation))}",
+        launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(image_id=image_id),
+    )
+
+
 def user_data(script: str, facts: Mapping[str, str]) -> str:
     """`boot/<script>` behind a header of assignments, base64. Facts hold addresses and ARNs, never secrets.
 
@@ -39,7 +57,7 @@ def user_data(script: str, facts: Mapping[str, str]) -> str:
 
 
 def fingerprint(*parts: str) -> str:
-    """Short hash for logical ids: a wait condition counts once, so changed user data needs a new one."""
+    """Short hash for logical ids of what has to be made anew when one of `parts` changes."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
 
 

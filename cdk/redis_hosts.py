@@ -1,5 +1,6 @@
 """Redis with the tensor module, on hosts of their own: one per worker, or one that all share."""
 
+import json
 from pathlib import Path
 
 from aws_cdk import CfnTag, CfnWaitCondition, CfnWaitConditionHandle, RemovalPolicy, Stack, Tags
@@ -10,7 +11,7 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 from cdk import grants
-from cdk.hosts import BOOT, debian_image, fingerprint, metadata_options, user_data
+from cdk.hosts import FIRST_VERSION, debian_image, fingerprint, metadata_options, standing_image, user_data
 from cdk.nag import acknowledge
 from cdk.names import resource_name
 from cdk.network import Network
@@ -62,9 +63,10 @@ class RedisHosts(Construct):
         self.secret_arn = secret.secret_arn
         self._module = self._built_module(built)
         self._profile = iam.CfnInstanceProfile(self, "Profile", roles=[self._role().role_name])
-        handle = self._wait_for(count)
-        self.instances = [self._host(rank, handle) for rank in range(count)]
-        self._wait.node.add_dependency(*self.instances)
+        database = experiment.database
+        image = debian_image(Stack.of(self), database.instance_type)
+        self._image = standing_image(self, image, generation=database.image_generation)
+        self.instances = [self._host(rank) for rank in range(count)]
         self.urls = [f"rediss://{host.attr_private_ip}:{PORT}" for host in self.instances]
 
     def _built_module(self, folder: Path) -> assets.Asset:
@@ -88,21 +90,34 @@ class RedisHosts(Construct):
         ]
         return grants.role(self, "Role", service="ec2", grants=allowed)
 
-    def _wait_for(self, count: int) -> CfnWaitConditionHandle:
-        """The deployment waits for every host and fails with the first that does not come up."""
-        salt = fingerprint((BOOT / "redis.sh").read_text(), self._module.asset_hash, str(count))
-        handle = CfnWaitConditionHandle(self, f"Ready{salt}")
-        self._wait = CfnWaitCondition(
-            self, f"AllReady{salt}", handle=handle.ref, count=count, timeout=str(BOOT_TIMEOUT_S)
-        )
-        return handle
+    def _host(self, rank: int) -> ec2.CfnInstance:
+        """A host, and the wait for its own signal: the deployment fails with the first that does not come up.
 
-    def _host(self, rank: int, handle: CfnWaitConditionHandle) -> ec2.CfnInstance:
+        User data run at an instance's first boot alone, and a wait condition counts once. So host, handle and condition carry a
+        fingerprint of all that the boot is made of: what changes is another host with a handle of its own, the others stay as
+        they are, with their data.
+        """
+        salt = self._fingerprint(rank)
+        handle = CfnWaitConditionHandle(self, f"Ready{rank}{salt}")
+        host = self._instance(f"Host{rank}{salt}", rank, handle)
+        wait = CfnWaitCondition(self, f"IsReady{rank}{salt}", handle=handle.ref, count=1, timeout=str(BOOT_TIMEOUT_S))
+        wait.node.add_dependency(host)
+        return host
+
+    def _fingerprint(self, rank: int) -> str:
+        """Of the user data but for the address that is signalled to, the image, and the type, whose memory the boot divides up."""
+        database, stack = self._experiment.database, Stack.of(self)
+        made_of = stack.resolve([self._user_data(rank, signal_url=""), self._image.ref, database.instance_type])
+        return fingerprint(json.dumps(made_of))
+
+    def _instance(self, id: str, rank: int, handle: CfnWaitConditionHandle) -> ec2.CfnInstance:
         database = self._experiment.database
         host = ec2.CfnInstance(
             self,
-            f"Host{rank}",
-            image_id=debian_image(Stack.of(self), database.instance_type),
+            id,
+            launch_template=ec2.CfnInstance.LaunchTemplateSpecificationProperty(
+                launch_template_id=self._image.ref, version=FIRST_VERSION
+            ),
             instance_type=database.instance_type,
             iam_instance_profile=self._profile.ref,
             subnet_id=self._network.hosts_subnet,
@@ -121,7 +136,7 @@ class RedisHosts(Construct):
                 )
             ],
             propagate_tags_to_volume_on_creation=True,
-            user_data=self._user_data(rank, handle),
+            user_data=self._user_data(rank, signal_url=handle.ref),
             tags=[CfnTag(key="Name", value=resource_name(self._experiment, f"redis-{rank}"))],
         )
         Tags.of(host).add("crossover:role", "redis")
@@ -135,11 +150,11 @@ class RedisHosts(Construct):
         )
         return host
 
-    def _user_data(self, rank: int, handle: CfnWaitConditionHandle) -> str:
+    def _user_data(self, rank: int, *, signal_url: str) -> str:
         facts = {
             "RANK": str(rank),
             "REGION": Stack.of(self).region,
-            "SIGNAL_URL": handle.ref,
+            "SIGNAL_URL": signal_url,
             "SECRET": self.secret_arn,
             "MODULE": self._module.s3_object_url,
             "BUCKET": self._storage.bucket.bucket_name,

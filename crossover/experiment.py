@@ -88,6 +88,7 @@ class Database:
     engine: Literal["crossover", "redisai"] = "crossover"
     compute: Literal["in_database", "fetch"] = "in_database"
     instance_type: str = "m7g.large"
+    image_generation: Positive = 1  # raised by one: hosts made anew, from the newest image
     threads: Positive = 1
     time_to_live_s: Positive = 86_400
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from cdk import hosts
 from cdk.hosts import USER_DATA_LIMIT_BYTES
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.processors import processor
-from tests.infrastructure.assemblies import Assembly, flat, only, resources
+from tests.infrastructure.assemblies import Assembly, Json, flat, only, resources
 from tests.infrastructure.conftest import Synthesize
 
 
@@ -24,9 +25,10 @@ def test_one_host_per_worker(assembly: Assembly, large: Assembly) -> None:
 
 def test_a_host(assembly: Assembly) -> None:
     parameters = assembly.experiment["Parameters"]
+    template = only(assembly.experiment, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     for host in resources(assembly.experiment, "AWS::EC2::Instance").values():
         assert host["InstanceType"] == "m7g.large"
-        image = parameters[host["ImageId"]["Ref"]]
+        image = parameters[template["ImageId"]["Ref"]]
         assert image["Type"] == "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"
         assert image["Default"] == "/aws/service/debian/release/12/latest/arm64"
         assert host["MetadataOptions"]["HttpTokens"] == "required"
@@ -77,28 +79,88 @@ def test_without_the_module_a_template_refuses_deployment_and_says_what_to_do(as
     assert "`make host-module PROCESSOR=arm64`" in assertion["AssertDescription"]
 
 
+HANDLE, CONDITION = "AWS::CloudFormation::WaitConditionHandle", "AWS::CloudFormation::WaitCondition"
+
+
 def test_the_deployment_waits_for_every_host(assembly: Assembly, large: Assembly) -> None:
     for made, workers in ((assembly, 4), (large, 64)):
         template = made.experiment
-        wait = only(template, "AWS::CloudFormation::WaitCondition")
-        (handle,) = resources(template, "AWS::CloudFormation::WaitConditionHandle")
-        assert wait["Count"] == workers
-        assert wait["Handle"] == {"Ref": handle}
-        assert 900 <= int(wait["Timeout"]) <= 3_600
-        condition = next(r for r in template["Resources"].values() if r["Type"] == "AWS::CloudFormation::WaitCondition")
-        assert set(condition["DependsOn"]) == set(resources(template, "AWS::EC2::Instance"))
-        for host in resources(template, "AWS::EC2::Instance").values():
-            assert f"SIGNAL_URL='<{handle}>'" in flat(host["UserData"])
+        by_handle = {
+            flat(each["Properties"]["Handle"]): each
+            for each in template["Resources"].values()
+            if each["Type"] == CONDITION
+        }
+        assert set(by_handle) == {f"<{handle}>" for handle in resources(template, HANDLE)} and len(by_handle) == workers
+        for name, host in resources(template, "AWS::EC2::Instance").items():
+            (handle,) = (each for each in by_handle if f"SIGNAL_URL='{each}'" in flat(host["UserData"]))
+            wait = by_handle[handle]
+            assert wait["DependsOn"] == [name] and wait["Properties"]["Count"] == 1
+            assert 900 <= int(wait["Properties"]["Timeout"]) <= 3_600
 
 
-def test_a_changed_boot_waits_anew(assembly: Assembly, monkeypatch: pytest.MonkeyPatch, synth: Synthesize) -> None:
-    """A wait condition counts once: with its old name a host that was replaced would not be waited for."""
-    before = set(resources(assembly.experiment, "AWS::CloudFormation::WaitCondition"))
-    assert set(resources(synth().experiment, "AWS::CloudFormation::WaitCondition")) == before
-    changed = resources(synth(workers=3).experiment, "AWS::CloudFormation::WaitCondition")
-    assert set(changed) != before
-    monkeypatch.setattr("cdk.redis_hosts.fingerprint", lambda *parts: f"{len(parts)}")
-    assert set(resources(synth().experiment, "AWS::CloudFormation::WaitCondition")) != before
+def test_a_stack_of_64_hosts_stays_below_the_resources_that_one_may_have(large: Assembly) -> None:
+    assert len(large.experiment["Resources"]) < 500
+
+
+# --- deployed again: CloudFormation's rules over two templates --------------------------------------------------------
+
+KEEPING = (
+    "AvailabilityZone",
+    "BlockDeviceMappings",
+    "ImageId",
+    "LaunchTemplate",
+    "SubnetId",
+)  # another one: another instance
+
+
+def hosts_of(template: Json) -> dict[str, Json]:
+    return resources(template, "AWS::EC2::Instance")
+
+
+def check_update(old: Json, new: Json) -> set[str]:
+    """The logical ids of the hosts that stay. Asserts that each host which boots in this update is waited for, and no other.
+
+    User data run at the first boot alone, a wait condition counts only what its own handle is sent.
+    """
+    before, after = hosts_of(old), hosts_of(new)
+    stay = before.keys() & after.keys()
+    for name in stay:
+        assert all(before[name].get(key) == after[name].get(key) for key in KEEPING), f"{name}: replaced in its place"
+        assert before[name].get("UserData") == after[name].get("UserData"), f"{name}: restarted, and never boots anew"
+    booting = " ".join(flat(after[name]["UserData"]) for name in after.keys() - before.keys())
+    made = resources(new, CONDITION).keys() - resources(old, CONDITION).keys()
+    waited = {flat(resources(new, CONDITION)[name]["Handle"]) for name in made}
+    assert all(handle in booting for handle in waited), "waits for a host that does not boot"
+    assert len(waited) == len(after.keys() - before.keys()), "a host that nobody waits for"
+    return stay
+
+
+def test_other_numbers_of_workers_keep_the_hosts_that_stand(assembly: Assembly, synth: Synthesize) -> None:
+    old, more, fewer = (each.experiment for each in (assembly, synth(workers=6), synth(workers=2)))
+    assert check_update(old, more) == hosts_of(old).keys()
+    assert check_update(old, fewer) == hosts_of(fewer).keys()
+    assert check_update(old, synth(owner="another").experiment) == hosts_of(old).keys()
+
+
+def test_another_boot_makes_other_hosts(
+    assembly: Assembly, synth: Synthesize, spirt: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Script, settings that it gets, type (the boot divides its memory up), generation of the image, module."""
+    for change in ({"threads": 2}, {"instance_type": "m7g.xlarge"}, {"image_generation": 2}):
+        changed = synth(database=replace(spirt.database, **change))
+        assert check_update(assembly.experiment, changed.experiment) == set(), change
+    (tmp_path / "redis.sh").write_text((hosts.BOOT / "redis.sh").read_text() + "true\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(hosts, "BOOT", tmp_path)
+        assert check_update(assembly.experiment, synth().experiment) == set()
+
+
+def test_the_image_that_stands_is_kept(assembly: Assembly) -> None:
+    """A parameter is read anew at each update; the first version of a launch template is not."""
+    (template,) = resources(assembly.experiment, "AWS::EC2::LaunchTemplate")
+    for host in hosts_of(assembly.experiment).values():
+        assert "ImageId" not in host
+        assert host["LaunchTemplate"] == {"LaunchTemplateId": {"Ref": template}, "Version": "1"}
 
 
 def test_the_password_is_made_by_secrets_manager(assembly: Assembly) -> None:
@@ -128,7 +190,8 @@ def test_processors(instance_type: str, expected: str) -> None:
 def test_another_instance_type(synth: Synthesize, spirt: Experiment) -> None:
     made = synth(database=replace(spirt.database, instance_type="m7i.large", threads=2))
     host = resources(made.experiment, "AWS::EC2::Instance").popitem()[1]
-    assert made.experiment["Parameters"][host["ImageId"]["Ref"]]["Default"].endswith("/amd64")
+    template = only(made.experiment, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
+    assert made.experiment["Parameters"][template["ImageId"]["Ref"]]["Default"].endswith("/amd64")
     assert "THREADS='2'" in flat(host["UserData"])
     assert "DEB='amd64'" in flat(host["UserData"])
 

@@ -14,6 +14,7 @@ from crossover.local.seams import (
     resource_types,
     secrets,
     step_functions,
+    updating,
 )
 from crossover.local.seams.replacing import Replacements
 
@@ -21,28 +22,33 @@ if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud
 
 
-def _types(cloud: "LocalCloud") -> dict[str, resource_types.ResourceType]:
+def _types(cloud: "LocalCloud", waits: updating.Waits) -> dict[str, resource_types.ResourceType]:
     return {
         **broker.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
         **deletion.resource_types(),
         **functions.resource_types(),
         **secrets.resource_types(),
+        **waits.resource_types(),
     }
 
 
 def supported(cloud: "LocalCloud") -> frozenset[str]:
     """Every resource type that a template may contain."""
-    return resource_types.supported(_types(cloud))
+    return resource_types.supported(_types(cloud, updating.Waits()))
 
 
 def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
     """Every seam, for `cloud`; undone when `changes` is closed."""
-    resource_types.install(changes, _types(cloud))
+    waits = updating.Waits()
+    resource_types.install(changes, _types(cloud, waits))
+    updating.install(changes, waits)
     account.install(changes, cloud.account)
     deletion.install(changes)
     objects.install(changes)
-    parameters.install(changes)
-    hosts.install(changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance)
+    parameters.install(changes, newest_image=lambda: cloud.account.newest_image)
+    hosts.install(
+        changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance, booted=waits.booted
+    )
     fleets.install(changes, resized=cloud.fleets.resize)
     functions.install(
         changes,

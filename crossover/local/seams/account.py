@@ -19,6 +19,7 @@ class Account:
         self.concurrency = CONCURRENCY
         self.quotas = dict(QUOTAS)
         self.broker_types = list(BROKER_TYPES)
+        self.newest_image = ""  # what AWS's public parameters name; "" for the one that moto has
 
 
 def install(changes: Replacements, account: Account) -> None:

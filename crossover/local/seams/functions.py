@@ -1,7 +1,7 @@
 """Lambda: invocations go to crossover.local.lambda_runtime; templates keep the properties that moto drops."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from crossover.local.lambda_runtime import Answer, TooLarge, TooManyRequests
@@ -21,7 +21,7 @@ def install(changes: Replacements, *, invoke: Invoke, invoke_event: InvokeEvent,
     from moto.awslambda import models
 
     _invocations(changes, models.LambdaFunction, invoke, invoke_event)
-    _properties(changes, models.LambdaFunction)
+    _properties(changes, models.LambdaFunction, forget)
 
     def delete(old: Any, self: Any, *rest: Any) -> None:
         forget(self.function_name)
@@ -72,19 +72,30 @@ def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_ev
     changes.wrap(responses, "gen_amzn_requestid_long", request_id)
 
 
-def _properties(changes: Replacements, function: Any) -> None:
-    """Tags tell how a function is queued; moto's CloudFormation forgets them, and the log group, and the architecture."""
+def _properties(changes: Replacements, function: Any, forget: Callable[[str], None]) -> None:
+    """Tags tell how a function is queued; moto's CloudFormation forgets them, and the log group, and the architecture. Layers
+    play no part: local functions take third-party packages from this environment.
+    """
 
-    def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        made = old(resource_name, cloudformation_json, *rest, **named)
-        properties = cloudformation_json["Properties"]
+    def complete(made: Any, properties: Mapping[str, Any]) -> Any:
         made.tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
         made.timeout, made.memory_size = int(made.timeout), int(made.memory_size)
         made.architectures = properties.get("Architectures", ["x86_64"])
         made.logs_group_name = properties.get("LoggingConfig", {}).get("LogGroup", made.logs_group_name)
         return made
 
+    def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        made = old(resource_name, cloudformation_json, *rest, **named)
+        return complete(made, cloudformation_json["Properties"])
+
+    def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
+        properties = {key: value for key, value in cloudformation_json["Properties"].items() if key != "Layers"}
+        made = old(*rest, cloudformation_json={"Properties": properties}, **named)
+        forget(made.function_name)  # its processes have the code and the environment that were
+        return complete(made, properties)
+
     changes.wrap(function, "create_from_cloudformation_json", create)
+    changes.wrap(function, "update_from_cloudformation_json", update)
 
 
 def _alias(wanted: Wanted) -> Made:

@@ -6,13 +6,16 @@ from typing import Any
 
 from crossover.local.seams.replacing import Replacements
 from crossover.local.seams.resource_types import ACCOUNT, REGION
+from crossover.local.seams.updating import PROPERTIES
 
 ROLE_TAG = "crossover:role"
 Started = Callable[[str, Mapping[str, str], str, str], None]  # instance id, tags, private address, user data
 
 
-def install(changes: Replacements, *, started: Started, stopped: Callable[[str], None]) -> None:
-    """`started` is told of every instance of a template, `stopped(instance id)` of its end."""
+def install(
+    changes: Replacements, *, started: Started, stopped: Callable[[str], None], booted: Callable[[str], None]
+) -> None:
+    """`started` is told of every instance of a template, `stopped(instance id)` of its end; `booted(user data)` of a boot that is done."""
     from moto.ec2.models.instances import Instance
 
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
@@ -22,8 +25,11 @@ def install(changes: Replacements, *, started: Started, stopped: Callable[[str],
             key: value for key, value in properties.items() if key not in ("SecurityGroups", "IamInstanceProfile")
         }
         instance = old(resource_name, {**cloudformation_json, "Properties": properties}, *rest, **named)
+        setattr(instance, PROPERTIES, dict(cloudformation_json["Properties"]))
         tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
-        started(instance.id, tags, str(instance.private_ip), _user_data(properties.get("UserData")))
+        user_data = _user_data(properties.get("UserData"))
+        started(instance.id, tags, str(instance.private_ip), user_data)
+        booted(user_data)
         return instance
 
     def delete(old: Any, self: Any, *rest: Any, **named: Any) -> Any:

@@ -1,6 +1,7 @@
 """SSM parameters: tags as a template gives them, generated names, and public parameters that name machine images."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from crossover.local.seams.replacing import Replacements
@@ -8,7 +9,8 @@ from crossover.local.seams.replacing import Replacements
 _ANY_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 
 
-def install(changes: Replacements) -> None:
+def install(changes: Replacements, *, newest_image: Callable[[], str]) -> None:
+    """`newest_image`: what parameters under /aws/service/ name now, "" for moto's own."""
     from moto.ssm.models import Parameter, SimpleSystemManagerBackend
 
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
@@ -21,7 +23,7 @@ def install(changes: Replacements) -> None:
         found = old(self, name)
         if found is None and name.startswith("/aws/service/"):
             found = copy.copy(old(self, _ANY_IMAGE))
-            found.name = name
+            found.name, found.value = name, newest_image() or found.value
         return found
 
     changes.add(Parameter, "has_cfn_attr", classmethod(lambda cls, name: name in ("Type", "Value")))

@@ -17,7 +17,6 @@ WITHOUT_EFFECT = frozenset(
         "AWS::AmazonMQ::Configuration",
         "AWS::Budgets::Budget",
         "AWS::CDK::Metadata",
-        "AWS::CloudFormation::WaitCondition",  # what it waits for (a host's boot) is done when the host's resource is made
         "AWS::CloudFormation::WaitConditionHandle",
         "AWS::CloudWatch::Alarm",
         "AWS::EC2::SecurityGroupEgress",

@@ -41,15 +41,21 @@ def _execute(changes: Replacements) -> None:
     changes.set_item(default_user_config, "stepfunctions", {"execute_state_machine": True})
     changes.replace(models, "stepfunctions_backends", stepfunctions_parser_backends)
 
-    def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        properties = dict(cloudformation_json["Properties"])
+    def substituted(resource: Any) -> Any:
+        properties = dict(resource["Properties"])
         definition = properties["DefinitionString"]
         for name, value in properties.get("DefinitionSubstitutions", {}).items():  # moto leaves them in place
             definition = definition.replace(f"${{{name}}}", str(value))
-        properties["DefinitionString"] = definition
-        return old(resource_name, {**cloudformation_json, "Properties": properties}, *rest, **named)
+        return {**resource, "Properties": {**properties, "DefinitionString": definition}}
+
+    def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        return old(resource_name, substituted(cloudformation_json), *rest, **named)
+
+    def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
+        return old(*rest, cloudformation_json=substituted(cloudformation_json), **named)
 
     changes.wrap(models.StateMachine, "create_from_cloudformation_json", create)
+    changes.wrap(models.StateMachine, "update_from_cloudformation_json", update)
 
 
 def _jsonata(changes: Replacements) -> None:

@@ -1,0 +1,150 @@
+"""Deploying again what stands: another number of workers, a newer image, another boot. CloudFormation's own rules, and then the cloud
+on one machine that follows them.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from botocore.exceptions import ClientError
+
+from cdk import hosts
+from cdk.synthesis import synthesize
+from crossover import validation
+from crossover.experiment import Experiment
+from crossover.local import assembly as assemblies
+from crossover.local.cloud import LocalCloud
+from crossover.local.redis_server import RedisServer
+
+STACK = "crossover-spirt"
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    """Network and broker are there as far as SPIRT's stack asks for them: by what they have published."""
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
+        yield running
+
+
+@pytest.fixture
+def spirt(cloud: LocalCloud) -> Iterator[Experiment]:
+    yield replace(validation.load(Path("config/spirt.yaml")), workers=2)
+    cloud.destroy()
+
+
+Deploy = Callable[[Experiment], None]
+
+
+@pytest.fixture
+def deploy(cloud: LocalCloud, tmp_path: Path) -> Deploy:
+    """The experiment's stack alone, made or updated, as `cdk deploy --method=direct` does."""
+    client = cloud.session().client("cloudformation")
+
+    def call(experiment: Experiment) -> None:
+        made, assets = assemblies.read(synthesize(experiment, tmp_path / f"assembly-{len(list(tmp_path.iterdir()))}"))
+        publish(cloud, made)
+        cloud._upload(made, assets)
+        (stack,) = (each for each in made if each.name == STACK)
+        if STACK not in cloud.stacks():
+            return cloud._create(stack)
+        client.update_stack(StackName=STACK, TemplateBody=stack.template, Capabilities=["CAPABILITY_NAMED_IAM"])
+        return None
+
+    return call
+
+
+def publish(cloud: LocalCloud, made: list[assemblies.Stack]) -> None:
+    """A value under every name of the shared stacks that the experiment's template looks up."""
+    ssm = cloud.session().client("ssm")
+    for stack in made:
+        if stack.name == STACK:
+            for parameter in json.loads(stack.template)["Parameters"].values():
+                path = str(parameter.get("Default", ""))
+                if path.startswith(("/crossover/crossover/network/", "/crossover/crossover/broker/")):
+                    ssm.put_parameter(Name=path, Value=value(cloud, path), Type="String", Overwrite=True)
+
+
+def value(cloud: LocalCloud, path: str) -> str:
+    if path.endswith("_subnet"):
+        found: str = cloud.session().client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]
+        return found
+    return "amqps://10.0.0.9:5671" if path.endswith("endpoint") else "sg-1"
+
+
+def client(server: RedisServer) -> Any:
+    return redis.Redis.from_url(server.url, password=server._password)
+
+
+def instances(cloud: LocalCloud) -> dict[str, tuple[str, str]]:
+    """(instance, image) by rank."""
+    listed = cloud.session().client("ec2").describe_instances()["Reservations"]
+    alive = [each for r in listed for each in r["Instances"] if each["State"]["Name"] == "running"]
+    tags = [{tag["Key"]: tag["Value"] for tag in each["Tags"]} for each in alive]
+    return {
+        mine["crossover:rank"]: (each["InstanceId"], each["ImageId"]) for each, mine in zip(alive, tags, strict=True)
+    }
+
+
+def test_from_two_workers_to_three(cloud: LocalCloud, spirt: Experiment, deploy: Deploy) -> None:
+    """What `run` recommends where a file asks for more workers: the hosts that stand stay, with what they hold."""
+    deploy(spirt)
+    before = instances(cloud)
+    servers = dict(cloud.servers.redis)
+    for server in servers.values():
+        client(server).set("kept", "1")
+    deploy(replace(spirt, workers=3))
+    after = instances(cloud)
+    assert set(after) == {"0", "1", "2"} and {rank: after[rank] for rank in before} == before
+    assert all(client(cloud.servers.redis[identity]).get("kept") == b"1" for identity in servers)
+    ssm = cloud.session().client("ssm")
+    assert len(ssm.get_parameter(Name="/crossover/crossover/spirt/redis")["Parameter"]["Value"].split()) == 3
+    functions = cloud.session().client("lambda").list_functions()["Functions"]
+    told = [each["Environment"]["Variables"].get("CROSSOVER_REDIS") for each in functions if "Environment" in each]
+    assert {len(urls.split()) for urls in told if urls} == {3}
+
+
+def test_another_boot_script_makes_other_hosts(
+    cloud: LocalCloud, spirt: Experiment, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(spirt)
+    before = instances(cloud)
+    (tmp_path / "boot").mkdir()
+    (tmp_path / "boot" / "redis.sh").write_text((hosts.BOOT / "redis.sh").read_text() + "true\n")
+    monkeypatch.setattr(hosts, "BOOT", tmp_path / "boot")
+    deploy(spirt)
+    after = instances(cloud)
+    assert set(after) == set(before) and not set(after.values()) & set(before.values())
+
+
+def test_a_newer_image_is_taken_when_it_is_asked_for(cloud: LocalCloud, spirt: Experiment, deploy: Deploy) -> None:
+    """Debian publishes a new image between two deployments of the same file, the second of which only prolongs the lifetime."""
+    deploy(spirt)
+    before = instances(cloud)
+    cloud.account.newest_image = "ami-12c6146b"
+    try:
+        deploy(replace(spirt, owner="somebody else"))
+        assert instances(cloud) == before
+        deploy(replace(spirt, workers=3))
+        assert {rank: each for rank, each in instances(cloud).items() if rank in before} == before
+        deploy(replace(spirt, database=replace(spirt.database, image_generation=2)))
+        assert {image for _, image in instances(cloud).values()} == {"ami-12c6146b"}
+    finally:
+        cloud.account.newest_image = ""
+
+
+def test_a_host_that_does_not_boot_fails_the_deployment(
+    cloud: LocalCloud, spirt: Experiment, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each host is waited for by itself, the new ones of an update too."""
+    deploy(spirt)
+    user_data = hosts.user_data
+    monkeypatch.setattr(
+        "cdk.redis_hosts.user_data",
+        lambda script, facts: user_data(script, {**facts, "SIGNAL_URL": ""} if facts["RANK"] == "2" else facts),
+    )
+    with pytest.raises(ClientError, match=r"WaitCondition timed out\. Received 0 conditions when expecting 1"):
+        deploy(replace(spirt, workers=3))
