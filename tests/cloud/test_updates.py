@@ -20,6 +20,7 @@ from crossover.local import assembly as assemblies
 from crossover.local.cloud import LocalCloud
 from crossover.local.redis_server import RedisServer
 
+pytestmark = pytest.mark.slow
 STACK = "crossover-spirt"
 
 

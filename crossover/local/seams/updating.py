@@ -67,6 +67,7 @@ class Waits:
 
 def install(changes: Replacements, waits: Waits) -> None:
     from moto.cloudformation import parsing
+    from moto.cloudformation.exceptions import ValidationError
 
     def create(old: Any, self: Any, template: Any) -> Any:
         waits.begin()
@@ -94,9 +95,10 @@ def install(changes: Replacements, waits: Waits) -> None:
         before = resources_map.before[logical_id]
         if before != resource_json and _but_for_tags(before) == _but_for_tags(resource_json):
             return there  # with its old tags
-        return old(logical_id, resource_json, resources_map, *rest, **named) or _unknown(
-            logical_id, resource_json["Type"]
-        )
+        if updated := old(logical_id, resource_json, resources_map, *rest, **named):
+            return updated
+        kind = resource_json["Type"]
+        raise ValidationError(logical_id, f"{logical_id}: the local cloud cannot update an {kind} in place")
 
     changes.wrap(parsing.ResourceMap, "create", create)
     changes.wrap(parsing.ResourceMap, "update", update)
@@ -132,17 +134,13 @@ def _read_anew(stack: Any, name: str, parameter: Mapping[str, Any]) -> bool:
 
 
 def _references(value: Any) -> Iterator[str]:
-    match value:
-        case {"Ref": name}:
-            yield name
-        case {"Fn::GetAtt": [name, *_]}:
-            yield name
-        case Mapping():
-            for each in value.values():
-                yield from _references(each)
-        case list():
-            for each in value:
-                yield from _references(each)
+    if isinstance(value, dict):
+        if "Ref" in value:
+            yield value["Ref"]
+        if "Fn::GetAtt" in value:
+            yield value["Fn::GetAtt"][0]
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _references(each)
 
 
 def _updated_instance(there: Any, logical_id: str, resource_json: Any, resources_map: Any) -> Any:
@@ -163,9 +161,3 @@ def _updated_instance(there: Any, logical_id: str, resource_json: Any, resources
 
 def _but_for_tags(resource: Mapping[str, Any]) -> dict[str, Any]:
     return {**resource, "Properties": {**resource.get("Properties", {}), "Tags": None}}
-
-
-def _unknown(logical_id: str, kind: str) -> None:
-    from moto.cloudformation.exceptions import ValidationError
-
-    raise ValidationError(logical_id, f"{logical_id}: the local cloud cannot update an {kind} in place")
