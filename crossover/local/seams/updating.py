@@ -146,10 +146,7 @@ def _references(value: Any) -> Iterator[str]:
 def _updated_instance(there: Any, logical_id: str, resource_json: Any, resources_map: Any) -> Any:
     from moto.cloudformation import parsing
 
-    found = parsing.parse_resource_and_generate_name(logical_id, resource_json, resources_map)
-    if found is None:
-        return there
-    _, resource, _ = found
+    _, resource, _ = parsing.parse_resource_and_generate_name(logical_id, resource_json, resources_map)
     was, wanted = getattr(there, PROPERTIES, {}), resource["Properties"]
     if all(was.get(each) == wanted.get(each) for each in REPLACING):
         setattr(there, PROPERTIES, dict(wanted))
