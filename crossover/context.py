@@ -86,6 +86,9 @@ class RunFacts:
     parameters: int  # P
     buffers: int  # B
     created_at: float
+    money: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # crossover/spending.py: what a run with a budget is judged by
 
 
 class Clients(Protocol):
@@ -120,6 +123,7 @@ class Resources:
                 plain["parameters"],
                 plain["buffers"],
                 plain["created_at"],
+                plain.get("money", {}),
             )
         return self.facts[run]
 

@@ -249,6 +249,12 @@ def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
         "by": by,
         "at": time.time(),
     }
+    if ctx.experiment.lifetime.budget_usd is not None and ctx.facts.money:
+        from crossover import spending  # the price of everything: only for those that ask
+
+        agreed |= spending.judged(ctx, decision(ctx, epoch - 1))
+        if not reason and agreed["over_budget"]:
+            agreed |= {"finished": True, "reason": f"budget: {agreed['over_budget']}"}
     ctx.objects.create(ctx.keys.decision(epoch), json.dumps(agreed).encode())
 
 

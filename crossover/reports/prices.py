@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from crossover.errors import ConfigError
 
 PRICING = Path(__file__).parents[2] / "config" / "pricing.yaml"
@@ -47,6 +45,8 @@ class Prices:
 
 def load(path: Path = PRICING) -> Prices:
     """The snapshot in `path`. Raises ConfigError naming the item and the field that do not fit."""
+    import yaml  # functions, which have none, get their prices in the run's facts
+
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
         as_of, region, hours = str(plain["as_of"]), str(plain["region"]), float(plain["hours_per_month"])

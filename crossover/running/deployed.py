@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from crossover.reports.billing import gb_seconds
 from crossover.reports.folder import RunFolder
 from crossover.reports.invocations import Unrecorded
 from crossover.running.fleet import run_fleet
-from crossover.running.following import OnProgress, finish
+from crossover.running.following import OnProgress, finish, put_off
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.stack import Deployed
 from crossover.running.unattended import taken_up, under_way
@@ -43,6 +44,7 @@ def run_deployed(
         prepared = prepare(experiment, objects=objects, data=data, run=resume)
         give_back_freed_memory()  # the data set's, which was here and on its way: a local run's functions need it
         facts.check(prepared)
+        put_off(prepared)  # before anything is started: from now on nobody need look
     complete = partial(ask_platform, session=session, where=where)
     if prepared.architecture.program:
         announced = found is not None
@@ -58,7 +60,6 @@ def run_deployed(
         )
     states = session.client("stepfunctions")
     arn = found.arn if found else _start(prepared, states, facts.run_machine, again=bool(resume))
-
     return finish(prepared, StateMachineExecution(states, arn), out, on_progress, where=where, complete=complete)
 
 
@@ -104,4 +105,10 @@ def _start(prepared: Prepared, states: Any, machine: str, *, again: bool) -> str
     """The ARN of a new execution. Names are reserved for 90 days: a run that is resumed has another."""
     event = first_event(prepared.run, workers=prepared.experiment.workers, attempt=int(time.time()) if again else 0)
     name = f"{prepared.run}-{event['attempt']}"
-    return str(states.start_execution(stateMachineArn=machine, name=name, input=json.dumps(event))["executionArn"])
+    try:
+        return str(states.start_execution(stateMachineArn=machine, name=name, input=json.dumps(event))["executionArn"])
+    except KeyboardInterrupt:  # it may have begun, and its answer been on the way
+        with suppress(states.exceptions.ExecutionDoesNotExist):
+            arn = f"{machine.replace(':stateMachine:', ':execution:')}:{name}"
+            StateMachineExecution(states, arn).stop()
+        raise

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from crossover.budget import BudgetReached, Guard
+from crossover import budget, spending
+from crossover.budget import BudgetReached
 from crossover.reports.folder import RunFolder
 from crossover.reports.result import train_losses
 from crossover.running.preparing import Prepared
@@ -17,6 +18,7 @@ from crossover.running.results import so_far, write_folder
 
 POLL_S = 0.25
 BUDGET_LOOK_S = 5.0
+PUT_OFF_S = 60.0  # between two writes of the deadline
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ def finish(
 
 def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress) -> None:
     """Until the execution ends: read new records and decisions, tell about each epoch. Ctrl-C and the budget stop the execution first."""
-    started = looked = time.monotonic()
-    guard = Guard(prepared.experiment.lifetime.budget_usd)
+    started = looked = put = time.monotonic()
+    limit_usd = prepared.experiment.lifetime.budget_usd
     try:
         while True:
             ended = execution.ended()
@@ -85,14 +87,18 @@ def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress) ->
                 read_records(prepared)
                 progress = _progress(prepared, seconds=time.monotonic() - started)
                 on_progress(progress)
-                guard.epoch(progress.usd or 0.0, last=ended or progress.epoch == progress.epochs)
             if ended:
+                _check_budget(prepared)
                 return
-            if guard.limit_usd is not None and time.monotonic() - looked > BUDGET_LOOK_S:
+            if limit_usd is not None and time.monotonic() - looked > BUDGET_LOOK_S:
                 looked = time.monotonic()
                 read_records(prepared)
                 now = time.time()
-                guard.between(so_far(prepared, now=now).until(now).full_usd)
+                usd = so_far(prepared, now=now).until(now).full_usd
+                budget.check(limit_usd, usd)
+                if looked - put > PUT_OFF_S:  # what has not been spent lasts longer
+                    put = looked
+                    put_off(prepared, usd=usd)
             time.sleep(POLL_S)
     except (KeyboardInterrupt, BudgetReached):
         execution.stop()
@@ -101,6 +107,23 @@ def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress) ->
         while _next_decision(prepared):  # those that a failure was faster than
             pass
         read_records(prepared)
+
+
+def put_off(prepared: Prepared, *, usd: float | None = None) -> None:
+    """Write until when the run may go on though its command be gone. `usd` so far: None counts it."""
+    if usd is None:
+        read_records(prepared)  # of a run that is resumed
+        now = time.time()
+        usd = so_far(prepared, now=now).until(now).full_usd
+    facts = prepared.facts
+    spending.write_deadline(prepared.objects, prepared.experiment, facts["money"], began=facts["created_at"], usd=usd)
+
+
+def _check_budget(prepared: Prepared) -> None:
+    """Raises BudgetReached where the last decision ended the run for it."""
+    last = prepared.decisions[-1] if prepared.decisions else {}
+    if str(last.get("reason", "")).startswith("budget: "):
+        raise BudgetReached(last["over_budget"])
 
 
 def _next_decision(prepared: Prepared) -> bool:

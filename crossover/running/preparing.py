@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import crossover
-from crossover import resumption
+from crossover import resumption, spending
 from crossover.context import RunFacts
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing, UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.reports.invocations import Unrecorded
+from crossover.rounds import calendar_of
 from crossover.workflow import Architecture, load
 
 
@@ -74,6 +75,7 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
         "parameters": learner.parameters,
         "buffers": learner.buffers,
         "created_at": time.time(),
+        "money": spending.facts(experiment, side_by_side=calendar_of(experiment, manifest).minibatches_in(0)),
         "versions": versions(),
     }
     objects.put(Keys(run).experiment, json.dumps(facts).encode())
@@ -114,4 +116,5 @@ def run_facts(prepared: Prepared) -> RunFacts:
         facts["parameters"],
         facts["buffers"],
         facts["created_at"],
+        facts.get("money", {}),
     )

@@ -17,6 +17,17 @@ from tests.infrastructure.assemblies import Assembly, resources
 from tests.infrastructure.conftest import ROOT, Synthesize
 
 STEPS = workflow.steps(ARCHITECTURE)
+BILL = {
+    "__init__",
+    "billing",
+    "cost",
+    "infrastructure",
+    "invocations",
+    "paper_cost",
+    "paper_method",
+    "prices",
+    "stopped",
+}
 PLAIN = bundling.RUNTIME | bundling.DATAPLANE
 
 
@@ -175,7 +186,8 @@ def test_a_zip_holds_first_party_sources_only(assembly: Assembly) -> None:
         files = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
         assert {path.suffix for path in files} == {".py"}
         assert {path.parts[0] for path in files} <= {"crossover", "functions"}
-        assert not [p for p in files if p.parts[1] in ("local", "cli", "reports", "validation")]
+        assert not [p for p in files if p.parts[1] in ("local", "cli", "validation")]
+        assert {p.stem for p in files if p.parts[1] == "reports"} <= BILL  # a decision knows what the run has cost
         assert all((ROOT / path).read_bytes() == (root / path).read_bytes() for path in files)
 
 

@@ -22,6 +22,7 @@ ALLOWED = {
     "crossover.keys": {"crossover.errors", "crossover.dataplane"},
     "crossover.slots": {"crossover.errors"},
     "crossover.budget": {"crossover.errors"},
+    "crossover.spending": WORKFLOW | {"crossover.budget", "crossover.expectations", "crossover.reports"},
     "crossover.platform_reports": {"crossover.reports"},
     "crossover.volumes": set(),
     "crossover.threads": set(),
@@ -32,7 +33,7 @@ ALLOWED = {
     "crossover.metering": CONTEXT,
     "crossover.context": CONTEXT,
     "crossover.deployment": CONTEXT,
-    "crossover.rounds": CONTEXT,
+    "crossover.rounds": CONTEXT | {"crossover.spending"},
     "crossover.long_workers": CONTEXT
     | {"crossover.rounds", "crossover.workflow"},  # what functions of one long life share
     "crossover.workflow": CONTEXT | {"crossover.threads"},

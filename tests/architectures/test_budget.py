@@ -1,0 +1,67 @@
+"""Every architecture ends at its budget by its own decision: nobody need look on, and the model is kept."""
+
+import json
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from crossover import spending
+from crossover.budget import BudgetReached
+from crossover.context import Context, InlineClients, Resources
+from crossover.dataplane.traffic import Traffic
+from crossover.experiment import Lifetime
+from crossover.keys import DEADLINE
+from crossover.reports import folder
+from crossover.running import following, run_inline
+from crossover.running.preparing import prepare
+from crossover.workflow import architectures, execute, first_event
+from tests.architectures.harness import small
+
+
+@pytest.mark.parametrize("architecture", architectures())
+def test_the_decision_ends_the_run(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "BUDGET_LOOK_S", math.inf)  # whoever follows does not look at dollars
+    experiment = replace(small(architecture, epochs=50), lifetime=Lifetime(budget_usd=1e-9))
+    with pytest.raises(BudgetReached, match=r"one more epoch costs up to \$0\.\d+, and lifetime\.budget_usd is 1e-09"):
+        run_inline(experiment, tmp_path, lambda progress: None)
+    result = folder.read(tmp_path).result
+    assert len(result["epochs"]) == 1 and result["incomplete"] == []
+    assert result["failure"].startswith("stopped at $")
+    assert result["final"]["epochs"] == 1 and result["final"]["reason"].startswith("budget: stopped at $")
+
+
+def test_a_decision_says_what_the_bill_says() -> None:
+    """Dollars, and how long what is left lasts at the highest rate, in the bucket where the expiry looks."""
+    clients = InlineClients(workers=2)
+    objects = clients.objects(Traffic())
+    experiment = replace(small("spirt", epochs=3), lifetime=Lifetime(budget_usd=50.0))
+    prepared = prepare(experiment, objects=objects, data=[objects])
+    tree = prepared.architecture.run
+    assert tree is not None
+    execute(tree, Context(Resources(clients), run=prepared.run), first_event(prepared.run, workers=2))
+    decided = [json.loads(objects.get(prepared.keys.decision(epoch))) for epoch in (1, 2, 3)]
+    following.read_records(prepared)
+    prepared.decisions.extend(decided)
+    assert [agreed["over_budget"] for agreed in decided] == ["", "", ""]
+    last = decided[-1]["at"]
+    assert decided[-1]["usd"] == pytest.approx(following.so_far(prepared, now=last).until(last).full_usd, rel=0.05)
+    usd = [agreed["usd"] for agreed in decided]
+    assert decided[-1]["dearest_usd"] == pytest.approx(max(b - a for a, b in zip([0.0, *usd], usd, strict=False)))
+    ends = datetime.strptime(objects.get(DEADLINE).decode(), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    left_s = (50.0 - usd[-1]) / prepared.facts["money"]["most_usd_per_s"]
+    assert ends == pytest.approx(min(decided[-1]["at"] + left_s, prepared.facts["created_at"] + 6 * 3_600), abs=2)
+
+
+@pytest.mark.parametrize("architecture", architectures())
+def test_no_run_costs_more_than_the_highest_rate(architecture: str, tmp_path: Path) -> None:
+    """The deadline rests on it."""
+    found = run_inline(small(architecture, epochs=2), tmp_path, lambda progress: None)
+    money = spending.facts(small(architecture), side_by_side=8)
+    first_minute = sum(line["usd"] for line in found.result["cost"]["lines"] if line["unit"] in ("hour", "GB-month"))
+    assert (
+        found.result["cost"]["full_usd"]
+        <= money["most_usd_per_s"] * max(found.result["duration_s"], 1.0) + first_minute
+    )
