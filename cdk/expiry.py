@@ -35,6 +35,12 @@ def _ending_runs(project: str, only: str) -> list[grants.Grant]:
     tagged = {"StringEquals": {f"aws:ResourceTag/{key}": value for key, value in own.items()}}
     why = "Which machines and fleets there will be is not known beforehand"
     part = only.removeprefix(f"{project}-") or "*"
+    fleets = grants.Grant(
+        actions=["autoscaling:SetDesiredCapacity"],
+        resources=[arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{names}")],
+        conditions=tagged,
+        why=f"{why}; name and tag keep it to this project's.",
+    )
     return [
         grants.Grant(
             actions=["ssm:GetParameter"],
@@ -43,7 +49,7 @@ def _ending_runs(project: str, only: str) -> list[grants.Grant]:
         ),
         grants.Grant(
             actions=["s3:GetObject"],
-            resources=[f"arn:{Aws.PARTITION}:s3:::{project[:20]}*/{DEADLINE}"],
+            resources=[f"arn:{Aws.PARTITION}:s3:::{(only or project)[:20]}*/{DEADLINE}"],
             conditions={"StringEquals": {"aws:ResourceAccount": Aws.ACCOUNT_ID}},
             why="One object of each experiment's bucket, whose name CloudFormation makes.",
         ),
@@ -58,12 +64,7 @@ def _ending_runs(project: str, only: str) -> list[grants.Grant]:
             resources=[arn("states", f"execution:{names}:*")],
             why=f"{why}; executions have no tags to go by.",
         ),
-        grants.Grant(
-            actions=["autoscaling:SetDesiredCapacity"],
-            resources=[arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{names}")],
-            conditions=tagged,
-            why=f"{why}; name and tag keep it to this project's.",
-        ),
+        *([] if only else [fleets]),  # a fleet needs the network, and never stands alone
     ]
 
 

@@ -11,6 +11,7 @@ from crossover.keys import DEADLINE
 
 EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
 EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
+STANDS, ALONE = "stands", "alone"  # a tag of experiments that need no shared stack: they keep none alive
 ENDS = ("IN_PROGRESS", "FAILED", "COMPLETE")
 VERBS = ("CREATE", "ROLLBACK", "DELETE", "UPDATE", "UPDATE_ROLLBACK", "IMPORT", "IMPORT_ROLLBACK")
 # Every status of a stack that is there. Those that are gone are listed for 90 days.
@@ -94,6 +95,7 @@ def _look(project: str, *, then: str) -> State:
             "Retry": RETRY,
             "Output": "{% ($stack := $states.result.Stacks[0]; {'id': $stack.StackId, 'name': $stack.StackName, "
             f"'project': $stack.Tags[Key = '{PROJECT}'].Value, 'kind': $stack.Tags[Key = '{KIND}'].Value, "
+            f"'stands': $stack.Tags[Key = '{STANDS}'].Value, "
             f"'ends': $stack.Tags[Key = '{EXPIRES_AT}'].Value}}) %}}",
             # Gone meanwhile, or not to be learned now: until the next look it counts as an experiment that is not over.
             "Catch": [{"ErrorEquals": ["States.ALL"], "Output": {"project": project}, "Next": "Looked"}],
@@ -128,14 +130,14 @@ def _look(project: str, *, then: str) -> State:
         "Looked": {"Type": "Pass", "End": True},
     }
     ours = f"$ours := $states.result[project = '{project}']"
-    shared = f"['{BROKER}', '{NETWORK}']"
+    leans = f"$not(kind in ['{BROKER}', '{NETWORK}']) and $not(stands = '{ALONE}')"  # on what is shared
     return {
         "Type": "Map",
         "Items": "{% $names %}",
         "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Describe", "States": states},
         "Assign": {
             "over": f"{{% ({ours}; "
-            f"$shared := $exists($ours[$not(kind in {shared})]) ? [] : $exists($ours[kind = '{BROKER}']) ? ['{BROKER}'] : ['{NETWORK}']; "
+            f"$shared := $exists($ours[{leans}]) ? [] : $exists($ours[kind = '{BROKER}']) ? ['{BROKER}'] : ['{NETWORK}']; "
             f"[$ours[(kind = '{EXPERIMENT}' or kind in $shared) and {_past('ends')}].id]) %}}",
             "ended": f"{{% ({ours}; [$ours[kind = '{EXPERIMENT}' and ({_past('ends')} or {_past('deadline')})].id]) %}}",
         },

@@ -6,16 +6,18 @@ from aws_cdk import Stack, Tags
 from aws_cdk import aws_budgets as budgets
 from constructs import Construct
 
-from cdk.expiry_machine import EXPERIMENT, EXPIRES_AT, KIND, PROJECT
+from cdk.expiry_machine import ALONE, EXPERIMENT, EXPIRES_AT, KIND, PROJECT, STANDS
 from cdk.names import stack_name
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.surroundings import shared_stacks
 
 
 def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str, str]:
     """Tags of the stack itself, which CloudFormation hands down at each deployment. They stand in the manifest, not in the template."""
     ends = (now + timedelta(hours=experiment.lifetime.ttl_hours)).astimezone(UTC)
-    return {**_owner_tags(experiment, kind), KIND: kind, EXPIRES_AT: ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    alone = {} if kind != EXPERIMENT or shared_stacks(experiment) else {STANDS: ALONE}
+    return {**_owner_tags(experiment, kind), KIND: kind, **alone, EXPIRES_AT: ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 def tag(stack: Stack, experiment: Experiment, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""From an experiment to a cloud assembly: the two shared stacks and the experiment's own, found by its architecture's name.
+"""From an experiment to a cloud assembly: its own stack, found by its architecture's name, and the shared ones that it needs.
 
 Needs neither network nor credentials nor Docker: assets are files that are there, or placeholders.
 """
@@ -13,20 +13,22 @@ from typing import Any
 from aws_cdk import App, Stack
 
 from cdk import nag
+from cdk.expiry import Expiry
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.maps import most_minibatches
 from cdk.names import stack_name
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Experiment, from_resolved
+from crossover.surroundings import shared_stacks
 
 ROOT = Path(__file__).parent.parent
 LAYERS = ROOT / "build"
 
 
 def compose(app: App, experiment: Experiment, *, now: datetime | None = None, layers: Path = LAYERS) -> Stack:
-    """Add the experiment's stack and the stacks it depends on: the shared ones and, with `baseline: gpu`, that fleet's; the
-    experiment's stack.
+    """Add the experiment's stack and those it depends on: shared ones, if it needs any, and, with `baseline: gpu`, that fleet's;
+    the experiment's stack.
 
     `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates.
     Raises ConfigError for what cannot be deployed.
@@ -39,8 +41,8 @@ def compose(app: App, experiment: Experiment, *, now: datetime | None = None, la
 
 
 def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path) -> Stack:
-    factory = _stack_of(experiment)
-    stack: Stack = factory(
+    shared = [_shared(app, part, experiment, now=now) for part in shared_stacks(experiment)]
+    stack: Stack = _stack_of(experiment)(
         app,
         stack_name(experiment.project, experiment.name),
         experiment=experiment,
@@ -51,25 +53,32 @@ def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Pat
         analytics_reporting=False,
     )
     tag(stack, experiment, EXPERIMENT)
-    shared: list[Stack] = []
-    for kind in factory.SHARED:
-        name = stack_name(experiment.project, kind.NAME)
-        each = app.node.try_find_child(name)  # of an experiment and its baseline
-        if not isinstance(each, Stack):
-            each = kind(
-                app,
-                name,
-                experiment=experiment,
-                description=f"Crossover: the {kind.NAME} that the project's experiments share",
-                tags=stack_tags(experiment, kind.NAME, now=now),
-                analytics_reporting=False,
-            )
-            tag(each, experiment, kind.NAME)
-        for earlier in shared:  # they are named in the order in which they need one another
+    for number, each in enumerate(shared):  # they are named in the order in which they need one another
+        for earlier in shared[:number]:
             each.add_stack_dependency(earlier)
-        shared.append(each)
         stack.add_stack_dependency(each)
+    if not shared:  # no network's expiry would end it
+        others = stack.node.children
+        Expiry(stack, "Expiry", project=experiment.project, only=stack.stack_name).outlives(*others)
     return stack
+
+
+def _shared(app: App, part: str, experiment: Experiment, *, now: datetime) -> Stack:
+    """The stack that the project's experiments share, made once for an experiment and its baseline."""
+    name = stack_name(experiment.project, part)
+    found = app.node.try_find_child(name)
+    if isinstance(found, Stack):
+        return found
+    made: Stack = importlib.import_module(f"stacks.{part}").STACK(
+        app,
+        name,
+        experiment=experiment,
+        description=f"Crossover: the {part} that the project's experiments share",
+        tags=stack_tags(experiment, part, now=now),
+        analytics_reporting=False,
+    )
+    tag(made, experiment, part)
+    return made
 
 
 def synthesize(experiment: Experiment, out: Path, *, now: datetime | None = None, layers: Path = LAYERS) -> Path:

@@ -96,6 +96,9 @@ class Clients(Protocol):
 
     def objects(self, traffic: Traffic) -> ObjectStore: ...
     def data(self, worker: int, traffic: Traffic) -> ObjectStore: ...
+    def through_objects(self, experiment: Experiment) -> bool:
+        """Whether vectors lie in the object store, whose requests theirs then are."""
+
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore: ...
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute: ...
     def bus(self, traffic: Traffic) -> MessageBus: ...
@@ -218,9 +221,14 @@ class Context:
         """Where each worker's minibatches lie."""
         return ByWorker(self.experiment.workers, lambda w: self.resources.clients.data(w, self.traffic["object_store"]))
 
+    @property
+    def _vectors(self) -> Traffic:
+        through_objects = self.resources.clients.through_objects(self.experiment)
+        return self.traffic["object_store" if through_objects else "tensor_store"]
+
     @lazy
     def _tensors(self) -> ByWorker[TensorStore]:
-        make, traffic = self.resources.clients.tensors, self.traffic["tensor_store"]
+        make, traffic = self.resources.clients.tensors, self._vectors
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
 
     @property
@@ -230,7 +238,7 @@ class Context:
 
     @lazy
     def _compute(self) -> ByWorker[TensorCompute]:
-        make, traffic = self.resources.clients.compute, self.traffic["tensor_store"]
+        make, traffic = self.resources.clients.compute, self._vectors
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
 
     @property
@@ -374,9 +382,12 @@ class InlineClients:
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
         return self.objects(traffic)
 
+    def through_objects(self, experiment: Experiment) -> bool:
+        return experiment.storage.channel == "s3" and self.shared_tensors
+
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
         self._go_on()
-        if experiment.storage.channel == "s3" and self.shared_tensors:
+        if self.through_objects(experiment):
             from crossover.dataplane.connecting import object_tensors
 
             return object_tensors(self.objects(traffic))

@@ -61,8 +61,11 @@ class DeployedClients:
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
+    def through_objects(self, experiment: Experiment) -> bool:
+        return experiment.storage.channel == "s3" and not self._environment.get(PREFIX + "REDIS")
+
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        if experiment.storage.channel == "s3" and not self._environment.get(PREFIX + "REDIS"):
+        if self.through_objects(experiment):
             return connecting.object_tensors(self.objects(traffic))
         key = (experiment.database.engine, worker)
         if key not in self._tensor_stores:

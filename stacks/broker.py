@@ -24,8 +24,6 @@ class BrokerStack(Stack):
     the engine's default, so bodies above 15 MiB go through the object store.
     """
 
-    NAME = PART
-
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
         super().__init__(scope, id, **stack)
         project = experiment.project
@@ -64,3 +62,6 @@ class BrokerStack(Stack):
         publish(
             self, project, PART, {"endpoint": Fn.select(0, broker.attr_amqp_endpoints), "secret": secret.secret_arn}
         )
+
+
+STACK = BrokerStack

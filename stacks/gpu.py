@@ -16,7 +16,6 @@ from cdk.storage import Storage
 from crossover import volumes
 from crossover.experiment import Experiment
 from peers.gpu import PROCESSES, PROGRAM
-from stacks.network import NetworkStack
 
 # Ubuntu 24.04, whose Python is 3.12: that of 22.04 is 3.10, and programs need 3.11.
 IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
@@ -24,8 +23,6 @@ IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-
 
 class GpuStack(Stack):
     """The fleet and the bucket of one experiment; with `gpu.exchange: distributed` a group within which all ports are open."""
-
-    SHARED = (NetworkStack,)
 
     def __init__(
         self, scope: Construct, id: str, *, experiment: Experiment, layers: Path, minibatches: int | None, **stack: Any

@@ -18,14 +18,10 @@ from cdk.storage import Storage
 from crossover import asl, workflow
 from crossover.experiment import Experiment
 from functions.mlless import ARCHITECTURE
-from stacks.broker import BrokerStack
-from stacks.network import NetworkStack
 
 
 class MLLessStack(Stack):
     """Functions, state machines, the shared Redis host and the bucket of one experiment."""
-
-    SHARED = (NetworkStack, BrokerStack)
 
     def __init__(
         self, scope: Construct, id: str, *, experiment: Experiment, layers: Path, minibatches: int | None, **stack: Any

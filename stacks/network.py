@@ -22,8 +22,6 @@ REDIS_PORT, AMQPS_PORT, HTTPS_PORT = 6379, 5671, 443
 class NetworkStack(Stack):
     """A VPC without NAT: hosts in a public subnet behind closed groups, functions in a private one. One availability zone."""
 
-    NAME = PART
-
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
         super().__init__(scope, id, **stack)
         zone = experiment.network.availability_zone
@@ -87,3 +85,6 @@ class NetworkStack(Stack):
                 "broker_group": broker.security_group_id,
             },
         )
+
+
+STACK = NetworkStack

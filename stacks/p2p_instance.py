@@ -16,14 +16,10 @@ from cdk.storage import Storage
 from crossover import volumes
 from crossover.experiment import Experiment
 from peers.p2p_instance import PROGRAM
-from stacks.broker import BrokerStack
-from stacks.network import NetworkStack
 
 
 class P2PInstanceStack(Stack):
     """The peers' fleet and the bucket of one experiment."""
-
-    SHARED = (NetworkStack, BrokerStack)
 
     def __init__(
         self, scope: Construct, id: str, *, experiment: Experiment, layers: Path, minibatches: int | None, **stack: Any

@@ -19,14 +19,10 @@ from cdk.storage import Storage
 from crossover import asl, volumes, workflow
 from crossover.experiment import Experiment
 from peers.p2p_serverless import ARCHITECTURE, PROGRAM
-from stacks.broker import BrokerStack
-from stacks.network import NetworkStack
 
 
 class P2PServerlessStack(Stack):
     """The peers' fleet, their functions, which use S3 alone and so stay outside the VPC, and the bucket of one experiment."""
-
-    SHARED = (NetworkStack, BrokerStack)
 
     def __init__(
         self, scope: Construct, id: str, *, experiment: Experiment, layers: Path, minibatches: int | None, **stack: Any

@@ -17,13 +17,10 @@ from cdk.storage import Storage
 from crossover import asl, workflow
 from crossover.experiment import Experiment
 from functions.scatter_reduce import ARCHITECTURE
-from stacks.network import NetworkStack
 
 
 class ScatterReduceStack(Stack):
     """Functions, state machines, the shared host if there is one, and the bucket of one experiment."""
-
-    SHARED = (NetworkStack,)
 
     def __init__(
         self, scope: Construct, id: str, *, experiment: Experiment, layers: Path, minibatches: int | None, **stack: Any

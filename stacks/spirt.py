@@ -18,14 +18,10 @@ from cdk.storage import Storage
 from crossover import asl, workflow
 from crossover.experiment import Experiment
 from functions.spirt import ARCHITECTURE
-from stacks.broker import BrokerStack
-from stacks.network import NetworkStack
 
 
 class SpirtStack(Stack):
     """Functions, state machines, one Redis host per worker and the bucket of one experiment."""
-
-    SHARED = (NetworkStack, BrokerStack)
 
     def __init__(
         self, scope: Construct, id: str, *, experiment: Experiment, layers: Path, minibatches: int | None, **stack: Any

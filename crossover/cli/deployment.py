@@ -16,6 +16,7 @@ from crossover.cli.docker import check_docker
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.processors import processor
+from crossover.surroundings import shared_stacks
 from crossover.validation import check_deployment, load
 
 CDK = "aws-cdk@2.1148.1"  # the tag `latest` cannot read this library's assembly
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 # Minutes that a first deployment takes, stack by stack: estimates until a real account has shown them (docs/aws.md).
 EXPECTED_MINUTES = {"network": 4, "broker": 18, "experiment": 6}
+ALONE_MINUTES = 2  # of an experiment without network, hosts and fleets
 
 
 # Without change sets: a stack that failed half way is then taken up again by the same command.
@@ -58,7 +60,7 @@ def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Calla
     from crossover.cli.aws import names, readiness, stacks, standing, sweeping
 
     session, project = boto3.Session(), experiment.project
-    for stack in (f"{project}-{part}" for part in ("network", "broker", experiment.name)):
+    for stack in (f"{project}-{part}" for part in (*shared_stacks(experiment), experiment.name)):
         stacks.check_ours(session, stack, project=project)
         if (found := stacks.look(session, stack)) and found.in_progress:
             tell(f"{stack} is {found.state}, from an earlier command or another one; waiting until that has ended")
@@ -76,18 +78,24 @@ def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Calla
 
 def stages(experiment: Experiment) -> list[str]:
     """What is deployed one after another, and about how long each takes when it is not there yet."""
-    from crossover.reports import infrastructure
+    expected = expected_minutes(experiment)
+    total = f"about {sum(expected.values())} minutes in all; what stands already takes seconds"
+    if len(expected) == 1:
+        return [f"deploying {''.join(expected)}: {total.replace(' in all', '')}"]
+    width = max(map(len, expected))
+    listed = [f"  {name:<{width}}  about {minutes:>2} minutes" for name, minutes in expected.items()]
+    return ["deploying, one after another:", *listed, total]
 
-    broker = ["broker"] if infrastructure.of(experiment).broker_instance_type else []
-    parts = ["network", *broker, "experiment"]
-    names = [f"{experiment.project}-{experiment.name if part == 'experiment' else part}" for part in parts]
-    minutes, width = [EXPECTED_MINUTES[part] for part in parts], max(map(len, names))
-    listed = [f"  {name:<{width}}  about {each:>2} minutes" for name, each in zip(names, minutes, strict=True)]
-    return [
-        "deploying, one after another:",
-        *listed,
-        f"about {sum(minutes)} minutes in all; what stands already takes seconds",
-    ]
+
+def expected_minutes(experiment: Experiment) -> dict[str, int]:
+    """By stack, in the order of deployment; the fleet of `baseline: gpu` comes before its experiment."""
+    found: dict[str, int] = {}
+    for each in (experiment.companion(), experiment):
+        if each is not None:
+            shared = shared_stacks(each)
+            found |= {f"{each.project}-{part}": EXPECTED_MINUTES[part] for part in shared}
+            found[f"{each.project}-{each.name}"] = EXPECTED_MINUTES["experiment"] if shared else ALONE_MINUTES
+    return found
 
 
 def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, stacks: list[str] | None = None) -> None:

@@ -115,4 +115,5 @@ def _work(plain: Mapping[str, Any]) -> dict[str, Any]:
         "batch_size": training["batch_size"],
         "dataset": data["dataset"],
         "limit": data["limit"],
+        "channel": plain["storage"]["channel"],
     }

@@ -10,6 +10,7 @@ from crossover.cli.arguments import Config, Debug
 from crossover.cli.aws import standing
 from crossover.experiment import Experiment
 from crossover.reports import prices
+from crossover.surroundings import database_hosts, shared_stacks
 from crossover.validation import check_deployment, load
 
 
@@ -19,18 +20,25 @@ def plan(config: Config, debug: Debug = False) -> None:
     check_deployment(experiment)
     architecture = workflow.load(experiment.architecture)
     console = Console(highlight=False)
-    console.print(
-        f"{experiment.name}: {experiment.architecture}, {experiment.workers} workers, stack {experiment.project}-{experiment.name}"
-    )
+    console.print(headline(experiment, architecture), soft_wrap=True)
     if workflow.steps(architecture):
         console.print(functions_table(experiment, architecture))
     for line in machines_and_hosts(experiment, architecture):
         console.print(line)
-    console.print(costs_table(experiment))
+    if standing.lines(experiment, running=True):
+        console.print(costs_table(experiment))
     for line in totals(experiment):
-        console.print(line)
+        console.print(line, soft_wrap=True)
     for line in of_a_run(experiment):
         console.print(line, markup=False)
+
+
+def headline(experiment: Experiment, architecture: workflow.Architecture) -> str:
+    """What it is, and which stacks it takes."""
+    stack = f"stack {experiment.project}-{experiment.name}"
+    shared = shared_stacks(experiment, architecture)
+    beside = f"beside the project's {' and '.join(shared)}" if shared else "alone: no network, no broker, no database"
+    return f"{experiment.name}: {experiment.architecture}, {experiment.workers} workers, {stack} {beside}"
 
 
 def costs_table(experiment: Experiment) -> Table:
@@ -49,10 +57,13 @@ def totals(experiment: Experiment) -> list[str]:
     """By the hour, and at most until it deletes itself."""
     resting, during = standing.usd(standing.lines(experiment)), standing.usd(standing.lines(experiment, running=True))
     ttl_h, run_h = experiment.lifetime.ttl_hours, experiment.lifetime.maximum_run_hours
-    lines = [f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts (prices of {as_of()})"]
-    lines.append(
-        f"if nobody destroys it: ${resting * ttl_h + (during - resting) * min(run_h, ttl_h):.2f} in its {ttl_h:g} hours, at most"
-    )
+    gb_month = prices.load().of("s3.gb_month").usd
+    most = resting * ttl_h + (during - resting) * min(run_h, ttl_h)
+    lines = [
+        f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts, functions apart (prices of {as_of()})",
+        f"its bucket: ${gb_month:g} a month for each GB that runs leave in it",
+        f"if nobody destroys it: ${most:.2f} in its {ttl_h:g} hours at most, functions and bucket apart",
+    ]
     if experiment.lifetime.budget_usd is None:
         lines.append("no budget: lifetime.budget_usd would stop a run before it passes it")
     return lines
@@ -88,10 +99,12 @@ def of_a_run(experiment: Experiment) -> list[str]:
 def functions_table(experiment: Experiment, architecture: workflow.Architecture) -> Table:
     """One row per step: its function."""
     table = Table("function", "memory MB", "torch", "reaches", title="Lambda functions", title_justify="left")
+    hosts = database_hosts(experiment, architecture)
     for step in workflow.steps(architecture):
         torch = step.needs_torch(experiment)
         memory_mb = experiment.functions.memory_of(step.name, torch=torch)
-        table.add_row(step.name, str(memory_mb), "yes" if torch else "", ", ".join(sorted(step.uses)))
+        uses = step.uses if hosts else step.uses - {"tensors"}  # which then lie among the objects
+        table.add_row(step.name, str(memory_mb), "yes" if torch else "", ", ".join(sorted(uses)))
     return table
 
 
@@ -100,8 +113,7 @@ def machines_and_hosts(experiment: Experiment, architecture: workflow.Architectu
     lines = []
     if machines := definitions(architecture, experiment):
         lines.append(f"state machines: {', '.join(machines)}")
-    hosts = {"per_worker": experiment.workers, "shared": 1, "none": 0}[architecture.tensor_hosts]
-    if hosts:
+    if hosts := database_hosts(experiment, architecture):
         lines.append(
             f"database hosts: {hosts} x {experiment.database.instance_type}, {experiment.database.engine} engine"
         )

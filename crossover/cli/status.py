@@ -12,6 +12,7 @@ from rich.table import Table
 from crossover.cli.arguments import Config, Debug
 from crossover.cli.credentials import aws_errors_explained
 from crossover.experiment import Experiment
+from crossover.surroundings import shared_stacks
 from crossover.validation import load
 
 
@@ -22,7 +23,7 @@ def status(config: Config, debug: Debug = False) -> None:
 
     from crossover.cli.aws import inventory, ownership, standing
 
-    names = [f"{experiment.project}-{part}" for part in ("network", "broker", experiment.name)]
+    names = [f"{experiment.project}-{part}" for part in (*shared_stacks(experiment), experiment.name)]
     table = Table("stack", "state", "since", "ends")
     session, now = boto3.Session(), datetime.now(UTC)
     console = Console(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from crossover import volumes
 from crossover.experiment import Experiment
+from crossover.surroundings import database_hosts, talks
 from crossover.workflow import Architecture, load, steps
 
 BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
@@ -42,18 +43,13 @@ def of(experiment: Experiment, architecture: Architecture | None = None) -> Infr
     """The infrastructure that `experiment` deploys. Raises ConfigError for an architecture that does not exist."""
     architecture = architecture or load(experiment.architecture)
     found = steps(architecture)
-    uses = {service for step in found for service in step.uses}
-    peers_talk = architecture.program is not None and architecture.program.count == "workers"
-    bus = "bus" in uses or peers_talk
-    hosts = {"per_worker": experiment.workers, "shared": 1, "none": 0}[architecture.tensor_hosts]
-    if architecture.tensor_hosts == "shared" and experiment.storage.channel == "s3" and not bus:
-        hosts = 0  # exchanges go through the bucket alone; MLLess, which has a bus, keeps its host
+    bus, hosts = talks(architecture), database_hosts(experiment, architecture)
     fleets = [*_databases(experiment, hosts), *_programs(experiment, architecture)]
     return Infrastructure(
         fleets=tuple(fleets),
         broker_instance_type=experiment.network.broker_instance_type if bus else None,
         # Only functions inside the VPC need the endpoint to read their secrets.
-        interface_endpoints=1 if {"bus", "tensors"} & uses else 0,
+        interface_endpoints=int(hosts > 0 or any("bus" in step.uses for step in found)),
         secrets=int(hosts > 0) + int(bus),
         memory_mb={
             step.name: experiment.functions.memory_of(step.name, torch=step.needs_torch(experiment)) for step in found

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from crossover.experiment import Experiment
+from crossover.surroundings import talks
 from crossover.validation.documents import did_you_mean
 from crossover.workflow import Architecture, steps
 
@@ -215,6 +216,15 @@ def memory_names_steps(e: Experiment, architecture: Architecture) -> str | None:
     return None
 
 
+def channel_is_a_choice(e: Experiment, architecture: Architecture) -> str | None:
+    if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or talks(architecture)):
+        return (
+            f"storage.channel: s3 is a choice of all-reduce and scatter-reduce; {e.architecture} exchanges in its own way; "
+            "leave it out"
+        )
+    return None
+
+
 def snap_start_needs_layers(e: Experiment) -> str | None:
     if e.functions.snap_start and e.functions.packaging == "image":
         return "functions.snap_start: AWS offers it for zip packages only; set functions.packaging: layer, or snap_start: false"
@@ -272,7 +282,7 @@ ALWAYS: tuple[Check, ...] = (
     snap_start_needs_layers,
     run_ends_before_its_stack,
 )
-OF_THE_TREE: tuple[ArchitectureCheck, ...] = (memory_names_steps,)
+OF_THE_TREE: tuple[ArchitectureCheck, ...] = (memory_names_steps, channel_is_a_choice)
 DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, redisai_stays_here)
 
 

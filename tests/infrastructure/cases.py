@@ -10,7 +10,7 @@ CONFIG = Path(__file__).parents[2] / "config"
 
 PLAIN = tuple(name.replace("_", "-") for name in workflow.architectures())
 OPTIONS = {
-    "all-reduce over s3": ("all-reduce", "storage.channel=s3"),
+    "all-reduce over s3": ("all-reduce-s3",),
     "scatter-reduce over s3": ("scatter-reduce", "storage.channel=s3"),
     "spirt fetching": ("spirt", "database.compute=fetch"),
     "spirt with a bucket per worker": ("spirt", "storage.bucket_per_worker=true"),

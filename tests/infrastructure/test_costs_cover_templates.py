@@ -8,6 +8,7 @@ import pytest
 
 from cdk.synthesis import synthesize
 from crossover import workflow
+from crossover.cli.aws import standing
 from crossover.experiment import Experiment, Gpu, Storage
 from crossover.reports import infrastructure
 
@@ -15,7 +16,7 @@ WORKERS = 3
 
 
 CHANNELS = [(name, "redis") for name in workflow.architectures()]
-CHANNELS += [(name, "s3") for name in ("all_reduce", "scatter_reduce", "mlless")]
+CHANNELS += [(name, "s3") for name in ("all_reduce", "scatter_reduce")]
 
 
 @pytest.mark.parametrize(("architecture", "channel"), CHANNELS)
@@ -45,6 +46,10 @@ def test_the_bill_has_a_line_for_what_is_made(
     brokers = [each["HostInstanceType"] for each in of("AWS::AmazonMQ::Broker")]
     assert brokers == ([wanted.broker_instance_type] if wanted.broker_instance_type else [])
     assert len(of("AWS::SecretsManager::Secret")) == wanted.secrets
+    endpoints = [each for each in of("AWS::EC2::VPCEndpoint") if each["VpcEndpointType"] == "Interface"]
+    standing_lines = standing.lines(experiment, running=True)
+    assert len(endpoints) == sum("endpoint" in line.item for line in standing_lines) >= wanted.interface_endpoints
+    assert bool(standing_lines) == (len(made) > 1)  # alone: a bucket, and nothing that is billed by the hour
 
 
 def is_fleet(template: dict[str, object]) -> bool:

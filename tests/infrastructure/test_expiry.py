@@ -20,6 +20,7 @@ FOREIGN = {  # names that begin as ours do, and tags that say otherwise
     "crossover-untagged": {},
 }
 WAITING = {"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 3_600, "End": True}}}
+TAGS = {"alone": {"stack-kind": "experiment", "stands": "alone"}}
 Stacks = Mapping[str, tuple[str, str]]  # name -> (kind, expires-at)
 
 
@@ -90,7 +91,7 @@ def account(whole: Account) -> Iterator[Account]:
 
 def created(account: Account, stacks: Stacks) -> dict[str, str]:
     return {
-        name: account.create(name, {"project": "crossover", "stack-kind": kind, "expires-at": ends})
+        name: account.create(name, {"project": "crossover", "expires-at": ends, **TAGS.get(kind, {"stack-kind": kind})})
         for name, (kind, ends) in stacks.items()
     }
 
@@ -111,6 +112,8 @@ def created(account: Account, stacks: Stacks) -> dict[str, str]:
         ({B: ("experiment", LATER), NET: ("network", SOON), MQ: ("broker", SOON)}, []),
         ({A: ("experiment", "when I say so"), B: ("experiment", SOON), NET: ("network", SOON)}, [B]),  # changed by hand
         ({A: ("mine", SOON), NET: ("network", SOON)}, []),
+        ({A: ("alone", LATER), NET: ("network", SOON), MQ: ("broker", SOON)}, [MQ]),  # it needs neither
+        ({A: ("alone", SOON), NET: ("network", LATER)}, [A]),
         ({}, []),
     ],
 )
@@ -121,7 +124,7 @@ def test_experiments_go_first_and_shared_stacks_when_none_is_left(
     account.look()
     assert sorted(stacks.keys() - account.present()) == expected
     for name, (kind, _) in stacks.items():
-        if kind == "experiment":
+        if kind in ("experiment", "alone"):
             assert account.running(running[name]) == (name not in expected)
 
 

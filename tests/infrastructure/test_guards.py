@@ -14,8 +14,8 @@ from aws_cdk import aws_s3 as s3
 from cdk import expiry, expiry_machine
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from tests.infrastructure.assemblies import Assembly, actions_of, flat, masked, only, resources, statements
-from tests.infrastructure.conftest import NOW, Synthesize
+from tests.infrastructure.assemblies import Assembly, actions_of, flat, listed, masked, only, resources, statements
+from tests.infrastructure.conftest import NOW, Assembled, Synthesize
 
 HERE = "arn:<AWS::Partition>:{}:<AWS::Region>:<AWS::AccountId>"
 STACKS = f"{HERE.format('cloudformation')}:stack/crossover-*/*"
@@ -141,6 +141,23 @@ def test_state_names_are_unique_in_the_whole_machine(only: str) -> None:
     """Step Functions refuses DUPLICATE_STATE_NAME, across Maps too."""
     names = list(state_names(expiry_machine.definition("crossover", only=only)))
     assert len(names) == len(set(names))
+
+
+def test_what_stands_alone_brings_its_own_expiry_and_says_so(assembled: Assembled, assembly: Assembly) -> None:
+    """Made first and deleted last: a deletion that fails half way is tried again."""
+    made = assembled("all-reduce over s3")
+    assert stack_tags(made, made.name)["stands"] == "alone" and "stands" not in stack_tags(assembly, "crossover-spirt")
+    machine = next(
+        each
+        for each in resources(made.experiment, "AWS::StepFunctions::StateMachine").values()
+        if each["StateMachineName"] == f"{made.name}-expiry"
+    )
+    allowed = actions_of(made.experiment, machine["RoleArn"])
+    assert allowed["cloudformation:DeleteStack"] == {f"{HERE.format('cloudformation')}:stack/{made.name}/*"}
+    (schedule,) = resources(made.experiment, "AWS::Scheduler::Schedule")
+    for name, resource in made.experiment["Resources"].items():
+        if not name.startswith("Expiry"):
+            assert schedule in listed(resource.get("DependsOn", [])), name
 
 
 def test_an_expiry_in_an_experiments_own_stack_goes_last() -> None:

@@ -2,7 +2,12 @@
 
 import json
 
-from tests.infrastructure.assemblies import Assembly, flat, only, resources
+import pytest
+
+from crossover.surroundings import shared_stacks
+from tests.infrastructure.assemblies import Assembly, actions_of, flat, only, resources
+from tests.infrastructure.cases import CASES, Case
+from tests.infrastructure.conftest import Assembled
 
 
 def test_an_experiment_brings_network_and_broker_along(assembly: Assembly) -> None:
@@ -12,6 +17,27 @@ def test_an_experiment_brings_network_and_broker_along(assembly: Assembly) -> No
     assert {"crossover-network", "crossover-broker"} <= set(artifacts["crossover-spirt"]["dependencies"])
     assert "crossover-network" in artifacts["crossover-broker"]["dependencies"]
     assert not {"crossover-spirt", "crossover-broker"} & set(artifacts["crossover-network"].get("dependencies", []))
+
+
+@pytest.mark.parametrize("name", ["all-reduce over s3", "scatter-reduce over s3"])
+def test_what_exchanges_through_the_bucket_stands_alone(name: str, assembled: Assembled) -> None:
+    """One stack, nothing in it that is billed by the hour, and nothing that it looks for in another one."""
+    made, config = assembled(name), Case.of(name).config
+    assert set(made.templates) == {f"crossover-{config}"}
+    kinds = {resource["Type"] for resource in made.experiment["Resources"].values()}
+    assert not [kind for kind in kinds if kind.startswith(("AWS::EC2", "AWS::AmazonMQ", "AWS::ElastiCache"))]
+    assert not kinds & {"AWS::SecretsManager::Secret", "AWS::AutoScaling::AutoScalingGroup"}
+    assert "/crossover/crossover/network/" not in json.dumps(made.experiment)
+    for step in made.steps():
+        assert "VpcConfig" not in made.function(step)
+        assert "ec2:CreateNetworkInterface" not in actions_of(made.experiment, made.function(step)["Role"])
+
+
+def test_every_other_needs_the_network_and_who_sends_messages_the_broker() -> None:
+    found = {name: shared_stacks(Case.of(name).experiment) for name in CASES}
+    assert {name for name, shared in found.items() if not shared} == {"all-reduce over s3", "scatter-reduce over s3"}
+    without_broker = {name for name, shared in found.items() if shared == ("network",)}
+    assert without_broker == {"all-reduce", "scatter-reduce", "gpu", "gpu on spot", "gpu distributed"}
 
 
 def test_nothing_is_exported_or_imported(assembly: Assembly) -> None:

@@ -13,6 +13,7 @@ from aws_cdk import App
 from cdk.synthesis import check_with_nag, compose, feature_flags
 from crossover import validation, workflow
 from crossover.errors import ConfigError
+from crossover.validation import documents
 from tests.infrastructure.assemblies import Assembly, masked
 from tests.infrastructure.callers import look, needs
 from tests.infrastructure.conftest import NOW, ROOT, Synthesize
@@ -20,8 +21,7 @@ from tests.infrastructure.conftest import NOW, ROOT, Synthesize
 CONFIGS = sorted(
     path.stem
     for path in (ROOT / "config").glob("*.yaml")
-    if path.stem not in ("pricing", "published")
-    and path.stem.removesuffix("-cifar10").replace("-", "_") in workflow.architectures()
+    if str(documents.read(path).get("architecture")).replace("-", "_") in workflow.architectures()
 )
 
 

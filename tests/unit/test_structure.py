@@ -38,17 +38,21 @@ ALLOWED = {
     | {"crossover.rounds", "crossover.workflow"},  # what functions of one long life share
     "crossover.workflow": CONTEXT | {"crossover.threads"},
     "crossover.expectations": WORKFLOW,
+    "crossover.surroundings": WORKFLOW,
     "crossover.programs": CONTEXT | {"crossover.rounds"},
     "crossover.asl": WORKFLOW,
     "crossover.recipes": {"crossover.errors"},
-    "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.recipes", "crossover.workflow"},
-    "crossover.reports": BASE | {"crossover.volumes", "crossover.keys", "crossover.metering", "crossover.workflow"},
+    "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.recipes", "crossover.workflow"}
+    | {"crossover.surroundings"},
+    "crossover.reports": BASE
+    | {"crossover.volumes", "crossover.keys", "crossover.metering", "crossover.workflow", "crossover.surroundings"},
     "crossover.simulation": WORKFLOW | {"crossover.reports"},  # a projection is priced as a run is
     "crossover.resumption": WORKFLOW | {"crossover.reports"},
     "crossover.local": DATA,
     "functions": WORKFLOW | {"crossover.long_workers"},
     "peers": WORKFLOW | {"functions", "crossover.programs"},
-    "cdk": WORKFLOW | {"crossover.volumes", "crossover.processors", "crossover.asl", "crossover.validation"},
+    "cdk": WORKFLOW
+    | {"crossover.volumes", "crossover.processors", "crossover.asl", "crossover.validation", "crossover.surroundings"},
     "stacks": WORKFLOW | {"crossover.volumes", "cdk", "functions", "peers", "crossover.asl"},
 }
 # They put the parts together and may import all of them.

@@ -10,6 +10,7 @@ from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.reports import billing, infrastructure, prices
 from crossover.reports.billing import Line
+from crossover.surroundings import shared_stacks
 
 HOUR_S = 3_600.0
 
@@ -32,8 +33,8 @@ def lines(experiment: Experiment, *, running: bool = False) -> list[Line]:
         )
     if wanted.broker_instance_type:
         found.append(billing.broker(listed, wanted.broker_instance_type, seconds=HOUR_S))
-    # The endpoint stands in the shared network, whether this experiment's functions use it or not.
-    found.append(billing.interface_endpoints(listed, 1, seconds=HOUR_S))
+    if shared_stacks(experiment):  # the network's endpoint stands there, whether these functions use it or not
+        found.append(billing.interface_endpoints(listed, 1, seconds=HOUR_S))
     if wanted.secrets:
         found += billing.secrets(listed, wanted.secrets, seconds=HOUR_S, calls=0)
     return [line for line in found if line.usd > 0]

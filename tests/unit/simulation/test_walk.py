@@ -10,7 +10,7 @@ import pytest
 
 from crossover.errors import ConfigError
 from crossover.expectations import expected_records, state_transitions
-from crossover.experiment import Exchange, Experiment
+from crossover.experiment import Exchange, Experiment, Storage
 from crossover.reports.completeness import missing
 from crossover.running import run_inline
 from crossover.simulation import AWS, Calibration, Workload, simulate
@@ -155,13 +155,21 @@ def test_an_invocation_that_aws_would_end_ends_the_simulation() -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", ["spirt", "all_reduce", "scatter_reduce", "p2p_serverless", "p2p_instance", "gpu"]
+    ("architecture", "through"),
+    [
+        *(
+            (name, "redis")
+            for name in ("spirt", "all_reduce", "scatter_reduce", "p2p_serverless", "p2p_instance", "gpu")
+        ),
+        *((name, "s3") for name in ("all_reduce", "scatter_reduce")),
+    ],
 )
-def test_simulated_traffic_is_that_of_a_run(architecture: str, tmp_path: Path) -> None:
+def test_simulated_traffic_is_that_of_a_run(architecture: str, through: Literal["redis", "s3"], tmp_path: Path) -> None:
     """Bytes of vectors, batches and checkpoints. Who evaluates is chance, so a worker's share of that may differ, and who of
     those that end at once hands in the model."""
     experiment = small(architecture, workers=3)
     experiment = replace(experiment, database=replace(experiment.database, compute="fetch"))
+    experiment = replace(experiment, storage=Storage(channel=through))
     run = run_inline(experiment, tmp_path, lambda progress: None)
     simulated = simulate(experiment, STILL, keep_records=True)
     kept = [r for r in simulated.records if r["step"] not in ("detect_convergence", "initialise", "collect")]

@@ -7,7 +7,7 @@ import pytest
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import combinations, fields, validate
-from crossover.workflow import Architecture, step
+from crossover.workflow import Architecture, architectures, load, step
 
 
 @step(torch=True)
@@ -206,6 +206,14 @@ def test_memory_is_given_to_steps_that_exist() -> None:
     message = combinations.memory_names_steps(wrong, TREE)
     assert message == "functions.memory_mb.comput: is no step of spirt; did you mean compute?; one of default, compute"
     assert combinations.memory_names_steps(experiment({"functions": {"memory_mb": {"compute": 512}}}), TREE) is None
+
+
+def test_the_bucket_is_a_channel_where_an_architecture_lets_one_choose() -> None:
+    """What nobody would read is refused: MLLess on AWS kept its host, and said nothing."""
+    through_s3 = experiment({"storage": {"channel": "s3"}})
+    accepted = {name for name in architectures() if combinations.channel_is_a_choice(through_s3, load(name)) is None}
+    assert accepted == {"all_reduce", "scatter_reduce"}
+    assert all(combinations.channel_is_a_choice(experiment({}), load(name)) is None for name in architectures())
 
 
 def test_lambda_refuses_bf16_and_programs_do_not() -> None:

@@ -1,0 +1,31 @@
+"""What stands around an experiment's functions and bucket, read off its architecture's tree: for templates, bills and commands alike."""
+
+from crossover.experiment import Experiment
+from crossover.workflow import Architecture, load, steps
+
+NETWORK, BROKER = "network", "broker"  # stacks that a project's experiments share
+
+
+def talks(architecture: Architecture) -> bool:
+    """Whether anybody sends messages: a step that declares it, or peers."""
+    peers = architecture.program is not None and architecture.program.count == "workers"
+    return peers or any("bus" in step.uses for step in steps(architecture))
+
+
+def database_hosts(experiment: Experiment, architecture: Architecture) -> int:
+    """How many. Exchanges may go through the bucket alone; MLLess, whose supervisor has a bus, keeps its host."""
+    if architecture.tensor_hosts == "shared" and experiment.storage.channel == "s3" and not talks(architecture):
+        return 0
+    return {"per_worker": experiment.workers, "shared": 1, "none": 0}[architecture.tensor_hosts]
+
+
+def shared_stacks(experiment: Experiment, architecture: Architecture | None = None) -> tuple[str, ...]:
+    """The shared stacks that the experiment needs, in the order in which they need one another; () for one that stands alone:
+    functions outside any network, and a bucket. Raises ConfigError for an architecture that does not exist.
+    """
+    architecture = architecture or load(experiment.architecture)
+    if talks(architecture):
+        return (NETWORK, BROKER)
+    if architecture.program is not None or database_hosts(experiment, architecture):
+        return (NETWORK,)
+    return ()
