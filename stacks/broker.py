@@ -13,6 +13,7 @@ from cdk.names import stack_name
 from cdk.network import PART as NETWORK
 from cdk.published import look_up, publish
 from crossover.experiment import Experiment
+from crossover.reports.infrastructure import BROKER_VERSION
 
 USERNAME = "crossover"  # "guest" is refused
 
@@ -45,7 +46,7 @@ class BrokerStack(Stack):
             "Broker",
             broker_name=stack_name(project, PART),
             engine_type="RABBITMQ",
-            engine_version="4.2",
+            engine_version=BROKER_VERSION,
             host_instance_type=experiment.network.broker_instance_type,
             deployment_mode="SINGLE_INSTANCE",
             publicly_accessible=False,

@@ -14,6 +14,7 @@ from cdk.expiry import Expiry
 from cdk.nag import acknowledge
 from cdk.network import PART
 from cdk.published import publish
+from cdk.zone import standing_zone
 from crossover.experiment import Experiment
 
 REDIS_PORT, AMQPS_PORT, HTTPS_PORT = 6379, 5671, 443
@@ -24,11 +25,11 @@ class NetworkStack(Stack):
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
         super().__init__(scope, id, **stack)
-        zone = experiment.network.availability_zone
+        zone = standing_zone(self, asked=experiment.network.availability_zone)
         vpc = ec2.Vpc(
             self,
             "Vpc",
-            **({"availability_zones": [zone]} if zone else {"max_azs": 1}),
+            availability_zones=[zone],
             nat_gateways=0,
             restrict_default_security_group=False,  # nobody uses it, and closing it takes a custom resource
             subnet_configuration=[
@@ -76,6 +77,7 @@ class NetworkStack(Stack):
             experiment.project,
             PART,
             {
+                "zone": zone,
                 "vpc": vpc.vpc_id,
                 "hosts_subnet": vpc.public_subnets[0].subnet_id,
                 "functions_subnet": vpc.isolated_subnets[0].subnet_id,

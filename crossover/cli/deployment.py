@@ -43,10 +43,11 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
         for each in (experiment, experiment.companion()):  # `baseline: gpu` is deployed by the same command
             if each is not None:
                 refuse_what_cannot_work(each, config=config, tell=_tell)
+        zone = chosen_zone(experiment, tell=_tell)
     for line in stages(experiment):
         print(line, flush=True)
     started = time.monotonic()
-    run_cdk(config, experiment, [*DEPLOY[:-1], "never" if yes else "broadening"])
+    run_cdk(config, experiment, [*DEPLOY[:-1], "never" if yes else "broadening", *zone])
     print(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {config} --on aws")
 
 
@@ -74,6 +75,17 @@ def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Calla
             tell(f"{each.name}: {each.detail}")
     if certain := [each for each in lacking if each.certain]:
         raise UserError("\n".join(f"{each.name}: {each.detail}" for each in certain))
+
+
+def chosen_zone(experiment: Experiment, *, tell: Callable[[str], None]) -> list[str]:
+    """What hands the network its availability zone: the one that it has, else the first that offers everything."""
+    import boto3
+
+    from crossover.cli.aws import zones
+
+    found = zones.choose(boto3.Session(), experiment)
+    tell(f"availability zone: {found.detail}")
+    return ["--parameters", f"{experiment.project}-network:Zone={found.zone}"]
 
 
 def stages(experiment: Experiment) -> list[str]:

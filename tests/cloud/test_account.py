@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from crossover import workflow
-from crossover.cli.aws import inventory, ownership, readiness, stacks, standing, sweeping
+from crossover.cli.aws import inventory, ownership, readiness, stacks, standing, sweeping, zones
 from crossover.cli.aws.ownership import Owner
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
 from crossover.local.cloud import LocalCloud
+from crossover.local.seams.account import ZONES
 
 NOW = datetime.now(UTC)
 SPIRT = Experiment(name="spirt", architecture="spirt")
@@ -126,7 +127,9 @@ def findings(session: Any, experiment: Experiment) -> dict[str, readiness.Findin
 def test_a_ready_account_lacks_nothing(session: Any) -> None:
     found = findings(session, SPIRT)
     assert all(each.holds for each in found.values()), found
-    assert {"credentials", "bootstrap", "Lambda concurrency", "m7g.large", "mq.m7g.medium"} <= set(found)
+    assert {"credentials", "bootstrap", "Lambda concurrency", "m7g.large", "availability zone", "vCPU quota"} <= set(
+        found
+    )
 
 
 def test_a_new_accounts_limits_are_said_with_what_to_ask_for(cloud: LocalCloud, session: Any) -> None:
@@ -163,19 +166,101 @@ def test_a_gpu_quota_of_zero_comes_with_the_command_that_mends_it(cloud: LocalCl
     )
 
 
-def test_instances_that_a_zone_does_not_offer(session: Any) -> None:
-    nowhere = replace(SPIRT, network=Network(availability_zone="us-east-1z"))
-    found = findings(session, nowhere)["m7g.large"]
-    assert not found.holds and "network.availability_zone may be us-east-1a" in found.detail
+def test_processors_beside_gpus_have_a_quota_too(cloud: LocalCloud, session: Any) -> None:
+    """SPIRT wants 8 vCPUs, a new account has 5."""
+    cloud.account.quotas["ec2", "L-1216C47A"] = 5.0
+    try:
+        found = {each: findings(session, Experiment(name="x", architecture=each)) for each in ("spirt", "p2p_instance")}
+    finally:
+        cloud.account.quotas["ec2", "L-1216C47A"] = 256.0
+    spirt, peers = found["spirt"]["vCPU quota"], found["p2p_instance"]["vCPU quota"]
+    assert not spirt.holds and "5 vCPUs allowed, 4 x m7g.large need 8" in spirt.detail
+    assert "request-service-quota-increase --service-code ec2 --quota-code L-1216C47A --desired-value 8" in spirt.detail
+    assert not peers.holds and "need 8" in peers.detail
+    assert findings(session, SPIRT)["vCPU quota"].holds
 
 
-def test_a_broker_that_is_not_offered(cloud: LocalCloud, session: Any) -> None:
+# --- a zone ---
+
+
+@pytest.fixture
+def lacking(cloud: LocalCloud) -> Iterator[set[tuple[str, str]]]:
+    """(zone, what it does not offer), for the test to fill."""
+    yield cloud.account.not_offered
+    cloud.account.not_offered.clear()
+
+
+def zone(session: Any, experiment: Experiment = SPIRT) -> readiness.Finding:
+    return findings(session, experiment)["availability zone"]
+
+
+def test_the_first_zone_that_offers_everything_is_chosen(session: Any, lacking: set[tuple[str, str]]) -> None:
+    assert zones.choose(session, SPIRT).zone == "us-east-1a"
+    lacking |= {("us-east-1a", "m7g.large"), ("us-east-1b", "mq.m7g.medium"), ("us-east-1c", "secretsmanager")}
+    assert zones.choose(session, SPIRT).zone == "us-east-1d"
+    found = zone(session)
+    assert found.holds
+    assert found.detail.startswith(
+        "us-east-1d offers m7g.large, mq.m7g.medium with RabbitMQ 4.2, an endpoint of secretsmanager; us-east-1a lacks m7g.large; "
+        "us-east-1b lacks mq.m7g.medium with RabbitMQ 4.2; us-east-1c lacks an endpoint of secretsmanager"
+    )
+
+
+def test_a_zone_that_is_asked_for_and_lacks_something(session: Any, lacking: set[tuple[str, str]]) -> None:
+    lacking.add(("us-east-1b", "m7g.large"))
+    found = zone(session, replace(SPIRT, network=Network(availability_zone="us-east-1b")))
+    assert not found.holds
+    assert found.detail.startswith(
+        "network.availability_zone: us-east-1b lacks m7g.large; it may be us-east-1a, us-east-1c"
+    )
+    found = zone(session, replace(SPIRT, network=Network(availability_zone="us-east-1z")))
+    assert not found.holds and "us-east-1z is no zone of this region; it may be us-east-1a" in found.detail
+
+
+def test_the_zone_of_a_network_that_stands_is_fixed(session: Any, lacking: set[tuple[str, str]]) -> None:
+    ssm, name = session.client("ssm"), "/crossover/crossover/network/zone"
+    ssm.put_parameter(Name=name, Value="us-east-1b", Type="String")
+    try:
+        assert zones.choose(session, SPIRT).zone == "us-east-1b"
+        other = zone(session, replace(SPIRT, network=Network(availability_zone="us-east-1c")))
+        lacking.add(("us-east-1b", "m7g.large"))
+        less = zone(session)
+    finally:
+        ssm.delete_parameter(Name=name)
+    assert not other.holds
+    assert "network.availability_zone: 'us-east-1c', but crossover-network stands in us-east-1b" in other.detail
+    assert not less.holds and "stands in us-east-1b, which lacks m7g.large" in less.detail
+    assert "crossover destroy CONFIG --shared" in other.detail and "--shared" in less.detail
+
+
+def test_a_region_without_graviton(session: Any, lacking: set[tuple[str, str]]) -> None:
+    lacking |= {(each, "m7g.large") for each in ZONES}
+    found = findings(session, SPIRT)
+    assert not found["m7g.large"].holds
+    assert (
+        "not offered in us-east-1: choose another database.instance_type, or another region"
+        in found["m7g.large"].detail
+    )
+    assert not found["availability zone"].holds
+    assert found["availability zone"].detail.startswith(
+        "no zone of this region offers everything: us-east-1a lacks m7g.large"
+    )
+
+
+def test_a_broker_type_or_version_that_is_not_offered(cloud: LocalCloud, session: Any) -> None:
+    name = "mq.m7g.medium with RabbitMQ 4.2"
     cloud.account.broker_types.remove("mq.m7g.medium")
     try:
-        found = findings(session, SPIRT)["mq.m7g.medium"]
+        found = findings(session, SPIRT)[name]
     finally:
         cloud.account.broker_types.append("mq.m7g.medium")
-    assert not found.holds and "mq.m7g.large" in found.detail
+    assert not found.holds and "RabbitMQ 4.2 is offered on mq.m5.large, mq.m7g.large" in found.detail
+    cloud.account.broker_versions.remove("4.2")
+    try:
+        found = findings(session, SPIRT)[name]
+    finally:
+        cloud.account.broker_versions.append("4.2")
+    assert not found.holds and "mq.m7g.medium has RabbitMQ 3.13" in found.detail
 
 
 # --- stacks and budgets ---

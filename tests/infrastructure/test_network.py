@@ -28,10 +28,20 @@ def test_one_public_and_one_isolated_subnet(assembly: Assembly) -> None:
     assert "IGW" in flat(default["GatewayId"])
 
 
-def test_the_zone_is_the_one_of_the_yaml(synth: Synthesize, spirt: Any) -> None:
-    made = synth(network=replace(spirt.network, availability_zone="us-east-1d"))
-    zones = {flat(s["AvailabilityZone"]) for s in resources(made.network, "AWS::EC2::Subnet").values()}
-    assert zones == {"us-east-1d"}
+def test_the_zone_is_a_parameter_that_stays(assembly: Assembly, synth: Synthesize, spirt: Any) -> None:
+    """The CDK leaves parameters at their previous values; another zone in the file is refused by the template's own rule."""
+    asking = synth(network=replace(spirt.network, availability_zone="us-east-1d"))
+    for made, default in ((assembly, ""), (asking, "us-east-1d")):
+        assert made.network["Parameters"]["Zone"]["Default"] == default
+        zones = [s["AvailabilityZone"] for s in resources(made.network, "AWS::EC2::Subnet").values()]
+        first = {"Fn::Select": [0, {"Fn::GetAZs": ""}]}
+        assert zones == 2 * [{"Fn::If": ["ZoneIsNamed", {"Ref": "Zone"}, first]}]
+        published = {each["Name"]: each["Value"] for each in resources(made.network, "AWS::SSM::Parameter").values()}
+        assert published["/crossover/crossover/network/zone"] == zones[0]
+    assert "ZoneStays" not in assembly.network.get("Rules", {})
+    (assertion,) = asking.network["Rules"]["ZoneStays"]["Assertions"]
+    assert assertion["Assert"] == {"Fn::Equals": [{"Ref": "Zone"}, "us-east-1d"]}
+    assert "leave the field out" in assertion["AssertDescription"]
 
 
 def test_only_these_ports_come_in_and_only_from_our_own_groups(assembly: Assembly) -> None:

@@ -56,7 +56,6 @@ def _packaging(function: Mapping[str, Any]) -> str:
 def _instances(session: Any, experiment: Experiment) -> Iterator[str]:
     """Database hosts by their tag, fleets by their launch templates."""
     ec2, owner = session.client("ec2"), ownership.of(session, experiment.project, experiment.name)
-    fields = {"tensor database": "database", "peer": "p2p", "GPU worker": "gpu"}
     for fleet in infrastructure.of(experiment).fleets:
         if fleet.purpose == "tensor database":
             role = [
@@ -68,15 +67,17 @@ def _instances(session: Any, experiment: Experiment) -> Iterator[str]:
         else:
             found = ec2.describe_launch_templates(Filters=owner.ec2_filters())["LaunchTemplates"]
             types = [
-                version["LaunchTemplateData"]["InstanceType"]
+                kind
                 for each in found
                 for version in ec2.describe_launch_template_versions(
                     LaunchTemplateId=each["LaunchTemplateId"], Versions=["$Latest"]
                 )["LaunchTemplateVersions"]
+                if (
+                    kind := version["LaunchTemplateData"].get("InstanceType")
+                )  # hosts' templates hold their image alone
             ]
         if other := sorted(set(types) - {fleet.instance_type}):
-            field = f"{fields[fleet.purpose]}.instance_type"
-            yield f"{field}: {fleet.instance_type}, deployed {', '.join(other)}"
+            yield f"{infrastructure.FIELDS[fleet.purpose]}: {fleet.instance_type}, deployed {', '.join(other)}"
 
 
 def _broker(session: Any, experiment: Experiment) -> Iterator[str]:

@@ -1,9 +1,11 @@
-"""Is an account ready for an experiment: bootstrap, concurrency, memory, GPU quota, instance types. Nothing is changed by asking."""
+"""Is an account ready for an experiment: bootstrap, concurrency, memory, quotas of vCPUs, a zone. Nothing is changed by asking."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from crossover import workflow
+from crossover.cli.aws import zones
 from crossover.cli.findings import Finding
 from crossover.experiment import Experiment
 from crossover.reports import infrastructure, prices
@@ -11,9 +13,13 @@ from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 BOOTSTRAP_MINIMUM = 21  # of the templates that this CDK writes
-GPU_QUOTAS = {False: "L-DB2E81BA", True: "L-3819A6DF"}  # vCPUs of G and VT instances: on demand, spot
+# vCPUs by class of instances: what its types begin with, the quota's code on demand and as spot.
+# Source: docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
+QUOTAS = {
+    "vCPU quota": (r"(a|c|d|h|i|im|is|m|r|t|z)\d", {False: "L-1216C47A", True: "L-34B43A08"}),
+    "GPU quota": (r"(g|gr|vt)\d", {False: "L-DB2E81BA", True: "L-3819A6DF"}),
+}
 NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
-VCPUS = {"xlarge": 4, "2xlarge": 8, "4xlarge": 16, "8xlarge": 32, "12xlarge": 48, "16xlarge": 64}
 
 
 def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
@@ -25,12 +31,9 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
     wanted = infrastructure.of(experiment)
     if wanted.memory_mb:
         yield from _functions(session, experiment, max(wanted.memory_mb.values()))
-    yield from _instances(session, experiment, sorted({fleet.instance_type for fleet in wanted.fleets}))
-    for fleet in wanted.fleets:
-        if fleet.instance_type.startswith("g"):
-            yield _gpus(session, fleet)
-    if wanted.broker_instance_type:
-        yield _broker(session, wanted.broker_instance_type)
+    yield from zones.findings(session, experiment)
+    if wanted.fleets:
+        yield from _processors(session, experiment)
 
 
 def _region(session: Any) -> Finding:
@@ -106,32 +109,32 @@ def concurrency(experiment: Experiment) -> int:
     return max((most(tree) for tree in trees), default=0) * per_program
 
 
-def _instances(session: Any, experiment: Experiment, types: list[str]) -> Iterator[Finding]:
-    ec2, zone = session.client("ec2"), experiment.network.availability_zone
-    for kind in types:
-        offered = ec2.describe_instance_type_offerings(
-            LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": [kind]}]
-        )["InstanceTypeOfferings"]
-        zones = sorted(each["Location"] for each in offered)
-        holds = zone in zones if zone else bool(zones)
-        where = zone or ec2.meta.region_name
-        other = f"; network.availability_zone may be {', '.join(zones)}" if zones else "; choose another type or region"
-        yield Finding(kind, holds, f"offered in {', '.join(zones)}" if holds else f"not offered in {where}{other}")
+def _processors(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    """Instances count by their vCPUs, which each class has a quota of."""
+    from botocore.exceptions import ClientError
+
+    fleets, client = infrastructure.of(experiment).fleets, session.client("ec2")
+    try:
+        listed = client.describe_instance_types(InstanceTypes=sorted({each.instance_type for each in fleets}))
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "InvalidInstanceType":
+            raise
+        return  # that it is not offered is a finding already
+    vcpus = {each["InstanceType"]: int(each["VCpuInfo"]["DefaultVCpus"]) for each in listed["InstanceTypes"]}
+    for (name, code), counted in _by_quota(fleets).items():
+        needed = sum(fleet.count * vcpus[fleet.instance_type] for fleet in counted)
+        words = " and ".join(f"{fleet.count} x {fleet.instance_type}" for fleet in counted)
+        quota = session.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
+        detail = f"{quota:.0f} vCPUs allowed, {words} need {needed}"
+        ask = f"; aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {code} --desired-value {needed}"
+        yield Finding(name, quota >= needed, detail if quota >= needed else detail + ask)
 
 
-def _gpus(session: Any, fleet: infrastructure.Fleet) -> Finding:
-    code = GPU_QUOTAS[fleet.spot]
-    quota = session.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
-    needed = fleet.count * VCPUS.get(fleet.instance_type.rpartition(".")[2], 4)
-    detail = f"{quota:.0f} vCPUs allowed, {fleet.count} x {fleet.instance_type} need {needed}"
-    ask = f"; aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {code} --desired-value {needed}"
-    return Finding("GPU quota", quota >= needed, detail if quota >= needed else detail + ask)
-
-
-def _broker(session: Any, kind: str) -> Finding:
-    options = session.client("mq").describe_broker_instance_options(EngineType="RABBITMQ")["BrokerInstanceOptions"]
-    offered = sorted({each["HostInstanceType"] for each in options})
-    holds = kind in offered
-    return Finding(
-        kind, holds, "offered for RabbitMQ" if holds else f"not offered for RabbitMQ; {', '.join(offered)} are"
-    )
+def _by_quota(fleets: Iterable[infrastructure.Fleet]) -> dict[tuple[str, str], list[infrastructure.Fleet]]:
+    """By name and code of the quota. Classes that no configuration of ours uses have others, which AWS tells at their start."""
+    found: dict[tuple[str, str], list[infrastructure.Fleet]] = {}
+    for fleet in fleets:
+        for name, (families, codes) in QUOTAS.items():
+            if re.match(families, fleet.instance_type):
+                found.setdefault((name, codes[fleet.spot]), []).append(fleet)
+    return found

@@ -13,7 +13,7 @@ import pytest
 from moto import mock_aws
 
 from crossover.cli import deployment, doctor
-from crossover.cli.aws import readiness
+from crossover.cli.aws import readiness, zones
 from crossover.cli.main import main
 from crossover.cli.status import rows, time_to_live
 from crossover.validation import load
@@ -115,6 +115,7 @@ def npx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(deployment, "npx", lambda: [str(program)])
     # What else an account must have is asked of the cloud on one machine, in tests/cloud: this stand-in knows no quotas.
     monkeypatch.setattr(readiness, "examine", lambda session, experiment: [readiness._bootstrap(session)])
+    monkeypatch.setattr(zones, "choose", lambda session, experiment: zones.Choice("us-east-1b", (), {}, False))
     return calls
 
 
@@ -128,7 +129,8 @@ def test_deploy_calls_the_cdk_for_this_experiment_alone(npx: Path) -> None:
     assert call("deploy", str(CONFIG), "--yes") == 0
     called, _, folder = npx.read_text().strip().partition(" --output ")
     assert called == (
-        f"{ROOT} --yes aws-cdk@2.1148.1 deploy --method direct --require-approval never crossover-spirt --context config={CONFIG}"
+        f"{ROOT} --yes aws-cdk@2.1148.1 deploy --method direct --require-approval never "
+        f"--parameters crossover-network:Zone=us-east-1b crossover-spirt --context config={CONFIG}"
     )
     assert Path(folder) != ROOT / "cdk.out" and not Path(folder).exists()  # its own: others may deploy at the same time
 

@@ -1,0 +1,33 @@
+"""The availability zone of the shared network, kept by CloudFormation itself."""
+
+from aws_cdk import CfnCondition, CfnParameter, CfnRule, CfnRuleAssertion, Fn, Stack
+
+ZONE = "Zone"
+
+
+def standing_zone(stack: Stack, *, asked: str | None) -> str:
+    """The zone that the template's parameter names, the region's first where it names none.
+
+    `crossover deploy` looks for a zone that offers everything and hands it over; at a later deployment, by plain `cdk deploy` too, the
+    CDK leaves parameters at their previous values, so the zone stays. A subnet cannot move: where the file asks for another zone
+    than the parameter has, the template's rule refuses the update before anything is touched. Synthesis asks nobody.
+    """
+    parameter = CfnParameter(
+        stack, ZONE, type="String", default=asked or "", description="The zone that everything stands in; it stays"
+    )
+    named = CfnCondition(
+        stack, "ZoneIsNamed", expression=Fn.condition_not(Fn.condition_equals(parameter.value_as_string, ""))
+    )
+    if asked:
+        CfnRule(
+            stack,
+            "ZoneStays",
+            assertions=[
+                CfnRuleAssertion(
+                    assert_=Fn.condition_equals(parameter.value_as_string, asked),
+                    assert_description=f"network.availability_zone: {asked}, but the network was made for another zone and cannot "
+                    "move: leave the field out, or destroy the project's stacks first",
+                )
+            ],
+        )
+    return Fn.condition_if(named.logical_id, parameter.value_as_string, Fn.select(0, Fn.get_azs())).to_string()
