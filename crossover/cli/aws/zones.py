@@ -148,7 +148,8 @@ def _broker(session: Any, kind: str) -> Need:
 
 
 def _broker_options(session: Any) -> Iterable[dict[str, Any]]:
-    client, token = session.client("mq"), {}
+    client = session.client("mq")
+    token: dict[str, str] = {}
     while True:
         page = client.describe_broker_instance_options(EngineType="RABBITMQ", **token)
         yield from page["BrokerInstanceOptions"]
