@@ -169,6 +169,9 @@ class Gpu:
     exchange: Literal["s3", "distributed"] = "s3"
 
 
+BROKER_VERSION = "4.2"  # of RabbitMQ, on Amazon MQ
+
+
 @dataclass(frozen=True, kw_only=True)
 class Network:
     """Where it is deployed."""

@@ -12,8 +12,7 @@ from cdk.nag import acknowledge
 from cdk.names import stack_name
 from cdk.network import PART as NETWORK
 from cdk.published import look_up, publish
-from crossover.experiment import Experiment
-from crossover.reports.infrastructure import BROKER_VERSION
+from crossover.experiment import BROKER_VERSION, Experiment
 
 USERNAME = "crossover"  # "guest" is refused
 

@@ -14,7 +14,6 @@ from crossover.workflow import Architecture, load, steps
 BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
 DATABASE = "tensor database"  # the purpose of Redis hosts
 GPU_BOOT_S = 180.0  # likewise with the larger image and the driver
-BROKER_VERSION = "4.2"  # of RabbitMQ, on Amazon MQ
 # Where a fleet's instance type is set, by its purpose.
 FIELDS = {"tensor database": "database.instance_type", "peer": "p2p.instance_type", "GPU worker": "gpu.instance_type"}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossover.cli.findings import Finding
-from crossover.experiment import Experiment
+from crossover.experiment import BROKER_VERSION, Experiment
 from crossover.reports import infrastructure
 
 ENDPOINT_SERVICE = "secretsmanager"
@@ -132,7 +132,7 @@ def _instance_types(session: Any, types: dict[str, str]) -> Iterator[Need]:
 
 def _broker(session: Any, kind: str) -> Need:
     """Type and engine version together: the API returns both, with the zones."""
-    version, options = infrastructure.BROKER_VERSION, list(_broker_options(session))
+    version, options = BROKER_VERSION, list(_broker_options(session))
     fitting = [
         each for each in options if each["HostInstanceType"] == kind and version in each["SupportedEngineVersions"]
     ]
