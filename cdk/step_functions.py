@@ -1,4 +1,4 @@
-"""The state machines of an architecture, from the definitions that `crossover/asl.py` generates.
+"""The state machines of an architecture, from the definitions that `crossover/asl` generates.
 
 `DefinitionBody.from_string` grants nothing: what each machine may do is read off its definition. Names are fixed, and ARNs are formatted
 from them, so machines may start one another without circular references.

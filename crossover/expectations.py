@@ -46,7 +46,7 @@ def state_transitions(
 ) -> int:
     """States entered by all executions of a run: what Standard workflows are billed by, retries included.
 
-    Counted as `crossover/asl.py` lays the tree out; how often a loop turned is what its steps' records say.
+    Counted as `crossover/asl` lays the tree out; how often a loop turned is what its steps' records say.
     """
     records = list(records)
     done = Counter(record["step"] for record in records if record["outcome"] == "ok")

@@ -1,7 +1,7 @@
 """An architecture is a small tree of steps, written top to bottom in one file.
 
 A **step** is one invocation: what is billed, retried and placed. The tree has two short interpreters: `execute` runs
-it in this process, `crossover/asl.py` turns it into state machines. Functions, memory, grants and reports derive from
+it in this process, `crossover/asl` turns it into state machines. Functions, memory, grants and reports derive from
 the same tree.
 """
 
@@ -259,7 +259,7 @@ def steps(architecture: Architecture) -> list[Step]:
 
 
 def execute(node: Node, ctx: Context, event: Event) -> Event:
-    """Run the tree in this process. `crossover/asl.py` is the other interpreter: both make the same calls."""
+    """Run the tree in this process. `crossover/asl` is the other interpreter: both make the same calls."""
     match node:
         case Step():
             with ctx.child() as own:  # threads share resources, not meters, learners or buses

@@ -95,6 +95,8 @@ class StateMachineExecution:
                 return False
             case "SUCCEEDED":
                 return True
+            case "TIMED_OUT":
+                raise RunFailed("ended by lifetime.maximum_run_hours: deploy it with more hours, then resume the run")
         raise RunFailed(plain_cause(found.get("error", found["status"]), found.get("cause", "")))
 
     def stop(self) -> None:

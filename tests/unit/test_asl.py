@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from crossover.asl import INLINE_MAP_LIMIT, definitions
-from crossover.experiment import Experiment
-from crossover.workflow import START, Architecture, architectures, load, steps
+from crossover.experiment import Experiment, Lifetime
+from crossover.workflow import DAY_S, START, Architecture, ForEach, Repeat, architectures, load, steps
 
 State = dict[str, Any]
 HISTORY_LIMIT = 25_000  # events of one execution
@@ -129,11 +130,70 @@ def history_events(block: State, *, turns: dict[str, int], items: int) -> int:
 
 @pytest.mark.parametrize("sync_every", [1, 240])
 def test_no_history_overflows_at_1000_epochs_of_240_minibatches_on_64_workers(sync_every: int) -> None:
-    # A poll looks for a second and then waits a second; the time-out of the barrier is 900 s.
-    turns = {"synchronised": 450, "epoch_finished": 240 // sync_every, "finished": 1_000}
+    # Looks for up to a second and then waits a second; the time-out of the barrier is 900 s.
+    turns = {"synchronised": 900, "epoch_finished": 240 // sync_every, "finished": 1_000}
     machines = definitions(load("spirt"), experiment(64), minibatches=sync_every)
-    counts = {name: 2 + history_events(d, turns=turns, items=min(sync_every, 40)) for name, d in machines.items()}
+    counts = {
+        name: 2
+        + history_events(d, turns=turns, items=min(sync_every, 40))
+        + adopting(d, limit_s=d["TimeoutSeconds"], items=min(sync_every, 40))
+        for name, d in machines.items()
+    }
     assert max(counts.values()) < HISTORY_LIMIT, counts
+
+
+def turn(block: State, wait: str) -> int:
+    """Events of the shortest way from a Wait back to itself."""
+    ways = [(2, block["States"][wait]["Next"])]
+    for events, name in ways:  # grows while it is walked
+        if name == wait:
+            return events
+        state = block["States"][name]
+        seen = {each for _, each in ways}
+        ways += [
+            (events + 2 + 3 * (state["Type"] == "Task"), each) for each in onward(state) - seen | onward(state) & {wait}
+        ]
+    raise AssertionError(f"{wait} is never reached again")
+
+
+def adopting(block: State, *, limit_s: int, items: int, times: int = 1) -> int:
+    """Events of looking, for as long as the machine may last, at children that an earlier attempt started."""
+    found = [0]
+    for name, state in block["States"].items():
+        if name.startswith("wait for"):
+            found.append(-(-limit_s // state["Seconds"]) * turn(block, name) * times)
+        if state["Type"] == "Map" and state["ItemProcessor"]["ProcessorConfig"]["Mode"] == "INLINE":
+            found.append(adopting(state["ItemProcessor"], limit_s=limit_s, items=items, times=times * items))
+        found += [adopting(branch, limit_s=limit_s, items=items, times=times) for branch in state.get("Branches", [])]
+    return max(found)
+
+
+@pytest.mark.parametrize("hours", [0.5, 6, 20, 720])
+@pytest.mark.parametrize("workers", [1, 4, 40, 64])
+def test_waiting_as_long_as_a_machine_may_last_fits_into_its_history(workers: int, hours: float) -> None:
+    for name in architectures():
+        made = replace(experiment(workers, name), lifetime=Lifetime(ttl_hours=hours, maximum_run_hours=hours))
+        for machine, definition in definitions(load(name), made, minibatches=6).items():
+            assert definition["TimeoutSeconds"] == hours * 3_600
+            looks = adopting(definition, limit_s=definition["TimeoutSeconds"], items=workers)
+            assert looks < HISTORY_LIMIT / 2, f"{name}: {machine}"
+            for block in blocks(definition):
+                for state in block["States"].values():
+                    assert state.get("TimeoutSeconds", 0) <= definition["TimeoutSeconds"]
+
+
+def test_a_wait_that_cannot_last_until_its_time_out_is_refused() -> None:
+    look = steps(load("spirt"))[4]
+    for node, told in (
+        (Repeat(look, until="synchronised", every_s=1, timeout_s=DAY_S), "machine run: 777,604 events"),
+        (
+            ForEach("worker", "workers", Repeat(look, until="synchronised", every_s=1, timeout_s=900)),
+            "machine run: 32,4",
+        ),
+    ):
+        with pytest.raises(AssertionError, match=told):
+            definitions(Architecture("x", run=node), experiment())
+    definitions(Architecture("x", run=Repeat(look, until="synchronised", every_s=60, timeout_s=DAY_S)), experiment())
 
 
 def test_two_subtrees_of_one_name_are_refused() -> None:

@@ -1,10 +1,13 @@
 """What an execution says of its failure, for people: where, what, and what helps."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from crossover.deployment import plain_cause
+from crossover.errors import RunFailed
+from crossover.running.deployed import StateMachineExecution
 
 WHERE = "compute_gradients failed, worker 1, epoch 2, round 3"
 
@@ -42,3 +45,10 @@ def test_a_cause_without_a_step_and_one_without_words() -> None:
     assert "functions.memory_mb.default" in plain_cause("States.TaskFailed", lone)
     assert plain_cause("States.Timeout", "") == "States.Timeout"
     assert plain_cause("StepFailed", "stopped by the user") == "stopped by the user"
+
+
+def test_an_execution_that_ran_out_of_time_names_the_field_that_bounds_it() -> None:
+    answer = {"status": "TIMED_OUT"}
+    execution = StateMachineExecution(SimpleNamespace(describe_execution=lambda executionArn: answer), "arn")
+    with pytest.raises(RunFailed, match=r"lifetime\.maximum_run_hours"):
+        execution.ended()

@@ -46,7 +46,11 @@ def resolved() -> dict[str, State]:
 
 def guards() -> dict[str, State]:
     """The machines that are no architecture's."""
-    return {"expiry": filled_in(json.dumps(expiry_machine.definition("crossover")))}
+    machines = {
+        "expiry": expiry_machine.definition("crossover"),
+        "expiry of one": expiry_machine.definition("crossover", only="stack"),
+    }
+    return {name: filled_in(json.dumps(definition)) for name, definition in machines.items()}
 
 
 def filled_in(text: str) -> State:

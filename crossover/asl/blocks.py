@@ -1,0 +1,174 @@
+"""A machine's blocks: lists of states, one for the machine itself and one for each iteration of a Map or branch of a Parallel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from crossover.asl import children
+from crossover.asl.events import RETRY, State, fields
+from crossover.asl.limits import INLINE_MAP_LIMIT, NAME_LIMIT, check_history
+from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step
+
+
+@dataclass
+class Machines:
+    """The definitions of an architecture as they are made. No execution lasts longer than `limit_s`: one that hangs is not paid for
+    without end."""
+
+    counts: Mapping[str, int | None]
+    limit_s: int
+    definitions: dict[str, State] = field(default_factory=dict)
+    _children: dict[str, Node] = field(default_factory=dict)
+
+    def add(self, name: str, node: Node) -> None:
+        assert name not in self.definitions, f"two subtrees are named {name!r}"
+        check_history(name, node, self.counts)
+        self.definitions[name] = {}  # taken, while its own children are added
+        self.definitions[name] = {
+            "Comment": f"{name}: generated from the architecture's tree",
+            "TimeoutSeconds": self.limit_s,
+            **Block(self, names=set()).of(node),
+        }
+
+    def add_child(self, child: Child) -> None:
+        """Its machine, once: a tree may start the same subtree in several places."""
+        if self._children.get(child.name) != child.body:
+            self.add(child.name, child.body)
+            self._children[child.name] = child.body
+
+
+@dataclass
+class Block:
+    """One list of states: a machine, a Map's iteration or a Parallel's branch."""
+
+    machines: Machines
+    names: set[str]  # of all states in the machine: Step Functions refuses one that occurs twice, in whatever block
+    tolerant: bool = False  # a failure ends this block, not what surrounds it
+    times: int = 1  # how often it runs side by side in one execution, which has one history
+    states: State = field(default_factory=dict)
+
+    def of(self, node: Node, *, silent: bool = False) -> State:
+        """`silent`: the block's last state returns {} (240 echoed events approach the payload limit)."""
+        done = self.add("Done", {"Type": "Pass", "Result": {}}, None) if silent else None
+        return {"StartAt": self.emit(node, done), "States": self.states}
+
+    def inner(self, node: Node, *, tolerant: bool = False, items: int = 1) -> State:
+        """A block inside this one."""
+        return Block(self.machines, self.names, tolerant, times=self.times * items).of(node, silent=True)
+
+    def emit(self, node: Node, then: str | None) -> str:
+        """Add `node`'s states, leading on to `then` (None: the end); the name of its first state."""
+        match node:
+            case Step():
+                return self._task(node, then)
+            case Sequence(nodes=nodes):
+                for child in reversed(nodes):
+                    then = self.emit(child, then)
+                assert then is not None, "an empty Sequence"
+                return then
+            case Parallel():
+                return self._parallel(node, then)
+            case ForEach():
+                return self._map(node, then)
+            case Repeat():
+                return self._repeat(node, then)
+            case Child():
+                return children.start(self, node, then, timeout_s=None)
+        raise TypeError(f"not a node: {node!r}")
+
+    def reserve(self, wanted: str) -> str:
+        """A name for a state of this block that no other state of the machine has."""
+        unique, n = wanted[:NAME_LIMIT], 1
+        while unique in self.names:
+            n += 1
+            unique = f"{wanted[: NAME_LIMIT - len(f' {n}')]} {n}"
+        self.names.add(unique)
+        return unique
+
+    def add(self, wanted: str, state: State, then: str | None) -> str:
+        """Add a state that leads on to `then`; its name, made from the one that is wanted."""
+        name = self.reserve(wanted)
+        self.states[name] = state | ({"Next": then} if then else {"End": True})
+        return name
+
+    def ending(self, wanted: str, failure: State) -> str:
+        """Add the end of a way that failed: in a tolerant block it ends that block alone."""
+        name = self.reserve(wanted)
+        self.states[name] = (
+            {"Type": "Pass", "Result": {}, "End": True} if self.tolerant else {"Type": "Fail", **failure}
+        )
+        return name
+
+    def failing(self, subject: str) -> list[State]:
+        """A Catch that ends the execution with its cause behind the name of the step, worker and round."""
+        failed = self.ending(
+            f"{subject} failed",
+            {
+                # Not the caught error's own name: a child's is States.TaskFailed, and a Fail state must not raise a States error.
+                "Error": "StepFailed",
+                "CausePath": f"States.Format('{subject} failed, worker {{}}, epoch {{}}, round {{}}: {{}}: {{}}', "
+                "$.worker, $.epoch, $.round, $.failure.Error, $.failure.Cause)",
+            },
+        )
+        return [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": failed}]
+
+    def _task(self, step: Step, then: str | None) -> str:
+        return self.add(
+            step.name,
+            {
+                "Type": "Task",
+                "Resource": f"${{step_{step.name}}}",
+                "Parameters": fields(),
+                "Retry": RETRY,
+                "Catch": self.failing(step.name),
+            },
+            then,
+        )
+
+    def _parallel(self, node: Parallel, then: str | None) -> str:
+        branches = [self.inner(branch) for branch in node.branches]
+        return self.add("side by side", {"Type": "Parallel", "Branches": branches, "ResultPath": None}, then)
+
+    def _map(self, node: ForEach, then: str | None) -> str:
+        count = self.machines.counts[node.count]
+        inline = count is not None and count <= INLINE_MAP_LIMIT
+        name = self.reserve(f"each {node.item}")
+        self.states[name] = {
+            "Type": "Map",
+            "ItemsPath": "$.items",
+            "ItemSelector": fields(**{node.item: "$$.Map.Item.Value"}),
+            "MaxConcurrency": 0 if inline or not node.together else count or 0,
+            "ItemProcessor": {
+                "ProcessorConfig": {"Mode": "INLINE"}
+                if inline
+                else {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
+                **self.inner(node.body, tolerant=node.tolerant, items=count if inline and count else 1),
+            },
+            # One field takes the iterations' results, and they are dropped: only the event goes on.
+            "ResultSelector": {},
+            "ResultPath": "$.items",
+            **({} if inline else {"Label": name.replace(" ", "")}),  # unique in the machine as well
+            **({"Next": then} if then else {"End": True}),
+        }
+        listing = {"items.$": f"States.ArrayRange(0, States.MathAdd($.{node.count}, -1), 1)", **fields()}
+        return self.add(f"list {node.item}", {"Type": "Pass", "Parameters": listing}, name)
+
+    def _repeat(self, node: Repeat, then: str | None) -> str:
+        choice = self.reserve(f"{node.until}?")
+        if then is None:  # a Choice cannot end an execution itself
+            then = self.add(f"is {node.until}", {"Type": "Pass"}, None)
+        timeout_s = node.timeout_s
+        first = (
+            children.start(self, node.body, choice, timeout_s=timeout_s)
+            if isinstance(node.body, Child)
+            else self.emit(node.body, choice)
+        )
+        again = (
+            self.add(f"wait until {node.until}", {"Type": "Wait", "Seconds": node.every_s}, first)
+            if node.every_s
+            else first
+        )
+        met = {"Variable": f"$.{node.until}", "BooleanEquals": True, "Next": then}
+        self.states[choice] = {"Type": "Choice", "Choices": [met], "Default": again}
+        begin = {**fields(since="$$.State.EnteredTime"), "timeout_s": timeout_s}
+        del begin["timeout_s.$"]
+        return self.add(f"until {node.until}", {"Type": "Pass", "Parameters": begin}, first)

@@ -1,0 +1,142 @@
+"""A child that an earlier attempt started is taken up by its name, however it stands: the generated machine, on the local cloud."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover import asl
+from crossover.experiment import Experiment
+from crossover.local.cloud import LocalCloud
+from crossover.workflow import Architecture, Child, Step, first_event
+from tests.local.parts import HANDLERS, ROLE, eventually, zipped
+
+UNDER_WAY = replace(Step("work", "functions.x", lambda ctx, event: None), waits=True)
+TREE = Architecture("x", run=Child("child", UNDER_WAY))
+ARN = "arn:aws:states:us-east-1:123456789012:"
+EVENT = first_event("run1", workers=1)
+NAME = "run1-child-w0-e0-r0-a0"
+
+FAIL = {"Type": "Fail", "Error": "Broken", "Cause": "for a reason"}
+FOR_EVER = {"Type": "Wait", "Seconds": 3_600, "End": True}
+
+
+class Machines:
+    """The generated run machine and, in the place of its child, one that ends as a test wants."""
+
+    def __init__(self, cloud: LocalCloud, number: int) -> None:
+        self.states, self._end = cloud.session().client("stepfunctions"), f"-{number}"
+
+    def child(self, state: dict[str, Any], **machine: Any) -> str:
+        """Started under the name that the run machine gives it; the execution's ARN."""
+        definition = {"StartAt": "only", "States": {"only": state}, **machine}
+        arn = self._made("child", definition)
+        started = self.states.start_execution(stateMachineArn=arn, name=NAME, input=json.dumps(EVENT))
+        return str(started["executionArn"])
+
+    def run(self) -> str:
+        """Started; the execution's ARN."""
+        text = json.dumps(asl.definitions(TREE, Experiment(name="x", architecture="x"))["run"])
+        for kind, service in (("machine", "stateMachine"), ("executions", "execution")):
+            text = text.replace(f"${{{kind}_child}}", f"{ARN}{service}:child{self._end}")
+        definition = json.loads(text)
+        definition["States"]["wait for child"]["Seconds"] = 1
+        arn = self._made("run", definition)
+        return str(self.states.start_execution(stateMachineArn=arn, input=json.dumps(EVENT))["executionArn"])
+
+    def ended(self, execution: str) -> dict[str, Any]:
+        eventually(lambda: self._status(execution) != "RUNNING", what="the execution ended", timeout_s=120)
+        return dict(self.states.describe_execution(executionArn=execution))
+
+    def entered(self, execution: str) -> list[str]:
+        history = self.states.get_execution_history(executionArn=execution, maxResults=1_000)["events"]
+        return [event["stateEnteredEventDetails"]["name"] for event in history if "stateEnteredEventDetails" in event]
+
+    def _made(self, name: str, definition: dict[str, Any]) -> str:
+        text = json.dumps(definition)
+        made = self.states.create_state_machine(name=f"{name}{self._end}", definition=text, roleArn=ROLE)
+        return str(made["stateMachineArn"])
+
+    def _status(self, execution: str) -> str:
+        return str(self.states.describe_execution(executionArn=execution)["status"])
+
+
+_number = iter(range(1_000))
+
+
+@pytest.fixture
+def machines(cloud: LocalCloud) -> Machines:
+    return Machines(cloud, next(_number))
+
+
+def test_one_that_succeeded_gives_its_result(machines: Machines) -> None:
+    result = {**EVENT, "epoch": 7}
+    machines.ended(machines.child({"Type": "Pass", "Result": result, "End": True}))
+    execution = machines.run()
+    assert json.loads(machines.ended(execution)["output"]) == result
+    assert machines.entered(execution) == ["child", "adopt child", "adopt child?", "result of child"]
+
+
+def test_one_that_runs_is_waited_for(cloud: LocalCloud, machines: Machines, tmp_path: Path) -> None:
+    client = cloud.session().client("lambda")
+    handlers = HANDLERS + GATE
+    gate = client.create_function(
+        FunctionName="gate",
+        Runtime="python3.13",
+        Role=ROLE,
+        Handler="handlers.gate",
+        Code={"ZipFile": zipped(handlers=handlers)},
+        Timeout=300,
+    )["FunctionArn"]
+    opened = tmp_path / "opened"
+    machines.child({"Type": "Task", "Resource": gate, "Parameters": {"file": str(opened), **EVENT}, "End": True})
+    execution = machines.run()
+    eventually(lambda: "wait for child" in machines.entered(execution), what="it waits", timeout_s=120)
+    opened.touch()
+    assert json.loads(machines.ended(execution)["output"])["run"] == "run1"
+    looks = machines.entered(execution)
+    assert looks[0] == "child" and looks[-1] == "result of child"
+    assert set(looks) == {"child", "adopt child", "adopt child?", "wait for child", "result of child"}
+
+
+GATE = """
+def gate(event, context):
+    while not os.path.exists(event["file"]):
+        time.sleep(0.02)
+    return event
+"""
+
+
+def stopped(machines: Machines, execution: str) -> None:
+    machines.states.stop_execution(executionArn=execution, error="Stopped", cause="by the user")
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "machine", "then"),
+    [
+        ("FAILED", FAIL, {}, None),
+        ("TIMED_OUT", FOR_EVER, {"TimeoutSeconds": 1}, None),
+        ("ABORTED", FOR_EVER, {}, stopped),
+    ],
+)
+def test_one_that_did_not_succeed_ends_the_run_with_a_message(
+    machines: Machines,
+    status: str,
+    state: dict[str, Any],
+    machine: dict[str, Any],
+    then: Callable[[Machines, str], None] | None,
+) -> None:
+    child = machines.child(state, **machine)
+    if then:
+        then(machines, child)
+    assert machines.ended(child)["status"] == status
+    execution = machines.run()
+    ended = machines.ended(execution)
+    assert (ended["status"], ended["error"]) == ("FAILED", "ChildFailed")
+    assert ended["cause"].startswith(
+        f"an earlier execution of child ended as {status}, worker 0, epoch 0, round 0: resume"
+    )
+    assert machines.entered(execution) == ["child", "adopt child", "adopt child?", "child ended before"]
