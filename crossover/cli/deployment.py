@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from crossover.cli.arguments import Config, Debug, Yes
@@ -43,11 +44,8 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
         for each in (experiment, experiment.companion()):  # `baseline: gpu` is deployed by the same command
             if each is not None:
                 refuse_what_cannot_work(each, config=config, tell=_tell)
-        zone = chosen_zone(experiment, tell=_tell)
-    for line in stages(experiment):
-        print(line, flush=True)
     started = time.monotonic()
-    run_cdk(config, experiment, [*DEPLOY[:-1], "never" if yes else "broadening", *zone])
+    deploy_previewed(config, experiment, ask=not yes, tell=_tell)
     print(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {config} --on aws")
 
 
@@ -67,6 +65,10 @@ def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Calla
             tell(f"{stack} is {found.state}, from an earlier command or another one; waiting until that has ended")
             sweeping.wait_for_stack(session, stack)
         stacks.check_deployable(session, stack, config=config)
+        if (found := stacks.look(session, stack)) and found.state == "ROLLBACK_COMPLETE":
+            tell(
+                f"{stack} is ROLLBACK_COMPLETE: its first deployment failed and nothing of it is left; it is made anew"
+            )
     names.check_free(session, experiment, config=config)
     standing.check_budget(session, experiment, config=config)
     lacking = [each for each in readiness.examine(session, experiment) if not each.holds]
@@ -77,12 +79,39 @@ def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Calla
         raise UserError("\n".join(f"{each.name}: {each.detail}" for each in certain))
 
 
+def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: Callable[[str], None]) -> None:
+    """Synthesize, tell what would change, deploy just that. Raises UserError where a run under way would lose what it works on."""
+    import boto3
+
+    from crossover.cli.aws import preview
+
+    with _folder() as folder, aws_errors_explained():
+        assembly = folder / "assembly"
+        zone = chosen_zone(experiment, tell=tell)
+        run_cdk(config, experiment, ["synth", "--quiet"], out=assembly)
+        preview.show(boto3.Session(), experiment, assembly, differ=partial(_differences, folder), tell=tell)
+        for line in stages(experiment):
+            tell(line)
+        run_cdk(config, experiment, [*DEPLOY[:-1], "broadening" if ask else "never", *zone], assembly=assembly)
+
+
+def _differences(folder: Path, pairs: str) -> str | None:
+    """What the preview's program prints; None where npm cannot be reached for its package, or it fails."""
+    from crossover.cli.aws import preview
+
+    command = [*npx(), "--yes", f"--package={preview.PACKAGE}", "--", "node", "-e", preview.PROGRAM]
+    ended = _run_node(command, folder, told=pairs)
+    return ended.stdout if ended.returncode == 0 else None
+
+
 def chosen_zone(experiment: Experiment, *, tell: Callable[[str], None]) -> list[str]:
     """What hands the network its availability zone: the one that it has, else the first that offers everything."""
     import boto3
 
     from crossover.cli.aws import zones
 
+    if "network" not in shared_stacks(experiment):
+        return []
     found = zones.choose(boto3.Session(), experiment)
     tell(f"availability zone: {found.detail}")
     return ["--parameters", f"{experiment.project}-network:Zone={found.zone}"]
@@ -110,31 +139,53 @@ def expected_minutes(experiment: Experiment) -> dict[str, int]:
     return found
 
 
-def run_cdk(config: Path, experiment: Experiment, arguments: Sequence[str], *, stacks: list[str] | None = None) -> None:
-    """Run the CDK's command, by default for the experiment's stack. Raises CrossoverError with its status; its messages are shown."""
+def run_cdk(
+    config: Path,
+    experiment: Experiment,
+    arguments: Sequence[str],
+    *,
+    stacks: list[str] | None = None,
+    out: Path | None = None,
+    assembly: Path | None = None,
+) -> None:
+    """Run the CDK's command, by default for the experiment's stack, on `assembly` or on one that is made for it, in `out`. Raises
+    CrossoverError with its status; its messages are shown.
+    """
     command = [*npx(), "--yes", CDK, *arguments, *(stacks or [f"{experiment.project}-{experiment.name}"])]
-    command += ["--context", f"config={config.resolve()}"]
+    with _folder() as folder:
+        made = ["--context", f"config={config.resolve()}", "--output", str(out or folder / "assembly")]
+        # `make assets`, which cdk.json calls, builds for the hosts' processor.
+        built_for = {"PROCESSOR": hosts_processor(experiment)}
+        ended = _run_node([*command, *(["--app", str(assembly)] if assembly else made)], folder, **built_for)
+    if ended.returncode:
+        raise CrossoverError(f"cdk {arguments[0]} ended with status {ended.returncode}; its own messages stand above")
+
+
+def _run_node(
+    command: Sequence[str], folder: Path, *, told: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`command` with npm's settings, `folder` for what it leaves; with `told` on its input its output is kept."""
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
     environment = {
         **os.environ,
         # One version belongs to the library that is installed; news of another one would lead astray.
         "CDK_DISABLE_VERSION_CHECK": "1",
         "CDK_NOTICES": "false",
         "npm_config_prefer_offline": "true",  # npx would ask the registry even for the version that is there
-        "PROCESSOR": hosts_processor(experiment),  # for `make assets`, which cdk.json calls
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "TMPDIR": str(temporary),
+        **variables,
+        **_mark(),
     }
-    with _folder() as folder:
-        environment["TMPDIR"] = str(folder / "tmp")
-        (folder / "tmp").mkdir()
-        try:
-            ended = subprocess.run(
-                [*command, "--output", str(folder / "assembly")], cwd=ROOT, env={**environment, **_mark()}, check=False
-            )
-        except BaseException:  # npx's own children would go on deploying behind our back
-            _end_marked()
-            raise
-    if ended.returncode:
-        raise CrossoverError(f"cdk {arguments[0]} ended with status {ended.returncode}; its own messages stand above")
+    kept = None if told is None else subprocess.PIPE
+    try:
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, check=False, input=told, stdout=kept, stderr=kept, text=True
+        )
+    except BaseException:  # npx's own children would go on deploying behind our back
+        _end_marked()
+        raise
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str,
     shared = {f"{experiment.project}-{part}" for part in ("network", "broker")}
     seen.alone = not set(ownership.of(session, experiment.project, experiment.name).others) - shared
     with _timed(seen, "deployed"):
-        deployment.run_cdk(config, experiment, deployment.DEPLOY)
+        deployment.deploy_previewed(config, experiment, ask=False, tell=_tell)
     with _timed(seen, "run"), show_progress(experiment, where="aws", out=out) as on_progress:
         seen.run = running.run_aws(experiment, out, on_progress)
     for id, check in proofs.STANDING.items():

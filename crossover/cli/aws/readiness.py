@@ -9,6 +9,7 @@ from crossover.cli.aws import zones
 from crossover.cli.findings import Finding
 from crossover.experiment import Experiment
 from crossover.reports import infrastructure, prices
+from crossover.surroundings import shared_stacks
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
@@ -31,7 +32,8 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
     wanted = infrastructure.of(experiment)
     if wanted.memory_mb:
         yield from _functions(session, experiment, max(wanted.memory_mb.values()))
-    yield from zones.findings(session, experiment)
+    if shared_stacks(experiment):
+        yield from zones.findings(session, experiment)
     if wanted.fleets:
         yield from _processors(session, experiment)
 

@@ -73,8 +73,17 @@ def check_deployable(session: Any, name: str, *, config: Path) -> None:
         return
     if stack.in_progress:
         raise UserError(f"{name}: still {stack.state}; crossover deploy {config} again, once that has ended")
+    if stack.state == "REVIEW_IN_PROGRESS":
+        raise UserError(
+            f"{name}: is REVIEW_IN_PROGRESS, the empty shell of a change set that nobody carried out; take it away by "
+            f"aws cloudformation delete-stack --stack-name {name}, then deploy again"
+        )
     if stack.state in ("ROLLBACK_FAILED", "DELETE_FAILED", "UPDATE_ROLLBACK_FAILED"):
-        raise UserError(f"{name}: is {stack.state}, half way; crossover destroy {config} clears it, then deploy again")
+        kept = f"; aws cloudformation continue-update-rollback --stack-name {name} may save it, with its data"
+        raise UserError(
+            f"{name}: is {stack.state}, half way; crossover destroy {config} clears it, then deploy again"
+            + (kept if stack.state == "UPDATE_ROLLBACK_FAILED" else "")
+        )
 
 
 def check_runnable(session: Any, name: str, *, config: str, now: datetime | None = None) -> Standing:

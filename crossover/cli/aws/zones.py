@@ -11,6 +11,7 @@ from typing import Any
 from crossover.cli.findings import Finding
 from crossover.experiment import BROKER_VERSION, Experiment
 from crossover.reports import infrastructure
+from crossover.surroundings import shared_stacks
 
 ENDPOINT_SERVICE = "secretsmanager"
 
@@ -118,7 +119,8 @@ def needs(session: Any, experiment: Experiment) -> Iterator[Need]:
     yield from _instance_types(session, types)
     for kind in {each.broker_instance_type for each in wanted if each.broker_instance_type}:
         yield _broker(session, kind)
-    yield _endpoint(session)
+    if any(shared_stacks(each) for each in experiments):
+        yield _endpoint(session)
 
 
 def _instance_types(session: Any, types: dict[str, str]) -> Iterator[Need]:

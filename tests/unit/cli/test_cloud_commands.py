@@ -108,7 +108,8 @@ def test_without_credentials_it_says_how_to_get_them(command: str, tmp_path: Pat
 def npx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program in npx's place that notes how it was called and ends with the status in `status`."""
     program, calls = tmp_path / "npx", tmp_path / "calls"
-    program.write_text(f'#!/bin/sh\necho "$PWD $*" >> {calls}\nexit $(cat {tmp_path}/status)\n')
+    synthesized = 'for out; do :; done; [ "$3" != synth ] || { mkdir "$out"; echo "{\\"artifacts\\": {}}" > "$out/manifest.json"; }'
+    program.write_text(f'#!/bin/sh\necho "$PWD $*" >> {calls}\n{synthesized}\nexit $(cat {tmp_path}/status)\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "status").write_text("0")
     monkeypatch.chdir(tmp_path)
@@ -127,11 +128,13 @@ def bootstrapped() -> None:
 def test_deploy_calls_the_cdk_for_this_experiment_alone(npx: Path) -> None:
     bootstrapped()
     assert call("deploy", str(CONFIG), "--yes") == 0
-    called, _, folder = npx.read_text().strip().partition(" --output ")
-    assert called == (
+    synthesized, deployed = npx.read_text().splitlines()
+    synthesized, _, folder = synthesized.partition(" --output ")
+    assert synthesized == f"{ROOT} --yes aws-cdk@2.1148.1 synth --quiet crossover-spirt --context config={CONFIG}"
+    assert deployed == (
         f"{ROOT} --yes aws-cdk@2.1148.1 deploy --method direct --require-approval never "
-        f"--parameters crossover-network:Zone=us-east-1b crossover-spirt --context config={CONFIG}"
-    )
+        f"--parameters crossover-network:Zone=us-east-1b crossover-spirt --app {folder}"
+    )  # what was previewed and no other
     assert Path(folder) != ROOT / "cdk.out" and not Path(folder).exists()  # its own: others may deploy at the same time
 
 
@@ -159,7 +162,7 @@ def test_a_failure_of_the_cdk_is_ours_to_report(npx: Path, capsys: pytest.Captur
     bootstrapped()
     (npx.parent / "status").write_text("7")
     assert call("deploy", str(CONFIG), "--yes") == 1
-    assert "cdk deploy ended with status 7" in capsys.readouterr().err
+    assert "cdk synth ended with status 7" in capsys.readouterr().err
 
 
 @mock_aws

@@ -1,0 +1,169 @@
+"""What a deployment would change is told before it does, by AWS's own rules; a run that is under way keeps what it works on."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.cli import deployment
+from crossover.cli.aws import preview
+from crossover.errors import UserError
+from crossover.experiment import Experiment
+from crossover.local.cloud import LocalCloud
+
+TINY = Experiment(name="tiny", architecture="all_reduce")
+STACK, NETWORK = "crossover-tiny", "crossover-network"
+Resources = dict[str, dict[str, Any]]
+
+HOST = {"Type": "AWS::EC2::Instance", "Properties": {"ImageId": "ami-12c6146b", "InstanceType": "m7g.large"}}
+TOPIC = {"Type": "AWS::SNS::Topic", "Properties": {"DisplayName": "a"}}
+BEFORE: Resources = {"Host": HOST, "Topic": TOPIC}
+OTHER_TOPIC: Resources = {"Host": HOST, "Topic": {**TOPIC, "Properties": {"DisplayName": "b"}}}
+OTHER_IMAGE: Resources = {
+    "Host": {**HOST, "Properties": {**HOST["Properties"], "ImageId": "ami-03cf127a"}},  # type: ignore[dict-item]
+    "Topic": TOPIC,
+}
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
+        yield running
+
+
+@pytest.fixture
+def session(cloud: LocalCloud) -> Iterator[Any]:
+    yield cloud.session()
+    cloud.destroy()
+
+
+def deploy(session: Any, name: str, resources: Resources) -> None:
+    session.client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps({"Resources": resources}))
+
+
+def assembly(folder: Path, **stacks: Resources) -> Path:
+    artifacts: dict[str, Any] = {}
+    for name, resources in stacks.items():
+        full, file = f"crossover-{name}", f"{name}.json"
+        (folder / file).write_text(json.dumps({"Resources": resources}))
+        artifacts[full] = {
+            "type": "aws:cloudformation:stack",
+            "properties": {"templateFile": file},
+            "dependencies": [] if name == "network" else [NETWORK],
+        }
+    (folder / "manifest.json").write_text(json.dumps({"artifacts": artifacts}))
+    return folder
+
+
+def shown(session: Any, made: Path, differ: preview.Differ) -> list[str]:
+    told: list[str] = []
+    preview.show(session, TINY, made, differ=differ, tell=told.append)
+    return told
+
+
+@pytest.fixture(scope="module")
+def differ(tmp_path_factory: pytest.TempPathFactory) -> preview.Differ:
+    """The real one; without npm's registry, and without its cache, there is nothing to test."""
+    real = partial(deployment._differences, tmp_path_factory.mktemp("node"))
+    if real("[]") is None:
+        pytest.skip(f"{preview.PACKAGE} cannot be had here")
+    return real
+
+
+def nobody(pairs: str) -> str | None:
+    raise AssertionError("a program was asked where no template differs")
+
+
+def offline(pairs: str) -> str | None:
+    return None
+
+
+def test_a_first_deployment_is_summed_up(session: Any, tmp_path: Path) -> None:
+    told = shown(session, assembly(tmp_path, tiny=BEFORE, network={"Topic": TOPIC}), nobody)
+    assert told == [
+        "crossover-network: new, 1 resources (1 SNS::Topic, ...)",
+        "crossover-tiny: new, 2 resources (1 EC2::Instance, 1 SNS::Topic, ...)",
+    ]
+
+
+def test_no_change_says_so(session: Any, tmp_path: Path) -> None:
+    deploy(session, STACK, BEFORE)
+    assert shown(session, assembly(tmp_path, tiny=BEFORE), nobody) == ["crossover-tiny: no change but its time to live"]
+
+
+def test_what_is_replaced_comes_first(session: Any, tmp_path: Path, differ: preview.Differ) -> None:
+    deploy(session, STACK, BEFORE)
+    wanted = {**OTHER_IMAGE, "Topic": OTHER_TOPIC["Topic"], "Queue": {"Type": "AWS::SQS::Queue", "Properties": {}}}
+    told = shown(session, assembly(tmp_path, tiny=wanted), differ)
+    assert told[:2] == ["crossover-tiny: 3 changes", "  replace AWS::EC2::Instance Host (ImageId)"]
+    assert sorted(told[2:]) == ["  add AWS::SQS::Queue Queue", "  change AWS::SNS::Topic Topic (DisplayName)"]
+
+
+@pytest.fixture
+def run(session: Any, cloud: LocalCloud) -> Iterator[str]:
+    """A run of the experiment `tiny`, under way."""
+    states, ssm, path = session.client("stepfunctions"), session.client("ssm"), "/crossover/crossover/tiny"
+    waiting = {"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 3_600, "End": True}}}
+    role = "arn:aws:iam::123456789012:role/any"
+    arn = states.create_state_machine(name=f"{STACK}-run", definition=json.dumps(waiting), roleArn=role)[
+        "stateMachineArn"
+    ]
+    facts = {"bucket": "b", "shape": "{}", "run_machine": arn}
+    for name, value in facts.items():
+        ssm.put_parameter(Name=f"{path}/{name}", Value=value, Type="String")
+    execution = states.start_execution(stateMachineArn=arn, name="r1-0")["executionArn"]
+    yield "r1"
+    states.stop_execution(executionArn=execution)
+    states.delete_state_machine(stateMachineArn=arn)
+    ssm.delete_parameters(Names=[f"{path}/{name}" for name in facts])
+
+
+@pytest.mark.parametrize("wanted", [OTHER_IMAGE, {"Topic": TOPIC}], ids=["replaced", "removed"])
+def test_a_run_under_way_keeps_its_hosts(
+    wanted: Resources, session: Any, tmp_path: Path, differ: preview.Differ, run: str
+) -> None:
+    assert preview.runs_under_way(session, "crossover") == {STACK: run}
+    deploy(session, STACK, BEFORE)
+    words = r"crossover-tiny: run r1 of crossover-tiny is under way, and this deployment would (replace|remove) AWS::EC2::Instance Host"
+    with pytest.raises(UserError, match=words):
+        shown(session, assembly(tmp_path, tiny=wanted), differ)
+
+
+def test_a_run_under_way_keeps_the_shared_stacks(
+    session: Any, tmp_path: Path, differ: preview.Differ, run: str
+) -> None:
+    """Also against the deployment of another experiment: the network and the broker are everybody's."""
+    deploy(session, NETWORK, BEFORE)
+    with pytest.raises(
+        UserError, match=r"crossover-network: run r1 of crossover-tiny is under way.* replace AWS::EC2::Instance Host"
+    ):
+        shown(session, assembly(tmp_path, network=OTHER_IMAGE), differ)
+    deploy(session, "crossover-other", BEFORE)  # which no run works on
+    assert len(shown(session, assembly(tmp_path, other=OTHER_IMAGE), differ)) == 2
+
+
+def test_a_run_under_way_does_not_mind_other_changes(
+    session: Any, tmp_path: Path, differ: preview.Differ, run: str
+) -> None:
+    deploy(session, STACK, BEFORE)
+    assert len(shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), differ)) == 2
+
+
+def test_without_npm_it_says_so_and_spares_a_run(session: Any, tmp_path: Path) -> None:
+    deploy(session, STACK, BEFORE)
+    (told,) = shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), offline)
+    assert "what they replace cannot be shown, since npm did not give @aws-cdk/cloudformation-diff@" in told
+
+
+def test_without_npm_nothing_is_deployed_under_a_run(session: Any, tmp_path: Path, run: str) -> None:
+    deploy(session, STACK, BEFORE)
+    with pytest.raises(
+        UserError, match="run r1 of crossover-tiny is under way, and this deployment would change something"
+    ):
+        shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), offline)
+    assert shown(session, assembly(tmp_path, tiny=BEFORE), offline) == [
+        "crossover-tiny: no change but its time to live"
+    ]
