@@ -129,7 +129,10 @@ def _changes(pairs: Sequence[Sequence[Any]], differ: Differ) -> list[Change] | N
     printed = differ(json.dumps(pairs))
     if printed is None:
         return None
-    found = [Change(*each[:4], tuple(each[4])) for each in json.loads(printed)]
+    found = [
+        Change(stack, name, type, impact, tuple(properties))
+        for stack, name, type, impact, properties in json.loads(printed)
+    ]
     return [each for each in found if each.impact != "NO_CHANGE" and each.type != "AWS::CDK::Metadata"]
 
 
