@@ -5,7 +5,6 @@ from them, so machines may start one another without circular references.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,9 +17,8 @@ from constructs import Construct
 from cdk import grants
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
+from crossover.asl.placeholders import PLACEHOLDER
 from crossover.experiment import Experiment
-
-PLACEHOLDER = re.compile(r"\$\{((step|machine|executions)_(\w+))\}")
 
 
 class StepFunctions(Construct):

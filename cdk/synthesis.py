@@ -16,10 +16,10 @@ from cdk import nag
 from cdk.expiry import Expiry
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
-from cdk.maps import most_minibatches
 from cdk.names import stack_name
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Experiment, from_resolved
+from crossover.minibatches import most_minibatches
 from crossover.surroundings import shared_stacks
 
 ROOT = Path(__file__).parent.parent

@@ -251,10 +251,14 @@ def walk(node: Node) -> Iterator[Node]:
             yield from walk(body)
 
 
+def trees(architecture: Architecture) -> list[Node]:
+    """The tree of the run, and those of the machines that steps or programs start."""
+    return [*([architecture.run] if architecture.run else []), *architecture.machines.values()]
+
+
 def steps(architecture: Architecture) -> list[Step]:
     """The distinct steps, in the order they are written."""
-    roots = [*([architecture.run] if architecture.run else []), *architecture.machines.values()]
-    found = [node for root in roots for node in walk(root) if isinstance(node, Step)]
+    found = [node for root in trees(architecture) for node in walk(root) if isinstance(node, Step)]
     return list(dict.fromkeys(found))
 
 

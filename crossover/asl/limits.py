@@ -10,6 +10,7 @@ from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence,
 NAME_LIMIT = 80  # characters of a state's name
 INLINE_MAP_LIMIT = 40  # concurrent iterations of an inline Map; more never start, so a barrier would never open
 HISTORY_LIMIT = 25_000  # events of one execution
+ARRAY_LIMIT = 1_000  # items that States.ArrayRange lists for a Map
 LOOKS_LIMIT = 8_000  # of them, those that waiting for earlier children may cost
 EVENTS_PER_LOOK = 9  # a Task of DescribeExecution 5, a Choice 2, a Wait 2
 

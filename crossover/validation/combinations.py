@@ -9,6 +9,7 @@ from collections.abc import Callable
 from crossover.experiment import Experiment
 from crossover.surroundings import talks
 from crossover.validation.documents import did_you_mean
+from crossover.validation.machines import invocations_fit_a_history, minibatches_fit_a_list
 from crossover.workflow import Architecture, steps
 
 Check = Callable[[Experiment], str | None]
@@ -282,8 +283,8 @@ ALWAYS: tuple[Check, ...] = (
     snap_start_needs_layers,
     run_ends_before_its_stack,
 )
-OF_THE_TREE: tuple[ArchitectureCheck, ...] = (memory_names_steps, channel_is_a_choice)
-DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, redisai_stays_here)
+OF_THE_TREE: tuple[ArchitectureCheck, ...] = (memory_names_steps, channel_is_a_choice, minibatches_fit_a_list)
+DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, redisai_stays_here, invocations_fit_a_history)
 
 
 def _is_p2p(e: Experiment) -> bool:

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
-from crossover import workflow
-from crossover.cli.aws import inventory, ownership, readiness, stacks, standing, sweeping, zones
+from cdk import expiry_machine
+from crossover import asl, workflow
+from crossover.cli.aws import inventory, machines, ownership, readiness, stacks, standing, sweeping, zones
 from crossover.cli.aws.ownership import Owner
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
@@ -149,6 +152,34 @@ def test_functions_at_once_are_the_trees_parallel_iterations() -> None:
     experiment = replace(SPIRT, workers=4, training=Training(batch_size=60))
     assert readiness.concurrency(experiment) == 4 * 6
     assert readiness.concurrency(Experiment(name="x", architecture="all_reduce", workers=7)) == 7
+
+
+def test_a_machine_that_step_functions_would_refuse_is_named_with_the_place(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = len(asl.definitions(workflow.load("spirt"), SPIRT, minibatches=6)) + 1  # and the expiry
+    assert findings(session, SPIRT)["state machines"].detail == f"Step Functions would take all {own}"
+    inner = {"StartAt": "twice", "States": {"twice": {"Type": "Pass", "End": True}}}
+    outer = {"Type": "Map", "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, **inner}, "End": True}
+    bad = {"StartAt": "twice", "States": {"twice": outer}}
+    monkeypatch.setattr(expiry_machine, "definition", lambda project, *, only="": bad)
+    found = findings(session, SPIRT)["state machines"]
+    assert not found.holds and found.certain
+    place = "/States/twice/ItemProcessor/States/twice"
+    assert f"refuse expiry: DUPLICATE_STATE_NAME at {place}: " in found.detail
+
+
+def test_credentials_that_may_not_ask_about_machines_are_told_so(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*arguments: Any, **named: Any) -> None:
+        raise ClientError(
+            {"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "ValidateStateMachineDefinition"
+        )
+
+    states = session.client("stepfunctions")
+    monkeypatch.setattr(states, "validate_state_machine_definition", denied)
+    asking = SimpleNamespace(client=lambda name: states)
+    found = machines.finding(asking, SPIRT, caller="arn:aws:iam::123456789012:user/reader")
+    assert found.holds and found.detail == "not asked: the credentials lack states:ValidateStateMachineDefinition"
 
 
 @pytest.mark.skipif("gpu" not in workflow.architectures(), reason="the GPU architecture does not exist yet")

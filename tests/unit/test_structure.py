@@ -43,7 +43,8 @@ ALLOWED = {
     "crossover.asl": WORKFLOW,
     "crossover.recipes": {"crossover.errors"},
     "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.recipes", "crossover.workflow"}
-    | {"crossover.surroundings"},
+    | {"crossover.asl", "crossover.minibatches", "crossover.surroundings"},
+    "crossover.minibatches": {"crossover.experiment", "crossover.workflow"},
     "crossover.reports": BASE
     | {"crossover.volumes", "crossover.keys", "crossover.metering", "crossover.workflow", "crossover.surroundings"},
     "crossover.simulation": WORKFLOW | {"crossover.reports"},  # a projection is priced as a run is
@@ -52,7 +53,8 @@ ALLOWED = {
     "functions": WORKFLOW | {"crossover.long_workers"},
     "peers": WORKFLOW | {"functions", "crossover.programs"},
     "cdk": WORKFLOW
-    | {"crossover.volumes", "crossover.processors", "crossover.asl", "crossover.validation", "crossover.surroundings"},
+    | {"crossover.volumes", "crossover.processors", "crossover.asl", "crossover.minibatches"}
+    | {"crossover.validation", "crossover.surroundings"},
     "stacks": WORKFLOW | {"crossover.volumes", "cdk", "functions", "peers", "crossover.asl"},
 }
 # They put the parts together and may import all of them.

@@ -7,18 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from cdk import expiry_machine
-from cdk.maps import most_minibatches
 from crossover import asl, validation, workflow
+from crossover.asl.placeholders import filled_in
 from crossover.experiment import Experiment
+from crossover.minibatches import most_minibatches
 from tests.infrastructure.cases import CASES, CONFIG, Case
 
 State = dict[str, Any]
-ACCOUNT = "arn:aws:{service}:us-east-1:123456789012:"
-_KINDS = {
-    "step": ACCOUNT.format(service="lambda") + "function:crossover-{name}",
-    "machine": ACCOUNT.format(service="states") + "stateMachine:crossover-{name}",
-    "executions": ACCOUNT.format(service="states") + "execution:crossover-{name}",
-}
+WHERE = {"stack": "crossover-x", "region": "us-east-1", "account": "123456789012"}
 
 
 def experiments() -> Iterator[tuple[str, Experiment]]:
@@ -40,22 +36,13 @@ def resolved() -> dict[str, State]:
         machines = asl.definitions(architecture, experiment, minibatches=most_minibatches(experiment))
         for machine, definition in machines.items():
             text = json.dumps(definition)
-            found.setdefault(text, (f"{name}: {machine}", filled_in(text)))
+            found.setdefault(text, (f"{name}: {machine}", json.loads(filled_in(text, **WHERE))))
     return dict(found.values())
 
 
 def guards() -> dict[str, State]:
     """The machines that are no architecture's."""
-    machines = {
+    return {
         "expiry": expiry_machine.definition("crossover"),
         "expiry of one": expiry_machine.definition("crossover", only="stack"),
     }
-    return {name: filled_in(json.dumps(definition)) for name, definition in machines.items()}
-
-
-def filled_in(text: str) -> State:
-    """A definition with an ARN in place of each placeholder."""
-    definition: State = json.loads(
-        re.sub(r"\$\{([a-z]+)_(\w+)\}", lambda found: _KINDS[found[1]].format(name=found[2]), text)
-    )
-    return definition

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from crossover import workflow
-from crossover.cli.aws import zones
+from crossover.cli.aws import machines, zones
 from crossover.cli.findings import Finding
 from crossover.experiment import Experiment
+from crossover.minibatches import most_minibatches
 from crossover.reports import infrastructure, prices
 from crossover.surroundings import shared_stacks
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
@@ -32,6 +33,7 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
     wanted = infrastructure.of(experiment)
     if wanted.memory_mb:
         yield from _functions(session, experiment, max(wanted.memory_mb.values()))
+    yield machines.finding(session, experiment, caller=identity["Arn"])
     if shared_stacks(experiment):
         yield from zones.findings(session, experiment)
     if wanted.fleets:
@@ -89,8 +91,6 @@ def _functions(session: Any, experiment: Experiment, memory_mb: int) -> Iterator
 
 def concurrency(experiment: Experiment) -> int:
     """Functions at work at the same time, at most: the tree's parallel iterations multiplied out."""
-    from cdk.maps import most_minibatches  # the number that the state machines are made with
-
     architecture = workflow.load(experiment.architecture)
     minibatches = most_minibatches(experiment) or 1
 
@@ -106,9 +106,8 @@ def concurrency(experiment: Experiment) -> int:
                 return most(body)
         return 1
 
-    trees = [*([architecture.run] if architecture.run else []), *architecture.machines.values()]
     per_program = experiment.workers if architecture.program else 1
-    return max((most(tree) for tree in trees), default=0) * per_program
+    return max((most(tree) for tree in workflow.trees(architecture)), default=0) * per_program
 
 
 def _processors(session: Any, experiment: Experiment) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from crossover.local.seams import (
     account,
     broker,
+    definitions,
     deletion,
     fleets,
     functions,
@@ -43,6 +44,7 @@ def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
     resource_types.install(changes, _types(cloud, waits))
     updating.install(changes, waits)
     account.install(changes, cloud.account)
+    definitions.install(changes)
     deletion.install(changes)
     objects.install(changes)
     parameters.install(changes, newest_image=lambda: cloud.account.newest_image)

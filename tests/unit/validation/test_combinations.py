@@ -1,9 +1,11 @@
 """Every impossible combination is refused with its reason, and just inside the border it is accepted."""
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
+from annotated_types import Le
 
+from crossover.asl.limits import ARRAY_LIMIT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import combinations, fields, validate
@@ -230,6 +232,47 @@ def test_redisai_is_refused_at_once_whatever_the_host() -> None:
         assert "expected crossover" in str(combinations.redisai_stays_here(found, TREE))
         assert combinations.redisai_stays_here(found, WITHOUT_STEPS) is None
     assert combinations.redisai_stays_here(experiment({}), TREE) is None
+
+
+def test_more_minibatches_than_a_map_is_given_are_refused_before_anything_is_made() -> None:
+    many = {"data": {"dataset": "mnist", "validation": "test"}, "workers": 4}
+    spirt, p2p, other = load("spirt"), load("p2p_serverless"), load("all_reduce")
+    found = experiment({**many, "training": {"batch_size": 14}})  # 15,000 samples of a worker
+    for architecture in (spirt, p2p):
+        told = str(combinations.minibatches_fit_a_list(found, architecture))
+        assert told.startswith("training.batch_size: 14 gives a worker 1,072 minibatches") and "at most 1,000" in told
+        assert "at least 16" in told
+        for fitting in ({"batch_size": 15}, {"batch_size": 14, "sync_every": 1_000}):
+            assert combinations.minibatches_fit_a_list(experiment({**many, "training": fitting}), architecture) is None
+    assert combinations.minibatches_fit_a_list(found, other) is None  # its workers compute theirs one after another
+    with pytest.raises(ConfigError, match=r"training\.batch_size: 14"):
+        validate({"name": "x", "architecture": "spirt", **many, "training": {"batch_size": 14}})
+
+
+def test_as_many_workers_as_an_experiment_may_have_fit_into_a_map() -> None:
+    bound = next(
+        each.le
+        for each in get_type_hints(Experiment, include_extras=True)["workers"].__metadata__
+        if isinstance(each, Le)
+    )
+    assert bound <= ARRAY_LIMIT
+
+
+def test_more_invocations_than_a_history_holds_are_refused_on_aws() -> None:
+    hours = {"lifetime": {"ttl_hours": 720, "maximum_run_hours": 20}}
+    for name in ("all_reduce", "scatter_reduce", "mlless"):
+        short = experiment({**hours, "functions": {"timeout_s": 20}})
+        told = str(combinations.invocations_fit_a_history(short, load(name)))
+        assert "lifetime.maximum_run_hours: 20" in told and "functions.timeout_s of at least 24" in told
+        long = experiment({**hours, "functions": {"timeout_s": 24}})
+        assert combinations.invocations_fit_a_history(long, load(name)) is None
+        assert "functions.timeout_s of" not in str(
+            combinations.invocations_fit_a_history(experiment({"lifetime": {"maximum_run_hours": 800}}), load(name))
+        )
+    assert (
+        combinations.invocations_fit_a_history(experiment({"functions": {"timeout_s": 10}, **hours}), load("spirt"))
+        is None
+    )
 
 
 def test_an_unknown_architecture_is_reported_with_everything_else() -> None:

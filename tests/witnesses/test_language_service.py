@@ -1,0 +1,36 @@
+"""AWS's own language service, the one of its editors: fields and values of every state, and that every transition leads somewhere."""
+
+from tests.witnesses.definitions import State, guards, resolved
+from tests.witnesses.environments import asked_of_node
+
+NAME = "language_service"
+
+
+def judged(definitions: dict[str, State]) -> dict[str, list[str]]:
+    """What it finds, by definition; one process for all of them."""
+    found: dict[str, list[str]] = asked_of_node(NAME, definitions)
+    return found
+
+
+def test_no_state_machine_of_any_configuration_is_refused() -> None:
+    assert judged({**resolved(), **guards()}) == {}
+
+
+FINE: State = {"StartAt": "a", "States": {"a": {"Type": "Pass", "End": True}}}
+
+
+def test_it_sees_what_it_is_asked_for() -> None:
+    bad: dict[str, State] = {
+        "start": {**FINE, "StartAt": "b"},
+        "transition": {"StartAt": "a", "States": {"a": {"Type": "Pass", "Next": "b"}}},
+        "field": {"StartAt": "a", "States": {"a": {"Type": "Wait", "Second": 1, "End": True}}},
+    }
+    assert judged({**bad, "good": FINE}).keys() == bad.keys()
+
+
+def test_it_does_not_see_a_name_that_occurs_twice() -> None:
+    """Why it is not the only one that is asked."""
+    assert (
+        judged({"twice": {"StartAt": "a", "States": {"a": {"Type": "Parallel", "Branches": [FINE], "End": True}}}})
+        == {}
+    )
