@@ -14,6 +14,7 @@ import typer
 
 from crossover.cli.arguments import Config, Debug
 from crossover.cli.progress import show_progress
+from crossover.cli.signals import as_ctrl_c
 from crossover.errors import ConfigError, DataError, UserError
 from crossover.experiment import Experiment
 from crossover.validation import check_deployment, load
@@ -69,7 +70,7 @@ def run(
         experiment = _check_deployed(experiment, config)
     _check_model(experiment)
     try:
-        with show_progress(experiment, where=on, out=folder) as on_progress:
+        with as_ctrl_c(), show_progress(experiment, where=on, out=folder) as on_progress:
             finished = _start(experiment, on, folder, on_progress, resume=resume or "")
     except BaseException:
         _say_how_to_go_on(config, on, folder)

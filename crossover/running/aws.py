@@ -9,19 +9,19 @@ from crossover.resumption import Unfinished
 from crossover.running.baseline import with_baseline
 from crossover.running.deployed import run_deployed
 from crossover.running.following import OnProgress
+from crossover.running.patience import Patience, renewing_session
 
 
 def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: str = "") -> RunFolder:
     """The deployed experiment on AWS, by the credentials of the environment."""
-    import boto3
-
     # Seconds of a cloud on one machine are not AWS's, whichever command asked for them.
     where = "local" if os.environ.get("AWS_ENDPOINT_URL") else "aws"
-    session = boto3.Session()
+    session, renew = renewing_session()
+    look = Patience(renew)
     if resume:  # that run alone
-        return run_deployed(experiment, out, on_progress, session=session, where=where, resume=resume)
+        return run_deployed(experiment, out, on_progress, session=session, where=where, resume=resume, look=look)
 
     def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
-        return run_deployed(each, into, on_progress, session=session, where=where)
+        return run_deployed(each, into, on_progress, session=session, where=where, look=look)
 
     return with_baseline(run, experiment, out)

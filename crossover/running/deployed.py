@@ -19,6 +19,7 @@ from crossover.reports.folder import RunFolder
 from crossover.reports.invocations import Unrecorded
 from crossover.running.fleet import run_fleet
 from crossover.running.following import OnProgress, finish, put_off
+from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.stack import Deployed
 from crossover.running.unattended import taken_up, under_way
@@ -28,9 +29,16 @@ _LOCAL_WAIT_S = 5.0  # on one machine a report is in the log before the invocati
 
 
 def run_deployed(
-    experiment: Experiment, out: Path, on_progress: OnProgress, *, session: Any, where: str, resume: str = ""
+    experiment: Experiment,
+    out: Path,
+    on_progress: OnProgress,
+    *,
+    session: Any,
+    where: str,
+    resume: str = "",
+    look: Look = at_once,
 ) -> RunFolder:
-    """A run of the deployed experiment through nothing but AWS APIs; `session` makes their clients."""
+    """A run of the deployed experiment through nothing but AWS APIs; `session` makes their clients, `look` has what patience there is."""
     from crossover.dataplane.s3 import S3ObjectStore
 
     facts = Deployed.of(experiment, session)
@@ -57,10 +65,12 @@ def run_deployed(
             where=where,
             announced=announced,
             complete=complete,
+            look=look,
         )
     states = session.client("stepfunctions")
     arn = found.arn if found else _start(prepared, states, facts.run_machine, again=bool(resume))
-    return finish(prepared, StateMachineExecution(states, arn), out, on_progress, where=where, complete=complete)
+    execution = StateMachineExecution(states, arn)
+    return finish(prepared, execution, out, on_progress, where=where, complete=complete, look=look)
 
 
 def ask_platform(prepared: Prepared, *, session: Any, where: str) -> None:

@@ -8,6 +8,7 @@ from crossover.programs.execution import ProgramsExecution, announce
 from crossover.reports.folder import RunFolder
 from crossover.running.following import Complete, OnProgress, finish, nothing_more
 from crossover.running.members import goes_on_without, instances_of, members_of
+from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared
 
 
@@ -21,6 +22,7 @@ def run_fleet(
     where: str,
     announced: bool = False,
     complete: Complete = nothing_more,
+    look: Look = at_once,
 ) -> RunFolder:
     """A run of programs: the fleet gets its instances, is told what to join, and is emptied again, whatever happens.
 
@@ -55,7 +57,7 @@ def run_fleet(
             alive=alive,
             why=why,
         )
-        return finish(prepared, execution, out, on_progress, where=where, complete=complete)
+        return finish(prepared, execution, out, on_progress, where=where, complete=complete, look=look)
     finally:
         release()
         prepared.objects.delete(current_run(fleet))

@@ -1,18 +1,22 @@
 """From an execution that was started to its end: progress, records, the budget, and the folder whatever the end."""
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from crossover import budget, spending
 from crossover.budget import BudgetReached
+from crossover.errors import CrossoverError, RunFailed
 from crossover.reports.folder import RunFolder
 from crossover.reports.result import train_losses
+from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared
 from crossover.running.results import so_far, write_folder
 
@@ -59,10 +63,11 @@ def finish(
     *,
     where: str,
     complete: Complete = nothing_more,
+    look: Look = at_once,
 ) -> RunFolder:
     """Follow the execution to its end and write the folder, whatever the end."""
     try:
-        follow(prepared, execution, on_progress)
+        follow(prepared, execution, on_progress, look=look)
     except KeyboardInterrupt:  # whoever pressed Ctrl-C does not want to wait for logs
         write_folder(prepared, out, where=where, failure="interrupted")
         raise
@@ -72,41 +77,63 @@ def finish(
             complete(prepared)
             write_folder(prepared, out, where=where, failure=str(error))
         raise
-    complete(prepared)
-    return write_folder(prepared, out, where=where)
+    look(lambda: complete(prepared))
+    return look(lambda: write_folder(prepared, out, where=where))
 
 
-def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress) -> None:
-    """Until the execution ends: read new records and decisions, tell about each epoch. Ctrl-C and the budget stop the execution first."""
+def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress, *, look: Look = at_once) -> None:
+    """Until the execution ends: read new records and decisions, tell about each epoch. Whatever else ends the looking, Ctrl-C and the
+    budget too, stops the execution first.
+    """
+    try:
+        _until_it_ends(prepared, execution, on_progress, look)
+    except RunFailed:  # it has ended
+        _read_the_rest(prepared)
+        raise
+    except BaseException as error:
+        _stop(execution, why=error)
+        _read_the_rest(prepared)
+        raise
+    _check_budget(prepared)
+
+
+def _until_it_ends(prepared: Prepared, execution: Execution, on_progress: OnProgress, look: Look) -> None:
     started = looked = put = time.monotonic()
     limit_usd = prepared.experiment.lifetime.budget_usd
-    try:
-        while True:
-            ended = execution.ended()
-            while _next_decision(prepared):
-                read_records(prepared)
-                progress = _progress(prepared, seconds=time.monotonic() - started)
-                on_progress(progress)
-            if ended:
-                _check_budget(prepared)
-                return
-            if limit_usd is not None and time.monotonic() - looked > BUDGET_LOOK_S:
-                looked = time.monotonic()
-                read_records(prepared)
-                now = time.time()
-                usd = so_far(prepared, now=now).until(now).full_usd
-                budget.check(limit_usd, usd)
-                if looked - put > PUT_OFF_S:  # what has not been spent lasts longer
-                    put = looked
-                    put_off(prepared, usd=usd)
-            time.sleep(POLL_S)
-    except (KeyboardInterrupt, BudgetReached):
-        execution.stop()
-        raise
-    finally:
-        while _next_decision(prepared):  # those that a failure was faster than
+    while True:
+        ended = look(execution.ended)
+        while look(lambda: _next_decision(prepared)):
+            look(lambda: read_records(prepared))
+            on_progress(_progress(prepared, seconds=time.monotonic() - started))
+        if ended:
+            return look(lambda: read_records(prepared))
+        if limit_usd is not None and time.monotonic() - looked > BUDGET_LOOK_S:
+            looked = time.monotonic()
+            look(lambda: read_records(prepared))
+            now = time.time()
+            usd = so_far(prepared, now=now).until(now).full_usd
+            budget.check(limit_usd, usd)
+            if looked - put > PUT_OFF_S:  # what has not been spent lasts longer
+                put = looked
+                look(partial(put_off, prepared, usd=usd))
+        time.sleep(POLL_S)
+
+
+def _read_the_rest(prepared: Prepared) -> None:
+    """What the end was faster than. Where nothing can be read any more, what was read before is kept."""
+    with suppress(CrossoverError):
+        while _next_decision(prepared):
             pass
         read_records(prepared)
+
+
+def _stop(execution: Execution, *, why: BaseException) -> None:
+    """A stop that is refused hides nothing: the run's deadline ends it all the same."""
+    try:
+        execution.stop()
+    except Exception as error:
+        why.add_note(f"the execution could not be stopped: {error}")
+        print(f"the run could not be stopped and goes on until its deadline at the latest: {error}", file=sys.stderr)
 
 
 def put_off(prepared: Prepared, *, usd: float | None = None) -> None:

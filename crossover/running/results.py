@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover.dataplane.vector import Kind, decode
+from crossover.errors import CrossoverError
 from crossover.expectations import expected_records, state_transitions
 from crossover.reports import infrastructure, prices
 from crossover.reports.cost import Run
@@ -19,7 +20,12 @@ from crossover.running.preparing import Prepared, run_facts
 def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
     """The run's folder from what it recorded; also of a run that failed: what was computed so far is kept."""
     objects, keys = prepared.objects, prepared.keys
-    final = json.loads(objects.get(keys.outcome)) if objects.exists(keys.outcome) else None
+    try:
+        final = json.loads(objects.get(keys.outcome)) if objects.exists(keys.outcome) else None
+    except CrossoverError:
+        if failure is None:
+            raise
+        final = None  # the bucket cannot be asked any more, as the failure says
     model = None
     if final:
         from crossover.learning.saving import safetensors_bytes  # torch

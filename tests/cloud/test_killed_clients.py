@@ -1,0 +1,131 @@
+"""Money without the client: its command is killed, and AWS itself ends what is paid for, by the run's deadline and by the stack's time."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.keys import DEADLINE
+from crossover.local.cloud import LocalCloud
+from tests.cloud.interruptions import Interrupter, Point
+from tests.cloud.test_command_line import written
+
+pytestmark = pytest.mark.slow
+
+KILL, TERM, HUP = signal.SIGKILL, signal.SIGTERM, signal.SIGHUP
+HOURS, BUDGET = 4.0, 5.0
+SAMPLED = {
+    "spirt": [
+        Point("states StartExecution", False, KILL),
+        Point("states DescribeExecution", True, TERM),
+        Point("states DescribeExecution", False, HUP),
+    ],
+    "p2p_instance": [Point("autoscaling SetDesiredCapacity", False, KILL)],
+}
+CALLS = {
+    "spirt": "states ListExecutions, s3 HEAD, s3 PUT, s3 GET, states StartExecution, states DescribeExecution",
+    "p2p_instance": "autoscaling DescribeAutoScalingGroups, s3 HEAD, s3 PUT, s3 GET, autoscaling SetDesiredCapacity",
+}
+EVERY = {
+    name: [Point(call, before, KILL) for call in calls.split(", ") for before in (True, False)]
+    for name, calls in CALLS.items()
+}
+
+
+class Account:
+    """What is paid for by the second, and the expiry's machine, which the test starts in the schedule's place."""
+
+    def __init__(self, session: Any, experiment: str) -> None:
+        self.states, self.groups, self.stacks, self.s3, self.ssm, self.ec2 = (
+            session.client(name) for name in ("stepfunctions", "autoscaling", "cloudformation", "s3", "ssm", "ec2")
+        )
+        self.stack = f"crossover-{experiment}"
+        self.bucket = self.ssm.get_parameter(Name=f"/crossover/crossover/{experiment}/bucket")["Parameter"]["Value"]
+
+    def at_work(self) -> list[str]:
+        machines = [each["stateMachineArn"] for each in self.states.list_state_machines()["stateMachines"]]
+        running = [
+            execution["executionArn"]
+            for arn in machines
+            if not arn.endswith("-expiry")
+            for execution in self.states.list_executions(stateMachineArn=arn, statusFilter="RUNNING")["executions"]
+        ]
+        fleets = self.groups.describe_auto_scaling_groups()["AutoScalingGroups"]
+        return running + [fleet["AutoScalingGroupName"] for fleet in fleets if fleet["DesiredCapacity"]]
+
+    def look(self, moment: datetime) -> None:
+        machines = {m["name"]: m["stateMachineArn"] for m in self.states.list_state_machines()["stateMachines"]}
+        now = json.dumps({"now": moment.strftime("%Y-%m-%dT%H:%M:%SZ")})
+        arn = self.states.start_execution(stateMachineArn=machines["crossover-expiry"], input=now)["executionArn"]
+        while (found := self.states.describe_execution(executionArn=arn))["status"] == "RUNNING":
+            time.sleep(0.05)
+        assert found["status"] == "SUCCEEDED", found
+
+    def deadline(self) -> datetime | None:
+        try:
+            told = self.s3.get_object(Bucket=self.bucket, Key=DEADLINE)["Body"].read().decode()
+        except self.s3.exceptions.NoSuchKey:
+            return None
+        return datetime.strptime(told, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+
+    def most_usd_per_s(self) -> float:
+        keys = self.s3.list_objects_v2(Bucket=self.bucket, Prefix="runs/")["Contents"]
+        facts = max((k for k in keys if k["Key"].endswith("/experiment.json")), key=lambda k: k["LastModified"])
+        told = json.loads(self.s3.get_object(Bucket=self.bucket, Key=facts["Key"])["Body"].read())
+        return float(told["money"]["most_usd_per_s"])
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path / "cloud", cores=2) as running:
+        yield running
+
+
+def points(architecture: str) -> Sequence[Point]:
+    return EVERY[architecture] if os.environ.get("CROSSOVER_EVERY_CALL") else SAMPLED[architecture]
+
+
+@pytest.mark.parametrize("architecture", ["spirt", "p2p_instance"])
+def test_whatever_kills_the_command_the_run_ends(cloud: LocalCloud, tmp_path: Path, architecture: str) -> None:
+    name, lifetime = (
+        f"tiny-{architecture.replace('_', '-')}",
+        {"ttl_hours": HOURS, "budget_usd": BUDGET, "maximum_run_hours": 3.0},
+    )
+    training = {"model": "small_cnn", "epochs": 1_000, "batch_size": 20}
+    config = written(architecture, tmp_path, training=training, lifetime=lifetime, owner="ada@example.org")
+    interrupter = Interrupter(cloud)
+    status, said = interrupter.run("deploy", str(config), "--yes")
+    assert status == 0, said[-4_000:]
+    deployed, account = datetime.now(UTC), Account(cloud.session(), name)
+    for point in points(architecture):
+        began = datetime.now(UTC)
+        status, said = interrupter.run("run", str(config), "--on", "aws", "--out", str(tmp_path / "out"), point=point)
+        assert interrupter.struck, f"{point} was not reached:\n{said[-3_000:]}"
+        if point.number is not KILL:  # the command stops what it has started itself
+            assert status == 128 + point.number, f"{point}: {status}\n{said[-3_000:]}"
+            assert account.at_work() == [], point
+            continue
+        assert status == -KILL
+        if not account.at_work():
+            continue  # it had not started anything
+        ends = account.deadline()
+        assert ends is not None
+        # At the highest rate no more than the budget, decisions that go on put it off by what was not spent.
+        assert (ends - datetime.now(UTC)).total_seconds() * account.most_usd_per_s() <= BUDGET
+        account.look(began)
+        assert account.at_work() != [], "a run within its time is left alone"
+        for _ in range(3):  # a decision may just have put it off, and a child just have been started
+            account.look(account.deadline() or ends)
+        assert account.at_work() == [], point
+    account.look(deployed + timedelta(hours=HOURS))
+    standing = {stack["StackName"] for stack in account.stacks.describe_stacks()["Stacks"]}
+    assert account.stack not in standing and account.at_work() == []
+    reservations = account.ec2.describe_instances()["Reservations"]
+    left = [each for group in reservations for each in group["Instances"] if each["State"]["Name"] != "terminated"]
+    assert left == []

@@ -1,0 +1,47 @@
+"""SIGTERM and SIGHUP end a run as Ctrl-C does."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+RUNS = """
+import signal, sys, threading, typer
+from crossover.cli.signals import as_ctrl_c
+
+app = typer.Typer()
+
+@app.command()
+def run() -> None:
+    try:
+        with as_ctrl_c():
+            try:
+                print("begun", flush=True)
+                threading.Event().wait()
+            finally:
+                signal.raise_signal(signal.SIGTERM)  # a second one while the rest is done
+                print("stopped", flush=True)
+    finally:
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+app()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_was_started_is_stopped(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", RUNS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        assert process.stdout.read() == "stopped\n"
+    assert process.returncode == 128 + number
+
+
+def test_nohup_holds() -> None:
+    """A signal that was ignored before stays so."""
+    ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    within = "with as_ctrl_c(): signal.raise_signal(signal.SIGHUP); print('on')"
+    program = f"{ignoring}\nfrom crossover.cli.signals import as_ctrl_c\n{within}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "on\n"
