@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aws_cdk import CfnTag, Stack
+from aws_cdk import CfnTag
 from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
@@ -17,9 +17,9 @@ from constructs import Construct
 
 from cdk import bundling, grants
 from cdk.broker import Broker
-from cdk.hosts import user_data
+from cdk.hosts import common_facts, user_data
 from cdk.nag import acknowledge
-from cdk.names import arn, resource_name
+from cdk.names import arn, boot_log, resource_name
 from cdk.network import Network
 from cdk.packaging import ROOT
 from cdk.step_functions import StepFunctions
@@ -30,13 +30,16 @@ from layer.contents import TORCH, pinned
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """What the fleet is made of. `image`: an AMI's id; `requirements`: what pip installs beside the image's packages."""
+    """What the fleet is made of. `image`: an AMI's id; `requirements`: what pip installs into `venv`, which is made where the image has
+    none.
+    """
 
     instance_type: str
     image: str
     count: int
     volume_gb: int
     requirements: str
+    venv: str = "/opt/crossover/venv"
     spot: bool = False
     groups: Sequence[str] = ()  # security groups beside the programs' own
 
@@ -46,7 +49,6 @@ PACKAGES = " ".join(sorted(pinned(name.replace("_", "-")) for name in (*bundling
 CPU_TORCH = (
     f"torch=={TORCH}+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # a tenth of the build for GPUs
 )
-GPU_TORCH = f"torch=={TORCH}"
 
 
 class Fleet(Construct):
@@ -74,11 +76,11 @@ class Fleet(Construct):
             "IDLE_S": str(int(experiment.lifetime.idle_minutes * 60)),
         }
         facts = {
-            "REGION": Stack.of(self).region,
+            **common_facts(self, experiment.project, self.name),
             "CODE": code.s3_object_url,
+            "VENV": machines.venv,
             "REQUIREMENTS": machines.requirements,
             "PROGRAM": module,
-            "FLEET": self.name,
             "MAXIMUM_S": str(int(experiment.lifetime.maximum_run_hours * 3_600)),
             "ENVIRONMENT": "\n".join(f"CROSSOVER_{key}={value}" for key, value in environment.items()),
         }
@@ -103,6 +105,7 @@ class Fleet(Construct):
                 resources=[group],
                 why="The group's ARN holds an id that is made when it is deployed.",
             ),
+            grants.logs(boot_log(self._experiment.project)),
             grants.session_manager(),
         ]
         role = grants.role(self, "Role", service="ec2", grants=allowed)

@@ -1,4 +1,4 @@
-"""What Redis hosts and program fleets share: Debian images, instance types, user data, the signal that a boot has ended."""
+"""What Redis hosts and program fleets share: Debian images, user data, the log group of their boots."""
 
 import hashlib
 import re
@@ -9,16 +9,18 @@ from aws_cdk import CfnParameter, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
+from cdk.names import boot_log
 from crossover.processors import processor
 
 BOOT = Path(__file__).parent / "boot"
 USER_DATA_LIMIT_BYTES = 16_384
 FIRST_VERSION = "1"  # of a launch template
+BOOT_S = 1_200  # a boot that takes longer has failed, and says so before the deployment gives up waiting
 
 
 def debian_image(stack: Stack, instance_type: str) -> str:
-    """The id of Debian 12's newest image for the processor, by the SSM parameter that Debian publishes."""
-    return image(stack, f"/aws/service/debian/release/12/latest/{processor(instance_type)}")
+    """The id of Debian 13's newest image for the processor, by the SSM parameter that Debian publishes."""
+    return image(stack, f"/aws/service/debian/release/13/latest/{processor(instance_type)}")
 
 
 def image(stack: Stack, path: str) -> str:
@@ -48,12 +50,28 @@ def standing_image(scope: Construct, image_id: str, *, generation: int) -> ec2.C
 
 
 def user_data(script: str, facts: Mapping[str, str]) -> str:
-    """`boot/<script>` behind a header of assignments, base64. Facts hold addresses and ARNs, never secrets.
+    """`boot/<script>` and what it includes, behind a header of assignments, base64. Facts hold addresses and ARNs, never secrets.
 
     The header's values may be known at deployment only; they are quoted for the shell, and none may hold a quote.
     """
     header = ["#!/bin/bash\n", *(part for key, value in facts.items() for part in (f"{key}='", value, "'\n"))]
-    return Fn.base64(Fn.join("", [*header, (BOOT / script).read_text()]))
+    return Fn.base64(Fn.join("", [*header, boot_script(script)]))
+
+
+def boot_script(name: str) -> str:
+    """`boot/<name>` without its comments, which count towards the limit; a line `@other@` stands for that file's text."""
+    text = re.sub(r"^ *# .*\n", "", (BOOT / name).read_text(), flags=re.MULTILINE)
+    return re.sub(r"^@([\w.]+)@\n", lambda match: boot_script(match[1]), text, flags=re.MULTILINE)
+
+
+def common_facts(scope: Construct, project: str, name: str) -> dict[str, str]:
+    """What `boot/common.sh` reads. `name`: of the host in its log."""
+    return {
+        "REGION": Stack.of(scope).region,
+        "LOGS": boot_log(project),
+        "NAME": name,
+        "BOOT_S": str(BOOT_S),
+    }
 
 
 def fingerprint(*parts: str) -> str:

@@ -29,6 +29,11 @@ def parameter_path(project: str, *parts: str) -> str:
     return "/".join(["/crossover", project, *parts])
 
 
+def boot_log(project: str) -> str:
+    """The log group of the network's stack to which hosts write how they booted."""
+    return f"/crossover/{project}/boot"
+
+
 def arn(service: str, resource: str) -> str:
     """An ARN of this account and region, formatted at deployment: `arn("states", "stateMachine:crossover-spirt-run")`."""
     return f"arn:{Aws.PARTITION}:{service}:{Aws.REGION}:{Aws.ACCOUNT_ID}:{resource}"

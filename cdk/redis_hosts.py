@@ -11,9 +11,17 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 from cdk import grants
-from cdk.hosts import FIRST_VERSION, debian_image, fingerprint, metadata_options, standing_image, user_data
+from cdk.hosts import (
+    FIRST_VERSION,
+    common_facts,
+    debian_image,
+    fingerprint,
+    metadata_options,
+    standing_image,
+    user_data,
+)
 from cdk.nag import acknowledge
-from cdk.names import resource_name
+from cdk.names import boot_log, resource_name
 from cdk.network import Network
 from cdk.storage import Storage
 from cdk.unbuilt import PLACEHOLDER, refuse_deployment
@@ -80,12 +88,13 @@ class RedisHosts(Construct):
         return assets.Asset(self, "Module", path=str(built.resolve()))
 
     def _role(self) -> iam.Role:
-        """Read the module and the password, write certificates, answer the session manager."""
+        """Read the module and the password, write certificates and the boot's log, answer the session manager."""
         module, bucket = self._module, self._storage.bucket
         allowed = [
             grants.Grant(actions=["s3:GetObject"], resources=[module.bucket.arn_for_objects(module.s3_object_key)]),
             grants.certificates(bucket, "s3:PutObject"),
             grants.secret(self.secret_arn),
+            grants.logs(boot_log(self._experiment.project)),
             grants.session_manager(),
         ]
         return grants.role(self, "Role", service="ec2", grants=allowed)
@@ -152,14 +161,13 @@ class RedisHosts(Construct):
 
     def _user_data(self, rank: int, *, signal_url: str) -> str:
         facts = {
+            **common_facts(self, self._experiment.project, resource_name(self._experiment, f"redis-{rank}")),
             "RANK": str(rank),
-            "REGION": Stack.of(self).region,
             "SIGNAL_URL": signal_url,
             "SECRET": self.secret_arn,
             "MODULE": self._module.s3_object_url,
             "BUCKET": self._storage.bucket.bucket_name,
             "PORT": str(PORT),
             "THREADS": str(self._experiment.database.threads),
-            "DEB": processor(self._experiment.database.instance_type),
         }
         return user_data("redis.sh", facts)

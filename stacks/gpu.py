@@ -8,17 +8,23 @@ from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
 from cdk.facts import publish_facts
-from cdk.fleets import GPU_TORCH, PACKAGES, Fleet, Machines, surroundings
+from cdk.fleets import PACKAGES, Fleet, Machines, surroundings
 from cdk.guards import Budget
 from cdk.hosts import image
 from cdk.network import Network
 from cdk.storage import Storage
 from crossover import volumes
 from crossover.experiment import Experiment
+from layer.contents import TORCH
 from peers.gpu import PROCESSES, PROGRAM
 
-# Ubuntu 24.04, whose Python is 3.12: that of 22.04 is 3.10, and programs need 3.11.
-IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
+# AWS's Deep Learning image with PyTorch in the version that functions have, so that no boot fetches gigabytes. On Ubuntu 24.04, whose
+# Python is 3.12: that of 22.04 is 3.10, and programs need 3.11. Source: its release notes (python_location: /opt/pytorch/bin/python).
+IMAGE = (
+    "/aws/service/deeplearning/ami/x86_64/"
+    f"oss-nvidia-driver-gpu-pytorch-{TORCH.rpartition('.')[0]}-ubuntu-24.04/latest/ami-id"
+)
+VENV = "/opt/pytorch"
 
 
 class GpuStack(Stack):
@@ -41,7 +47,8 @@ class GpuStack(Stack):
                 image=image(self, IMAGE),
                 count=gpu.instances,
                 volume_gb=volumes.GPU_GB,
-                requirements=f"{GPU_TORCH} {PACKAGES}",
+                requirements=PACKAGES,
+                venv=VENV,
                 spot=gpu.spot,
                 groups=[self._among_themselves(network)] if gpu.exchange == "distributed" else [],
             ),

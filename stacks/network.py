@@ -6,12 +6,14 @@ those live here and not in the experiments' stacks, which come and go.
 
 from typing import Any
 
-from aws_cdk import Stack
+from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from cdk.expiry import Expiry
 from cdk.nag import acknowledge
+from cdk.names import boot_log
 from cdk.network import PART
 from cdk.published import publish
 from cdk.zone import standing_zone
@@ -70,6 +72,13 @@ class NetworkStack(Stack):
             subnets=private,
             security_groups=[endpoints],
             open=False,
+        )
+        logs.LogGroup(
+            self,
+            "BootLog",
+            log_group_name=boot_log(experiment.project),
+            retention=logs.RetentionDays.TWO_WEEKS,
+            removal_policy=RemovalPolicy.DESTROY,
         )
         Expiry(self, "Expiry", project=experiment.project)
         publish(

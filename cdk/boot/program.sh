@@ -1,43 +1,32 @@
 # A fleet instance's boot: the program from its zip, run as a service; the instance leaves the fleet when the program has ended.
-# The header that CDK writes before this sets REGION, CODE, REQUIREMENTS, PROGRAM, FLEET, MAXIMUM_S and ENVIRONMENT.
-set -Eeuo pipefail
-
-attempt() { # COMMAND...: the instance's role and the package archives may need a moment
-  for pause in 2 4 8 16 32 0; do "$@" && return; sleep "$pause"; done
-  return 1
+# The header also sets CODE, VENV, REQUIREMENTS, PROGRAM, MAXIMUM_S and ENVIRONMENT.
+concluded() { # complete|failed: an instance whose boot failed is of no use
+  [ "$1" = complete ] || attempt cloud leave || systemctl poweroff # the group replaces it then, but that is all that is left
 }
+@common.sh@
 
-# A mere shutdown would make the group start a replacement.
-install -d -m 0755 /usr/local/bin
 cat >/usr/local/bin/leave-fleet <<LEAVE
 #!/bin/bash
-token=\$(curl -sSf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' http://169.254.169.254/latest/api/token)
-self=\$(curl -sSf -H "X-aws-ec2-metadata-token: \$token" http://169.254.169.254/latest/meta-data/instance-id)
-aws autoscaling terminate-instance-in-auto-scaling-group --region $REGION --instance-id "\$self" --should-decrement-desired-capacity
+export AWS_DEFAULT_REGION=$REGION
+for pause in 2 4 8 16 32 0; do python3 -I $CLOUD leave && exit; sleep \$pause; done
+systemctl poweroff
 LEAVE
 chmod 0755 /usr/local/bin/leave-fleet
-systemd-run --on-active="${MAXIMUM_S}s" --unit=longest-run /usr/local/bin/leave-fleet
-trap '/usr/local/bin/leave-fleet' ERR # an instance whose boot failed is of no use
+systemd-run --quiet --on-active="${MAXIMUM_S}s" --unit=longest-run /usr/local/bin/leave-fleet
 
-export DEBIAN_FRONTEND=noninteractive AWS_DEFAULT_REGION=$REGION
-attempt apt-get -q update
-packages='ca-certificates curl python3-venv unzip'
-command -v aws >/dev/null || packages="awscli $packages" # Debian has it as a package, AWS's own images have it already
-attempt apt-get -q install -y --no-install-recommends $packages
-if ! systemctl is-active --quiet amazon-ssm-agent && ! snap list amazon-ssm-agent >/dev/null 2>&1; then
-  agent=$(mktemp --suffix=.deb)
-  attempt curl -sSf -o "$agent" \
-    "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/latest/debian_$(dpkg --print-architecture)/amazon-ssm-agent.deb"
-  dpkg -i "$agent"
-  systemctl enable --now amazon-ssm-agent
+if [ ! -x "$VENV/bin/python" ]; then # an image with PyTorch has one
+  apt update
+  apt install -y --no-install-recommends ca-certificates python3-venv
+  python3 -m venv "$VENV"
 fi
+agent
 
 useradd --system --home-dir /opt/crossover crossover
 install -d -m 0755 /opt/crossover/code
-attempt aws s3 cp --only-show-errors "$CODE" /opt/crossover/code.zip
-unzip -q /opt/crossover/code.zip -d /opt/crossover/code
-python3 -m venv --system-site-packages /opt/crossover/venv
-attempt /opt/crossover/venv/bin/pip install --quiet --no-cache-dir $REQUIREMENTS
+attempt cloud get "$CODE" /opt/crossover/code.zip
+python3 -m zipfile -e /opt/crossover/code.zip /opt/crossover/code
+attempt "$VENV/bin/python" -m pip install --quiet --no-cache-dir $REQUIREMENTS
+"$VENV/bin/python" -c 'import torch; print("PyTorch", torch.__version__)'
 printf '%s\n' "$ENVIRONMENT" >/etc/crossover.env
 
 cat >/etc/systemd/system/crossover.service <<UNIT
@@ -52,7 +41,7 @@ User=crossover
 WorkingDirectory=/opt/crossover/code
 EnvironmentFile=/etc/crossover.env
 Environment=AWS_DEFAULT_REGION=$REGION
-ExecStart=/opt/crossover/venv/bin/python -c 'from $PROGRAM import main; main()'
+ExecStart=$VENV/bin/python -c 'from $PROGRAM import main; main()'
 Restart=on-failure
 RestartSec=5
 UNIT
@@ -65,3 +54,4 @@ ExecStart=/usr/local/bin/leave-fleet
 UNIT
 systemctl daemon-reload
 systemctl start crossover
+outcome=complete

@@ -1,42 +1,31 @@
 # A Redis host's first boot: the tensor module, a certificate of its own, the server behind a password.
-# The header that CDK writes before this sets RANK, REGION, SIGNAL_URL, SECRET, MODULE, BUCKET, PORT, THREADS and DEB.
-set -Eeuo pipefail
-
-signal() { # STATUS REASON: tells CloudFormation's wait condition
-  curl -sS --retry 5 -X PUT -H 'Content-Type:' \
-    --data-binary "{\"Status\":\"$1\",\"UniqueId\":\"redis-$RANK\",\"Reason\":\"$2\",\"Data\":\"$RANK\"}" "$SIGNAL_URL"
+# The header also sets RANK, SIGNAL_URL, SECRET, MODULE, BUCKET, PORT and THREADS.
+concluded() { # complete|failed: CloudFormation's wait condition hears of it; a failed host is of no use
+  [ "$1" = complete ] && status=SUCCESS || status=FAILURE
+  attempt cloud signal "$SIGNAL_URL" "$NAME" "$status" "$LOG"
+  [ "$1" = complete ] || systemctl poweroff
 }
-trap 'signal FAILURE "redis host $RANK: line $LINENO of its boot script failed; its /var/log/cloud-init-output.log says why"' ERR
+@common.sh@
 
-attempt() { # COMMAND...: the instance's role and the package archives may need a moment
-  for pause in 2 4 8 16 32 0; do "$@" && return; sleep "$pause"; done
-  return 1
-}
-
-export DEBIAN_FRONTEND=noninteractive AWS_DEFAULT_REGION=$REGION
-attempt apt-get -q update
-attempt apt-get -q install -y --no-install-recommends awscli ca-certificates curl openssl redis-server
+apt update
+apt install -y --no-install-recommends ca-certificates openssl redis-server
 systemctl stop redis-server
-
-work=$(mktemp -d)
-attempt curl -sSf -o "$work/agent.deb" \
-  "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/latest/debian_$DEB/amazon-ssm-agent.deb"
-dpkg -i "$work/agent.deb"
-systemctl enable --now amazon-ssm-agent
+agent
 
 # Debian's unit lets redis-server execute nothing outside /usr/lib.
 install -d -m 0755 /usr/lib/crossover
-attempt aws s3 cp --only-show-errors "$MODULE" /usr/lib/crossover/tensors.so
+attempt cloud get "$MODULE" /usr/lib/crossover/tensors.so
+chmod 0755 /usr/lib/crossover/tensors.so
 
-token=$(curl -sSf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' http://169.254.169.254/latest/api/token)
-address=$(curl -sSf -H "X-aws-ec2-metadata-token: $token" http://169.254.169.254/latest/meta-data/local-ipv4)
+address=$(attempt cloud metadata local-ipv4)
 install -d -m 0750 -o root -g redis /etc/redis/tls
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 60 -subj "/CN=redis-$RANK" \
   -addext "subjectAltName=IP:$address" -keyout /etc/redis/tls/key.pem -out /etc/redis/tls/certificate.pem
 chgrp redis /etc/redis/tls/*.pem
 chmod 0640 /etc/redis/tls/*.pem
 
-password=$(attempt aws secretsmanager get-secret-value --secret-id "$SECRET" --query SecretString --output text)
+password=$(attempt cloud secret "$SECRET")
+hidden=$password # in whatever is told
 memory_mb=$(awk '/MemTotal/ { print int($2 / 1024 * 0.7) }' /proc/meminfo)
 # appendfsync always: what a step was told is stored is there after a crash, so nobody has to create it again.
 (umask 077 && cat >/etc/redis/redis.conf) <<CONF
@@ -66,10 +55,9 @@ chmod 0640 /etc/redis/redis.conf
 install -d /etc/systemd/system/redis-server.service.d
 printf '[Service]\nEnvironment=MALLOC_CONF=thp:always,oversize_threshold:0\n' >/etc/systemd/system/redis-server.service.d/memory.conf
 systemctl daemon-reload
-systemctl enable --now redis-server
+systemctl enable --now redis-server || { journalctl --no-pager -n 40 -u redis-server; false; }
 
 ping() { REDISCLI_AUTH=$password redis-cli -e -h "$address" -p "$PORT" --tls --cacert /etc/redis/tls/certificate.pem "$@"; }
 attempt ping tensor.stats
-aws s3 cp --only-show-errors /etc/redis/tls/certificate.pem "s3://$BUCKET/hosts/redis/$RANK.pem"
-rm -rf "$work"
-signal SUCCESS "redis host $RANK is ready"
+attempt cloud put /etc/redis/tls/certificate.pem "s3://$BUCKET/hosts/redis/$RANK.pem"
+outcome=complete

@@ -56,7 +56,7 @@ def service(user_data: str, *, fleet: str) -> Service:
     if "ExecStart" not in unit:
         raise RunFailed(f"{fleet}: its instances would idle: the unit in their user data has no ExecStart")
     wanted(r"^systemctl (?:start|enable --now) crossover\b", "the line that starts the service")
-    wanted(rf"^attempt aws s3 cp .*\"\$CODE\" {CODE}.zip$", "the line that fetches the code")
+    wanted(rf"^attempt cloud get \"\$CODE\" {CODE}.zip$", "the line that fetches the code")
     wanted(rf"^printf .* \"\$ENVIRONMENT\" >{ENVIRONMENT}$", "the line that writes the environment")
     if unit.get("EnvironmentFile") != ENVIRONMENT or unit.get("WorkingDirectory") != CODE:
         raise RunFailed(f"{fleet}: the unit in its user data does not use {ENVIRONMENT} and {CODE}")

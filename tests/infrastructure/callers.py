@@ -342,6 +342,15 @@ def boot(search: Search, caller: Caller, experiment: Experiment) -> None:
         search.may(caller.role, action, "*")
     asset = known(search, caller, "CODE" if "FLEET" in caller.facts else "MODULE").text
     search.may(caller.role, "s3:GetObject", asset.replace("s3://", "arn:<AWS::Partition>:s3:::"))
+    group = known(search, caller, "LOGS").text
+    search.only(
+        f"log group {group}",
+        f"{experiment.project}-network",
+        "AWS::Logs::LogGroup",
+        lambda p: p["LogGroupName"] == group,
+    )
+    for action in ("CreateLogStream", "PutLogEvents"):
+        search.may(caller.role, f"logs:{action}", f"arn:<AWS::Partition>:logs:{HERE}:log-group:{group}:*")
     if "FLEET" in caller.facts:
         own = f"arn:<AWS::Partition>:autoscaling:{HERE}:autoScalingGroup:*:autoScalingGroupName/{caller.facts['FLEET'].text}"
         search.may(caller.role, "autoscaling:TerminateInstanceInAutoScalingGroup", own)

@@ -2,98 +2,116 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from cdk.hosts import boot_script
 from crossover.local import redis_server
 from tests.infrastructure.conftest import ROOT
+from tests.infrastructure.fake_aws import FakeAws
 from tests.ports import held_port
 
 MODULE = ROOT / "redis_module" / "build" / "tensors.so"
-SCRIPT = ROOT / "cdk" / "boot" / "redis.sh"
 
-# Whatever starts here ends by itself after two minutes, also when the test is killed.
+# Whatever starts here ends by itself after two minutes, also when the test is killed. Of curl, unzip, make, g++ and AWS's command line a
+# host has none.
 STUBS = {
-    "apt-get": "true",
-    "dpkg": "true",
+    "apt-get": 'echo "apt-get $*" >>"$HOST/calls"\n'
+    '[ -z "$HANG" ] || { kill -TERM "$(cat "$HOST/deadline")"; exec /bin/sleep 60; }',
+    "dpkg": "echo arm64",
     "chown": "true",
     "chgrp": "true",
-    "systemctl": '[ -z "$NO_MODULE" ] || sed -i /loadmodule/d "$HOST/etc/redis/redis.conf"\n'
+    "snap": "false",
+    "journalctl": "tail -n 40 $HOST/redis.log",
+    "systemd-run": 'echo "systemd-run $*" >>"$HOST/calls"; echo "${@: -1}" >"$HOST/deadline"',
+    "systemctl": 'echo "systemctl $*" >>"$HOST/calls"\n[ "$1" != is-active ] || exit 3\n'
+    '[ -z "$NO_MODULE" ] || sed -i /loadmodule/d "$HOST/etc/redis/redis.conf"\n'
     'if [ "$*" = "enable --now redis-server" ]; then\n'
     '  setsid timeout 120 redis-server "$HOST/etc/redis/redis.conf" >"$HOST/redis.log" 2>&1 & echo $! >"$HOST/redis.pid"\n'
     # as systemctl does for Debian's unit (Type=notify): until it is ready, or has ended
-    '  until grep -q "Ready to accept" "$HOST/redis.log" || ! kill -0 $!; do /bin/sleep 0.02; done; fi',
-    "aws": 'echo "$*" >>"$HOST/aws.log"\n'
-    'case "$1 $2" in\n'
-    '  "secretsmanager get-secret-value") echo "$PASSWORD" ;;\n'
-    '  "s3 cp") if [[ $4 == s3://* ]]; then cp "$TENSORS" "$5"; else cp "$4" "$HOST/uploaded.pem"; fi ;;\n'
-    "esac",
-    "curl": 'case "$*" in\n'
-    "  *api/token*) echo token ;;\n"
-    "  *local-ipv4*) echo 127.0.0.1 ;;\n"
-    '  *signal.example*) while [ $# -gt 1 ]; do [ "$1" = --data-binary ] && echo "$2" >>"$HOST/signals"; shift; done ;;\n'
-    "esac",
+    '  until grep -q "Ready to accept" "$HOST/redis.log" || ! kill -0 $!; do /bin/sleep 0.02; done\n'
+    '  grep -q "Ready to accept" "$HOST/redis.log"; fi',
     "sleep": "exec /bin/sleep 0.05",
     "install": 'args=(); while [ $# -gt 0 ]; do case "$1" in -o|-g) shift 2 ;; *) args+=("$1"); shift ;; esac; done\n'
     'exec /usr/bin/install "${args[@]}"',
+    **{name: f"echo {name} is not there; exit 127" for name in ("aws", "curl", "unzip", "make", "g++")},
 }
+FOLDERS = ("/etc/redis", "/etc/systemd", "/usr/lib/crossover", "/usr/local", "/var/lib/redis", "/var/log", "/var/cache")
+AGENT_URL = "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/latest/debian_$(dpkg --print-architecture)/amazon-ssm-agent.deb"
 
 
 class Host:
-    """A folder that stands for a host's root."""
+    """A folder that stands for a host's root, and the AWS around it."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self.aws = root, FakeAws()
         (root / "bin").mkdir()
-        for folder in ("etc/redis", "usr/lib", "var/lib/redis"):
+        for folder in ("etc/redis", "usr/lib", "usr/local/lib", "var/lib/redis", "var/log", "var/cache"):
             (root / folder).mkdir(parents=True)
         for name, body in STUBS.items():
             path = root / "bin" / name
             path.write_text(f"#!/bin/bash\n{body}\n")
             path.chmod(0o755)
+        self.aws.objects |= {"assets/module.so": MODULE.read_bytes(), "agent.deb": b"package"}
         self.port, self._port_holder = held_port()
 
-    def boot(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        text = SCRIPT.read_text()
-        for folder in ("/etc/redis", "/etc/systemd", "/usr/lib/crossover", "/var/lib/redis"):
-            text = text.replace(folder, f"{self.root}{folder}")
+    @property
+    def script(self) -> str:
         facts = {
-            "RANK": "2",
             "REGION": "us-east-1",
-            "SIGNAL_URL": "https://signal.example/",
+            "LOGS": "/crossover/x/boot",
+            "NAME": "x-redis-2",
+            "BOOT_S": "1200",
+            "RANK": "2",
+            "SIGNAL_URL": f"{self.aws.url}/signal",
             "SECRET": "arn:secret",
             "MODULE": "s3://assets/module.so",
             "BUCKET": "bucket",
             "PORT": str(self.port),
             "THREADS": "1",
-            "DEB": "arm64",
         }
-        header = "".join(f"{key}='{value}'\n" for key, value in facts.items())
-        stand_ins = {
-            "HOST": str(self.root),
-            "TENSORS": str(MODULE),
-            "PASSWORD": "s3cret",
-        } | environment
+        return "".join(f"{key}='{value}'\n" for key, value in facts.items()) + boot_script("redis.sh")
+
+    def boot(self, script: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        text = (script or self.script).replace(AGENT_URL, f"{self.aws.url}/agent.deb")
+        for folder in FOLDERS:
+            text = text.replace(folder, f"{self.root}{folder}")
+        stand_ins = {"HOST": str(self.root), "NO_MODULE": "", "HANG": ""} | self.aws.environment | environment
         return subprocess.run(
-            ["timeout", "100", "bash", "-c", header + text],
+            ["timeout", "100", "bash", "-c", text],
             env={**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", **stand_ins},
             capture_output=True,
             text=True,
             check=False,
         )
 
-    def signals(self) -> list[dict[str, str]]:
-        path = self.root / "signals"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    @property
+    def log(self) -> str:
+        path = self.root / "var/log/crossover-boot.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def calls(self) -> list[str]:
+        path = self.root / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def outcome(self) -> dict[str, str]:
+        """What the deployment was told: once."""
+        (signal,) = self.aws.signals
+        assert signal["UniqueId"] == "x-redis-2"
+        assert set(self.aws.unsigned) <= {"GetObject agent.deb"}  # anybody may read it
+        assert self.aws.secret not in json.dumps(signal) + json.dumps(self.aws.logs)
+        return signal
 
     def stop(self) -> None:
+        self.aws.close()
         pid = self.root / "redis.pid"
         if pid.exists():
             number = int(pid.read_text())
@@ -121,18 +139,17 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 def test_a_host_comes_up_with_module_password_and_a_certificate_of_its_own(host: Host) -> None:
     done = host.boot()
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert [s["Status"] for s in host.signals()] == ["SUCCESS"]
-    assert host.signals()[0]["UniqueId"] == "redis-2"
+    assert done.returncode == 0, host.log + done.stderr
+    assert host.outcome()["Status"] == "SUCCESS"
+    assert "systemctl poweroff" not in host.calls()
     unit = host.root / "etc/systemd/system/redis-server.service.d/memory.conf"
     memory = f"[Service]\nEnvironment=MALLOC_CONF={redis_server.MEMORY}\n"
     assert unit.read_text() == memory  # what is measured here runs there
-    certificate = host.root / "uploaded.pem"
-    calls = (host.root / "aws.log").read_text()
-    assert "s3://bucket/hosts/redis/2.pem" in calls
-    assert "s3cret" not in calls + done.stdout + done.stderr
+    assert (host.root / "usr/lib/crossover/tensors.so").read_bytes() == MODULE.read_bytes()
+    certificate = host.aws.objects["bucket/hosts/redis/2.pem"].decode()
+    assert "s3cret" not in host.log + done.stdout + done.stderr
 
-    trusting = ssl.create_default_context(cadata=certificate.read_text())  # verifies chain and address
+    trusting = ssl.create_default_context(cadata=certificate)  # verifies chain and address
     with socket.create_connection(("127.0.0.1", host.port)) as plain:
         with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
             secure.sendall(b"PING\r\n")
@@ -145,30 +162,126 @@ def test_a_host_comes_up_with_module_password_and_a_certificate_of_its_own(host:
             assert secure.recv(100) == b"+OK\r\n"
     without_tls = ["redis-cli", "-e", "-p", str(host.port), "-a", "s3cret", "--no-auth-warning", "ping"]
     assert subprocess.run(without_tls, capture_output=True, check=False).returncode != 0
+    for path in ("redis.conf", "tls/key.pem"):  # the server alone may read them
+        assert (host.root / "etc/redis" / path).stat().st_mode & 0o777 == 0o640
+
+    installed = [call.partition("--no-install-recommends ")[2] for call in host.calls() if "recommends" in call]
+    assert installed == ["ca-certificates openssl redis-server"]  # nothing else is wanted
+    assert all("-o DPkg::Lock::Timeout=600" in call for call in host.calls() if call.startswith("apt-get"))
+    assert host.aws.logs["/crossover/x/boot x-redis-2/i-0123"][-1] == "x-redis-2: boot complete"
 
 
-def test_the_password_is_readable_by_the_server_alone(host: Host) -> None:
-    host.boot()
-    assert (host.root / "etc/redis/redis.conf").stat().st_mode & 0o777 == 0o640
-    assert (host.root / "etc/redis/tls/key.pem").stat().st_mode & 0o777 == 0o640
-
-
-def test_a_boot_that_fails_fails_the_deployment(host: Host) -> None:
-    done = host.boot(TENSORS="/nowhere")
-    assert done.returncode != 0
-    (signal, *_) = host.signals()
+def test_a_boot_that_fails_says_why_and_ends_the_host(host: Host) -> None:
+    host.boot(
+        host.script.replace(
+            "agent\n\n", "agent\nprintf 'a \"quote\", \\\\, \\x01 \\xff \\xe2\\x82\\xac\\n'\nfalse\n\n", 1
+        )
+    )
+    signal = host.outcome()
     assert signal["Status"] == "FAILURE"
-    assert "redis host 2: line" in signal["Reason"]
-    assert not (host.root / "uploaded.pem").exists()
+    *_, said, last = signal["Reason"].splitlines()
+    assert said == 'a "quote", \\,   \ufffd \u20ac'  # control characters are none of XML's
+    assert re.fullmatch(r"x-redis-2: boot failed with status 1: line \d+, false", last)
+    assert host.calls()[-1] == "systemctl poweroff"
+    assert host.aws.logs["/crossover/x/boot x-redis-2/i-0123"][-1] == last
+    assert "bucket/hosts/redis/2.pem" not in host.aws.objects
+
+
+def test_a_reason_is_the_end_of_the_log(host: Host) -> None:
+    noise = "for n in {1..400}; do echo $n \u20ac\u20ac\u20ac; done"
+    host.boot(host.script.replace("agent\n\n", f"agent\n{noise}\nfalse\n\n", 1))
+    reason = host.outcome()["Reason"]
+    assert 1_900 < len(reason.encode()) <= 2_000
+    assert "\n400 \u20ac\u20ac\u20ac\n" in reason
+    assert len(host.aws.logs["/crossover/x/boot x-redis-2/i-0123"]) > 400
+
+
+def test_the_password_is_told_to_nobody(host: Host) -> None:
+    host.boot(host.script.replace("chown root:redis", "echo requirepass $password; false; chown root:redis", 1))
+    assert "requirepass ***" in host.outcome()["Reason"]
+
+
+def lines_of(script: str) -> list[int]:
+    """Where a command of the script's own begins: not in a function, a text that it writes, or a command that goes on."""
+    found, inside = [], ""
+    for number, line in enumerate(script.splitlines()):
+        if inside:
+            inside = "" if line == inside else inside
+        elif line.endswith("{") or line.startswith("concluded()"):
+            inside = "}"
+        elif ends := re.search(r"<<'?([A-Z]+)'?$", line):
+            inside = ends[1]
+            found.append(number)
+        elif line and not line.startswith((" ", "if", "fi")) and "() {" not in line:
+            found.append(number)
+    return found
+
+
+def test_whatever_line_fails_the_deployment_hears_of_it_once(tmp_path: Path) -> None:
+    """Lines before the trap set what it needs; behind each of the others a command fails."""
+    script = boot_script("redis.sh").splitlines()
+    first = next(number for number, line in enumerate(script) if line.startswith("systemd-run"))
+    numbers = [each for each in lines_of("\n".join(script)) if each > first]
+    assert script[numbers[-1]] == "outcome=complete" and len(numbers) > 20
+    if not os.environ.get("CROSSOVER_EVERY_CALL"):
+        numbers = numbers[::6]
+    for number in numbers:
+        host = Host(_folder(tmp_path / str(number)))
+        try:
+            header = len(host.script.splitlines()) - len(script)
+            lines = host.script.splitlines()
+            fails = "\n".join([*lines[: header + number], "false", *lines[header + number :]])
+            assert host.boot(fails).returncode != 0, script[number]
+            signal = host.outcome()
+            assert (signal["Status"], host.calls()[-1]) == ("FAILURE", "systemctl poweroff"), script[number]
+            assert f"line {header + number + 1}, false" in signal["Reason"]
+        finally:
+            host.stop()
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda host: host.aws.objects.pop("assets/module.so"),
+        lambda host: host.aws.objects.update({"assets/module.so": b"not a library"}),
+        lambda host: host.aws.fails.add("GetSecretValue"),
+        lambda host: host.aws.fails.add("PutObject"),
+        lambda host: host.aws.objects.pop("agent.deb"),
+    ],
+    ids=["no module", "no library", "no secret", "no certificate taken", "no agent"],
+)
+def test_a_boot_without_what_it_needs_fails_the_deployment(host: Host, fault: Callable[[Host], object]) -> None:
+    fault(host)
+    assert host.boot().returncode != 0
+    assert host.outcome()["Status"] == "FAILURE"
+    assert host.calls()[-1] == "systemctl poweroff"
+    assert "bucket/hosts/redis/2.pem" not in host.aws.objects
+
+
+def test_a_log_group_that_refuses_changes_nothing_else(host: Host) -> None:
+    host.aws.fails |= {"CreateLogStream", "PutLogEvents"}
+    host.boot()
+    assert host.outcome()["Status"] == "SUCCESS"
 
 
 def test_a_server_without_the_module_fails_the_deployment(host: Host) -> None:
     host.boot(NO_MODULE="1")
-    assert {s["Status"] for s in host.signals()} == {"FAILURE"}
+    assert host.outcome()["Status"] == "FAILURE"
 
 
-def test_a_server_that_refuses_the_module_fails_the_deployment(host: Host, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.so"
-    broken.write_bytes(b"not a library")
-    host.boot(TENSORS=str(broken))
-    assert {s["Status"] for s in host.signals()} == {"FAILURE"}
+def test_a_boot_that_hangs_says_so(host: Host) -> None:
+    """systemd's timer ends the script at the deadline; here the command that hangs does."""
+    host.boot(HANG="1")
+    assert "systemd-run --quiet --on-active=1200s --unit=boot-deadline kill -TERM" in host.calls()[0]
+    assert "took longer than 1200 s" in host.outcome()["Reason"]
+    assert host.calls()[-1] == "systemctl poweroff"
+
+
+def test_a_variable_that_is_not_set_is_a_failure_too(host: Host) -> None:
+    host.boot(host.script.replace("agent\n\n", "agent\necho $NOBODY_SET_THIS\n\n", 1))
+    assert "NOBODY_SET_THIS: unbound variable" in host.outcome()["Reason"]

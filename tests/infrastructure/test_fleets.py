@@ -9,11 +9,10 @@ from aws_cdk import App, Stack
 
 from cdk import grants
 from cdk.fleets import Fleet, Machines
-from cdk.hosts import USER_DATA_LIMIT_BYTES, debian_image
+from cdk.hosts import USER_DATA_LIMIT_BYTES, boot_script, debian_image
 from cdk.network import Network
 from crossover.experiment import Experiment
 from tests.infrastructure.assemblies import Json, actions_of, flat, only, resources
-from tests.infrastructure.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +60,15 @@ def test_its_instances(template: Json) -> None:
     (group,) = data["SecurityGroupIds"]
     assert template["Parameters"][group["Ref"]]["Default"].endswith("/network/programs_group")
     image = template["Parameters"][data["ImageId"]["Ref"]]["Default"]
-    assert image == "/aws/service/debian/release/12/latest/amd64"
+    assert image == "/aws/service/debian/release/13/latest/amd64"
 
 
 def test_an_instance_leaves_without_being_replaced(template: Json) -> None:
     script = flat(only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
     assert len(script) < USER_DATA_LIMIT_BYTES
-    assert "terminate-instance-in-auto-scaling-group" in script
-    assert "--should-decrement-desired-capacity" in script
-    assert 'systemd-run --on-active="${MAXIMUM_S}s"' in script
+    assert "TerminateInstanceInAutoScalingGroup" in script
+    assert '"ShouldDecrementDesiredCapacity": "true"' in script
+    assert 'systemd-run --quiet --on-active="${MAXIMUM_S}s"' in script
     assert "MAXIMUM_S='21600'" in script  # lifetime.maximum_run_hours
     profile = only(template, "AWS::IAM::InstanceProfile")
     allowed = actions_of(template, {"Fn::GetAtt": [profile["Roles"][0]["Ref"], "Arn"]})
@@ -87,5 +86,8 @@ def test_the_program_runs_as_a_service(template: Json) -> None:
     assert not resources(template, "AWS::EC2::SecurityGroup")
 
 
-def test_the_boot_script_parses() -> None:
-    subprocess.run(["bash", "-n", ROOT / "cdk" / "boot" / "program.sh"], check=True)
+@pytest.mark.parametrize("name", ["program.sh", "redis.sh"])
+def test_a_boot_script_parses_and_knows_no_line_too_few(name: str) -> None:
+    script = boot_script(name)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=True).stderr == ""
+    assert "@" not in script.replace('"$@"', "")  # every file that it includes was found

@@ -1,16 +1,19 @@
 """A fleet instance's boot script, run whole on this machine: AWS, apt, pip and systemd are stand-ins, the files it writes are real."""
 
+import io
 import os
-import shutil
 import subprocess
+import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.infrastructure.conftest import ROOT
+from cdk.hosts import boot_script
+from tests.infrastructure.fake_aws import FakeAws
 
-SCRIPT = ROOT / "cdk" / "boot" / "program.sh"
+# Of curl, unzip and AWS's command line an instance has none.
 STUBS = {
     "apt-get": 'echo "apt-get $*" >>"$HOST/calls"; [ -z "$FAIL_APT" ]',
     "dpkg": "echo amd64",
@@ -18,45 +21,56 @@ STUBS = {
     "systemd-run": 'echo "systemd-run $*" >>"$HOST/calls"',
     "snap": "false",
     "useradd": "true",
-    "unzip": 'python3 -c "import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])" "$2" "$4"',
-    "python3": 'if [ "$2" = venv ]; then mkdir -p "$4/bin"; ln -s "$HOST/bin/pip" "$4/bin/pip"; else exec "$PYTHON" "$@"; fi',
-    "pip": 'echo "pip $*" >>"$HOST/calls"; [ -z "$FAIL_PIP" ]',
-    "aws": 'echo "aws $*" >>"$HOST/calls"\n[ "$1 $2" != "s3 cp" ] || cp "$HOST/program.zip" "$5"',
-    "curl": 'case "$*" in *api/token*) echo token ;; *instance-id*) echo i-0123 ;; esac',
+    "python3": 'if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$HOST/bin/python" "$3/bin/python"; else exec "$PYTHON" "$@"; fi',
+    "python": 'echo "python $*" >>"$HOST/calls"; case "$*" in *pip*) [ -z "$FAIL_PIP" ] ;; *torch*) [ -z "$FAIL_TORCH" ] ;; esac',
     "sleep": "true",
+    **{name: f"echo {name} is not there; exit 127" for name in ("aws", "curl", "unzip")},
 }
-LEAVING = (
-    "aws autoscaling terminate-instance-in-auto-scaling-group --region us-east-1 --instance-id i-0123 "
-    "--should-decrement-desired-capacity"
+LEAVING = "TerminateInstanceInAutoScalingGroup i-0123 true"
+FOLDERS = (
+    "/etc/systemd",
+    "/etc/crossover.env",
+    "/opt/crossover",
+    "/opt/pytorch",
+    "/usr/local",
+    "/var/log",
+    "/var/cache",
 )
 
 
 class Instance:
-    """A folder that stands for an instance's root."""
+    """A folder that stands for an instance's root, and the AWS around it."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        for folder in ("bin", "etc/systemd/system", "opt", "usr/local/bin"):
+        self.root, self.aws = root, FakeAws()
+        for folder in ("bin", "etc/systemd/system", "opt", "usr/local/bin", "var/log", "var/cache"):
             (root / folder).mkdir(parents=True)
         for name, body in STUBS.items():
             path = root / "bin" / name
             path.write_text(f"#!/bin/bash\n{body}\n")
             path.chmod(0o755)
-        with zipfile.ZipFile(root / "program.zip", "w") as archive:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
             archive.writestr("peers/program.py", "def main(): ...\n")
+        self.aws.objects |= {"assets/program.zip": packed.getvalue(), "amazon-ssm-agent.deb": b"package"}
 
     def path(self, text: str) -> str:
-        for folder in ("/etc/systemd", "/etc/crossover.env", "/opt/crossover", "/usr/local/bin"):
+        for folder in FOLDERS:
             text = text.replace(folder, f"{self.root}{folder}")
-        return text
+        return text.replace(
+            "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/latest/debian_$(dpkg --print-architecture)",
+            self.aws.url,
+        )
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         stand_ins = {
             "HOST": str(self.root),
-            "PYTHON": shutil.which("python3") or "",
+            "PYTHON": sys.executable,
             "FAIL_PIP": "",
             "FAIL_APT": "",
+            "FAIL_TORCH": "",
             "AGENT": "1",
+            **self.aws.environment,
         }
         return subprocess.run(
             ["timeout", "60", *command],
@@ -66,18 +80,21 @@ class Instance:
             check=False,
         )
 
-    def boot(self, **environment: str) -> subprocess.CompletedProcess[str]:
+    def boot(self, venv: str = "/opt/crossover/venv", **environment: str) -> subprocess.CompletedProcess[str]:
         facts = {
             "REGION": "us-east-1",
+            "LOGS": "/crossover/x/boot",
+            "NAME": "crossover-x-fleet",
+            "BOOT_S": "1200",
             "CODE": "s3://assets/program.zip",
+            "VENV": venv,
             "REQUIREMENTS": "torch==2.10.0+cpu --extra-index-url https://example.org redis==8.1.0",
             "PROGRAM": "peers.program",
-            "FLEET": "crossover-x-fleet",
             "MAXIMUM_S": "21600",
             "ENVIRONMENT": "CROSSOVER_BUCKET=bucket\nCROSSOVER_BROKER_SECRET=arn:x",
         }
         header = "".join(f"{key}='{value}'\n" for key, value in facts.items())
-        return self.run("bash", "-c", header + self.path(SCRIPT.read_text()), **environment)
+        return self.run("bash", "-c", self.path(header + boot_script("program.sh")), **environment)
 
     def calls(self) -> list[str]:
         return (self.root / "calls").read_text().splitlines()
@@ -87,17 +104,21 @@ class Instance:
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Instance:
-    return Instance(tmp_path)
+def instance(tmp_path: Path) -> Iterator[Instance]:
+    made = Instance(tmp_path)
+    yield made
+    made.aws.close()
 
 
 def test_an_instance_comes_up_with_its_program_as_a_service(instance: Instance) -> None:
     done = instance.boot()
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, instance.file("/var/log/crossover-boot.log") + done.stderr
     assert instance.file("/etc/crossover.env") == "CROSSOVER_BUCKET=bucket\nCROSSOVER_BROKER_SECRET=arn:x\n"
     assert (instance.root / "opt/crossover/code/peers/program.py").exists()
     unit = instance.file("/etc/systemd/system/crossover.service")
-    assert "python -c 'from peers.program import main; main()'" in unit
+    assert (
+        f"ExecStart={instance.root}/opt/crossover/venv/bin/python -c 'from peers.program import main; main()'" in unit
+    )
     for line in (
         "User=crossover",
         "Restart=on-failure",
@@ -106,13 +127,25 @@ def test_an_instance_comes_up_with_its_program_as_a_service(instance: Instance) 
     ):
         assert line in unit.splitlines()
     calls = instance.calls()
-    assert calls[-1] == "systemctl start crossover"
-    assert (
-        "pip install --quiet --no-cache-dir torch==2.10.0+cpu --extra-index-url https://example.org redis==8.1.0"
-        in calls
+    assert calls[-2:] == ["systemctl start crossover", "systemctl stop boot-deadline.timer"]
+    wanted = (
+        "-m pip install --quiet --no-cache-dir torch==2.10.0+cpu --extra-index-url https://example.org redis==8.1.0"
     )
-    assert any(call.startswith("systemd-run --on-active=21600s") for call in calls)
-    assert not any("autoscaling" in call for call in calls)
+    assert f"python {wanted}" in calls
+    assert any("--on-active=21600s" in call for call in calls)
+    assert LEAVING not in instance.aws.calls
+    assert instance.aws.logs["/crossover/x/boot crossover-x-fleet/i-0123"][-1] == "crossover-x-fleet: boot complete"
+    installed = [call.partition("--no-install-recommends ")[2] for call in calls if "recommends" in call]
+    assert installed == ["ca-certificates python3-venv"]
+    assert all("-o DPkg::Lock::Timeout=600" in call for call in calls if call.startswith("apt-get"))
+
+
+def test_an_image_with_pytorch_installs_no_package(instance: Instance) -> None:
+    (instance.root / "opt/pytorch/bin").mkdir(parents=True)
+    (instance.root / "bin/python").rename(instance.root / "opt/pytorch/bin/python")
+    assert instance.boot(venv="/opt/pytorch").returncode == 0
+    assert not any("apt-get" in call for call in instance.calls())
+    assert "/opt/pytorch/bin/python -c" in instance.file("/etc/systemd/system/crossover.service")
 
 
 def test_what_it_leaves_behind_takes_it_out_of_the_fleet_with_its_place(instance: Instance) -> None:
@@ -121,28 +154,32 @@ def test_what_it_leaves_behind_takes_it_out_of_the_fleet_with_its_place(instance
     script = str(instance.root / "usr/local/bin/leave-fleet")
     assert script in instance.file("/etc/systemd/system/leave-fleet.service")
     assert instance.run("bash", script).returncode == 0
-    assert instance.calls()[-1] == LEAVING
+    assert instance.aws.calls[-1] == LEAVING
+    assert "systemctl poweroff" not in instance.calls()
 
 
-@pytest.mark.parametrize("fault", ["FAIL_PIP", "FAIL_APT"])
-def test_an_instance_whose_boot_failed_leaves_the_fleet(instance: Instance, fault: str) -> None:
-    assert instance.boot(**{fault: "1"}).returncode != 0
-    assert instance.calls()[-1] == LEAVING
-    assert "systemctl start crossover" not in instance.calls()
-
-
-def test_the_command_line_of_aws_is_installed_only_where_it_is_missing(instance: Instance, tmp_path: Path) -> None:
+def test_an_instance_that_may_not_leave_shuts_down(instance: Instance) -> None:
     instance.boot()
-    assert not any("awscli" in call for call in instance.calls())
-    bare = Instance(tmp_path / "bare")
-    (bare.root / "bin" / "aws").rename(bare.root / "bin" / "later")
-    bare.boot(PATH=f"{bare.root / 'bin'}:/usr/bin:/bin")
-    assert any("install -y --no-install-recommends awscli " in call for call in bare.calls())
+    instance.aws.fails.add("TerminateInstanceInAutoScalingGroup")
+    instance.run("bash", str(instance.root / "usr/local/bin/leave-fleet"))
+    assert instance.calls()[-1] == "systemctl poweroff"
+
+
+@pytest.mark.parametrize("fault", ["FAIL_PIP", "FAIL_APT", "FAIL_TORCH"])
+def test_an_instance_whose_boot_failed_leaves_the_fleet_and_says_why(instance: Instance, fault: str) -> None:
+    """Before any package is there, too: with FAIL_APT none ever is."""
+    assert instance.boot(**{fault: "1"}).returncode != 0
+    assert instance.aws.calls[-1] == LEAVING
+    assert set(instance.aws.unsigned) <= {"GetObject amazon-ssm-agent.deb"}
+    assert "systemctl start crossover" not in instance.calls()
+    *_, last = instance.aws.logs["/crossover/x/boot crossover-x-fleet/i-0123"]
+    assert last.startswith("crossover-x-fleet: boot failed with status 1: line ")
 
 
 def test_the_session_managers_agent_is_there_before_the_program(instance: Instance) -> None:
     """SSM on every host, no SSH (aws.md 11)."""
     instance.boot(AGENT="")
     calls = instance.calls()
+    assert any(call.endswith("/amazon-ssm-agent.deb") for call in calls)
     assert calls.index("systemctl enable --now amazon-ssm-agent") < calls.index("systemctl start crossover")
-    assert "ssh" not in SCRIPT.read_text().replace("ssm", "")
+    assert "ssh" not in boot_script("program.sh").replace("ssm", "")

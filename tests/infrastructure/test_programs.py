@@ -82,6 +82,7 @@ def test_peers_may_use_the_bucket_the_broker_and_their_machines_and_nothing_else
     assert not any("fleet/*" in resource for resource in found["s3:PutObject"])  # only the runner says what to join
     assert set(found) == {
         "autoscaling:TerminateInstanceInAutoScalingGroup",
+        "logs:CreateLogStream", "logs:PutLogEvents",
         "events:DescribeRule", "events:PutRule", "events:PutTargets",
         "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject",
         "secretsmanager:GetSecretValue",
@@ -101,19 +102,20 @@ def test_gradient_functions_stay_outside_the_vpc(template: Make) -> None:
     assert not any("VpcConfig" in each for each in steps)
 
 
-def test_peers_install_the_processor_build_of_torch_and_gpus_the_other(template: Make) -> None:
+def test_peers_install_the_processor_build_of_torch_and_gpus_have_the_images(template: Make) -> None:
     """In the version of the functions' layer; all else in those of requirements.txt."""
     required = (ROOT / "requirements.txt").read_text()
-    for config, torch in (("p2p-instance", f"torch=={TORCH}+cpu"), ("gpu", f"torch=={TORCH}")):
+    for config, torch in (("p2p-instance", [f"torch=={TORCH}+cpu"]), ("gpu", [])):
         (listed,) = re.findall(r"^REQUIREMENTS='(.*)'$", script(template(config)), re.MULTILINE)
-        first, *others = re.sub(r"--extra-index-url \S+ ", "", listed).split()
-        assert first == torch
+        names = re.sub(r"--extra-index-url \S+ ", "", listed).split()
+        others = [each for each in names if not each.startswith("torch")]
+        assert [each for each in names if each.startswith("torch")] == torch
         assert {each.partition("==")[0].replace("-", "_") for each in others} == DATAPLANE | {"boto3"}
         assert all(re.search(rf"^{re.escape(each)}\b", required, re.MULTILINE) for each in others)
 
 
 # Source: Debian's and Ubuntu's package lists; AWS's release notes name /usr/bin/python3.10 for its image on Ubuntu 22.04.
-PYTHON_OF = {"debian/release/12": (3, 11), "ubuntu-24.04": (3, 12), "ubuntu-22.04": (3, 10)}
+PYTHON_OF = {"debian/release/13": (3, 13), "ubuntu-24.04": (3, 12), "ubuntu-22.04": (3, 10)}
 
 
 @pytest.mark.parametrize("config", ["p2p-instance", "p2p-serverless", "gpu"])
@@ -132,6 +134,8 @@ def test_gpu_workers(template: Make) -> None:
     data = only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     image = found["Parameters"][data["ImageId"]["Ref"]]["Default"]
     assert image.startswith("/aws/service/deeplearning/ami/x86_64/") and "gpu" in image
+    assert f"-pytorch-{TORCH.rpartition('.')[0]}-" in image
+    assert "VENV='/opt/pytorch'" in script(found)
     assert data["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] >= 100
     assert "InstanceMarketOptions" not in data
     assert not resources(found, "AWS::EC2::SecurityGroup")

@@ -30,7 +30,7 @@ def test_a_host(assembly: Assembly) -> None:
         assert host["InstanceType"] == "m7g.large"
         image = parameters[template["ImageId"]["Ref"]]
         assert image["Type"] == "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"
-        assert image["Default"] == "/aws/service/debian/release/12/latest/arm64"
+        assert image["Default"] == "/aws/service/debian/release/13/latest/arm64"
         assert host["MetadataOptions"]["HttpTokens"] == "required"
         (volume,) = host["BlockDeviceMappings"]
         assert volume["Ebs"]["Encrypted"] is True
@@ -48,15 +48,17 @@ def test_user_data_is_short_and_holds_no_secret(large: Assembly) -> None:
         # References become ARNs, addresses and a signed URL: 400 characters each is generous.
         assert len(text) + 400 * text.count("<") < USER_DATA_LIMIT_BYTES
         assert "resolve:" not in text
-        assert "secretsmanager get-secret-value --secret-id" in text
+        assert "secretsmanager.GetSecretValue" in text
 
 
 def test_user_data_names_what_the_script_reads(assembly: Assembly) -> None:
     text = flat(resources(assembly.experiment, "AWS::EC2::Instance").popitem()[1]["UserData"])
-    header = dict(line.split("=", 1) for line in text.splitlines()[1:10])
-    assert set(header) == {"RANK", "REGION", "SIGNAL_URL", "SECRET", "MODULE", "BUCKET", "PORT", "THREADS", "DEB"}
+    header = dict(line.split("=", 1) for line in text.splitlines()[1:12])
+    common = {"REGION", "LOGS", "NAME", "BOOT_S"}
+    assert set(header) == common | {"RANK", "SIGNAL_URL", "SECRET", "MODULE", "BUCKET", "PORT", "THREADS"}
     assert header["RANK"] == "'3'"
-    assert header["DEB"] == "'arm64'"
+    assert header["LOGS"] == "'/crossover/crossover/boot'"
+    assert header["NAME"] == "'crossover-spirt-redis-3'"
     assert header["MODULE"].startswith("'s3://cdk-hnb659fds-assets-")
 
 
@@ -193,7 +195,6 @@ def test_another_instance_type(synth: Synthesize, spirt: Experiment) -> None:
     template = only(made.experiment, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     assert made.experiment["Parameters"][template["ImageId"]["Ref"]]["Default"].endswith("/amd64")
     assert "THREADS='2'" in flat(host["UserData"])
-    assert "DEB='amd64'" in flat(host["UserData"])
 
 
 def test_the_original_engine_is_refused_until_it_exists(synth: Synthesize, spirt: Experiment) -> None:

@@ -73,7 +73,7 @@ def test_the_service_is_what_the_user_data_says(user_data: str) -> None:
     [
         (r"^systemctl start crossover$", "the line that starts the service"),
         (r"^ExecStart=.*python.*$", "has no ExecStart"),
-        (r"^attempt aws s3 cp .*$", "the line that fetches the code"),
+        (r"^attempt cloud get \"\$CODE\".*$", "the line that fetches the code"),
         (r"^printf .*crossover\.env$", "the line that writes the environment"),
         (r"^EnvironmentFile=.*$", "does not use /etc/crossover.env"),
         (r"^cat >/etc/systemd/system/crossover\.service.*$", "the unit"),

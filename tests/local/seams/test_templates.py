@@ -116,7 +116,7 @@ def test_a_deleted_secret_is_gone(cloud: LocalCloud, deploy: Deploy) -> None:
 def test_public_parameters_name_an_image(deploy: Deploy) -> None:
     image = {
         "Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>",
-        "Default": "/aws/service/debian/release/12/latest/arm64",
+        "Default": "/aws/service/debian/release/13/latest/arm64",
     }
     outputs = deploy(
         {"Handle": {"Type": "AWS::CloudFormation::WaitConditionHandle"}}, {"Id": {"Ref": "Image"}}, Image=image

@@ -1,0 +1,108 @@
+"""What a booting host talks to, on one port of this machine: metadata, the AWS calls of `cdk/boot/cloud.py`, CloudFormation's handle."""
+
+import json
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+IDENTITY = {
+    "AccessKeyId": "AKIDEXAMPLE",
+    "SecretAccessKey": "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+    "Token": "session==",
+}
+METADATA = {
+    "instance-id": "i-0123",
+    "local-ipv4": "127.0.0.1",
+    "iam/security-credentials/": "the-role\n",
+    "iam/security-credentials/the-role": json.dumps(IDENTITY),
+}
+
+
+class FakeAws:
+    """`objects` by key, `calls` in order, `signals` and `logs` as they came. `fails`: calls that are refused."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.secret = "s3cret"
+        self.calls: list[str] = []
+        self.signals: list[dict[str, str]] = []
+        self.logs: dict[str, list[str]] = {}
+        self.fails: set[str] = set()
+        self.unsigned: list[str] = []
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                fake.answer(self)
+
+            do_PUT = do_POST = do_GET
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """By which `cloud.py` finds it, as AWS's own tools would."""
+        return {"AWS_ENDPOINT_URL": self.url, "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.url}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        status, answer = self._route(request, body)
+        request.send_response(status)
+        request.send_header("Content-Length", str(len(answer)))
+        request.end_headers()
+        request.wfile.write(answer)
+
+    def _route(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+        path = request.path
+        if path == "/latest/api/token":
+            return 200, b"token"
+        if path.startswith("/latest/meta-data/"):
+            if request.headers["X-aws-ec2-metadata-token"] != "token":
+                return 401, b""
+            return 200, METADATA[path.removeprefix("/latest/meta-data/")].encode()
+        if path == "/signal":
+            self.signals.append(json.loads(body))
+            return (200, b"") if request.headers["Content-Type"] == "" else (403, b"SignatureDoesNotMatch")
+        name, act = self._action(request, body)
+        self.calls.append(name)
+        if not (request.headers["Authorization"] or "").startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/"):
+            self.unsigned.append(name)
+        return (400, b'{"__type": "AccessDeniedException"}') if name.split(" ")[0] in self.fails else act()
+
+    def _action(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[str, Any]:
+        target = request.headers["X-Amz-Target"]
+        if target:
+            given = json.loads(body)
+            action = target.rpartition(".")[2]
+            return action, lambda: self._json(action, given)
+        if request.path == "/":
+            form = dict(urllib.parse.parse_qsl(body.decode()))
+            return " ".join([form["Action"], form["InstanceId"], form["ShouldDecrementDesiredCapacity"]]), lambda: (
+                200,
+                b"<x/>",
+            )
+        key = urllib.parse.unquote(request.path).lstrip("/")
+        if request.command == "PUT":
+            return f"PutObject {key}", lambda: (self.objects.__setitem__(key, body), (200, b""))[1]
+        return f"GetObject {key}", lambda: (200, self.objects[key]) if key in self.objects else (404, b"NoSuchKey")
+
+    def _json(self, action: str, given: dict[str, Any]) -> tuple[int, bytes]:
+        if action == "GetSecretValue":
+            return 200, json.dumps({"SecretString": self.secret}).encode()
+        if action == "PutLogEvents":
+            self.logs[f"{given['logGroupName']} {given['logStreamName']}"] = [
+                each["message"] for each in given["logEvents"]
+            ]
+        return 200, b""
