@@ -362,10 +362,10 @@ def serve(search: Search, caller: Caller, experiment: Experiment) -> None:
     secret(search, caller, "SECRET")
     bucket = known(search, caller, "BUCKET").text.replace(">", ".Arn>")
     search.may(caller.role, "s3:PutObject", f"{bucket}/hosts/redis/*")
-    known(search, caller, "SIGNAL_URL")
-    _, wait = search.only("wait condition", search.stack, "AWS::CloudFormation::WaitCondition", lambda p: True)
-    if flat(wait.get("Handle")) != caller.facts.get("SIGNAL_URL", Fact("")).text:
-        search.missing.append("the handle that the deployment waits for")
+    told = known(search, caller, "SIGNAL_URL").text
+    search.only(
+        "wait for its handle", search.stack, "AWS::CloudFormation::WaitCondition", lambda p: flat(p["Handle"]) == told
+    )
 
 
 def collective(search: Search, caller: Caller, experiment: Experiment) -> None:

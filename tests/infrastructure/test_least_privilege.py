@@ -59,7 +59,10 @@ def test_a_redis_host_may_do_exactly_this(assembly: Assembly) -> None:
     (module,) = rest.pop("s3:GetObject")
     assert "cdk-hnb659fds-assets-" in module
     assert "*" not in module
+    boots = {"arn:<AWS::Partition>:logs:<AWS::Region>:<AWS::AccountId>:log-group:/crossover/crossover/boot:*"}
     assert rest == {
+        "logs:CreateLogStream": boots,
+        "logs:PutLogEvents": boots,
         "s3:PutObject": {f"<{bucket}.Arn>/hosts/redis/*"},
         "secretsmanager:GetSecretValue": {f"<{secret}>"},
     }

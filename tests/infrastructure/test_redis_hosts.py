@@ -1,5 +1,6 @@
 """The Redis hosts: Debian on Graviton, nothing open but Redis from the functions, no secret in the user data."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,10 +152,13 @@ def test_another_boot_makes_other_hosts(
     for change in ({"threads": 2}, {"instance_type": "m7g.xlarge"}, {"image_generation": 2}):
         changed = synth(database=replace(spirt.database, **change))
         assert check_update(assembly.experiment, changed.experiment) == set(), change
-    (tmp_path / "redis.sh").write_text((hosts.BOOT / "redis.sh").read_text() + "true\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(hosts, "BOOT", tmp_path)
-        assert check_update(assembly.experiment, synth().experiment) == set()
+    for name in ("redis.sh", "common.sh", "cloud.py"):
+        changed_boot = tmp_path / name
+        shutil.copytree(hosts.BOOT, changed_boot)
+        (changed_boot / name).write_text((hosts.BOOT / name).read_text() + "true\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(hosts, "BOOT", changed_boot)
+            assert check_update(assembly.experiment, synth().experiment) == set()
 
 
 def test_the_image_that_stands_is_kept(assembly: Assembly) -> None:
