@@ -1,0 +1,67 @@
+"""The smallest deployment, config/all-reduce-s3.yaml, on an account as new as can be: one stack, one run, and an end that needs nobody."""
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover import running, validation
+from crossover.cli.aws import readiness, stacks
+from crossover.experiment import Experiment
+from crossover.learning.datasets import load as load_dataset
+from crossover.learning.reference import train_reference
+from crossover.local.cloud import LocalCloud
+from crossover.reports.folder import RunFolder
+from crossover.running.preparing import resolve
+from crossover.workflow import load
+from tests.cloud.listings import snapshot
+
+pytestmark = pytest.mark.slow
+CONFIG = Path(__file__).parents[2] / "config" / "all-reduce-s3.yaml"
+STACK = "crossover-all-reduce-s3"
+
+
+def test_a_new_account_deploys_it_trains_and_it_deletes_itself(tmp_path: Path) -> None:
+    experiment = validation.load(CONFIG, ["training.epochs=2"])
+    with LocalCloud(tmp_path / "cloud", cores=2) as cloud:
+        session = cloud.session()
+        cloud.account.concurrency = 10
+        cloud.account.quotas.update(dict.fromkeys(cloud.account.quotas, 0.0))
+        assert [found for found in readiness.examine(session, experiment) if not found.holds] == []
+        before = snapshot(session)
+        cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
+        assert cloud.stacks() == [STACK]
+        out = tmp_path / "out"
+        found = running.run_deployed(experiment, out, lambda progress: None, session=session, where="local")
+        as_the_reference(found, experiment)
+        expire(session)
+        assert snapshot(session) == before
+
+
+def as_the_reference(found: RunFolder, experiment: Experiment) -> None:
+    """Bit for bit, and billed for nothing that stands."""
+    resolved = resolve(experiment, load(experiment.architecture))
+    reference, _, history = train_reference(resolved, load_dataset(experiment))
+    assert found.result["final"]["parameters_sha256"] == hashlib.sha256(reference).hexdigest()
+    assert [each["val_accuracy"] for each in found.result["epochs"]] == [epoch.val_accuracy for epoch in history]
+    items = {line["item"] for line in found.result["cost"]["lines"]}
+    assert {item.split(",")[0].partition(" ")[0] for item in items} == {"Lambda", "Step", "S3", "CloudWatch"}
+    moved = found.result["traffic"]
+    assert moved["object_store"]["requests"] > 0 == moved["tensor_store"]["requests"] == moved["bus"]["requests"]
+    billed = sum(line["quantity"] for line in found.result["cost"]["lines"] if line["item"].startswith("S3 requests"))
+    assert billed == moved["object_store"]["requests"]
+
+
+def expire(session: Any) -> None:
+    """What the schedule does once the time is over: the machine deletes the stack that holds it."""
+    states, stack = session.client("stepfunctions"), stacks.look(session, STACK)
+    assert stack is not None and stack.expires_at is not None
+    machines = {each["name"]: each["stateMachineArn"] for each in states.list_state_machines()["stateMachines"]}
+    moment = stack.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    states.start_execution(stateMachineArn=machines[f"{STACK}-expiry"], input=json.dumps({"now": moment}))
+    while stacks.look(session, STACK) is not None:
+        time.sleep(0.05)
