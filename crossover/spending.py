@@ -94,7 +94,7 @@ def so_far(ctx: "Context", *, epochs: int) -> float:
         ended = [json.loads(body) for body in pool.map(objects.get, objects.list(ctx.keys.records))]
         known = {ctx.keys.mark(record["request_id"]) for record in ended}
         marks = [key for key in objects.list(ctx.keys.marks) if key not in known]
-        records = [*ended, *(under_way(json.loads(body), now) for body in pool.map(_if_there(objects), marks) if body)]
+        records = [*ended, *(under_way(json.loads(body), now) for body in pool.map(if_there(objects), marks) if body)]
     started_at = min([ctx.facts.created_at, *(float(record["started_at"]) for record in records)])
     run = Run(
         experiment=ctx.experiment,
@@ -110,7 +110,7 @@ def so_far(ctx: "Context", *, epochs: int) -> float:
     return run.cost().full_usd
 
 
-def _if_there(objects: ObjectStore) -> Callable[[str], bytes | None]:
+def if_there(objects: ObjectStore) -> Callable[[str], bytes | None]:
     """A mark goes when its invocation's record is there: then the record is for the next look."""
 
     def get(key: str) -> bytes | None:

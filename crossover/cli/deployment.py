@@ -105,12 +105,12 @@ def _differences(folder: Path, pairs: str) -> str | None:
 
 
 def chosen_zone(experiment: Experiment, *, tell: Callable[[str], None]) -> list[str]:
-    """What hands the network its availability zone: the one that it has, else the first that offers everything."""
+    """What hands the network its availability zone: the one that it has, else the first that offers everything; nothing without one."""
     import boto3
 
     from crossover.cli.aws import zones
 
-    if "network" not in shared_stacks(experiment):
+    if not zones.matters(experiment):
         return []
     found = zones.choose(boto3.Session(), experiment)
     tell(f"availability zone: {found.detail}")

@@ -169,8 +169,8 @@ def read_records(prepared: Prepared) -> None:
         for key, body in zip(new, pool.map(objects.get, new), strict=True):
             prepared.records[key] = json.loads(body)
         ended = {keys.mark(record["request_id"]) for record in prepared.records.values()}
-        marks = pool.map(objects.get, [key for key in objects.list(keys.marks) if key not in ended])
-        prepared.under_way = [json.loads(mark) for mark in marks]
+        marks = [key for key in objects.list(keys.marks) if key not in ended]
+        prepared.under_way = [json.loads(body) for body in pool.map(spending.if_there(objects), marks) if body]
 
 
 def _progress(prepared: Prepared, *, seconds: float) -> Progress:

@@ -14,10 +14,10 @@ from crossover.errors import Refused, RunFailed, Unavailable
 from crossover.platform_reports import Report
 from crossover.reports import display, folder
 from crossover.running.deployed import ask_platform
-from crossover.running.following import finish
+from crossover.running.following import finish, read_records
 from crossover.running.patience import Patience, renewing_session
 from crossover.running.preparing import Prepared, prepare
-from tests.architectures.harness import small
+from tests.architectures.harness import Proxy, small
 from tests.unit.reports.example_run import spirt
 
 
@@ -200,3 +200,18 @@ def test_clients_take_renewed_credentials(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(Unavailable):
         states.describe_execution(executionArn="arn:aws:states:us-east-1:123456789012:execution:m:e")
     assert signed == ["AKIAOLD", "AKIANEW", "AKIANEW"]
+
+
+def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: Prepared) -> None:
+    """Its invocation has ended between the listing and the look at it: the record is for the next look."""
+    objects = prepared.objects
+    objects.put(prepared.keys.mark("ended"), [memoryview(b"{}")])
+    objects.put(prepared.keys.mark("going-on"), [memoryview(b'{"wall_s": 1.0}')])
+
+    def hook(moment: str, operation: str) -> None:
+        if (moment, operation) == ("before", "get"):
+            objects.delete(prepared.keys.mark("ended"))
+
+    prepared.objects = Proxy(objects, hook)
+    read_records(prepared)
+    assert prepared.under_way == [{"wall_s": 1.0}]

@@ -51,8 +51,10 @@ def since(session: Any, experiment: Experiment, *, now: datetime) -> str:
     stack = stacks.look(session, f"{experiment.project}-{experiment.name}")
     if stack is None:
         return "costs nothing: the experiment is not deployed"
+    shared = shared_stacks(experiment)
+    included = f", shared {' and '.join(shared)} included" if shared else ""
     return (
-        f"costs ${usd(lines(experiment)):.2f} an hour standing, shared broker and network included; about "
+        f"costs ${usd(lines(experiment)):.2f} an hour standing{included}; about "
         f"${so_far(experiment, stack, now=now):.2f} since it was first deployed, runs apart (prices of {prices.load().as_of})"
     )
 

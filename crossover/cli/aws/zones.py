@@ -42,6 +42,11 @@ class Choice:
         return offers + (f"; {others}" if others else "")
 
 
+def matters(experiment: Experiment) -> bool:
+    """Whether anything of the experiment or its baseline stands in a network; functions and a bucket do not."""
+    return any(shared_stacks(each) for each in (experiment, experiment.companion()) if each is not None)
+
+
 def choose(session: Any, experiment: Experiment) -> Choice:
     """Of the experiment and its baseline. Changes nothing."""
     wanted, ec2 = tuple(needs(session, experiment)), session.client("ec2")
@@ -68,7 +73,9 @@ def deployed(session: Any, project: str) -> str:
 
 
 def findings(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    """One for each thing that is needed, and one for the zone."""
+    """One for each thing that is needed, and one for the zone; none where no zone matters."""
+    if not matters(experiment):
+        return
     found, region = choose(session, experiment), session.client("ec2").meta.region_name
     for need in found.needs:
         offered = ", ".join(sorted(need.zones))

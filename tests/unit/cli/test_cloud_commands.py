@@ -20,6 +20,7 @@ from crossover.validation import load
 
 ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / "config" / "spirt.yaml"
+ALONE = ROOT / "config" / "all-reduce-s3.yaml"
 
 
 def call(*arguments: str) -> int:
@@ -40,6 +41,15 @@ def test_plan_lists_functions_machines_and_hosts(capsys: pytest.CaptureFixture[s
         "8 hours after deployment",
     ):
         assert part in shown
+
+
+def test_plan_of_what_stands_alone_costs_nothing_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plan", str(ALONE)) == 0
+    shown = capsys.readouterr().out
+    for part in ("alone: no network, no broker, no database", "standing: $0.00 an hour", "its bucket: $0.023 a month"):
+        assert part in shown
+    for other in ("database hosts", "m7g", "endpoint", "tensors", "Costs while it stands", "would not run so"):
+        assert other not in shown
 
 
 def test_plan_refuses_what_cannot_be_deployed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,6 +146,17 @@ def test_deploy_calls_the_cdk_for_this_experiment_alone(npx: Path) -> None:
         f"--parameters crossover-network:Zone=us-east-1b crossover-spirt --app {folder}"
     )  # what was previewed and no other
     assert Path(folder) != ROOT / "cdk.out" and not Path(folder).exists()  # its own: others may deploy at the same time
+
+
+@mock_aws
+def test_what_stands_alone_is_deployed_in_minutes_and_without_a_zone(
+    npx: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bootstrapped()
+    assert call("deploy", str(ALONE), "--yes") == 0
+    assert "deploying crossover-all-reduce-s3: about 2 minutes; what stands already" in capsys.readouterr().out
+    called = npx.read_text()
+    assert "crossover-all-reduce-s3 --context" in called and "--parameters" not in called and "network" not in called
 
 
 @mock_aws
