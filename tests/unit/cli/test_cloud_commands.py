@@ -36,7 +36,7 @@ def test_plan_lists_functions_machines_and_hosts(capsys: pytest.CaptureFixture[s
     for part in (
         "compute_gradients",
         "1769",
-        "state machines: round, epoch, worker, run",
+        "state machines: run, worker, epoch, round",
         "4 x m7g.large",
         "8 hours after deployment",
     ):
