@@ -12,6 +12,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from cdk.expiry import Expiry
+from cdk.keeper import Keeper
 from cdk.nag import acknowledge
 from cdk.names import boot_log
 from cdk.network import PART
@@ -81,6 +82,13 @@ class NetworkStack(Stack):
             removal_policy=RemovalPolicy.DESTROY,
         )
         Expiry(self, "Expiry", project=experiment.project)
+        Keeper(
+            self,
+            "Keeper",
+            project=experiment.project,
+            subnet=vpc.isolated_subnets[0].subnet_id,
+            group=functions.security_group_id,
+        )
         publish(
             self,
             experiment.project,

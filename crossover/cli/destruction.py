@@ -80,8 +80,11 @@ def delete_shared(session: Any, config: Path, experiment: Experiment, *, ask: bo
 def _delete_stack(
     session: Any, config: Path, experiment: Experiment, name: str, owner: "Owner", *, ask: bool, tries: int = 2
 ) -> None:
-    from crossover.cli.aws import inventory, sweeping
+    from crossover.cli.aws import inventory, leaving, sweeping
 
+    leaving.release_functions(session, name, _tell)
+    if name == f"{experiment.project}-network":
+        leaving.wait_for_interfaces(session, experiment.project, _tell)
     for attempt in range(tries):
         try:
             run_cdk(config, experiment, ["destroy", "--exclusively", *([] if ask else ["--force"])], stacks=[name])
@@ -93,7 +96,6 @@ def _delete_stack(
         if state != "DELETE_FAILED":
             raise CrossoverError(f"{name}: is {state}; it was not deleted")
         _tell(f"{name}: the deletion failed; clearing what stood in its way, then once more")
-        sweeping.release_functions(session, owner, _tell)
         for found in inventory.take(session, owner):
             if found.kind == "bucket":
                 sweeping.empty_bucket(session, found.name)

@@ -200,7 +200,7 @@ def test_a_stack_under_way_is_waited_for(
     monkeypatch.setattr(stacks, "look", look)
     monkeypatch.setattr(sweeping, "wait_for_stack", lambda session, name: waited.append(name))
     assert "ROLLBACK_FAILED" in refused(DEPLOY)
-    assert waited == ["crossover-network"]
+    assert waited == ["crossover-tiny"]
 
 
 # --- time and money ---

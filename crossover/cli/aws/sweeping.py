@@ -106,18 +106,6 @@ def remove(session: Any, orphans: list[Found], tell: Tell) -> list[str]:
     return problems
 
 
-def release_functions(session: Any, owner: Owner, tell: Tell) -> None:
-    """Functions leave the network, so that AWS takes their interfaces away: for a stack whose deletion failed on them."""
-    client = session.client("lambda")
-    for page in client.get_paginator("list_functions").paginate():
-        for function in page["Functions"]:
-            if owner.named(function["FunctionName"]) and function.get("VpcConfig", {}).get("SubnetIds"):
-                tell(f"taking function {function['FunctionName']} out of the network")
-                client.update_function_configuration(
-                    FunctionName=function["FunctionName"], VpcConfig={"SubnetIds": [], "SecurityGroupIds": []}
-                )
-
-
 def wait_for_stack(session: Any, name: str, *, poll_s: float = 5.0, timeout_s: float = 3_600.0) -> str:
     """The stack's state once nothing is in progress; "" when there is no such stack."""
     from botocore.exceptions import ClientError

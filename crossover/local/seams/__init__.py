@@ -10,6 +10,7 @@ from crossover.local.seams import (
     fleets,
     functions,
     hosts,
+    interfaces,
     objects,
     parameters,
     resource_types,
@@ -60,4 +61,5 @@ def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
         invoke_event=lambda deployed, payload: cloud.lambdas.invoke_event(cloud.function(deployed), payload),
         forget=cloud.lambdas.forget,
     )
+    interfaces.install(changes, cloud.account)
     step_functions.install(changes, invoke=cloud.invoke, client=cloud.client)

@@ -27,6 +27,7 @@ class Account:
         self.broker_types = list(BROKER_TYPES)
         self.broker_versions = ["3.13", "4.2"]
         self.not_offered: set[tuple[str, str]] = set()  # (zone, instance type or service)
+        self.interfaces_are_awaited = True  # CloudFormation may describe network interfaces (interfaces.py)
         self.newest_image = ""  # what AWS's public parameters name; "" for the one that moto has
 
 

@@ -1,0 +1,132 @@
+"""Lambda's network interfaces when stacks are deleted: functions leave the network first, while their roles are there.
+
+The cloud on one machine has the worse of AWS's two ways here: CloudFormation may not describe interfaces, and deletes roles at once.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover.cli import destruction
+from crossover.cli.aws import leaving, ownership
+from crossover.experiment import Experiment
+from crossover.local import assembly as assemblies
+from crossover.local.cloud import LocalCloud
+
+NETWORK, STACK = "crossover-network", "crossover-tiny"
+PEERS = Experiment(name="tiny", architecture="p2p_instance")
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> assemblies.Stack:
+    made, _ = assemblies.read(synthesize(PEERS, tmp_path_factory.mktemp("assembly")))
+    return next(each for each in made if each.name == NETWORK)
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
+        running.account.interfaces_are_awaited = False
+        yield running
+
+
+@pytest.fixture
+def session(cloud: LocalCloud, network: assemblies.Stack) -> Iterator[Any]:
+    """With the network, and an experiment of one function in it."""
+    cloud._create(network)
+    session = cloud.session()
+    function = {
+        "Code": {"ZipFile": "def handler(event, context): pass"},
+        "FunctionName": f"{STACK}-step",
+        "Handler": "index.handler",
+        "Role": {"Fn::GetAtt": ["Role", "Arn"]},
+        "Runtime": "python3.13",
+        "VpcConfig": {
+            "SubnetIds": [published(session, "functions_subnet")],
+            "SecurityGroupIds": [published(session, "functions_group")],
+        },
+    }
+    resources = {
+        "Role": {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": {}}},
+        "Function": {"Type": "AWS::Lambda::Function", "Properties": function},
+    }
+    session.client("cloudformation").create_stack(StackName=STACK, TemplateBody=json.dumps({"Resources": resources}))
+    yield session
+    for each in interfaces(session):
+        session.client("ec2").delete_network_interface(NetworkInterfaceId=each)
+    cloud.destroy()
+
+
+def published(session: Any, name: str) -> str:
+    path = f"/crossover/crossover/network/{name}"
+    return str(session.client("ssm").get_parameter(Name=path)["Parameter"]["Value"])
+
+
+def interfaces(session: Any) -> list[str]:
+    listed = session.client("ec2").describe_network_interfaces()["NetworkInterfaces"]
+    return [each["NetworkInterfaceId"] for each in listed if each["Description"].startswith(leaving.INTERFACE)]
+
+
+def delete(session: Any, name: str) -> str:
+    """The stack's state afterwards, "" where it is gone."""
+    client = session.client("cloudformation")
+    client.delete_stack(StackName=name)
+    return {each["StackName"]: each["StackStatus"] for each in client.describe_stacks()["Stacks"]}.get(name, "")
+
+
+def test_an_interface_outlives_the_role_of_the_last_function_that_had_it(session: Any) -> None:
+    """What the command has to prevent: the network cannot be deleted."""
+    assert delete(session, STACK) == ""
+    assert delete(session, NETWORK) == "DELETE_FAILED" and len(interfaces(session)) == 1
+
+
+def test_the_keeper_has_the_interface_when_an_experiment_goes(session: Any) -> None:
+    (before,) = interfaces(session)
+    assert delete(session, STACK) == ""
+    assert interfaces(session) == [before]
+    leaving.release_functions(session, NETWORK, lambda line: None)
+    assert interfaces(session) == []
+
+
+def test_functions_leave_before_their_stack_is_deleted(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_cdk(config: Path, experiment: Experiment, arguments: list[str], *, stacks: list[str]) -> None:
+        inside = session.client("lambda").get_function_configuration(FunctionName=FIRST[stacks[0]])["VpcConfig"]
+        assert not inside.get("SubnetIds")
+        assert delete(session, stacks[0]) == ""
+
+    monkeypatch.setattr(destruction, "run_cdk", run_cdk)
+    for name in (STACK, NETWORK):
+        owner = ownership.of(session, "crossover", None)
+        destruction._delete_stack(session, Path("tiny.yaml"), PEERS, name, owner, ask=False, tries=1)
+    assert interfaces(session) == []
+
+
+FIRST = {STACK: f"{STACK}-step", NETWORK: f"{NETWORK}-keeper"}
+
+
+def test_only_functions_of_the_stack_leave(session: Any) -> None:
+    """Not by their names, which others may have chosen alike."""
+    client = session.client("lambda")
+    there = client.get_function_configuration(FunctionName=f"{STACK}-step")
+    inside = {key: there["VpcConfig"][key] for key in ("SubnetIds", "SecurityGroupIds")}
+    code = {"ZipFile": b""}
+    client.create_function(
+        FunctionName=f"{STACK}-foreign",
+        Runtime="python3.13",
+        Role=there["Role"],
+        Handler="index.handler",
+        Code=code,
+        VpcConfig=inside,
+    )
+    told: list[str] = []
+    leaving.release_functions(session, STACK, told.append)
+    assert told == [f"taking function {STACK}-step out of the network"]
+    foreign = client.get_function_configuration(FunctionName=f"{STACK}-foreign")["VpcConfig"]
+    assert foreign["SubnetIds"] == inside["SubnetIds"]
+    client.delete_function(FunctionName=f"{STACK}-foreign")
+    leaving.release_functions(session, "crossover-gone", told.append)
+    assert len(told) == 1
