@@ -61,8 +61,9 @@ def totals(experiment: Experiment) -> list[str]:
     most = resting * ttl_h + (during - resting) * min(run_h, ttl_h)
     lines = [
         f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts, functions apart (prices of {as_of()})",
-        f"its bucket: ${gb_month:g} a month for each GB that runs leave in it",
-        f"if nobody destroys it: ${most:.2f} in its {ttl_h:g} hours at most, functions and bucket apart",
+        f"besides: its bucket, ${gb_month:g} a month for each GB that runs leave in it, and looks whether its time is over, "
+        f"${standing.looks_usd():.3f} an hour",
+        f"if nobody destroys it: ${most:.2f} in its {ttl_h:g} hours at most, functions and those apart",
     ]
     if experiment.lifetime.budget_usd is None:
         lines.append("no budget: lifetime.budget_usd would stop a run before it passes it")

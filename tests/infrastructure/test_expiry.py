@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from cdk import expiry_machine
+from cdk import expiry, expiry_machine
+from crossover.cli.aws import standing
 from crossover.keys import DEADLINE
 from crossover.local.cloud import LocalCloud
 
@@ -55,7 +56,8 @@ class Account:
         except self.states.exceptions.ExecutionDoesNotExist:  # it went with its machine
             return False
 
-    def look(self, *, only: str = "") -> None:
+    def look(self, *, only: str = "") -> str:
+        """The ARN of the look."""
         machine = self.states.create_state_machine(
             name=f"expiry-{uuid4().hex}",
             definition=json.dumps(expiry_machine.definition("crossover", only=only)),
@@ -65,6 +67,7 @@ class Account:
         while (found := self.states.describe_execution(executionArn=started["executionArn"]))["status"] == "RUNNING":
             time.sleep(0.01)
         assert found["status"] == "SUCCEEDED", found
+        return str(started["executionArn"])
 
     def present(self) -> set[str]:
         return {stack["StackName"] for stack in self.stacks.describe_stacks()["Stacks"]}
@@ -133,6 +136,14 @@ def test_a_stack_that_stands_alone_ends_alone(account: Account) -> None:
     account.look(only=B)
     assert account.present() - FOREIGN.keys() == {A}
     account.look(only=B)  # gone by then
+
+
+def test_what_a_look_costs_is_what_the_plan_says(account: Account) -> None:
+    created(account, {A: ("alone", LATER)})
+    account.deadline("a", LATER)
+    events = account.states.get_execution_history(executionArn=account.look(only=A), maxResults=1_000)["events"]
+    assert sum(event["type"].endswith("StateEntered") for event in events) == standing.STATES_A_LOOK
+    assert standing.LOOKS_AN_HOUR * expiry.LOOK_EVERY_MINUTES == 60
 
 
 def test_a_run_ends_when_its_deadline_has_passed(account: Account) -> None:

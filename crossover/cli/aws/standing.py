@@ -13,6 +13,7 @@ from crossover.reports.billing import Line
 from crossover.surroundings import shared_stacks
 
 HOUR_S = 3_600.0
+LOOKS_AN_HOUR, STATES_A_LOOK = 4, 10  # of an expiry that looks at one experiment: cdk/expiry.py, whose tests count them
 
 
 def lines(experiment: Experiment, *, running: bool = False) -> list[Line]:
@@ -38,6 +39,11 @@ def lines(experiment: Experiment, *, running: bool = False) -> list[Line]:
     if wanted.secrets:
         found += billing.secrets(listed, wanted.secrets, seconds=HOUR_S, calls=0)
     return [line for line in found if line.usd > 0]
+
+
+def looks_usd() -> float:
+    """An hour of the expiry's looks at one experiment: so little that it is told beside the lines."""
+    return LOOKS_AN_HOUR * STATES_A_LOOK * prices.load().of("stepfunctions.transition").usd
 
 
 def usd(found: Iterable[Line]) -> float:

@@ -46,7 +46,12 @@ def test_plan_lists_functions_machines_and_hosts(capsys: pytest.CaptureFixture[s
 def test_plan_of_what_stands_alone_costs_nothing_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("plan", str(ALONE)) == 0
     shown = capsys.readouterr().out
-    for part in ("alone: no network, no broker, no database", "standing: $0.00 an hour", "its bucket: $0.023 a month"):
+    for part in (
+        "alone: no network, no broker, no database",
+        "standing: $0.00 an hour",
+        "its bucket, $0.023 a month",
+        "$0.001 an hour",
+    ):
         assert part in shown
     for other in ("database hosts", "m7g", "endpoint", "tensors", "Costs while it stands", "would not run so"):
         assert other not in shown
