@@ -3,8 +3,10 @@
 The same calls as the tree in this process, the same bits as the single-process reference, also while environments are being killed.
 """
 
+import json
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +17,12 @@ from typing import Any
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover.experiment import Data, Experiment
+from crossover import running
+from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder
-from crossover.running import run_deployed, run_inline
+from crossover.running import Prepared, run_deployed, run_inline
+from crossover.running.deployed import StateMachineExecution
 from tests.architectures.harness import small, tree_architectures
 
 pytestmark = pytest.mark.slow
@@ -83,6 +87,24 @@ def test_the_state_machines_make_the_calls_that_execute_makes(deployed: str, clo
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
     assert local.result["incomplete"] == []
     assert local.result["unrecorded"] == {"count": 0, "gb_s": 0.0}
+
+
+def test_the_budget_ends_a_run_that_nobody_follows(
+    deployed: str, cloud: LocalCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command is gone once the execution has begun; the functions know what things cost."""
+    started: list[tuple[Prepared, StateMachineExecution]] = []
+    monkeypatch.setattr(
+        running.deployed, "finish", lambda prepared, execution, *_, **__: started.append((prepared, execution))
+    )
+    found = experiment(deployed)
+    dear = replace(found, training=replace(found.training, epochs=50), lifetime=Lifetime(budget_usd=1e-9))
+    run_deployed(dear, tmp_path, lambda progress: None, session=cloud.session(), where="local")
+    ((prepared, execution),) = started
+    while not execution.ended():
+        time.sleep(0.1)
+    outcome = json.loads(prepared.objects.get(prepared.keys.outcome))
+    assert outcome["epochs"] == 1 and outcome["reason"].startswith("budget: stopped at $")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Programs on the cloud on one machine: the fleet's own service command, real RabbitMQ, and processes that are killed."""
 
+import math
 import os
 import random
 import signal
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover.experiment import Data, Experiment
+from crossover.budget import BudgetReached
+from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
-from crossover.reports.folder import RunFolder
-from crossover.running import run_deployed, run_inline
+from crossover.reports.folder import RunFolder, read
+from crossover.running import following, run_deployed, run_inline
 from tests.architectures.harness import small
 
 pytestmark = pytest.mark.slow
@@ -52,6 +54,17 @@ def deployed(
 
 def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:
     return run_deployed(experiment(architecture), out, lambda progress: None, session=cloud.session(), where="local")
+
+
+def test_programs_end_at_their_budget(
+    deployed: str, cloud: LocalCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "BUDGET_LOOK_S", math.inf)  # who follows looks at no dollars
+    dear = replace(experiment(deployed), lifetime=Lifetime(budget_usd=1e-9))
+    with pytest.raises(BudgetReached, match="one more epoch costs up to"):
+        run_deployed(dear, tmp_path, lambda progress: None, session=cloud.session(), where="local")
+    result = read(tmp_path).result
+    assert result["final"]["epochs"] == 1 and result["final"]["reason"].startswith("budget: stopped at $")
 
 
 def fleet(architecture: str) -> str:
