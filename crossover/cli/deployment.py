@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
     """Synthesize, tell what would change, deploy just that. Raises UserError where a run under way would lose what it works on."""
     import boto3
 
-    from crossover.cli.aws import preview
+    from crossover.cli.aws import failures, preview
 
     with _folder() as folder, aws_errors_explained():
         assembly = folder / "assembly"
@@ -92,7 +93,14 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
         preview.show(boto3.Session(), experiment, assembly, differ=partial(_differences, folder), tell=tell)
         for line in stages(experiment):
             tell(line)
-        run_cdk(config, experiment, [*DEPLOY[:-1], "broadening" if ask else "never", *zone], assembly=assembly)
+        begun = datetime.now(UTC)
+        try:
+            run_cdk(config, experiment, [*DEPLOY[:-1], "broadening" if ask else "never", *zone], assembly=assembly)
+        except CrossoverError:
+            stacks, project = expected_minutes(experiment), experiment.project
+            for line in failures.reasons(boto3.Session(), stacks, since=begun, project=project):
+                tell(line)
+            raise
 
 
 def _differences(folder: Path, pairs: str) -> str | None:

@@ -13,7 +13,7 @@ from crossover.workflow import Architecture, load, steps
 
 BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
 DATABASE = "tensor database"  # the purpose of Redis hosts
-GPU_BOOT_S = 180.0  # likewise with the larger image and the driver
+GPU_BOOT_S = 300.0  # likewise with the larger image, whose volume is read from its snapshot as it is touched
 # Where a fleet's instance type is set, by its purpose.
 FIELDS = {"tensor database": "database.instance_type", "peer": "p2p.instance_type", "GPU worker": "gpu.instance_type"}
 

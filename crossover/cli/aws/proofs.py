@@ -19,11 +19,11 @@ Verdict = Literal["proven", "refuted", "not covered"]
 
 INIT_LIMIT_S = 10.0  # of Lambda, before INIT is started again inside the first invocation
 INLINE_MAP_LIMIT = 40
-REDIS_BOOT_LIMIT_MIN = 25.0
+REDIS_BOOT_LIMIT_MIN = 20.0
 BROKER_MINUTES, BROKER_TOLERANCE = 18.0, 0.5
 QUICK_DELETION_MIN = 10.0
 LINGERING_MIN = 15.0
-GPU_BOOT_LIMIT_MIN = 3.0
+GPU_BOOT_LIMIT_MIN = 5.0
 ROOT_DEVICE = "/dev/xvda"
 
 
@@ -272,7 +272,7 @@ def unverified_prices(evidence: Evidence) -> Observed:
 
 
 def gpu_image(evidence: Evidence) -> Observed:
-    """Whatever wrote a record had found its image, fetched its code with the AWS command line and started the service."""
+    """Whatever wrote a record had found its image, fetched its code and started the service."""
     ranks = {each["worker"] for each in evidence.records if each.get("instance_type")}
     if evidence.experiment.module != "gpu" or not ranks:
         return uncovered("no GPU instance ran")
