@@ -64,7 +64,7 @@ def _most(experiment: Experiment, found: Infrastructure, listed: Prices, *, side
 def deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, now: float) -> str:
     """Until when a run that began at `began` and has cost `usd` may go on though nobody looks: RFC 3339, as the expiry compares."""
     ends = began + experiment.lifetime.maximum_run_hours * 3_600
-    if experiment.lifetime.budget_usd is not None:
+    if experiment.lifetime.budget_usd is not None and money:  # a run of an earlier version knows no prices
         left_s = max(0.0, experiment.lifetime.budget_usd - usd) / money["most_usd_per_s"]
         ends = min(ends, now + left_s)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ends))

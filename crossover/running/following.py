@@ -143,7 +143,9 @@ def put_off(prepared: Prepared, *, usd: float | None = None) -> None:
         now = time.time()
         usd = so_far(prepared, now=now).until(now).full_usd
     facts = prepared.facts
-    spending.write_deadline(prepared.objects, prepared.experiment, facts["money"], began=facts["created_at"], usd=usd)
+    spending.write_deadline(
+        prepared.objects, prepared.experiment, facts.get("money", {}), began=facts["created_at"], usd=usd
+    )
 
 
 def _check_budget(prepared: Prepared) -> None:
