@@ -17,7 +17,7 @@ from crossover.asl.limits import INLINE_MAP_LIMIT
 from crossover.experiment import Experiment
 from crossover.workflow import Architecture
 
-__all__ = ["INLINE_MAP_LIMIT", "RUN_MACHINE", "State", "definitions"]
+__all__ = ["INLINE_MAP_LIMIT", "RUN_MACHINE", "State", "definitions", "limit_s"]
 
 RUN_MACHINE = "run"
 
@@ -30,8 +30,13 @@ def definitions(
     `minibatches`: the most that one worker computes side by side; None (unknown) makes those Maps distributed.
     """
     counts = {"workers": experiment.workers, "minibatches": minibatches}
-    machines = Machines(counts, limit_s=math.ceil(experiment.lifetime.maximum_run_hours * 3_600))
+    machines = Machines(counts, limit_s=limit_s(experiment))
     roots = [*([(RUN_MACHINE, architecture.run)] if architecture.run else []), *architecture.machines.items()]
     for name, node in roots:
         machines.add(name, node)
     return machines.definitions
+
+
+def limit_s(experiment: Experiment) -> int:
+    """How long an execution may last."""
+    return math.ceil(experiment.lifetime.maximum_run_hours * 3_600)

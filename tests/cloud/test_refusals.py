@@ -235,6 +235,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"functions": {"timeout_s": 60}}, "functions.timeout_s: 60, deployed 900"),
     ({"functions": {"packaging": "image"}}, "functions.packaging: image, deployed layer"),
     ({"storage": {"channel": "s3", "bucket_per_worker": True}}, "storage.bucket_per_worker: true, deployed false"),
+    ({"lifetime": {"maximum_run_hours": 5}}, "lifetime.maximum_run_hours: 5, deployed 6"),
     ({"workers": 3}, "workers: 3, deployed for 2"),
     ({"storage": {"channel": "redis"}}, "channel: 'redis', deployed 's3'"),
 ]

@@ -4,10 +4,12 @@ A run reads most of its settings when it starts. Those below are the stack's: me
 instances, buckets. A run that ignored them would be measured as something else than its file says.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from crossover import asl
 from crossover.cli.aws import ownership
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -17,7 +19,7 @@ from crossover.reports import infrastructure
 def check_unchanged(session: Any, experiment: Experiment, *, config: Path) -> None:
     """Raises UserError naming each field that differs, with the command that mends it."""
     differing = [*_functions(session, experiment), *_instances(session, experiment), *_broker(session, experiment)]
-    differing += _buckets(session, experiment)
+    differing += [*_published(session, experiment)]
     if differing:
         raise UserError(
             f"{config}: changed since it was deployed: {'; '.join(differing)}; crossover deploy {config} brings the stack up to date"
@@ -87,10 +89,15 @@ def _broker(session: Any, experiment: Experiment) -> Iterator[str]:
             yield f"network.broker_instance_type: {wanted}, deployed {each['HostInstanceType']}"
 
 
-def _buckets(session: Any, experiment: Experiment) -> Iterator[str]:
+def _published(session: Any, experiment: Experiment) -> Iterator[str]:
     path = f"/crossover/{experiment.project}/{experiment.name}/"
     pages = session.client("ssm").get_paginator("get_parameters_by_path").paginate(Path=path)
-    found = {each["Name"].removeprefix(path) for page in pages for each in page["Parameters"]}
+    found = {each["Name"].removeprefix(path): each["Value"] for page in pages for each in page["Parameters"]}
     if experiment.storage.bucket_per_worker != ("data_buckets" in found):
         asked = str(experiment.storage.bucket_per_worker).lower()
         yield f"storage.bucket_per_worker: {asked}, deployed {str(not experiment.storage.bucket_per_worker).lower()}"
+    if machine := found.get("run_machine"):
+        text = session.client("stepfunctions").describe_state_machine(stateMachineArn=machine)["definition"]
+        ends_s, wanted_s = json.loads(text).get("TimeoutSeconds"), asl.limit_s(experiment)
+        if ends_s and ends_s != wanted_s:
+            yield f"lifetime.maximum_run_hours: {experiment.lifetime.maximum_run_hours:g}, deployed {ends_s / 3_600:g}"
