@@ -53,7 +53,7 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
 
     yield Finding("npx", True, npx()[0])
     yield from _packaging(experiment)
-    yield from _hosts_module(experiment)
+    yield from hosts_module(experiment)
     with aws_errors_explained():
         yield from readiness.examine(boto3.Session(), experiment)
 
@@ -73,7 +73,7 @@ def _packaging(experiment: Experiment) -> Iterator[Finding]:
         yield Finding(f"layer {name}", path.exists(), str(path) if path.exists() else "make layer")
 
 
-def _hosts_module(experiment: Experiment) -> Iterator[Finding]:
+def hosts_module(experiment: Experiment) -> Iterator[Finding]:
     """What Redis hosts load, built here for their processor."""
     from crossover.cli.deployment import hosts_processor
 

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +29,29 @@ def call(*arguments: str) -> int:
         main(arguments)
     code = caught.value.code
     return code if isinstance(code, int) else 0
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "kind"),
+    [
+        ("spirt", {}, "arm64"),
+        ("spirt", {"instance_type": "m7i.large"}, "amd64"),
+        ("all-reduce-s3", {}, ""),
+        ("gpu", {}, ""),
+    ],
+)
+def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
+    config: str, changes: dict[str, str], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = load(ROOT / "config" / f"{config}.yaml")
+    experiment = replace(experiment, database=replace(experiment.database, **changes))
+    assert deployment.hosts_processor(experiment) == kind
+    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    found = list(doctor.hosts_module(experiment))
+    assert [each.detail for each in found] == ([f"make host-module PROCESSOR={kind}"] if kind else [])
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / f"tensors-{kind}.so").touch()
+    assert all(each.holds for each in doctor.hosts_module(experiment))
 
 
 def test_plan_lists_functions_machines_and_hosts(capsys: pytest.CaptureFixture[str]) -> None:
