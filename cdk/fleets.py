@@ -105,7 +105,7 @@ class Fleet(Construct):
                 resources=[group],
                 why="The group's ARN holds an id that is made when it is deployed.",
             ),
-            grants.logs(boot_log(self._experiment.project)),
+            grants.logs(boot_log(self._experiment.project), why="Streams of the hosts' log group."),
             grants.session_manager(),
         ]
         role = grants.role(self, "Role", service="ec2", grants=allowed)

@@ -91,12 +91,12 @@ def certificates(bucket: s3.IBucket, action: str) -> Grant:
     return Grant(actions=[action], resources=[bucket.arn_for_objects("hosts/redis/*")], why="One certificate per host.")
 
 
-def logs(group_name: str) -> Grant:
+def logs(group_name: str, *, why: str = "Streams of its own log group.") -> Grant:
     """Write to one log group. Not CreateLogGroup: a late line would bring a deleted group back."""
     return Grant(
         actions=["logs:CreateLogStream", "logs:PutLogEvents"],
         resources=[arn("logs", f"log-group:{group_name}:*")],
-        why="Streams of its own log group.",
+        why=why,
     )
 
 

@@ -94,7 +94,7 @@ class RedisHosts(Construct):
             grants.Grant(actions=["s3:GetObject"], resources=[module.bucket.arn_for_objects(module.s3_object_key)]),
             grants.certificates(bucket, "s3:PutObject"),
             grants.secret(self.secret_arn),
-            grants.logs(boot_log(self._experiment.project)),
+            grants.logs(boot_log(self._experiment.project), why="Streams of the hosts' log group."),
             grants.session_manager(),
         ]
         return grants.role(self, "Role", service="ec2", grants=allowed)

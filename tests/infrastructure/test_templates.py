@@ -82,6 +82,10 @@ WILDCARDS: dict[tuple[str, str], str] = {
     ("s3:GetObject", "<{bucket}>/fleet/*"): "Which run to join: one pointer per fleet.",
     ("logs:CreateLogStream logs:PutLogEvents", "logs:log-group:/aws/lambda/{name}:*"): "Streams of its own log group.",
     (
+        "logs:CreateLogStream logs:PutLogEvents",
+        "logs:log-group:/crossover/crossover/boot:*",
+    ): "Streams of the hosts' log group.",
+    (
         "ec2:AssignPrivateIpAddresses ec2:CreateNetworkInterface ec2:DeleteNetworkInterface "
         "ec2:DescribeNetworkInterfaces ec2:DescribeSubnets ec2:UnassignPrivateIpAddresses",
         "*",
