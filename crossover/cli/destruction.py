@@ -1,22 +1,17 @@
-"""`crossover destroy`: stop what runs, delete the stack, take away what it left, and with --verify prove that nothing is left."""
+"""`crossover destroy`: say what goes and what stays, ask, stop what runs, delete the stacks and what they left; --verify proves it."""
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
 from crossover.cli.arguments import Config, Debug, Yes
 from crossover.cli.credentials import aws_errors_explained, check_credentials
-from crossover.cli.deployment import run_cdk
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment
+from crossover.surroundings import shared_stacks
 from crossover.validation import load
-
-if TYPE_CHECKING:
-    from crossover.cli.aws.ownership import Owner
-
-SHARED = ("broker", "network")  # in the order in which they are deleted
 
 
 def destroy(
@@ -39,98 +34,177 @@ def destroy(
 
     session = boto3.Session()
     with aws_errors_explained():
-        delete_experiment(session, config, experiment, ask=not yes)
-        if shared:
-            delete_shared(session, config, experiment, ask=not yes)
-        if verify:
-            print(verified(session, experiment, shared=shared))
-            if not shared and (companion := experiment.companion()) is not None:
-                print(verified(session, companion, shared=False))
+        for line in announced(session, experiment, shared=shared):
+            _tell(line)
+    if not yes and not typer.confirm("Remove this?"):
+        raise UserError("destroy: nothing was removed")
+    delete_experiment(session, experiment)
+    if shared:
+        delete_shared(session, experiment)
+    if verify:
+        with aws_errors_explained():
+            for each in [None] if shared else _experiments(experiment):
+                _tell(verified(session, experiment.project, each))
 
 
-def delete_experiment(session: Any, config: Path, experiment: Experiment, *, ask: bool) -> None:
-    """Whatever state it is in, and after it the fleet of `baseline: gpu`; deleting what is gone already does nothing. Raises
-    CrossoverError."""
-    from crossover.cli.aws import ownership, sweeping
-
-    owner = ownership.of(session, experiment.project, experiment.name)
-    if sweeping.wait_for_stack(session, owner.stack):
-        sweeping.stop_running(session, owner, _tell)
-        _delete_stack(session, config, experiment, owner.stack, owner, ask=ask)
-    _remove_orphans(session, owner)
-    if (companion := experiment.companion()) is not None:
-        delete_experiment(session, config, companion, ask=ask)
+def _experiments(experiment: Experiment) -> list[str | None]:
+    """Names: the experiment first, since its stack depends on that of `baseline: gpu`."""
+    companion = experiment.companion()
+    return [experiment.name, *([companion.name] if companion else [])]
 
 
-def delete_shared(session: Any, config: Path, experiment: Experiment, *, ask: bool) -> None:
-    """Broker, then network. Raises UserError while another experiment of the project stands."""
-    from crossover.cli.aws import ownership, sweeping
+def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator[str]:
+    """What is about to be removed, and what looks like it and stays. Raises UserError for a stack of our name that is not ours."""
+    from crossover.cli.aws import inventory, ownership, stacks
+    from crossover.cli.aws.ownership import Whose
+
+    project, names = experiment.project, _experiments(experiment)
+    _wait(session, project, [*names, *(stacks.SHARED if shared else ())])
+    if shared:
+        _check_unneeded(session, experiment, going=names)
+    found = []
+    for owner in [ownership.of(session, project, name) for name in ([None] if shared else names)]:
+        found += [
+            f"  stack {each.name}, {len(ownership.resources(session, each))} resources and all that is in them"
+            for each in sorted(owner.standing, key=_order)
+        ]
+        taken = inventory.take(session, owner)
+        found += [f"  {each}, left by a deleted stack" for each in taken if each.whose is Whose.LEFT]
+        yield from (f"left alone: {each}: {each.why}" for each in taken if each.whose is Whose.UNPROVEN)
+    if not shared and (parts := shared_stacks(experiment)):
+        yield f"stays: {' and '.join(f'{project}-{part}' for part in parts)}; --shared removes what no experiment needs"
+    yield f"to be removed from {stacks.place(session)}:{'' if found else ' nothing'}"
+    yield from found
+
+
+def _wait(session: Any, project: str, names: list[str | None]) -> None:
+    """Until nothing of them is in progress, so that what is shown is what will be there."""
+    from crossover.cli.aws import stacks, sweeping
+
+    for name in names:
+        stacks.check_ours(session, f"{project}-{name}", project=project)
+    for name in names:
+        sweeping.wait_for_stack(session, f"{project}-{name}")
+
+
+def _check_unneeded(session: Any, experiment: Experiment, *, going: list[str | None]) -> None:
+    from crossover.cli.aws import ownership, stacks
 
     project = experiment.project
-    owner = ownership.of(session, project, None)
-    shared = [f"{project}-{part}" for part in SHARED]
-    if others := [name for name in owner.others if name not in shared]:
+    unneeded = [f"{project}-{name}" for name in (*stacks.SHARED, *going)]
+    if others := [each.name for each in ownership.of(session, project).standing if each.name not in unneeded]:
         raise UserError(f"--shared: {', '.join(others)} still stand and need network and broker; destroy them first")
-    for name in shared:
-        if sweeping.wait_for_stack(session, name):
-            _delete_stack(session, config, experiment, name, owner, ask=ask)
-    _remove_orphans(session, owner)
 
 
-def _delete_stack(
-    session: Any, config: Path, experiment: Experiment, name: str, owner: "Owner", *, ask: bool, tries: int = 2
-) -> None:
-    from crossover.cli.aws import inventory, leaving, sweeping
+def delete_experiment(session: Any, experiment: Experiment) -> None:
+    """Whatever state it is in, and after it the fleet of `baseline: gpu`; deleting what is gone already does nothing. Raises
+    CrossoverError."""
+    for name in _experiments(experiment):
+        _delete(session, experiment.project, name)
 
-    leaving.release_functions(session, name, _tell)
-    if name == f"{experiment.project}-network":
-        leaving.wait_for_interfaces(session, experiment.project, _tell)
+
+def delete_shared(session: Any, experiment: Experiment) -> None:
+    """Broker, then network. Raises UserError while an experiment of the project stands."""
+    _check_unneeded(session, experiment, going=[])
+    _delete(session, experiment.project, None)
+
+
+def _delete(session: Any, project: str, experiment: str | None) -> None:
+    """What is the experiment's, or with None the project's. Whatever stops it, the message says what is gone and what is not."""
+    from botocore.exceptions import ClientError
+
+    from crossover.cli.aws import inventory, ownership, stacks
+    from crossover.cli.aws.ownership import Whose
+
+    gone, wanted = list[str](), list[str]()
+    try:
+        with aws_errors_explained():
+            _wait(session, project, [experiment] if experiment else list(stacks.SHARED))
+            owner = ownership.of(session, project, experiment)
+            standing = sorted((each for each in owner.standing if experiment or _order(each) >= 0), key=_order)
+            wanted += [f"stack {stack.name}" for stack in standing]
+            for stack in standing:
+                _delete_stack(session, owner, stack)
+                gone.append(f"stack {stack.name}")
+            owner = ownership.of(session, project, experiment)
+            orphans = [each for each in inventory.take(session, owner) if each.whose is Whose.LEFT]
+            wanted += map(str, orphans)
+            _remove_orphans(session, orphans, gone)
+    except (CrossoverError, ClientError) as error:
+        status = type(error) if isinstance(error, UserError) else CrossoverError
+        kept = ", ".join(each for each in wanted if each not in gone)
+        raise status(
+            f"{error}\nremoved: {', '.join(gone) or 'nothing'}; the same command goes on from here\nnot removed: {kept or 'nothing else'}"
+        ) from error
+
+
+def _order(stack: Any) -> int:
+    """Of deletion: experiments (-1), broker, network."""
+    from crossover.cli.aws import stacks
+
+    return stacks.SHARED.index(stack.tags[stacks.KIND]) if stack.tags[stacks.KIND] in stacks.SHARED else -1
+
+
+def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> None:
+    """By its id: exactly the one that was looked at. CloudFormation deletes with the role that made it."""
+    from crossover.cli.aws import leaving, stacks, sweeping
+
+    sweeping.stop_running(session, owner, _tell)
+    leaving.release_functions(session, stack.id, _tell)
+    if stack.tags[stacks.KIND] == "network":
+        leaving.wait_for_interfaces(session, owner.project, _tell)
     for attempt in range(tries):
-        try:
-            run_cdk(config, experiment, ["destroy", "--exclusively", *([] if ask else ["--force"])], stacks=[name])
-        except CrossoverError:
-            if attempt + 1 == tries:
-                raise
-        if not (state := sweeping.wait_for_stack(session, name)):
+        _tell(f"deleting stack {stack.name}")
+        session.client("cloudformation").delete_stack(StackName=stack.id)
+        state = sweeping.wait_for_stack(session, stack.id)
+        if not state:
             return
-        if state != "DELETE_FAILED":
-            raise CrossoverError(f"{name}: is {state}; it was not deleted")
-        _tell(f"{name}: the deletion failed; clearing what stood in its way, then once more")
-        for found in inventory.take(session, owner):
-            if found.kind == "bucket":
-                sweeping.empty_bucket(session, found.name)
-    raise CrossoverError(f"{name}: still there after {tries} attempts; crossover status says what is left")
+        why = "; ".join(sweeping.reasons(session, stack.id)) or "CloudFormation gives no reason"
+        if state != "DELETE_FAILED" or attempt + 1 == tries:
+            raise CrossoverError(f"{stack.name}: is {state}, {attempt + 1} attempts: {why}")
+        _tell(f"{stack.name}: the deletion failed: {why}; clearing what may stand in its way, then once more")
+        sweeping.empty_buckets(session, owner)
 
 
-def _remove_orphans(session: Any, owner: "Owner") -> None:
-    """Only what no stack holds any more: the owner's stack is gone by now."""
-    from crossover.cli.aws import inventory, sweeping
+def _remove_orphans(session: Any, orphans: list[Any], gone: list[str]) -> None:
+    """What no stack holds any more. Raises CrossoverError naming what cannot be removed; interfaces of functions AWS removes itself."""
+    from crossover.cli.aws import sweeping
 
-    problems = sweeping.remove(
-        session, [each for each in inventory.take(session, owner) if _orphaned(each.kind)], _tell
-    )
-    for problem in problems:
-        _tell(f"left: {problem}")
+    problems = []
+    for orphan in sorted(orphans, key=lambda each: [*sweeping.REMOVERS, each.kind].index(each.kind)):
+        _tell(f"removing {orphan}")
+        problem = sweeping.remove(session, orphan)
+        if not problem:
+            gone.append(str(orphan))
+        elif orphan.kind == "network interface":
+            _tell(f"left: {orphan}: {problem}; AWS removes it within 40 minutes")
+        else:
+            problems.append(f"{orphan}: {problem}")
+    if problems:
+        raise CrossoverError(f"could not be removed: {'; '.join(problems)}")
 
 
-def _orphaned(kind: str) -> bool:
-    from crossover.cli.aws.sweeping import REMOVERS
+def verified(session: Any, project: str, experiment: str | None) -> str:
+    """What was looked at and what was not, and what looks like ours. Raises CrossoverError naming everything of ours that is left."""
+    from crossover.cli.aws import inventory, ownership, stacks
+    from crossover.cli.aws.listings import KINDS
+    from crossover.cli.aws.ownership import Whose
 
-    return kind in REMOVERS
-
-
-def verified(session: Any, experiment: Experiment, *, shared: bool) -> str:
-    """One line that says what was looked at. Raises CrossoverError naming everything that is left."""
-    from crossover.cli.aws import inventory, ownership
-
-    owner = ownership.of(session, experiment.project, None if shared else experiment.name)
-    left = inventory.take(session, owner)
+    owner = ownership.of(session, project, experiment)
+    taken = inventory.take(session, owner)
+    left = [each for each in taken if each.whose is not Whose.UNPROVEN]
     if left:
         billed = ", ".join(str(each) for each in left if each.billable)
         free = ", ".join(str(each) for each in left if not each.billable)
         parts = [f"billed: {billed}" if billed else "", f"not billed: {free}" if free else ""]
         raise CrossoverError(f"{owner.stack}: left on AWS: {'; '.join(part for part in parts if part)}")
-    return f"{owner.stack}: nothing is left; {len(inventory.LISTERS)} kinds of resources looked at, and every tag"
+    unproven = ", ".join(str(each) for each in taken if each.whose is Whose.UNPROVEN)
+    return (
+        f"{owner.stack}: nothing is left of ours in {stacks.place(session)}\n"
+        f"  looked at: {', '.join(KINDS)}\n"
+        "  not looked at: other regions and accounts, the CDK's own bucket and roles, what stacks left that went over 90 days ago\n"
+        f"  looks like ours, not provably so, left alone: {unproven or 'nothing'}"
+    )
 
 
 def _tell(line: str) -> None:

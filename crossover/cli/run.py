@@ -122,7 +122,9 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
 
     now, session = datetime.now(UTC), boto3.Session()
     with aws_errors_explained():
-        stack = stacks.check_runnable(session, f"{experiment.project}-{experiment.name}", config=str(config), now=now)
+        stack = stacks.check_runnable(
+            session, f"{experiment.project}-{experiment.name}", project=experiment.project, config=str(config), now=now
+        )
         changes.check_unchanged(session, experiment, config=config)
         if found := running.under_way(experiment, session):
             print(f"taking up {found.run}, which is under way", flush=True)

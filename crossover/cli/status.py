@@ -21,7 +21,7 @@ def status(config: Config, debug: Debug = False) -> None:
     experiment = load(config)
     import boto3  # a tenth of a second that other commands need not wait for
 
-    from crossover.cli.aws import inventory, ownership, standing
+    from crossover.cli.aws import inventory, ownership, stacks, standing
 
     names = [f"{experiment.project}-{part}" for part in (*shared_stacks(experiment), experiment.name)]
     table = Table("stack", "state", "since", "ends")
@@ -30,6 +30,8 @@ def status(config: Config, debug: Debug = False) -> None:
         highlight=False, soft_wrap=not sys.stdout.isatty()
     )  # whole lines for programs, whole words for people
     with aws_errors_explained():
+        for name in names:
+            stacks.check_ours(session, name, project=experiment.project)
         for row in rows(session, names, now=now):
             table.add_row(*row)
         owner = ownership.of(session, experiment.project, experiment.name)
@@ -61,10 +63,13 @@ def time_to_live(ends: datetime | None, *, now: datetime) -> str:
 
 
 def alive(found: list[Any]) -> Iterator[str]:
-    """How many of what is billed for standing there; "nothing that is billed" where that is so."""
-    counts = Counter(each.kind for each in found if each.billable)
+    """How many of what is billed for standing there, "nothing that is billed" where that is so; what only looks like ours."""
+    from crossover.cli.aws.ownership import Whose
+
+    counts = Counter(each.kind for each in found if each.billable and each.whose is not Whose.UNPROVEN)
     listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     yield f"alive: {listed}" if listed else "alive: nothing that is billed by the hour"
+    yield from (f"not provably ours: {each}: {each.why}" for each in found if each.whose is Whose.UNPROVEN)
 
 
 def running(session: Any, experiment: Experiment) -> Iterator[str]:

@@ -149,15 +149,16 @@ def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]
     experiment, session = seen.experiment, seen.session
     try:
         with _timed(seen, "destroyed"):
-            destruction.delete_experiment(session, config, experiment, ask=False)
+            destruction.delete_experiment(session, experiment)
         seen.interfaces_left = seen.function_interfaces()
         others = set(ownership.of(session, experiment.project, experiment.name).others)
-        alone = not others - {f"{experiment.project}-{part}" for part in destruction.SHARED}
+        alone = not others - {f"{experiment.project}-{part}" for part in stacks.SHARED}
         if alone and not seen.shared_stay:
             with _timed(seen, "network deleted"):
-                destruction.delete_shared(session, config, experiment, ask=False)
+                destruction.delete_shared(session, experiment)
             seen.network_deleted = True
-        _tell(destruction.verified(session, experiment, shared=alone and not seen.shared_stay))
+        whole = alone and not seen.shared_stay
+        _tell(destruction.verified(session, experiment.project, None if whole else experiment.name))
     except (KeyboardInterrupt, SystemExit):
         raise UserError(
             f"interrupted while destroying; crossover destroy {config} --shared --verify goes on where it stopped"

@@ -150,7 +150,7 @@ class LocalCloud:
                 self._stop_executions(f"{stack}-")
                 self.client("cloudformation").delete_stack(StackName=stack)
                 if stack in self.stacks():
-                    raise RunFailed(f"{stack}: could not be deleted")
+                    raise RunFailed(f"{stack}: could not be deleted; its events say why")
 
     def _stop_executions(self, machines_of: str) -> None:
         """Of machines whose names begin so: after a failure the other branches go on, and a machine's deletion does not end them."""

@@ -1,5 +1,8 @@
 """Everything that AWS's listing APIs show, for comparing an account before and after."""
 
+import hashlib
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # service, operation, key of the answer, field that names an entry
@@ -29,21 +32,88 @@ LISTINGS = [
     ("ec2", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId"),
     ("ec2", "describe_addresses", "Addresses", "AllocationId"),
 ]
+GLOBAL = ("s3", "iam")
+AWSS_OWN = ("/aws/service/", "/cdk-bootstrap/", "cdk-", "arn:aws:iam::aws:")  # the same in every account, or the CDK's
 
 
 def snapshot(session: Any) -> dict[str, list[str]]:
     """Names by listing, sorted; instances that have ended apart."""
-    found = {}
-    for service, operation, key, field in LISTINGS:
-        client = session.client(service)
-        if client.can_paginate(operation):
-            entries = [each for page in client.get_paginator(operation).paginate() for each in page.get(key, [])]
-        else:
-            entries = getattr(client, operation)()[key]
-        names = sorted(each[field] for each in entries)
-        # Parameters below /aws are AWS's own, the same in every account.
-        found[f"{service} {operation}"] = [name for name in names if not name.startswith("/aws/service/")]
-    reservations = session.client("ec2").describe_instances()["Reservations"]
-    instances = [each for reservation in reservations for each in reservation["Instances"]]
-    found["ec2 instances"] = [each["InstanceId"] for each in instances if each["State"]["Name"] != "terminated"]
+    found = {
+        f"{service} {operation}": sorted(each[field] for each in _entries(session.client(service), operation, key))
+        for service, operation, key, field in LISTINGS
+    }
+    parameters = found["ssm describe_parameters"]
+    found["ssm describe_parameters"] = [name for name in parameters if not name.startswith("/aws/service/")]
+    found["ec2 instances"] = sorted(each["InstanceId"] for each in _instances(session.client("ec2")))
     return found
+
+
+Client = Callable[[str, str], Any]  # of a service in a region; the same one each time, since making one takes long
+
+
+def details(client: Client, regions: tuple[str, ...]) -> dict[str, str]:
+    """Each entry of each listing as it is described, with tags, what buckets hold, and what machines do: by its name."""
+    return {
+        f"{region} {what}": json.dumps(entry, default=str, sort_keys=True)
+        for region in regions
+        for what, entry in _details(client, region, everywhere=region == regions[0])
+    }
+
+
+def _details(client: Client, region: str, *, everywhere: bool) -> Iterator[tuple[str, Any]]:
+    for service, operation, key, field in LISTINGS:
+        if service in GLOBAL and not everywhere:
+            continue
+        asked = client(service, region)
+        for each in _entries(asked, operation, key):
+            name = each[field]
+            if name.startswith(AWSS_OWN):
+                continue
+            yield f"{operation} {name}", [each, _more(asked, operation, name)]
+    for each in _instances(client("ec2", region)):
+        yield f"instance {each['InstanceId']}", each
+
+
+def _more(client: Any, operation: str, name: str) -> Any:
+    """What the listing does not say: tags, contents, executions."""
+    if operation == "list_buckets":
+        versions = client.list_object_versions(Bucket=name)
+        held = [
+            [each["Key"], each["VersionId"], hashlib.sha256(_body(client, name, each)).hexdigest()]
+            for each in versions.get("Versions", [])
+        ]
+        return [held, versions.get("DeleteMarkers", []), _bucket_tags(client, name)]
+    if operation == "list_functions":
+        return client.list_tags(Resource=name)["Tags"]
+    if operation == "describe_log_groups":
+        return client.list_tags_log_group(logGroupName=name)["tags"]
+    if operation == "list_state_machines":
+        ended = client.list_executions(stateMachineArn=name)["executions"]
+        return [client.list_tags_for_resource(resourceArn=name)["tags"], [each["status"] for each in ended]]
+    if operation == "list_roles":
+        return client.list_role_tags(RoleName=name)["Tags"]
+    return None
+
+
+def _body(client: Any, bucket: str, version: Any) -> bytes:
+    body = client.get_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])["Body"]
+    return bytes(body.read())
+
+
+def _bucket_tags(client: Any, name: str) -> Any:
+    try:
+        return client.get_bucket_tagging(Bucket=name)["TagSet"]
+    except client.exceptions.ClientError:  # none
+        return []
+
+
+def _entries(client: Any, operation: str, key: str) -> list[Any]:
+    if client.can_paginate(operation):
+        return [each for page in client.get_paginator(operation).paginate() for each in page.get(key, [])]
+    return list(getattr(client, operation)()[key])
+
+
+def _instances(client: Any) -> list[Any]:
+    reservations = client.describe_instances()["Reservations"]
+    found = [each for reservation in reservations for each in reservation["Instances"]]
+    return [each for each in found if each["State"]["Name"] != "terminated"]

@@ -1,9 +1,9 @@
 """What the command line asks an account before anything costs money, and how it finds what is left; against the cloud on one machine."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +13,13 @@ from botocore.exceptions import ClientError
 
 from cdk import expiry_machine
 from crossover import asl, workflow
-from crossover.cli.aws import inventory, machines, ownership, readiness, stacks, standing, sweeping, zones
+from crossover.cli.aws import listings, machines, readiness, stacks, standing, zones
 from crossover.cli.aws.ownership import Owner
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
 from crossover.local.cloud import LocalCloud
 from crossover.local.seams.account import ZONES
+from tests.cloud import made
 
 NOW = datetime.now(UTC)
 SPIRT = Experiment(name="spirt", architecture="spirt")
@@ -30,94 +31,25 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
         yield running
 
 
-@pytest.fixture
-def session(cloud: LocalCloud) -> Any:
-    return cloud.session()
-
-
-def stack(session: Any, name: str, **tags: str) -> None:
-    topic = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
-    given = [{"Key": key.replace("_", "-"), "Value": value} for key, value in tags.items()]
-    session.client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps(topic), Tags=given)
-
-
-@pytest.fixture
-def clean(session: Any) -> Iterator[None]:
-    yield
-    client = session.client("cloudformation")
-    for each in client.describe_stacks()["Stacks"]:
-        client.delete_stack(StackName=each["StackName"])
-
-
 # --- whose a resource is ---
 
 
-def test_a_longer_name_belongs_to_the_longer_stack() -> None:
-    owner = Owner("crossover", "spirt", ("crossover-network", "crossover-spirt-cifar10"))
-    assert owner.named("crossover-spirt-run") and owner.named("crossover-spirt")
-    assert not owner.named("crossover-spirt-cifar10-run") and not owner.named("crossover-spirtx")
-    assert Owner("crossover", "spirt-cifar10", ("crossover-spirt",)).named("crossover-spirt-cifar10-run")
-    assert Owner("crossover").named("crossover-spirt-cifar10-run") and not Owner("cross").named("crossover-spirt")
+def test_a_longer_name_resembles_the_longer_stack() -> None:
+    owner = Owner(project="crossover", experiment="spirt", others=("crossover-network", "crossover-spirt-cifar10"))
+    assert owner.resembles("crossover-spirt-run") and owner.resembles("crossover-spirt")
+    assert not owner.resembles("crossover-spirt-cifar10-run") and not owner.resembles("crossover-spirtx")
+    longer = Owner(project="crossover", experiment="spirt-cifar10", others=("crossover-spirt",))
+    assert longer.resembles("Crossover-spirt-cifar10-run")
+    assert Owner(project="crossover").resembles("crossover-spirt-run")
+    assert not Owner(project="cross").resembles("crossover-spirt")
 
 
 def test_tags_in_every_spelling_of_aws() -> None:
-    owner = Owner("crossover", "spirt")
-    assert owner.tagged([{"Key": "project", "Value": "crossover"}, {"Key": "experiment", "Value": "spirt"}])
-    assert owner.tagged([{"key": "project", "value": "crossover"}, {"key": "experiment", "value": "spirt"}])
-    assert not owner.tagged([{"Key": "project", "Value": "crossover"}, {"Key": "experiment", "Value": "other"}])
-    assert Owner("crossover").tagged([{"Key": "project", "Value": "crossover"}])
-    assert not owner.tagged([])
-
-
-# --- what is left ---
-
-ORPHANS = {
-    "log group": "/aws/lambda/crossover-spirt-collect",
-    "bucket": "crossover-spirt-runs-1x2y",
-    "parameter": "/crossover/crossover/spirt/bucket",
-    "secret": "crossover-spirt-password",
-}
-
-
-def leave(session: Any) -> None:
-    """What a deletion has been seen to leave, and something of another experiment's that must stay."""
-    for name in (ORPHANS["log group"], "/aws/lambda/crossover-spirt-cifar10-collect"):
-        session.client("logs").create_log_group(logGroupName=name)
-    session.client("s3").create_bucket(Bucket=ORPHANS["bucket"])
-    session.client("s3").put_bucket_versioning(Bucket=ORPHANS["bucket"], VersioningConfiguration={"Status": "Enabled"})
-    for body in (b"1", b"2"):
-        session.client("s3").put_object(Bucket=ORPHANS["bucket"], Key="runs/a", Body=body)
-    session.client("s3").delete_object(Bucket=ORPHANS["bucket"], Key="runs/a")
-    session.client("ssm").put_parameter(Name=ORPHANS["parameter"], Value="x", Type="String")
-    tags = [{"Key": "project", "Value": "crossover"}, {"Key": "experiment", "Value": "spirt"}]
-    session.client("secretsmanager").create_secret(Name=ORPHANS["secret"], SecretString="x", Tags=tags)
-
-
-@pytest.mark.usefixtures("clean")
-def test_orphans_are_found_by_name_and_tag_and_removed(session: Any) -> None:
-    stack(session, "crossover-spirt-cifar10", project="crossover")
-    leave(session)
-    owner = ownership.of(session, "crossover", "spirt")
-    found = inventory.take(session, owner)
-    assert {each.kind: each.name for each in found} == ORPHANS
-    told: list[str] = []
-    assert sweeping.remove(session, found, told.append) == []
-    assert inventory.take(session, owner) == [] and len(told) == len(ORPHANS)
-    left = session.client("logs").describe_log_groups()["logGroups"]
-    assert [each["logGroupName"] for each in left] == ["/aws/lambda/crossover-spirt-cifar10-collect"]
-    session.client("logs").delete_log_group(logGroupName=left[0]["logGroupName"])
-
-
-def test_what_cannot_be_removed_is_named(session: Any) -> None:
-    vpc = inventory.Found("network", "vpc-1", billable=False)
-    gone = inventory.Found("log group", "/aws/lambda/nothing", billable=True)
-    problems = sweeping.remove(session, [vpc, gone], lambda line: None)
-    assert any("network vpc-1: no stack deletes it" in each for each in problems)
-    assert any("log group /aws/lambda/nothing: " in each for each in problems)
-
-
-def test_every_kind_that_can_be_removed_is_listed() -> None:
-    assert set(sweeping.REMOVERS) <= set(inventory.LISTERS)
+    owner = Owner(project="crossover", experiment="spirt")
+    tags = [{"Key": "project", "Value": "crossover"}, {"key": "experiment", "value": "spirt"}]
+    assert owner.tagged(listings.pairs(tags))
+    assert not owner.tagged({"project": "crossover", "experiment": "other"}) and not owner.tagged({})
+    assert Owner(project="crossover").tagged({"project": "crossover"})
 
 
 # --- doctor ---
@@ -297,26 +229,18 @@ def test_a_broker_type_or_version_that_is_not_offered(cloud: LocalCloud, session
 # --- stacks and budgets ---
 
 
-@pytest.mark.usefixtures("clean")
 def test_a_run_is_refused_where_its_stack_is_missing_or_its_time_is_over(session: Any) -> None:
+    look = partial(stacks.check_runnable, session, "crossover-a", project="crossover", config="a.yaml")
     with pytest.raises(
         UserError, match=r"crossover-a: not deployed in account 123456789012, us-east-1; crossover deploy a\.yaml"
     ):
-        stacks.check_runnable(session, "crossover-a", config="a.yaml")
+        look()
     over = NOW - timedelta(minutes=1)
-    stack(session, "crossover-a", project="crossover", expires_at=over.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    made.ours(session, "crossover", "a", expires_at=over.strftime("%Y-%m-%dT%H:%M:%SZ"))
     with pytest.raises(UserError, match=r"its time was over .*; crossover deploy a\.yaml prolongs it"):
-        stacks.check_runnable(session, "crossover-a", config="a.yaml", now=NOW)
-    found = stacks.check_runnable(session, "crossover-a", config="a.yaml", now=over - timedelta(hours=1))
+        look(now=NOW)
+    found = look(now=over - timedelta(hours=1))
     assert found.complete and found.tags["project"] == "crossover"
-
-
-@pytest.mark.usefixtures("clean")
-def test_a_stack_that_is_not_ours_is_not_deployed_over(session: Any) -> None:
-    stack(session, "crossover-b", team="somebody")
-    with pytest.raises(UserError, match="is not Crossover's; choose another name or project"):
-        stacks.check_ours(session, "crossover-b", project="crossover")
-    stacks.check_ours(session, "crossover-none", project="crossover")
 
 
 @pytest.mark.parametrize(
@@ -329,23 +253,23 @@ def test_a_stack_that_is_not_ours_is_not_deployed_over(session: Any) -> None:
 def test_a_stack_half_way_is_refused_with_the_command_that_mends_it(
     state: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    half = stacks.Standing(name="crossover-c", state=state, created=NOW, changed=NOW, tags={"project": "crossover"})
+    half = made.standing("crossover-c", state)
     monkeypatch.setattr(stacks, "look", lambda session, name: half)
     with pytest.raises(UserError, match=words):
         stacks.check_deployable(None, "crossover-c", config=Path("c.yaml"))
     with pytest.raises(UserError, match=r"crossover deploy c.yaml completes it"):
-        stacks.check_runnable(None, "crossover-c", config="c.yaml")
+        stacks.check_runnable(None, "crossover-c", project="crossover", config="c.yaml")
 
 
 def test_a_budget_that_standing_there_has_used_up() -> None:
     experiment = replace(SPIRT, lifetime=Lifetime(budget_usd=1.0))
     hourly = standing.usd(standing.lines(experiment))
     since = NOW - timedelta(hours=1)
-    made = stacks.Standing(name="crossover-spirt", state="UPDATE_COMPLETE", created=since, changed=NOW)
+    standing_one = stacks.Standing(name="crossover-spirt", state="UPDATE_COMPLETE", created=since, changed=NOW)
     config = Path("spirt.yaml")
-    assert standing.left_of_budget(experiment, made, now=NOW, config=config) == pytest.approx(1.0 - hourly)
+    assert standing.left_of_budget(experiment, standing_one, now=NOW, config=config) == pytest.approx(1.0 - hourly)
     with pytest.raises(UserError, match=r"lifetime\.budget_usd: 1 is spent: .* crossover destroy spirt\.yaml"):
-        standing.left_of_budget(experiment, made, now=NOW + timedelta(hours=1 / hourly), config=config)
+        standing.left_of_budget(experiment, standing_one, now=NOW + timedelta(hours=1 / hourly), config=config)
 
 
 def test_an_hour_of_spirt_is_its_hosts_broker_endpoint_and_secrets() -> None:

@@ -18,6 +18,8 @@ from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder
 from crossover.running.preparing import resolve
 from crossover.workflow import load
+from tests.cloud import made
+from tests.cloud.conftest import Settled
 from tests.cloud.listings import snapshot
 
 pytestmark = pytest.mark.slow
@@ -34,14 +36,16 @@ def test_a_new_account_deploys_it_trains_and_it_deletes_itself(tmp_path: Path) -
         cloud.account.quotas.update(dict.fromkeys(cloud.account.quotas, 0.0))
         asked = {found.name: found.holds for found in readiness.examine(session, experiment)}
         assert all(asked.values()) and not asked.keys() & OF_INSTANCES, asked
+        beside = Settled(cloud)
         before = snapshot(session)
         cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
-        assert cloud.stacks() == [STACK]
+        assert made.stacks(cloud) == {STACK}
         out = tmp_path / "out"
         found = running.run_deployed(experiment, out, lambda progress: None, session=session, where="local")
         as_the_reference(found, experiment)
         expire(session)
         assert snapshot(session) == before
+        beside.look()
 
 
 def as_the_reference(found: RunFolder, experiment: Experiment) -> None:

@@ -3,19 +3,18 @@
 The cloud on one machine has the worse of AWS's two ways here: CloudFormation may not describe interfaces, and deletes roles at once.
 """
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdk.synthesis import synthesize
 from crossover.cli import destruction
-from crossover.cli.aws import leaving, ownership
+from crossover.cli.aws import leaving
 from crossover.experiment import Experiment
 from crossover.local import assembly as assemblies
 from crossover.local.cloud import LocalCloud
+from tests.cloud import made
 
 NETWORK, STACK = "crossover-network", "crossover-tiny"
 PEERS = Experiment(name="tiny", architecture="p2p_instance")
@@ -23,8 +22,8 @@ PEERS = Experiment(name="tiny", architecture="p2p_instance")
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> assemblies.Stack:
-    made, _ = assemblies.read(synthesize(PEERS, tmp_path_factory.mktemp("assembly")))
-    return next(each for each in made if each.name == NETWORK)
+    found, _ = assemblies.read(synthesize(PEERS, tmp_path_factory.mktemp("assembly")))
+    return next(each for each in found if each.name == NETWORK)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +53,11 @@ def session(cloud: LocalCloud, network: assemblies.Stack) -> Iterator[Any]:
         "Role": {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": {}}},
         "Function": {"Type": "AWS::Lambda::Function", "Properties": function},
     }
-    session.client("cloudformation").create_stack(StackName=STACK, TemplateBody=json.dumps({"Resources": resources}))
+    made.ours(session, "crossover", "tiny", resources)
     yield session
     for each in interfaces(session):
         session.client("ec2").delete_network_interface(NetworkInterfaceId=each)
-    cloud.destroy()
+    made.clear(cloud)
 
 
 def published(session: Any, name: str) -> str:
@@ -68,7 +67,7 @@ def published(session: Any, name: str) -> str:
 
 def interfaces(session: Any) -> list[str]:
     listed = session.client("ec2").describe_network_interfaces()["NetworkInterfaces"]
-    return [each["NetworkInterfaceId"] for each in listed if each["Description"].startswith(leaving.INTERFACE)]
+    return [each["NetworkInterfaceId"] for each in listed if each["Description"] == f"{leaving.INTERFACE}-shared"]
 
 
 def delete(session: Any, name: str) -> str:
@@ -92,20 +91,13 @@ def test_the_keeper_has_the_interface_when_an_experiment_goes(session: Any) -> N
     assert interfaces(session) == []
 
 
-def test_functions_leave_before_their_stack_is_deleted(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_cdk(config: Path, experiment: Experiment, arguments: list[str], *, stacks: list[str]) -> None:
-        inside = session.client("lambda").get_function_configuration(FunctionName=FIRST[stacks[0]])["VpcConfig"]
-        assert not inside.get("SubnetIds")
-        assert delete(session, stacks[0]) == ""
-
-    monkeypatch.setattr(destruction, "run_cdk", run_cdk)
-    for name in (STACK, NETWORK):
-        owner = ownership.of(session, "crossover", None)
-        destruction._delete_stack(session, Path("tiny.yaml"), PEERS, name, owner, ask=False, tries=1)
+def test_functions_leave_before_their_stack_is_deleted(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    destruction.delete_experiment(session, PEERS)
+    destruction.delete_shared(session, PEERS)
+    said = capsys.readouterr().out
+    for function, stack in ((f"{STACK}-step", STACK), (f"{NETWORK}-keeper", NETWORK)):
+        assert said.index(f"taking function {function} out") < said.index(f"deleting stack {stack}")
     assert interfaces(session) == []
-
-
-FIRST = {STACK: f"{STACK}-step", NETWORK: f"{NETWORK}-keeper"}
 
 
 def test_only_functions_of_the_stack_leave(session: Any) -> None:

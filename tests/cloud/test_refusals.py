@@ -3,7 +3,6 @@
 The commands run in this process against the cloud on one machine; a program in npx's place shows that the CDK was never called.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +17,7 @@ from crossover.cli import deployment
 from crossover.cli.aws import stacks, sweeping
 from crossover.cli.main import main
 from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
+from tests.cloud import made, neighbours
 
 DEPLOY = ("deploy", "--yes")
 RUN = ("run", "--on", "aws")
@@ -27,17 +27,6 @@ RUN = ("run", "--on", "aws")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
     with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
         yield running
-
-
-@pytest.fixture
-def session(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Of an account with nothing in it, before and after; the commands talk to it."""
-    for name, value in cloud.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(deployment, "npx", lambda: pytest.fail("the CDK was called"))
-    session = cloud.session()
-    yield session
-    cloud.destroy()
 
 
 Refused = Callable[..., str]
@@ -76,12 +65,6 @@ def config(folder: Path, **fields: Any) -> Path:
     path = folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(plain | fields))
     return path
-
-
-def stack(session: Any, name: str, **tags: str) -> None:
-    topic = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
-    given = [{"Key": key.replace("_", "-"), "Value": value} for key, value in tags.items()]
-    session.client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps(topic), Tags=given)
 
 
 # --- the account ---
@@ -151,17 +134,23 @@ def test_too_few_functions_at_once(cloud: LocalCloud, session: Any, refused: Ref
 # --- names ---
 
 
-def test_a_stack_of_somebody_else(session: Any, refused: Refused) -> None:
-    stack(session, "crossover-tiny", team="others")
-    assert "a stack of this name exists and is not Crossover's; choose another name or project" in refused(DEPLOY)
-
-
-def test_a_name_that_something_else_has(session: Any, refused: Refused) -> None:
-    logs, name = session.client("logs"), "/aws/lambda/crossover-tiny-collect"
+def test_a_name_that_somebody_else_has(session: Any, refused: Refused) -> None:
+    logs, name = session.client("logs"), "/aws/lambda/crossover-tiny-bucket-emptier"
     logs.create_log_group(logGroupName=name)
     said = refused(DEPLOY)
-    assert f"names are taken though there is no such stack: log group {name}; crossover destroy" in said
+    assert f"names are taken though there is no such stack: log group {name}; they are not ours: choose another" in said
     logs.delete_log_group(logGroupName=name)
+
+
+def test_a_name_that_an_earlier_deployment_left(cloud: LocalCloud, session: Any, refused: Refused) -> None:
+    name = "/aws/lambda/crossover-tiny-bucket-emptier"
+    group = {"Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": name}}}
+    made.ours(session, "crossover", "tiny", group)
+    cloud.destroy("crossover-tiny")
+    session.client("logs").create_log_group(logGroupName=name)  # a late line
+    said = refused(DEPLOY)
+    assert f"log group {name}; crossover destroy" in said and "removes what an earlier deployment left" in said
+    session.client("logs").delete_log_group(logGroupName=name)
 
 
 # --- stacks half way ---
@@ -169,9 +158,7 @@ def test_a_name_that_something_else_has(session: Any, refused: Refused) -> None:
 
 @pytest.mark.parametrize("state", ["ROLLBACK_FAILED", "DELETE_FAILED", "UPDATE_ROLLBACK_FAILED"])
 def test_a_stack_half_way(state: str, session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = datetime.now(UTC)
-    half = stacks.Standing(name="x", state=state, created=now, changed=now, tags={"project": "crossover"})
-    monkeypatch.setattr(stacks, "look", lambda session, name: half)
+    monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, state))
     said = refused(DEPLOY)
     assert f"is {state}, half way; crossover destroy " in said and "then deploy again" in said
     assert f"is {state}; crossover deploy " in refused(RUN)
@@ -191,11 +178,11 @@ def test_a_stack_under_way_is_waited_for(
     session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An interrupted deployment goes on in AWS: repeating the command waits and then looks what became of it."""
-    now, waited = datetime.now(UTC), list[str]()
+    waited = list[str]()
 
     def look(session: Any, name: str) -> stacks.Standing | None:
         state = "ROLLBACK_FAILED" if name in waited else "CREATE_IN_PROGRESS"
-        return stacks.Standing(name=name, state=state, created=now, changed=now, tags={"project": "crossover"})
+        return made.standing(name, state)
 
     monkeypatch.setattr(stacks, "look", look)
     monkeypatch.setattr(sweeping, "wait_for_stack", lambda session, name: waited.append(name))
@@ -208,15 +195,14 @@ def test_a_stack_under_way_is_waited_for(
 
 def test_a_stack_whose_time_is_over(session: Any, refused: Refused) -> None:
     over = (datetime.now(UTC) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    stack(session, "crossover-tiny", project="crossover", expires_at=over)
+    made.ours(session, "crossover", "tiny", expires_at=over)
     said = refused(RUN)
     assert "its time was over at" in said and "prolongs it" in said
 
 
 def test_a_budget_that_is_spent(session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     then = datetime.now(UTC) - timedelta(hours=100)
-    old = stacks.Standing(name="x", state="CREATE_COMPLETE", created=then, changed=then, tags={"project": "crossover"})
-    monkeypatch.setattr(stacks, "look", lambda session, name: old)
+    monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, "CREATE_COMPLETE", created=then))
     budget = {"owner": "me@example.org", "lifetime": {"budget_usd": 0.5}}
     assert "lifetime.budget_usd: 0.5 is spent" in refused(DEPLOY, **budget)
 
@@ -253,4 +239,6 @@ def test_a_file_that_was_changed_since_it_was_deployed(
         assert "deploy" in said
     states = session.client("stepfunctions")
     for machine in states.list_state_machines()["stateMachines"]:
+        if machine["name"] == neighbours.WORKING:
+            continue
         assert states.list_executions(stateMachineArn=machine["stateMachineArn"])["executions"] == []

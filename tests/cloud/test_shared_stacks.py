@@ -11,6 +11,7 @@ from crossover import running, validation
 from crossover.cli import destruction
 from crossover.errors import UserError
 from crossover.local.cloud import LocalCloud
+from tests.cloud import made
 from tests.cloud.test_command_line import written
 
 pytestmark = pytest.mark.slow
@@ -44,17 +45,17 @@ def test_two_architectures_come_and_go_in_either_order(cloud: LocalCloud, tmp_pa
         experiments[stack] = validation.load(written(architecture, folder))
         assemblies[stack] = synthesize(experiments[stack], folder / "assembly")
         cloud.deploy(assemblies[stack])
-    made, brokers = shared(session), list(cloud.servers.brokers)
-    assert set(cloud.stacks()) == {*SHARED, SPIRT, MLLESS} and len(brokers) == 1
+    network, brokers = shared(session), list(cloud.servers.brokers)
+    assert made.stacks(cloud) == {*SHARED, SPIRT, MLLESS} and len(brokers) == 1
 
     for gone, left in ((SPIRT, MLLESS), (MLLESS, SPIRT)):
         cloud.destroy(gone)
-        assert set(cloud.stacks()) == {*SHARED, left}
-        assert (shared(session), list(cloud.servers.brokers)) == (made, brokers)
+        assert made.stacks(cloud) == {*SHARED, left}
+        assert (shared(session), list(cloud.servers.brokers)) == (network, brokers)
         with pytest.raises(UserError, match=rf"--shared: {left} still stand and need network and broker"):
-            destruction.delete_shared(session, tmp_path / "tiny.yaml", experiments[gone], ask=False)
+            destruction.delete_shared(session, experiments[gone])
         out = tmp_path / "out" / left
         found = running.run_deployed(experiments[left], out, lambda progress: None, session=session, where="local")
         assert (found.result["outcome"], len(found.result["epochs"])) == ("finished", 1)
         cloud.deploy(assemblies[gone])  # it comes back beside the other
-        assert (shared(session), list(cloud.servers.brokers)) == (made, brokers)
+        assert (shared(session), list(cloud.servers.brokers)) == (network, brokers)

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from crossover import asl
-from crossover.cli.aws import ownership
+from crossover.cli.aws import ownership, stacks
+from crossover.cli.aws.listings import FUNCTION, INSTANCE
+from crossover.cli.aws.ownership import Owner
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.reports import infrastructure
@@ -18,19 +20,23 @@ from crossover.reports import infrastructure
 
 def check_unchanged(session: Any, experiment: Experiment, *, config: Path) -> None:
     """Raises UserError naming each field that differs, with the command that mends it."""
-    differing = [*_functions(session, experiment), *_instances(session, experiment), *_broker(session, experiment)]
-    differing += [*_published(session, experiment)]
+    owner = ownership.of(session, experiment.project, experiment.name)
+    differing = [*_functions(session, experiment, owner), *_instances(session, experiment, owner)]
+    differing += [*_broker(session, experiment), *_published(session, experiment)]
     if differing:
         raise UserError(
             f"{config}: changed since it was deployed: {'; '.join(differing)}; crossover deploy {config} brings the stack up to date"
         )
 
 
-def _functions(session: Any, experiment: Experiment) -> Iterator[str]:
+def _functions(session: Any, experiment: Experiment, owner: Owner) -> Iterator[str]:
     wanted, prefix = infrastructure.of(experiment).memory_mb, f"{experiment.project}-{experiment.name}-"
     pages = session.client("lambda").get_paginator("list_functions").paginate()
     deployed: Mapping[str, Mapping[str, Any]] = {
-        each["FunctionName"]: each for page in pages for each in page["Functions"]
+        each["FunctionName"]: each
+        for page in pages
+        for each in page["Functions"]
+        if each["FunctionName"] in owner.held.get(FUNCTION, ())
     }
     said = set[str]()
     for step, memory_mb in wanted.items():
@@ -55,25 +61,24 @@ def _packaging(function: Mapping[str, Any]) -> str:
     return "image" if function.get("PackageType") == "Image" else "layer"
 
 
-def _instances(session: Any, experiment: Experiment) -> Iterator[str]:
-    """Database hosts by their tag, fleets by their launch templates."""
-    ec2, owner = session.client("ec2"), ownership.of(session, experiment.project, experiment.name)
+def _instances(session: Any, experiment: Experiment, owner: Owner) -> Iterator[str]:
+    """Database hosts, which the stack names itself, fleets by their launch templates."""
+    ec2 = session.client("ec2")
     for fleet in infrastructure.of(experiment).fleets:
         if fleet.purpose == "tensor database":
-            role = [
-                {"Name": "tag:crossover:role", "Values": ["redis"]},
+            running = [
+                {"Name": "instance-id", "Values": owner.ids(INSTANCE)},
                 {"Name": "instance-state-name", "Values": ["running"]},
             ]
-            pages = ec2.get_paginator("describe_instances").paginate(Filters=[*owner.ec2_filters(), *role])
+            pages = ec2.get_paginator("describe_instances").paginate(Filters=running) if owner.ids(INSTANCE) else []
             types = [each["InstanceType"] for page in pages for r in page["Reservations"] for each in r["Instances"]]
         else:
-            found = ec2.describe_launch_templates(Filters=owner.ec2_filters())["LaunchTemplates"]
             types = [
                 kind
-                for each in found
-                for version in ec2.describe_launch_template_versions(
-                    LaunchTemplateId=each["LaunchTemplateId"], Versions=["$Latest"]
-                )["LaunchTemplateVersions"]
+                for id in owner.ids("AWS::EC2::LaunchTemplate")
+                for version in ec2.describe_launch_template_versions(LaunchTemplateId=id, Versions=["$Latest"])[
+                    "LaunchTemplateVersions"
+                ]
                 if (
                     kind := version["LaunchTemplateData"].get("InstanceType")
                 )  # hosts' templates hold their image alone
@@ -83,9 +88,14 @@ def _instances(session: Any, experiment: Experiment) -> Iterator[str]:
 
 
 def _broker(session: Any, experiment: Experiment) -> Iterator[str]:
-    wanted, name = infrastructure.of(experiment).broker_instance_type, f"{experiment.project}-broker"
-    for each in session.client("mq").list_brokers()["BrokerSummaries"] if wanted else []:
-        if each["BrokerName"] == name and each.get("HostInstanceType", wanted) != wanted:
+    wanted = infrastructure.of(experiment).broker_instance_type
+    if wanted is None:
+        return
+    stack = stacks.look(session, f"{experiment.project}-broker")
+    ours = {each["PhysicalResourceId"] for each in ownership.resources(session, stack)} if stack else set()
+    pages = session.client("mq").get_paginator("list_brokers").paginate()
+    for each in (broker for page in pages for broker in page["BrokerSummaries"]):
+        if each["BrokerId"] in ours and each.get("HostInstanceType", wanted) != wanted:
             yield f"network.broker_instance_type: {wanted}, deployed {each['HostInstanceType']}"
 
 

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from crossover import platform_reports
 from crossover.cli.aws import inventory, ownership
-from crossover.cli.aws.ownership import Owner
+from crossover.cli.aws.listings import FUNCTION
+from crossover.cli.aws.ownership import Owner, Whose
 from crossover.experiment import Experiment
 from crossover.platform_reports import Report
 from crossover.reports.folder import RunFolder
@@ -88,7 +89,9 @@ class Evidence:
     @cached_property
     def functions(self) -> list[Mapping[str, Any]]:
         pages = self.client("lambda").get_paginator("list_functions").paginate()
-        return [each for page in pages for each in page["Functions"] if self.owner.named(each["FunctionName"])]
+        return [
+            each for page in pages for each in page["Functions"] if self.owner.named(FUNCTION, each["FunctionName"])
+        ]
 
     @cached_property
     def made(self) -> list[Made]:
@@ -119,8 +122,9 @@ class Evidence:
 
     def function_interfaces(self) -> int:
         """Network interfaces that Lambda made for the functions of the project."""
-        everyone = Owner(self.experiment.project)
-        return len(list(inventory.interfaces_of_functions(self.session, everyone)))
+        everyone = ownership.of(self.session, self.experiment.project)
+        found = inventory.take(self.session, everyone, ["network interface"])
+        return sum(each.whose is not Whose.UNPROVEN for each in found)
 
 
 def is_aws(session: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from crossover.cli.aws import price_list, readiness
 from crossover.cli.aws.evidence import Evidence
+from crossover.cli.aws.listings import FLEET, INSTANCE
 from crossover.errors import CrossoverError
 from crossover.reports import prices
 
@@ -64,7 +65,9 @@ def redis_host_boots(evidence: Evidence) -> Observed:
 
 
 def root_volume(evidence: Evidence) -> Observed:
-    pages = evidence.client("ec2").get_paginator("describe_instances").paginate(Filters=evidence.owner.ec2_filters())
+    mine = [{"Name": "instance-id", "Values": evidence.owner.ids(INSTANCE)}]
+    paginator = evidence.client("ec2").get_paginator("describe_instances")
+    pages = paginator.paginate(Filters=mine) if evidence.owner.ids(INSTANCE) else []
     hosts = [
         host
         for page in pages
@@ -284,12 +287,9 @@ def gpu_boots(evidence: Evidence) -> Observed:
     if evidence.experiment.module != "gpu" or not started:
         return uncovered("no GPU instance ran")
     scaling = evidence.client("autoscaling")
-    pages = scaling.get_paginator("describe_auto_scaling_groups").paginate()
-    names = [each["AutoScalingGroupName"] for page in pages for each in page["AutoScalingGroups"]]
     launches = [
         activity["StartTime"].timestamp()
-        for name in names
-        if evidence.owner.named(name)
+        for name in evidence.owner.ids(FLEET)
         for activity in scaling.describe_scaling_activities(AutoScalingGroupName=name)["Activities"]
         if activity["StartTime"].timestamp() < min(started)
     ]

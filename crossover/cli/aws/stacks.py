@@ -1,5 +1,6 @@
 """A CloudFormation stack as it stands: whether it can be deployed over, run, and until when it lives."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,14 +8,16 @@ from typing import Any
 
 from crossover.errors import UserError
 
-EXPIRES_AT = "expires-at"
+PROJECT, EXPERIMENT, KIND, EXPIRES_AT = "project", "experiment", "stack-kind", "expires-at"
+SHARED = ("broker", "network")  # kinds of stacks beside experiments, in the order in which they are deleted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """`created`: when it was made; `changed`: then, or at its last update."""
+    """`id`: its ARN, by which it is known when it is gone. `created`: when it was made; `changed`: then, or at its last update."""
 
     name: str
+    id: str = ""
     state: str
     created: datetime
     changed: datetime
@@ -23,6 +26,10 @@ class Standing:
     @property
     def in_progress(self) -> bool:
         return self.state.endswith("_IN_PROGRESS") and self.state != "REVIEW_IN_PROGRESS"  # that one waits for people
+
+    @property
+    def deleted(self) -> bool:
+        return self.state == "DELETE_COMPLETE"
 
     @property
     def complete(self) -> bool:
@@ -36,34 +43,62 @@ class Standing:
 
 def look(session: Any, name: str) -> Standing | None:
     """The stack, None where there is none."""
+    found = describe(session, name)
+    return None if found is None or found.deleted else found
+
+
+def describe(session: Any, name_or_id: str) -> Standing | None:
+    """The stack, for 90 days after its deletion too where its id is given."""
     from botocore.exceptions import ClientError
 
     try:
-        found = session.client("cloudformation").describe_stacks(StackName=name)["Stacks"][0]
+        return read(session.client("cloudformation").describe_stacks(StackName=name_or_id)["Stacks"][0])
     except ClientError as error:
         if "does not exist" in str(error):
             return None
         raise
-    if found["StackStatus"] == "DELETE_COMPLETE":
-        return None
+
+
+def read(described: Mapping[str, Any]) -> Standing:
     return Standing(
-        name=name,
-        state=found["StackStatus"],
-        created=found["CreationTime"],
-        changed=found.get("LastUpdatedTime") or found["CreationTime"],
-        tags={tag["Key"]: tag["Value"] for tag in found.get("Tags", [])},
+        name=described["StackName"],
+        id=described["StackId"],
+        state=described["StackStatus"],
+        created=described["CreationTime"],
+        changed=described.get("LastUpdatedTime") or described["CreationTime"],
+        tags={tag["Key"]: tag["Value"] for tag in described.get("Tags", [])},
     )
 
 
+def is_ours(stack: Standing, project: str) -> bool:
+    """By its tags, all of which must fit: project, kind and, of an experiment, its name."""
+    kind = stack.tags.get(KIND, "")
+    part = stack.tags.get(EXPERIMENT) if kind == EXPERIMENT else kind
+    return stack.tags.get(PROJECT) == project and kind in (EXPERIMENT, *SHARED) and stack.name == f"{project}-{part}"
+
+
 def check_ours(session: Any, name: str, *, project: str) -> None:
-    """Raises UserError where a stack of this name is somebody else's: a deployment would change it."""
+    """Raises UserError where a stack of this name is somebody else's: whose, by its tags, and what to do."""
     stack = look(session, name)
-    if stack is None or not stack.tags:
+    if stack is None or is_ours(stack, project):
         return
-    if (found := stack.tags.get("project")) is None:
-        raise UserError(f"{name}: a stack of this name exists and is not Crossover's; choose another name or project")
-    if found != project:
-        raise UserError(f"{name}: a stack of this name belongs to project {found!r}; choose another name or project")
+    part = name.removeprefix(f"{project}-")
+    kind, experiment = (part, "shared") if part in SHARED else (EXPERIMENT, part)
+    found = ", ".join(f"{key}={value}" for key, value in sorted(stack.tags.items()))
+    owner = (
+        f"belongs to project {stack.tags[PROJECT]!r}" if stack.tags.get(PROJECT, project) != project else "is not ours"
+    )
+    raise UserError(
+        f"{name}: a stack of this name stands in {place(session)} and {owner}: it carries {f'the tags {found}' if found else 'no tags'}; "
+        f"nothing was touched. Choose another name or project; or, if it is yours and lost its tags, give them back (CloudFormation "
+        f"console: Update, Use existing template, Tags): project={project}, experiment={experiment}, stack-kind={kind}"
+    )
+
+
+def place(session: Any) -> str:
+    """`account 123456789012, us-east-1`."""
+    client = session.client("sts")
+    return f"account {client.get_caller_identity()['Account']}, {client.meta.region_name}"
 
 
 def check_deployable(session: Any, name: str, *, config: Path) -> None:
@@ -86,14 +121,13 @@ def check_deployable(session: Any, name: str, *, config: Path) -> None:
         )
 
 
-def check_runnable(session: Any, name: str, *, config: str, now: datetime | None = None) -> Standing:
-    """The experiment's stack. Raises UserError where it is missing, half way, or its time is over."""
+def check_runnable(session: Any, name: str, *, project: str, config: str, now: datetime | None = None) -> Standing:
+    """The experiment's stack. Raises UserError where it is missing, not ours, half way, or its time is over."""
+    check_ours(session, name, project=project)
     stack, now = look(session, name), now or datetime.now(UTC)
     if stack is None:
-        client = session.client("sts")
-        account, region = client.get_caller_identity()["Account"], client.meta.region_name
         raise UserError(
-            f"{name}: not deployed in account {account}, {region}; crossover deploy {config}, or set AWS_PROFILE and "
+            f"{name}: not deployed in {place(session)}; crossover deploy {config}, or set AWS_PROFILE and "
             "AWS_DEFAULT_REGION to where it stands"
         )
     if not stack.complete:

@@ -15,6 +15,7 @@ from crossover.local.seams import (
     parameters,
     resource_types,
     secrets,
+    stacks,
     step_functions,
     updating,
 )
@@ -47,6 +48,7 @@ def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
     account.install(changes, cloud.account)
     definitions.install(changes)
     deletion.install(changes)
+    stacks.install(changes)
     objects.install(changes)
     parameters.install(changes, newest_image=lambda: cloud.account.newest_image)
     hosts.install(

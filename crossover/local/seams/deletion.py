@@ -37,15 +37,12 @@ def install(changes: Replacements) -> None:
     from moto.awslambda.models import LayerVersion, lambda_backends
     from moto.cloudformation import custom_model
     from moto.cloudformation.exceptions import ValidationError
-    from moto.cloudformation.models import CloudFormationBackend
-    from moto.core.exceptions import ServiceException
     from moto.ec2.models import ec2_backends
     from moto.ec2.models.instances import Instance
     from moto.ec2.models.internet_gateways import InternetGateway
     from moto.ec2.models.route_tables import RouteTable
     from moto.ec2.models.vpcs import VPCEndPoint
     from moto.s3.models import FakeBucket, s3_backends
-    from werkzeug.exceptions import HTTPException
 
     def drop_route_table(self: Any, account_id: str, region: str) -> None:
         ec2_backends[account_id][region].route_tables.pop(self.id, None)
@@ -71,17 +68,6 @@ def install(changes: Replacements) -> None:
     def drop_layer(self: Any, account_id: str, region: str) -> None:
         lambda_backends[account_id][region]._layers.delete_layer_version(self.name, str(self.version))
 
-    def delete_stack(old: Any, self: Any, name_or_stack_id: str) -> None:
-        """What cannot be deleted leaves the stack there, to be seen and deleted again; the call itself succeeds."""
-        found = [each for each in self.stacks.values() if name_or_stack_id in (each.name, each.stack_id)]
-        try:
-            old(self, name_or_stack_id)
-        except (ValidationError, ServiceException, HTTPException) as error:
-            for stack in found:
-                self.stacks[stack.stack_id] = stack
-                stack.status, stack.status_reason = "DELETE_FAILED", str(error)
-
-    changes.wrap(CloudFormationBackend, "delete_stack", delete_stack)
     changes.add(RouteTable, "delete", drop_route_table)
     changes.add(VPCEndPoint, "delete", drop_endpoint)
     changes.add(InternetGateway, "delete", drop_gateway)

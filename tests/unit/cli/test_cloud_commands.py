@@ -203,7 +203,8 @@ def test_deploy_is_refused_before_anything_is_made(npx: Path, capsys: pytest.Cap
     mine = {"Key": "project", "Value": "another"}
     boto3.client("cloudformation").create_stack(StackName="crossover-spirt", TemplateBody=template, Tags=[mine])
     assert call("deploy", str(CONFIG), "--yes") == 2
-    assert "belongs to project 'another'; choose another name or project" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "belongs to project 'another'" in said and "Choose another name or project" in said
     assert not npx.exists()
 
 

@@ -1,0 +1,65 @@
+"""The account of every test has neighbours, and none of their things may change, whatever the test does."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+from crossover.cli import deployment
+from crossover.local.cloud import LocalCloud
+from tests.cloud import listings, made, neighbours
+
+REGIONS = (neighbours.HERE, neighbours.FAR)
+
+
+class Settled:
+    """The neighbours of one cloud, and how everything of theirs was when they had come."""
+
+    def __init__(self, cloud: LocalCloud) -> None:
+        self.session = made.one_session(cloud)
+        self._client = lambda service, region: self.session.client(service, region_name=region)
+        assert len(neighbours.settle(self._client)) >= 64
+        self._before = listings.details(self._client, REGIONS)
+
+    def look(self) -> None:
+        after = listings.details(self._client, REGIONS)
+        changed = {name: (was, after.get(name, "gone")) for name, was in self._before.items() if after.get(name) != was}
+        assert not changed, changed
+
+
+_settled: "weakref.WeakKeyDictionary[LocalCloud, Settled]" = weakref.WeakKeyDictionary()
+
+Untouched = Callable[[], None]
+
+
+@pytest.fixture(autouse=True)
+def untouched(request: pytest.FixtureRequest) -> Iterator[Untouched]:
+    """Called at every test's end, and by tests that do several things after each of them."""
+    if "cloud" not in request.fixturenames:
+        yield lambda: None
+        return
+    cloud: LocalCloud = request.getfixturevalue("cloud")
+    if cloud not in _settled:
+        _settled[cloud] = Settled(cloud)
+    yield _settled[cloud].look
+    _settled[cloud].look()
+
+
+@pytest.fixture
+def session(untouched: Untouched, cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Of an account with nothing of ours in it, before and after; commands in this process talk to it, and never call the CDK."""
+    for name, value in cloud.environment().items():
+        monkeypatch.setenv(name, value)
+    session = _settled[cloud].session
+
+    class One(boto3.Session):
+        def __new__(cls, *arguments: Any, **named: Any) -> Any:
+            return session if cls is One else super().__new__(cls)
+
+    monkeypatch.setattr(boto3, "Session", One)
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)  # that of boto3.client, kept beyond this test otherwise
+    monkeypatch.setattr(deployment, "npx", lambda: pytest.fail("the CDK was called"))
+    yield session
+    made.clear(cloud)

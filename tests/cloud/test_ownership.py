@@ -1,0 +1,322 @@
+"""Whose things `destroy` takes away, and what `deploy`, `run` and `status` work on: only what a stack with our tags names."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
+
+from crossover.cli.aws import inventory, listings, ownership, sweeping
+from crossover.cli.aws.ownership import Owner, Whose
+from crossover.cli.main import main
+from crossover.local.cloud import LocalCloud
+from tests.cloud import made
+from tests.cloud.made import ours, stack
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
+        yield running
+
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def crossover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """`crossover("destroy", "--yes", project=..., status=1)`: what the command said, having ended with `status`."""
+
+    def call(*command: str, status: int = 0, **fields: Any) -> str:
+        plain = {
+            "name": "tiny",
+            "architecture": "all_reduce",
+            "workers": 2,
+            "training": {"model": "small_cnn", "epochs": 1, "batch_size": 20},
+            "data": {"dataset": "digits", "limit": 60, "validation": 0.05},
+            "storage": {"channel": "s3"},
+        }
+        path = tmp_path / "tiny.yaml"
+        path.write_text(yaml.safe_dump(plain | fields))
+        out = ["--out", str(tmp_path / "out")] if "run" in command else []
+        try:
+            main([*command, str(path), *out])
+        except SystemExit as end:
+            ended = end.code or 0
+        else:
+            ended = 0
+        said = capsys.readouterr()
+        assert ended == status, said.out + said.err
+        return said.out + said.err
+
+    return call
+
+
+def buckets(session: Any) -> set[str]:
+    return {each["Name"] for each in session.client("s3").list_buckets()["Buckets"]}
+
+
+# --- the reproductions of the review ---
+
+
+def test_another_regions_bucket_of_the_same_experiment_stays(session: Any, crossover: Command) -> None:
+    """And one that nobody tagged, whose name begins with ours: both are listed as what they are."""
+    far = session.client("s3", region_name="eu-west-1")
+    names = {"crossover-tiny-storageruns1a2b-eu", "crossover-tiny-photos"}
+    for name in names:
+        far.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        far.put_object(Bucket=name, Key="results", Body=b"of a year")
+    try:
+        said = crossover("destroy", "--yes", "--verify")
+        assert names <= buckets(session)
+        assert all(name in said for name in names)
+    finally:
+        for name in names & buckets(session):
+            far.delete_object(Bucket=name, Key="results")
+            far.delete_bucket(Bucket=name)
+
+
+def test_a_project_of_two_letters_takes_nothing_that_begins_with_them(session: Any, crossover: Command) -> None:
+    s3, logs = session.client("s3"), session.client("logs")
+    s3.create_bucket(Bucket="ml-payroll")
+    logs.create_log_group(logGroupName="/aws/lambda/ml-billing-prod")
+    try:
+        crossover("destroy", "--yes", "--shared", project="ml")
+        assert "ml-payroll" in buckets(session)
+        assert logs.describe_log_groups(logGroupNamePrefix="/aws/lambda/ml-billing-prod")["logGroups"]
+    finally:
+        s3.delete_bucket(Bucket="ml-payroll")
+        logs.delete_log_group(logGroupName="/aws/lambda/ml-billing-prod")
+
+
+@pytest.mark.parametrize("command", [("destroy", "--yes"), ("deploy", "--yes"), ("run", "--on", "aws"), ("status",)])
+def test_a_stack_of_the_same_name_and_another_project(
+    command: tuple[str, ...], cloud: LocalCloud, session: Any, crossover: Command
+) -> None:
+    ours(session, "team-prod", "api")
+    said = crossover(*command, status=2, project="team", name="prod-api")
+    assert made.stacks(cloud) == {"team-prod-api"}
+    assert "team-prod-api" in said and "project 'team-prod'" in said and "nothing was touched" in said
+
+
+@pytest.mark.parametrize("command", [("destroy", "--yes"), ("deploy", "--yes"), ("run", "--on", "aws"), ("status",)])
+def test_a_stack_without_tags_is_foreign(
+    command: tuple[str, ...], cloud: LocalCloud, session: Any, crossover: Command
+) -> None:
+    stack(session, "crossover-tiny")
+    said = crossover(*command, status=2)
+    assert made.stacks(cloud) == {"crossover-tiny"}
+    assert "carries no tags" in said and "stack-kind=experiment" in said  # how to give ours its tags back
+
+
+# --- what a deleted stack of ours left ---
+
+COLLECT = "/aws/lambda/crossover-tiny-collect"
+LOG = {"Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": COLLECT}}}
+
+
+def groups(session: Any) -> set[str]:
+    return {each["logGroupName"] for each in session.client("logs").describe_log_groups()["logGroups"]}
+
+
+def test_a_log_group_that_a_late_line_brought_back_goes(cloud: LocalCloud, session: Any, crossover: Command) -> None:
+    """And one beside it, which no stack of ours ever named, stays."""
+    logs, beside = session.client("logs"), f"{COLLECT}-thesis"
+    ours(session, "crossover", "tiny", LOG)
+    cloud.destroy("crossover-tiny")
+    for name in (COLLECT, beside):
+        logs.create_log_group(logGroupName=name)
+    said = crossover("destroy", "--yes", "--verify")
+    assert f"log group {COLLECT}, left by a deleted stack" in said
+    assert f"left alone: log group {beside}: its name begins like ours, but no stack of ours names it" in said
+    assert COLLECT not in groups(session) and beside in groups(session)
+    assert "nothing is left of ours in account 123456789012, us-east-1" in said
+    assert "looked at: stack, instance," in said and "not looked at: other regions" in said
+    logs.delete_log_group(logGroupName=beside)
+
+
+def test_a_name_of_ours_that_another_stack_has_by_now_is_theirs(
+    cloud: LocalCloud, session: Any, crossover: Command
+) -> None:
+    """Project `team-prod`, experiment `api`, and project `team`, experiment `prod-api`, give the same names."""
+    group = {
+        "Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": "/aws/lambda/team-prod-api-collect"}}
+    }
+    ours(session, "team", "prod-api", group)
+    cloud.destroy("team-prod-api")
+    stack(session, "other", group)
+    said = crossover("destroy", "--yes", project="team", name="prod-api")
+    assert "/aws/lambda/team-prod-api-collect" in groups(session)
+    assert "a stack of ours named it once, now other does" in said
+
+
+def test_a_parameter_of_our_name_that_somebody_made_since_is_theirs(
+    cloud: LocalCloud, session: Any, crossover: Command
+) -> None:
+    ssm, name = session.client("ssm"), "/crossover/crossover/tiny/bucket"
+    parameter = {"Type": "AWS::SSM::Parameter", "Properties": {"Name": name, "Type": "String", "Value": "x"}}
+    ours(session, "crossover", "tiny", {"Bucket": parameter})
+    cloud.destroy("crossover-tiny")
+    ssm.put_parameter(Name=name, Type="String", Value="theirs")
+    said = crossover("destroy", "--yes")
+    assert "a deleted stack of ours named it, but it does not carry our tags" in said
+    assert ssm.get_parameter(Name=name)["Parameter"]["Value"] == "theirs"
+    tags = [{"Key": "project", "Value": "crossover"}, {"Key": "experiment", "Value": "tiny"}]
+    ssm.add_tags_to_resource(ResourceType="Parameter", ResourceId=name, Tags=tags)
+    crossover("destroy", "--yes")
+    assert not ssm.get_parameters_by_path(Path="/crossover/crossover/tiny/")["Parameters"]
+
+
+def test_an_interface_of_a_function_of_ours_in_a_network_of_ours(cloud: LocalCloud, session: Any) -> None:
+    """It is ours by its function and its network together; the function may be gone."""
+    ec2 = session.client("ec2")
+    network = {
+        "Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.1.0.0/16"}},
+        "Subnet": {"Type": "AWS::EC2::Subnet", "Properties": {"VpcId": {"Ref": "Vpc"}, "CidrBlock": "10.1.0.0/20"}},
+    }
+    made.ours(session, "crossover", "network", network)
+    (subnet,) = ec2.describe_subnets(Filters=[{"Name": "cidr-block", "Values": ["10.1.0.0/20"]}])["Subnets"]
+
+    def interface(function: str) -> str:
+        words = f"AWS Lambda VPC ENI-{function}-6a1b2c3d-0000-4000-8000-123456789abc"
+        created = ec2.create_network_interface(SubnetId=subnet["SubnetId"], Description=words)
+        return str(created["NetworkInterface"]["NetworkInterfaceId"])
+
+    mine, other = interface("crossover-tiny-collect"), interface("crossover-tiny-collect-thesis")
+    named = frozenset(["crossover-tiny-collect"])
+    networks = ownership.of(session, "crossover", "tiny").networks
+    owner = Owner(project="crossover", experiment="tiny", left={"AWS::Lambda::Function": named}, networks=networks)
+    found = {each.id: each.whose for each in inventory.take(session, owner, ["network interface"])}
+    assert (found[mine], found[other]) == (Whose.LEFT, Whose.UNPROVEN)
+    for id in (mine, other):
+        ec2.delete_network_interface(NetworkInterfaceId=id)
+
+
+def test_every_kind_that_can_be_removed_is_listed() -> None:
+    assert set(sweeping.REMOVERS) <= set(listings.KINDS)
+
+
+# --- the command ---
+
+
+def test_it_asks_once_having_shown_everything(
+    cloud: LocalCloud, session: Any, crossover: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours(session, "crossover", "tiny", LOG)
+    asked: list[str] = []
+    monkeypatch.setattr(typer, "confirm", lambda words: bool(asked.append(words)))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    said = crossover("destroy", status=2)
+    assert "stack crossover-tiny, 1 resources" in said and "nothing was removed" in said and len(asked) == 1
+    assert made.stacks(cloud) == {"crossover-tiny"}
+
+
+def test_the_shared_stacks_stay_while_another_experiment_needs_them(
+    cloud: LocalCloud, session: Any, crossover: Command
+) -> None:
+    for part in ("network", "tiny", "other"):
+        ours(session, "crossover", part)
+    said = crossover("destroy", "--yes", "--shared", status=2)
+    assert "crossover-other still stand" in said
+    assert made.stacks(cloud) == {"crossover-network", "crossover-tiny", "crossover-other"}
+    cloud.destroy("crossover-other")
+    crossover("destroy", "--yes", "--shared", "--verify")
+    assert made.stacks(cloud) == set()
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_bucket_that_somebody_put_objects_into(
+    versioned: bool, cloud: LocalCloud, session: Any, crossover: Command
+) -> None:
+    """The first deletion fails on it. It is emptied, because it is ours; its neighbours are not."""
+    s3 = session.client("s3")
+    ours(session, "crossover", "tiny", {"Runs": {"Type": "AWS::S3::Bucket"}})
+    (mine,) = (name for name in buckets(session) if name.startswith("crossover-tiny-runs"))
+    if versioned:
+        s3.put_bucket_versioning(Bucket=mine, VersioningConfiguration={"Status": "Enabled"})
+    for body in (b"1", b"2"):
+        s3.put_object(Bucket=mine, Key="photos", Body=body)
+    said = crossover("destroy", "--yes", "--verify")
+    assert "the deletion failed: Runs AWS::S3::Bucket" in said and "nothing is left" in said
+    assert mine not in buckets(session) and made.stacks(cloud) == set()
+
+
+def test_a_resource_that_cannot_be_deleted_is_named_with_the_reason(
+    cloud: LocalCloud, session: Any, crossover: Command
+) -> None:
+    from moto.sns.models import Topic
+
+    def refuse(self: Any, *rest: Any) -> None:
+        raise RuntimeError("a subscription of somebody holds it")
+
+    ours(session, "crossover", "tiny", {**made.TOPIC, **LOG})
+    with pytest.MonkeyPatch.context() as held:
+        held.setattr(Topic, "delete", refuse)
+        said = crossover("destroy", "--yes", status=1)
+    assert "crossover-tiny: is DELETE_FAILED" in said and "a subscription of somebody holds it" in said
+    assert "Topic AWS::SNS::Topic (arn:aws:sns:" in said and "removed: nothing" in said
+    assert made.stacks(cloud) == {"crossover-tiny"}
+    crossover("destroy", "--yes", "--verify")
+
+
+@contextmanager
+def refused(*beginnings: str, code: str) -> Iterator[None]:
+    """What AWS answers meanwhile to calls whose names begin so."""
+    call = BaseClient._make_api_call
+
+    def answer(self: Any, operation: str, arguments: Any) -> Any:
+        if operation.startswith(beginnings):
+            raise ClientError({"Error": {"Code": code, "Message": "you may not"}}, operation)
+        return call(self, operation, arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(BaseClient, "_make_api_call", answer)
+        yield
+
+
+WRITES = ("Create", "Update", "Delete", "Put", "Stop", "Terminate")
+
+
+@pytest.mark.parametrize(
+    ("beginnings", "code", "words"),
+    [
+        (WRITES, "AccessDenied", "the credentials lack a permission"),  # read-only ones
+        (("DeleteStack",), "ExpiredToken", "does not accept the credentials (ExpiredToken); sign in again"),
+        (("GetCallerIdentity",), "InvalidClientTokenId", "does not accept the credentials (InvalidClientTokenId)"),
+    ],
+)
+def test_credentials_that_do_not_suffice(
+    beginnings: tuple[str, ...],
+    code: str,
+    words: str,
+    cloud: LocalCloud,
+    session: Any,
+    crossover: Command,
+) -> None:
+    ours(session, "crossover", "tiny", LOG)
+    with refused(*beginnings, code=code):
+        said = crossover("destroy", "--yes", status=2)
+    assert words in said and ("removed: nothing" in said or code == "InvalidClientTokenId")
+    assert made.stacks(cloud) == {"crossover-tiny"} and COLLECT in groups(session)
+
+
+@pytest.mark.parametrize(("code", "status"), [("AccessDenied", 1), ("ExpiredToken", 2)])
+def test_credentials_that_fail_half_way(
+    code: str, status: int, cloud: LocalCloud, session: Any, crossover: Command
+) -> None:
+    """What was removed is said, and what was not."""
+    ours(session, "crossover", "tiny", LOG)
+    cloud.destroy("crossover-tiny")
+    session.client("logs").create_log_group(logGroupName=COLLECT)
+    ours(session, "crossover", "tiny")
+    with refused("DeleteLogGroup", code=code):
+        said = crossover("destroy", "--yes", status=status)
+    assert "removed: stack crossover-tiny; the same command goes on" in said
+    assert made.stacks(cloud) == set() and COLLECT in groups(session)
+    assert f"not removed: log group {COLLECT}" in said
+    session.client("logs").delete_log_group(logGroupName=COLLECT)
