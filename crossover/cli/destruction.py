@@ -63,7 +63,7 @@ def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator
     if shared:
         _check_unneeded(session, experiment, going=names)
     found = []
-    for owner in [ownership.of(session, project, name) for name in ([None] if shared else names)]:
+    for owner in [ownership.of(session, project, name) for name in ([None, *names] if shared else names)]:
         found += [
             f"  stack {each.name}, {len(ownership.resources(session, each))} resources and all that is in them"
             for each in sorted(owner.standing, key=_order)
@@ -74,7 +74,7 @@ def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator
     if not shared and (parts := shared_stacks(experiment)):
         yield f"stays: {' and '.join(f'{project}-{part}' for part in parts)}; --shared removes what no experiment needs"
     yield f"to be removed from {stacks.place(session)}:{'' if found else ' nothing'}"
-    yield from found
+    yield from dict.fromkeys(found)
 
 
 def _wait(session: Any, project: str, names: list[str | None]) -> None:

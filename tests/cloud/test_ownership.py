@@ -229,6 +229,20 @@ def test_the_shared_stacks_stay_while_another_experiment_needs_them(
     assert made.stacks(cloud) == set()
 
 
+def test_who_stands_alone_keeps_no_shared_stack_and_loses_nothing_with_them(
+    cloud: LocalCloud, session: Any, crossover: Command
+) -> None:
+    for part in ("network", "broker"):
+        ours(session, "crossover", part)
+    bucket = {"Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": "crossover-small-runs"}}}
+    ours(session, "crossover", "small", bucket, stands="alone")
+    ours(session, "crossover", "tiny", stands="alone")
+    said = crossover("destroy", "--yes", "--shared", "--verify")
+    assert "stack crossover-tiny, " in said and "crossover: nothing is left of ours" in said
+    assert "crossover-small" not in said
+    assert made.stacks(cloud) == {"crossover-small"} and "crossover-small-runs" in buckets(session)
+
+
 @pytest.mark.parametrize("versioned", [False, True])
 def test_a_bucket_that_somebody_put_objects_into(
     versioned: bool, cloud: LocalCloud, session: Any, crossover: Command

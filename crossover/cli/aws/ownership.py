@@ -76,12 +76,15 @@ class Owner:
     def resembles(self, name: str) -> bool:
         """Whether a name begins like ours, and not like another stack's of the project; case does not count (buckets)."""
         name, longer = name.lower(), [each for each in self.others if each.startswith(f"{self.stack}-")]
-        if self.experiment and any(_begins(name, each) for each in longer):
+        if any(_begins(name, each) for each in longer):
             return False
         return _begins(name, self.stack)
 
     def tagged(self, tags: Mapping[str, str]) -> bool:
-        return tags.get("project") == self.project and self.experiment in (None, tags.get("experiment"))
+        named = tags.get("experiment")
+        return tags.get("project") == self.project and (
+            named == self.experiment if self.experiment else f"{self.project}-{named}" not in self.others
+        )
 
 
 def _begins(name: str, stack: str) -> bool:
@@ -120,10 +123,10 @@ def holder_of(session: Any, id: str) -> str:
 
 
 def of(session: Any, project: str, experiment: str | None = None) -> Owner:
-    """What the stacks name now."""
+    """What the stacks name now. Of a whole project without the experiments that stand alone, which lean on nothing shared."""
     mine = f"{project}-{experiment}"
     ours = [each for each in _stacks(session, project) if stacks.is_ours(each, project)]
-    asked = [each for each in ours if experiment is None or each.name == mine]
+    asked = [each for each in ours if (each.name == mine if experiment else each.deleted or not each.alone)]
     standing = sorted((each for each in asked if not each.deleted), key=lambda each: each.created)
     held, left = (_named(session, [s for s in asked if s.deleted == gone]) for gone in (False, True))
     held[STACK] = frozenset(each.id for each in standing)
@@ -132,7 +135,7 @@ def of(session: Any, project: str, experiment: str | None = None) -> Owner:
         project=project,
         experiment=experiment,
         standing=standing,
-        others=[each.name for each in ours if not each.deleted and each.name != mine],
+        others=[each.name for each in ours if not each.deleted and each not in asked],
         held=held,
         left=left,
         networks=networks.get(VPC, frozenset()),

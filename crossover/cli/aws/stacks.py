@@ -36,6 +36,11 @@ class Standing:
         return self.state in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE")
 
     @property
+    def alone(self) -> bool:
+        """Whether it says that it leans on no shared stack (cdk/guards.py)."""
+        return self.tags.get("stands") == "alone"
+
+    @property
     def expires_at(self) -> datetime | None:
         written = self.tags.get(EXPIRES_AT)
         return datetime.fromisoformat(written) if written else None
