@@ -61,13 +61,14 @@ check: setup redis-module lint witness-environment-asl_validator ## Linters, typ
 # Judges that we did not write, each in build/witnesses/<name>, made from what lies in tests/witnesses/<name>/. Those that take longer than
 # a minute or two are named here; the others are asked in CI.
 WITNESSES := $(patsubst tests/witnesses/test_%.py,%,$(wildcard tests/witnesses/test_*.py))
-LONG_WITNESSES :=
+LONG_WITNESSES := valkey_8
 
 .PHONY: witnesses witnesses-quick
 witnesses: $(WITNESSES:%=witness-%) ## Ask every judge that we did not write; witness-<name> for one
+witnesses-quick: WITNESS_OPTIONS := -m "not slow"
 witnesses-quick: $(filter-out $(LONG_WITNESSES:%=witness-%),$(WITNESSES:%=witness-%)) ## Those that end within 4 minutes together
 witness-%: witness-environment-% redis-module
-	CROSSOVER_WITNESS=$* $(PYTHON) -m pytest tests/witnesses/test_$*.py
+	CROSSOVER_WITNESS=$* $(PYTHON) -m pytest tests/witnesses/test_$*.py $(WITNESS_OPTIONS)
 witness-environment-%: setup
 	@$(PYTHON) -m tests.witnesses.environments $*
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from crossover.errors import MissingTool
+from crossover.local import tools
 from tests.redis_module.servers import Client, Server, Start, build, starting
 
 
@@ -21,6 +23,10 @@ def torch_module() -> Path:
     """The variant with scripts; about a minute of compiling the first time."""
     if find_spec("torch") is None:
         pytest.skip("the script variant needs torch, which is not installed here")
+    try:
+        tools.need(tools.REDIS, scripts=True)
+    except MissingTool as error:
+        pytest.skip(str(error))
     return build("torch", "tensors-torch.so", PYTHON=sys.executable)
 
 

@@ -22,7 +22,7 @@ from tests.witnesses import servers as witnesses
 @pytest.fixture(scope="module")
 def valkey() -> list[str]:
     try:
-        return [str(witnesses.program("valkey-8"))]
+        return [str(witnesses.program("valkey_8"))]
     except MissingTool as error:
         pytest.skip(str(error))
 
@@ -33,9 +33,9 @@ def arm_redis() -> list[str]:
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if emulator is None:
         pytest.skip("qemu-aarch64-static is not installed here (Debian's package qemu-user-static)")
-    folder = witnesses.BUILD / "redis-8-arm64" / "root"
+    folder = witnesses.BUILD / "redis_8_arm64" / "root"
     try:
-        root = debian.unpacked(folder, witnesses.PACKAGES["redis-8"], architecture="arm64")
+        root = debian.unpacked(folder, witnesses.PACKAGES["redis_8"], architecture="arm64")
     except MissingTool as error:
         pytest.skip(str(error))
     return [emulator, "-L", str(root), str(root / "usr" / "bin" / "redis-server")]

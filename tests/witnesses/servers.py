@@ -24,9 +24,9 @@ _ERLANG = (
     *("parsetools", "syntax-tools", "tools", "xmerl"),
 )
 PACKAGES = {
-    "redis-8": ("redis-server", "redis-tools", *_REDIS_LIBRARIES),
-    "valkey-8": ("valkey-server", "valkey-tools", *_REDIS_LIBRARIES),
-    "rabbitmq-4": ("rabbitmq-server", *(f"erlang-{name}" for name in _ERLANG), "libtinfo6", *_BASE),
+    "redis_8": ("redis-server", "redis-tools", *_REDIS_LIBRARIES),
+    "valkey_8": ("valkey-server", "valkey-tools", *_REDIS_LIBRARIES),
+    "rabbitmq_4": ("rabbitmq-server", *(f"erlang-{name}" for name in _ERLANG), "libtinfo6", *_BASE),
 }
 # What Amazon MQ's 4.2 sets otherwise than 4.0: queues that name no type are quorum queues, Khepri keeps the metadata. And nothing
 # that RabbitMQ calls deprecated is permitted, because the next release may take it away.
@@ -42,7 +42,7 @@ _FEATURES = "rabbitmq_4.0.0,khepri_db"
 def program(name: str) -> Path:
     """The server of PACKAGES[name]; fetched once. Raises MissingTool where Debian's archive cannot be had."""
     folder = BUILD / name
-    server = folder / f"{name.partition('-')[0]}-server"
+    server = folder / f"{name.partition('_')[0]}-server"
     if not server.exists():
         root = debian.unpacked(folder / "root", PACKAGES[name], architecture=debian.architecture())
         (_rabbitmq if name.startswith("rabbitmq") else _redis)(root, server)

@@ -1,0 +1,13 @@
+"""Redis 8, as Debian 13 and so the hosts on EC2 have it: the tensor module, the tensor store and the client, as on this machine's Redis."""
+
+import pytest
+
+from crossover.local.tools import CHOSEN_BY, REDIS
+from tests.witnesses.environments import environment
+from tests.witnesses.suites import SCRIPTS_AND_LONG, STORE, TENSORS, hold
+
+
+@pytest.mark.parametrize("suites", [TENSORS, STORE, pytest.param(SCRIPTS_AND_LONG, marks=pytest.mark.slow)])
+def test_the_suites_hold(suites: tuple[str, ...]) -> None:
+    server = environment("redis_8") / "redis-server"
+    hold(suites, with_server=server, chosen_by=CHOSEN_BY[REDIS])
