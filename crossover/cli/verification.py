@@ -1,22 +1,18 @@
-"""`crossover verify-aws`: deploy a small experiment, train once, look at what AWS did, destroy everything, write down what was shown."""
+"""`crossover verify-aws`: try on a real account, step by step, what is unproven; destroy everything, write down what was shown."""
 
-import json
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from crossover.cli.arguments import Debug, Yes
-from crossover.cli.aws import evidence, proofs, stacks, unproven
+from crossover.cli.aws import evidence, proofs, stacks, unproven, verified
 from crossover.cli.aws.evidence import Evidence
-from crossover.cli.aws.proofs import Observed
+from crossover.cli.aws.observed import Observed, uncovered
 from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -24,8 +20,6 @@ from crossover.validation import check_deployment, load
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "config" / "aws" / "proof.yaml"
-FILE = "verified-aws.json"
-EXPIRY_WAIT_S = 1_800.0
 
 
 def verify_aws(
@@ -41,7 +35,7 @@ def verify_aws(
     check_deployment(experiment)
     check_credentials()
     facts = unproven.read()
-    print(cost_before(experiment), flush=True)
+    print(cost_before(experiment, whole=config == PROOF), flush=True)
     if not yes and not (sys.stdin.isatty() and typer.confirm("Deploy, look and destroy?")):
         raise UserError("verify-aws: nothing was deployed; add --yes to go on unasked")
     import boto3
@@ -63,9 +57,9 @@ def verify_aws(
             destroy_and_look(seen, config, observed)
         finally:
             found = {fact.id: observed.get(fact.id) or _unseen(fact.id, failure) for fact in facts}
-            path = write(out, seen, facts, found, failure=failure)
-            Console(highlight=False).print(table(seen, found))
-            print(f"{path}  [{seen.label}]: {summary(found)}", flush=True)
+            path = verified.write(out, seen, facts, found, failure=failure)
+            Console(highlight=False).print(verified.table(seen, found))
+            print(f"{path}  [{seen.label}]: {verified.summary(found)}", flush=True)
     if failure:
         raise failure
 
@@ -85,76 +79,55 @@ def refuse(session: Any, config: Path, experiment: Experiment) -> None:
     deployment.refuse_what_cannot_work(experiment, config=config, tell=_tell)
 
 
-def cost_before(experiment: Experiment) -> str:
-    """One line: dollars and minutes of the whole, before anything is done."""
+def cost_before(experiment: Experiment, *, whole: bool) -> str:
+    """One line: dollars and minutes of the whole, before anything is done. Each step says its own again before it begins."""
     from crossover.cli import deployment
     from crossover.cli.aws import standing
+    from crossover.cli.aws.verification_steps import planned
 
-    minutes = sum(deployment.EXPECTED_MINUTES.values())
-    hours = (minutes + 32) / 60  # the run, and a deletion that waits for network interfaces
     hourly = standing.usd(standing.lines(experiment, running=True))
+    deletion_min = 32  # it may wait for network interfaces
+    steps = planned(experiment, whole=whole)
+    minutes, usd = sum(step.minutes for step in steps), sum(step.cost(experiment) for step in steps)
+    first = sum(deployment.expected_minutes(experiment).values()) + 5
     return (
-        f"verify-aws: {experiment.project}-{experiment.name} and its network and broker, about {minutes + 5} minutes until it has run, "
-        f"up to {hours * 60:.0f} until all is gone; about ${hourly * hours + 0.02:.2f} (${hourly:.2f} an hour), projected"
+        f"verify-aws: {experiment.project}-{experiment.name} and all that it needs, in steps; about {first} minutes until it has "
+        f"run, up to {minutes + deletion_min:.0f} until all is gone; about ${usd + hourly * deletion_min / 60:.2f} "
+        f"(at most ${hourly:.2f} an hour), projected"
     )
 
 
 def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str, Observed]) -> None:
-    """Deployment, one run, the checks that need both standing; at last the expiry's machine is told to delete the experiment."""
-    from crossover import running
-    from crossover.cli import deployment
-    from crossover.cli.aws import ownership, sweeping
-    from crossover.cli.progress import show_progress
+    """Step after step (`verification_steps`), from the cheapest on; the first that fails ends it."""
+    from crossover.cli.aws import ownership
+    from crossover.cli.aws.verification_steps import STEPS
+    from crossover.cli.aws.walking import Walk, walk_through
 
-    experiment, session = seen.experiment, seen.session
+    experiment = seen.experiment
     shared = {f"{experiment.project}-{part}" for part in ("network", "broker")}
-    seen.alone = not set(ownership.of(session, experiment.project, experiment.name).others) - shared
-    with _timed(seen, "deployed"):
-        deployment.deploy_previewed(config, experiment, ask=False, tell=_tell)
-    with _timed(seen, "run"), show_progress(experiment, where="aws", out=out) as on_progress:
-        seen.run = running.run_aws(experiment, out, on_progress)
-    for id, check in proofs.STANDING.items():
-        observed[id] = check(seen)
-        _tell(f"{observed[id].verdict:<11}  {id}: {observed[id].seen}")
-    if not seen.alone:
-        return
-    with _timed(seen, "experiment deleted"):
-        if tell_expiry(seen):
-            seen.expiry_state = sweeping.wait_for_stack(session, seen.stack, poll_s=2.0)
-
-
-def tell_expiry(seen: Evidence) -> bool:
-    """Start the expiry's machine with a moment at which this experiment is over; whether it ended. The schedule does the same later."""
-    from crossover.cli.aws import stacks
-
-    stack, arn = stacks.look(seen.session, seen.stack), seen.state_machine(f"{seen.experiment.project}-expiry")
-    if stack is None or stack.expires_at is None or arn is None:
-        return False
-    _tell("telling the expiry's machine that the experiment's time is over")
-    states, ends = seen.client("stepfunctions"), time.monotonic() + EXPIRY_WAIT_S
-    moment = stack.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ")
-    started = states.start_execution(stateMachineArn=arn, input=json.dumps({"now": moment}))
-    while states.describe_execution(executionArn=started["executionArn"])["status"] == "RUNNING":
-        if time.monotonic() > ends:
-            return False
-        time.sleep(1.0)
-    return True
+    seen.alone = not set(ownership.of(seen.session, experiment.project, experiment.name).others) - shared
+    walk_through(Walk(seen=seen, config=config, out=out, whole=config == PROOF, observed=observed, tell=_tell), STEPS)
 
 
 def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]) -> None:
     """Everything goes, the shared stacks too where no other experiment of the project stands. Raises CrossoverError for what is left."""
     from crossover.cli import destruction
     from crossover.cli.aws import ownership
+    from crossover.cli.aws.verification_steps import SMALLEST
+    from crossover.cli.aws.walking import timed
 
     experiment, session = seen.experiment, seen.session
     try:
-        with _timed(seen, "destroyed"):
+        smallest = load(SMALLEST)
+        if config == PROOF and stacks.look(session, f"{smallest.project}-{smallest.name}"):
+            destruction.delete_experiment(session, smallest)
+        with timed(seen, "destroyed"):
             destruction.delete_experiment(session, experiment)
         seen.interfaces_left = seen.function_interfaces()
         others = set(ownership.of(session, experiment.project, experiment.name).others)
         alone = not others - {f"{experiment.project}-{part}" for part in stacks.SHARED}
         if alone and not seen.shared_stay:
-            with _timed(seen, "network deleted"):
+            with timed(seen, "network deleted"):
                 destruction.delete_shared(session, experiment)
             seen.network_deleted = True
         whole = alone and not seen.shared_stay
@@ -170,69 +143,8 @@ def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]
 
 def _unseen(id: str, failure: BaseException | None) -> Observed:
     if id in proofs.NOT_COVERED:
-        return proofs.uncovered(proofs.NOT_COVERED[id])
-    return proofs.uncovered("stopped before it was looked at" if failure else "no check looks at it")
-
-
-def write(
-    out: Path,
-    seen: Evidence,
-    facts: tuple[unproven.Fact, ...],
-    found: Mapping[str, Observed],
-    *,
-    failure: BaseException | None,
-) -> Path:
-    """verified-aws.json, whole or not at all. `label`: measured-aws only where a real account answered."""
-    from crossover.reports.folder import write_atomically
-
-    document = {
-        "label": seen.label,
-        "verified_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "region": seen.client("sts").meta.region_name,
-        "experiment": seen.experiment.resolved(),
-        "failure": None if failure is None else str(failure) or type(failure).__name__,
-        "minutes": {phase: round(minutes, 2) for phase, minutes in seen.minutes.items()},
-        "records": "metrics.jsonl" if seen.run else None,  # beside this file: what projections are calibrated with
-        "facts": [
-            {
-                "id": fact.id,
-                "what": fact.what,
-                "label": seen.label,
-                "verdict": found[fact.id].verdict,
-                "seen": found[fact.id].seen,
-                "value": found[fact.id].value,
-                "unit": found[fact.id].unit,
-            }
-            for fact in facts
-        ],
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / FILE, json.dumps(document, indent=1).encode() + b"\n")
-    return out / FILE
-
-
-STYLES = {"proven": "green", "refuted": "bold red", "not covered": "dim"}
-
-
-def table(seen: Evidence, found: Mapping[str, Observed]) -> Table:
-    shown = Table("verdict", "fact of docs/aws.md", "seen", title=f"What was shown  [{seen.label}]".replace("[", "\\["))
-    for id, each in found.items():
-        shown.add_row(each.verdict, id, each.seen, style=STYLES[each.verdict])
-    return shown
-
-
-def summary(found: Mapping[str, Observed]) -> str:
-    counts = {verdict: sum(1 for each in found.values() if each.verdict == verdict) for verdict in STYLES}
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-
-
-@contextmanager
-def _timed(seen: Evidence, phase: str) -> Iterator[None]:
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        seen.minutes[phase] = (time.monotonic() - started) / 60
+        return uncovered(proofs.NOT_COVERED[id])
+    return uncovered("stopped before it was looked at" if failure else "no check looks at it")
 
 
 @contextmanager

@@ -19,6 +19,17 @@ from crossover.reports.invocations import on_instance
 from crossover.reports.result import Label
 from crossover.workflow import load, steps
 
+CHILDREN = ("worker", "epoch", "round")  # state machines that another one starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redriven:
+    """How a run's execution ended after it was redriven, and whether it took up a child that existed."""
+
+    status: str
+    error: str
+    adopted: bool
+
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
@@ -45,6 +56,10 @@ class Evidence:
     run: RunFolder | None = None
     minutes: dict[str, float] = field(default_factory=dict)
     alone: bool = False  # no other experiment of the project stands
+    updated: RunFolder | None = None  # with one worker more, on the stack that was updated in place
+    redriven: Redriven | None = None  # its children before it
+    redriven_alone: Redriven | None = None  # its children stopped as they were
+    fired: bool | None = None  # whether the schedule had the stack deleted, told by nobody
     expiry_state: str | None = None  # of the stack after the expiry's machine was told to delete it; "" is gone
     interfaces_left: int | None = None  # of functions, once the experiment was gone
     shared_stay: bool = False  # network and broker stood before
@@ -102,13 +117,34 @@ class Evidence:
             found += _made(self.session, stack)
         return found
 
+    @cached_property
+    def state_machines(self) -> dict[str, str]:
+        """ARNs by name, of everybody's."""
+        pages = self.client("stepfunctions").get_paginator("list_state_machines").paginate()
+        return {each["name"]: str(each["stateMachineArn"]) for page in pages for each in page["stateMachines"]}
+
     def state_machine(self, name: str) -> str | None:
         """Its ARN."""
-        for page in self.client("stepfunctions").get_paginator("list_state_machines").paginate():
-            for machine in page["stateMachines"]:
-                if machine["name"] == name:
-                    return str(machine["stateMachineArn"])
-        return None
+        return self.state_machines.get(name)
+
+    @cached_property
+    def zones(self) -> set[str]:
+        """Availability zones of the subnets that the network stack made."""
+        found = self.client("cloudformation").describe_stack_resources(StackName=f"{self.experiment.project}-network")
+        subnets = [
+            each["PhysicalResourceId"] for each in found["StackResources"] if each["ResourceType"] == "AWS::EC2::Subnet"
+        ]
+        if not subnets:
+            return set()
+        listed = self.client("ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
+        return {str(each["AvailabilityZone"]) for each in listed}
+
+    @cached_property
+    def bucket(self) -> str:
+        """The experiment's; empty where its stack has none."""
+        found = self.client("cloudformation").describe_stack_resources(StackName=self.stack)["StackResources"]
+        names = [each["PhysicalResourceId"] for each in found if each["ResourceType"] == "AWS::S3::Bucket"]
+        return str(names[0]) if names else ""
 
     def executions(self, name: str, *, status: str = "") -> Iterator[Mapping[str, Any]]:
         """Of the state machine `name`, the newest first, with input and output; none where there is no such machine."""

@@ -4,19 +4,15 @@ A check reads the evidence and says proven, refuted or not covered, with what it
 before it is destroyed, the others afterwards. A fact that nothing here can decide stands in NOT_COVERED with the reason.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from crossover.cli.aws import price_list, readiness
+from crossover.cli.aws import price_list, proofs_of_steps, readiness
 from crossover.cli.aws.evidence import Evidence
 from crossover.cli.aws.listings import FLEET, INSTANCE
+from crossover.cli.aws.observed import Checks, Observed, judged, uncovered
 from crossover.errors import CrossoverError
 from crossover.reports import prices
-
-Verdict = Literal["proven", "refuted", "not covered"]
 
 INIT_LIMIT_S = 10.0  # of Lambda, before INIT is started again inside the first invocation
 INLINE_MAP_LIMIT = 40
@@ -26,27 +22,6 @@ QUICK_DELETION_MIN = 10.0
 LINGERING_MIN = 15.0
 GPU_BOOT_LIMIT_MIN = 5.0
 ROOT_DEVICE = "/dev/xvda"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observed:
-    """`value` in `unit` where what was seen is a number."""
-
-    verdict: Verdict
-    seen: str
-    value: float | None = None
-    unit: str = ""
-
-
-Check = Callable[[Evidence], Observed]
-
-
-def uncovered(reason: str) -> Observed:
-    return Observed(verdict="not covered", seen=reason)
-
-
-def judged(holds: bool, seen: str, *, value: float | None = None, unit: str = "") -> Observed:
-    return Observed(verdict="proven" if holds else "refuted", seen=seen, value=value, unit=unit)
 
 
 # --- while it stands --------------------------------------------------------------------------------------------------
@@ -93,18 +68,6 @@ def redis_certificates(evidence: Evidence) -> Observed:
     if not requests:
         return uncovered("this architecture has no tensor database")
     return judged(finished, f"{requests} requests over TLS; the run {evidence.run.result['outcome']}", value=requests)
-
-
-def broker_engine(evidence: Evidence) -> Observed:
-    client, name = evidence.client("mq"), f"{evidence.experiment.project}-broker"
-    brokers = client.list_brokers()["BrokerSummaries"]
-    mine = [each for each in brokers if each["BrokerName"] == name]
-    if not mine or evidence.run is None:
-        return uncovered("no broker stands" if not mine else "no run ended")
-    found = client.describe_broker(BrokerId=mine[0]["BrokerId"])
-    requests = evidence.run.result["traffic"]["bus"]["requests"]
-    seen = f"RabbitMQ {found['EngineVersion']} on {found['HostInstanceType']}; {requests} requests of functions"
-    return judged(found["EngineVersion"].startswith("4.2") and requests > 0, seen, value=requests)
 
 
 def broker_minutes(evidence: Evidence) -> Observed:
@@ -157,36 +120,6 @@ def image_packaging(evidence: Evidence) -> Observed:
     return judged(outcome == "finished", f"deployed as an image; the run {outcome}")
 
 
-def children_in_sync(evidence: Evidence) -> Observed:
-    newest = next(evidence.executions(f"{evidence.stack}-run", status="SUCCEEDED"), None)
-    if newest is None:
-        return uncovered("no execution of the run machine succeeded")
-    children = [
-        each
-        for machine in ("worker", "epoch", "round")
-        for each in evidence.executions(f"{evidence.stack}-{machine}", status="SUCCEEDED")
-    ]
-    if not children:
-        return uncovered("this architecture's machine starts no others")
-    return judged(True, f"{len(children)} children succeeded within their parents", value=len(children))
-
-
-def names_reserved(evidence: Evidence) -> Observed:
-    """Start the run's execution once more by its name: AWS is to refuse, since that one has ended."""
-    newest = next(evidence.executions(f"{evidence.stack}-run", status="SUCCEEDED"), None)
-    if newest is None:
-        return uncovered("no execution of the run machine succeeded")
-    states = evidence.client("stepfunctions")
-    try:
-        again = states.start_execution(
-            stateMachineArn=newest["stateMachineArn"], name=newest["name"], input=newest["input"]
-        )
-    except states.exceptions.ExecutionAlreadyExists:
-        return judged(True, "an ended execution's name is refused minutes later; 90 days were not waited for")
-    states.stop_execution(executionArn=again["executionArn"], cause="it was to be refused")
-    return judged(False, "an ended execution's name was taken a second time")
-
-
 def distributed_maps(evidence: Evidence) -> Observed:
     """Every minibatch's function of one worker and round at work at the same moment."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
@@ -210,20 +143,6 @@ def _most_at_once(records: Sequence[Mapping[str, Any]]) -> int:
         now += change
         most = max(most, now)
     return most
-
-
-def expiry_moment(evidence: Evidence) -> Observed:
-    if not evidence.on_aws:
-        return uncovered("the cloud on one machine keeps no schedules")
-    newest = next(evidence.executions(f"{evidence.experiment.project}-expiry"), None)
-    if newest is None:
-        return uncovered("the schedule had not fired yet")
-    moment = str(json.loads(newest["input"]).get("now"))
-    try:
-        parsed = datetime.fromisoformat(moment)
-    except ValueError:
-        return judged(False, f"the moment was {moment!r}")
-    return judged(parsed.tzinfo is not None and newest["status"] == "SUCCEEDED", f"{moment}, {newest['status']}")
 
 
 def new_account_memory(evidence: Evidence) -> Observed:
@@ -304,16 +223,6 @@ def gpu_boots(evidence: Evidence) -> Observed:
 # --- afterwards -------------------------------------------------------------------------------------------------------
 
 
-def expiry_deletes(evidence: Evidence) -> Observed:
-    if evidence.expiry_state is None:
-        return uncovered(
-            "not tried: another experiment stands, or nothing was deployed" if not evidence.alone else "not tried"
-        )
-    if evidence.expiry_state == "":
-        return judged(True, "the expiry's machine deleted the experiment's stack")
-    return judged(False, f"told to delete the stack, the expiry's machine left it {evidence.expiry_state}")
-
-
 def experiment_goes_quickly(evidence: Evidence) -> Observed:
     minutes = evidence.minutes.get("experiment deleted")
     if minutes is None:
@@ -331,31 +240,29 @@ def interfaces_linger(evidence: Evidence) -> Observed:
     return judged(evidence.interfaces_left > 0 and minutes >= LINGERING_MIN, seen, value=minutes, unit="min")
 
 
-STANDING: Mapping[str, Check] = {
+STANDING: Checks = {
     "redis-host-boots": redis_host_boots,
     "root-volume": root_volume,
     "redis-certificates": redis_certificates,
-    "broker-engine": broker_engine,
     "broker-minutes": broker_minutes,
     "cold-import": cold_import,
     "layer-size": layer_size,
     "interfaces-denied-to-code": interfaces_denied_to_code,
     "image-packaging": image_packaging,
-    "children-in-sync": children_in_sync,
-    "names-reserved": names_reserved,
     "distributed-maps": distributed_maps,
-    "expiry-moment": expiry_moment,
     "new-account-memory": new_account_memory,
     "reports-joined": reports_joined,
     "reports-billed": reports_billed,
     "unverified-prices": unverified_prices,
     "gpu-image": gpu_image,
     "gpu-boots": gpu_boots,
+    **proofs_of_steps.STANDING,
 }
-AFTERWARDS: Mapping[str, Check] = {
-    "expiry-deletes": expiry_deletes,
+UPDATED, REDRIVEN = proofs_of_steps.UPDATED, proofs_of_steps.REDRIVEN
+AFTERWARDS: Checks = {
     "experiment-goes-quickly": experiment_goes_quickly,
     "interfaces-linger": interfaces_linger,
+    **proofs_of_steps.AFTERWARDS,
 }
 NOT_COVERED: Mapping[str, str] = {
     "broker-limits": "the broker is private, and two workers open few connections",

@@ -10,7 +10,7 @@ from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.reports import billing, infrastructure, prices
 from crossover.reports.billing import Line
-from crossover.surroundings import shared_stacks
+from crossover.surroundings import NETWORK, shared_stacks
 
 HOUR_S = 3_600.0
 LOOKS_AN_HOUR, STATES_A_LOOK = 4, 10  # of an expiry that looks at one experiment: cdk/expiry.py, whose tests count them
@@ -32,10 +32,7 @@ def lines(experiment: Experiment, *, running: bool = False) -> list[Line]:
             volume_gb=fleet.volume_gb,
             spot=fleet.spot,
         )
-    if wanted.broker_instance_type:
-        found.append(billing.broker(listed, wanted.broker_instance_type, seconds=HOUR_S))
-    if shared_stacks(experiment):  # the network's endpoint stands there, whether these functions use it or not
-        found.append(billing.interface_endpoints(listed, 1, seconds=HOUR_S))
+    found += [line for stack in shared_stacks(experiment) for line in shared_lines(experiment, stack)]
     if wanted.secrets:
         found += billing.secrets(listed, wanted.secrets, seconds=HOUR_S, calls=0)
     return [line for line in found if line.usd > 0]
@@ -44,6 +41,14 @@ def lines(experiment: Experiment, *, running: bool = False) -> list[Line]:
 def looks_usd() -> float:
     """An hour of the expiry's looks at one experiment: so little that it is told beside the lines."""
     return LOOKS_AN_HOUR * STATES_A_LOOK * prices.load().of("stepfunctions.transition").usd
+
+
+def shared_lines(experiment: Experiment, stack: str) -> list[Line]:
+    """The same of one shared stack. The network's endpoint stands there, whether these functions use it or not."""
+    listed, wanted = prices.load(), infrastructure.of(experiment)
+    if stack == NETWORK:
+        return [billing.interface_endpoints(listed, 1, seconds=HOUR_S)]
+    return [billing.broker(listed, kind, seconds=HOUR_S)] if (kind := wanted.broker_instance_type) else []
 
 
 def usd(found: Iterable[Line]) -> float:

@@ -13,8 +13,9 @@ from moto import mock_aws
 
 from crossover.cli import verification
 from crossover.cli.aws import proofs, unproven
-from crossover.cli.aws.evidence import Evidence, Made, is_aws
-from crossover.cli.aws.proofs import Observed
+from crossover.cli.aws import proofs_of_steps as of_steps
+from crossover.cli.aws.evidence import Evidence, Made, Redriven, is_aws
+from crossover.cli.aws.observed import Check, Observed, judged
 from crossover.cli.main import main
 from crossover.errors import CrossoverError
 from crossover.platform_reports import Report
@@ -31,7 +32,7 @@ PROOF = load(verification.PROOF)
 def test_every_fact_of_the_document_has_a_check_or_a_reason_why_not() -> None:
     listed = [fact.id for fact in unproven.read()]
     assert len(set(listed)) == len(listed) > 15
-    checked = [*proofs.STANDING, *proofs.AFTERWARDS, *proofs.NOT_COVERED]
+    checked = [*proofs.STANDING, *proofs.UPDATED, *proofs.REDRIVEN, *proofs.AFTERWARDS, *proofs.NOT_COVERED]
     assert sorted(checked) == sorted(listed)
 
 
@@ -90,6 +91,10 @@ def records(*spans: tuple[float, float]) -> list[dict[str, Any]]:
     ]
 
 
+def redriven(status: str, error: str = "", *, adopted: bool = True) -> Redriven:
+    return Redriven(status=status, error=error, adopted=adopted)
+
+
 GPU = {"architecture": "gpu", "gpu.instances": "2"}
 TORCH = "crossover-verify-proof-compute-gradients"
 WAIT, BROKER = "AWS::CloudFormation::WaitCondition", "AWS::AmazonMQ::Broker"
@@ -113,9 +118,33 @@ CASES = [
     (proofs.experiment_goes_quickly, seen(minutes={"experiment deleted": 2.0}), "proven"),
     (proofs.experiment_goes_quickly, seen(minutes={"experiment deleted": 25.0}), "refuted"),
     (proofs.experiment_goes_quickly, seen(), "not covered"),
-    (proofs.expiry_deletes, seen(expiry_state=""), "proven"),
-    (proofs.expiry_deletes, seen(expiry_state="DELETE_FAILED"), "refuted"),
-    (proofs.expiry_deletes, seen(alone=True), "not covered"),
+    (of_steps.resource_tag_on_delete, seen(expiry_state=""), "proven"),
+    (of_steps.resource_tag_on_delete, seen(expiry_state="DELETE_FAILED"), "refuted"),
+    (of_steps.resource_tag_on_delete, seen(expiry_state="", on_aws=False), "not covered"),
+    (of_steps.resource_tag_on_delete, seen(alone=True), "not covered"),
+    (of_steps.schedule_fires, seen(fired=True), "proven"),
+    (of_steps.schedule_fires, seen(fired=False), "refuted"),
+    (of_steps.schedule_fires, seen(), "not covered"),
+    (of_steps.interfaces_after_role, seen(interfaces_left=3, network_deleted=True, minutes={"network deleted": 2}), "proven"),
+    (of_steps.interfaces_after_role, seen(interfaces_left=3, minutes={"network deleted": 30}), "refuted"),
+    (of_steps.interfaces_after_role, seen(interfaces_left=0, network_deleted=True, minutes={"network deleted": 2}), "not covered"),
+    (of_steps.redis_update_completes, seen(updated=run(experiment={"workers": 3})), "proven"),
+    (of_steps.redis_update_completes, seen(updated=run(experiment={"workers": 3}, outcome="failed")), "refuted"),
+    (of_steps.redis_update_completes, seen(), "not covered"),
+    (of_steps.failed_child_adopted, seen(redriven_alone=redriven("FAILED", "ChildFailed")), "proven"),
+    (of_steps.failed_child_adopted, seen(redriven_alone=redriven("FAILED", "StepFailed")), "refuted"),
+    (of_steps.failed_child_adopted, seen(redriven_alone=redriven("FAILED", "ChildFailed", adopted=False)), "refuted"),
+    (of_steps.failed_child_adopted, seen(), "not covered"),
+    (of_steps.redriven_child_adopted, seen(redriven=redriven("SUCCEEDED")), "proven"),
+    (of_steps.redriven_child_adopted, seen(redriven=redriven("FAILED", "ChildFailed")), "refuted"),
+    (of_steps.redriven_child_adopted, seen(), "not covered"),
+    (of_steps.definitions_accepted, seen(state_machines={"crossover-verify-proof-run": "a", "other-run": "b"}), "proven"),
+    (of_steps.definitions_accepted, seen(state_machines={"other-run": "b"}), "not covered"),
+    (of_steps.first_zone, seen(zones={"us-east-1b"}), "proven"),
+    (of_steps.first_zone, seen(zones={"us-east-1a", "us-east-1b"}), "refuted"),
+    (of_steps.first_zone, seen(zones=set()), "not covered"),
+    (of_steps.packages_at_boot, seen(made=[made(WAIT, 6)]), "proven"),
+    (of_steps.packages_at_boot, seen(made=[]), "not covered"),
     (proofs.interfaces_linger, seen(interfaces_left=3, network_deleted=True, minutes={"network deleted": 28.0}), "proven"),
     (proofs.interfaces_linger, seen(interfaces_left=0, network_deleted=True, minutes={"network deleted": 2.0}), "refuted"),
     (proofs.interfaces_linger, seen(interfaces_left=3), "not covered"),
@@ -136,38 +165,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("check", "evidence", "verdict"), CASES)
-def test_a_check_says_what_the_evidence_says(check: proofs.Check, evidence: Evidence, verdict: str) -> None:
+def test_a_check_says_what_the_evidence_says(check: Check, evidence: Evidence, verdict: str) -> None:
     assert check(evidence).verdict == verdict
-
-
-class States:
-    """Step Functions with one machine and one execution of it."""
-
-    class exceptions:
-        class ExecutionAlreadyExists(Exception):
-            pass
-
-    def __init__(self, *, refuses: bool = True, moment: str = "2027-01-01T00:15:00Z") -> None:
-        self.refuses, self.input, self.stopped = refuses, json.dumps({"now": moment}), list[str]()
-
-    def get_paginator(self, name: str) -> Any:
-        arn, names = "arn:m", ("crossover-verify-proof-run", "crossover-verify-expiry")
-        pages = {
-            "list_state_machines": [{"stateMachines": [{"name": name, "stateMachineArn": arn} for name in names]}],
-            "list_executions": [{"executions": [{"executionArn": "arn:e"}]}],
-        }
-        return SimpleNamespace(paginate=lambda **arguments: pages[name])
-
-    def describe_execution(self, executionArn: str) -> Any:
-        return {"name": "e", "stateMachineArn": "arn:m", "status": "SUCCEEDED", "input": self.input}
-
-    def start_execution(self, **arguments: Any) -> Any:
-        if self.refuses:
-            raise self.exceptions.ExecutionAlreadyExists
-        return {"executionArn": "arn:again"}
-
-    def stop_execution(self, executionArn: str, cause: str) -> None:
-        self.stopped.append(executionArn)
 
 
 class Functions:
@@ -186,19 +185,49 @@ def aws(client: Any) -> Any:
     return SimpleNamespace(client=lambda service, **arguments: client)
 
 
-def test_a_name_that_is_taken_twice_refutes_and_is_stopped() -> None:
-    taken = States(refuses=False)
-    assert proofs.names_reserved(seen(aws=aws(States()))).verdict == "proven"
-    assert proofs.names_reserved(seen(aws=aws(taken))).verdict == "refuted"
-    assert taken.stopped == ["arn:again"]
+class Answers:
+    """A client of which each call answers what is given for it, or raises it."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**arguments: Any) -> Any:
+            if isinstance(self.answers[name], Exception):
+                raise self.answers[name]
+            return self.answers[name]
+
+        return call
+
+
+DENIED = ClientError({"Error": {"Code": "AccessDenied", "Message": ""}}, "Get")
 
 
 @pytest.mark.parametrize(
-    ("moment", "verdict"), [("2027-01-01T00:15:00Z", "proven"), ("<aws.scheduler.scheduled-time>", "refuted")]
+    ("tags", "verdict"),
+    [
+        ({"TagSet": [{"Key": "aws:cloudformation:stack-id", "Value": "arn"}]}, "proven"),
+        ({"TagSet": [{"Key": "project", "Value": "crossover"}]}, "refuted"),
+        (DENIED, "refuted"),
+    ],
 )
-def test_the_schedules_moment_is_read(moment: str, verdict: str) -> None:
-    assert proofs.expiry_moment(seen(aws=aws(States(moment=moment)))).verdict == verdict
-    assert proofs.expiry_moment(seen(aws=aws(States(moment=moment)), on_aws=False)).verdict == "not covered"
+def test_a_buckets_tags_are_looked_at(tags: Any, verdict: str) -> None:
+    evidence = seen(aws=aws(Answers(get_bucket_tagging=tags)), bucket="b")
+    assert of_steps.bucket_shows_stack(evidence).verdict == verdict
+
+
+@pytest.mark.parametrize(("answer", "verdict"), [({"Quota": {"Value": 5.0}}, "proven"), (DENIED, "refuted")])
+def test_the_quota_of_standard_instances_is_read(answer: Any, verdict: str) -> None:
+    assert of_steps.standard_vcpus(seen(aws=aws(Answers(get_service_quota=answer)))).verdict == verdict
+
+
+@pytest.mark.parametrize(("outcome", "verdict"), [("finished", "proven"), ("failed", "refuted")])
+def test_queues_are_judged_by_a_run_over_the_broker(outcome: str, verdict: str) -> None:
+    broker = Answers(
+        list_brokers={"BrokerSummaries": [{"BrokerName": "crossover-verify-broker", "BrokerId": "b"}]},
+        describe_broker={"EngineVersion": "4.2.0", "HostInstanceType": "mq.m7g.medium"},
+    )
+    assert of_steps.classic_queues(seen(aws=aws(broker), run=run(outcome=outcome))).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -287,7 +316,7 @@ def test_what_was_deployed_is_destroyed_and_written_down(
 ) -> None:
     def deploy(evidence: Evidence, config: Path, out: Path, observed: dict[str, Observed]) -> None:
         done.append("deploy")
-        observed["root-volume"] = proofs.judged(True, "as expected")
+        observed["root-volume"] = judged(True, "as expected")
         if failure:
             raise failure
 
