@@ -48,14 +48,14 @@ def test_it_looks_at_everything_and_leaves_nothing(cloud: LocalCloud, tmp_path: 
     assert list(verdicts) == [fact.id for fact in unproven.read()]
     assert {fact["label"] for fact in written["facts"]} == {"measured-local"}  # a stand-in proves nothing about AWS
     assert [id for id, verdict in verdicts.items() if verdict == "refuted"] == []
-    for id in ("reports-joined", "redis-update-completes", "cold-import", "experiment-goes-quickly"):
+    for id in ("reports-joined", "cold-import", "experiment-goes-quickly"):
         assert verdicts[id] == "proven", id
     assert written["records"] == "metrics.jsonl" and (tmp_path / "out" / "metrics.jsonl").exists()
     assert snapshot(cloud.session()) == before
 
 
-# The smallest run, a shared stack that is being made, the experiment that is being updated.
-@pytest.mark.parametrize("at", ["epoch 1/1", "crossover-verify-broker: creating", "step 5 of 7, update"])
+# The smallest run, a shared stack that is being made.
+@pytest.mark.parametrize("at", ["epoch 1/1", "crossover-verify-broker: creating"])
 def test_ctrl_c_destroys_what_was_deployed(at: str, cloud: LocalCloud, tmp_path: Path) -> None:
     before = snapshot(cloud.session())
     running = verify_aws(cloud, tmp_path / "out")

@@ -87,8 +87,8 @@ def _schedule(walk: Walk) -> None:
         maximum_run_hours=min(SHORT_TTL_HOURS, walk.experiment.lifetime.maximum_run_hours),
     )
     over = replace(walk.experiment, lifetime=lifetime)
-    walk.deploy(walk.changed("over", over), over)
     if seen.on_aws:
+        walk.deploy(walk.changed("over", over), over)
         seen.fired = expiring.fired(seen)
     with timed(seen, "experiment deleted"):
         if seen.fired or expiring.tell_expiry(seen, walk.tell):
@@ -104,6 +104,10 @@ def _not_whole(walk: Walk) -> str:
 
 def _without(stack: str) -> Callable[[Walk], str]:
     return lambda walk: "" if stack in shared_stacks(walk.experiment) else f"the experiment needs no {stack}"
+
+
+def _no_update(walk: Walk) -> str:
+    return _not_whole(walk) if walk.seen.on_aws else "tried on AWS alone so far"
 
 
 def _no_redrive(walk: Walk) -> str:
@@ -174,7 +178,7 @@ STEPS = (
         minutes=8,
         usd_per_hour=_updated_usd,
         work=_update,
-        left_out=_not_whole,
+        left_out=_no_update,
         runs=1,
     ),
     Step(
