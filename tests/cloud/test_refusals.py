@@ -165,11 +165,7 @@ def test_a_stack_half_way(state: str, session: Any, refused: Refused, monkeypatc
 
 
 def test_the_shell_of_a_change_set(session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = datetime.now(UTC)
-    shell = stacks.Standing(
-        name="x", state="REVIEW_IN_PROGRESS", created=now, changed=now, tags={"project": "crossover"}
-    )
-    monkeypatch.setattr(stacks, "look", lambda session, name: shell)
+    monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, "REVIEW_IN_PROGRESS"))
     said = refused(DEPLOY)
     assert "is REVIEW_IN_PROGRESS, the empty shell" in said and "delete-stack --stack-name crossover-" in said
 
