@@ -15,9 +15,10 @@ DEADLINE = (
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one run."""
+    """The keys of one run. What one attempt of it writes and no other reads has `attempt` in its name: see crossover/attempts.py."""
 
     run: str
+    attempt: int = 0
 
     # --- object store -------------------------------------------------------------------------------------------------
 
@@ -28,6 +29,19 @@ class Keys:
     @property
     def experiment(self) -> str:
         return f"runs/{self.run}/experiment.json"
+
+    @property
+    def attempt_markers(self) -> str:
+        return f"runs/{self.run}/attempt/"
+
+    def attempt_marker(self, attempt: int) -> str:
+        """That the attempt has begun."""
+        return f"{self.attempt_markers}{attempt:012d}"
+
+    @property
+    def overtaken(self) -> str:
+        """That an attempt higher than this one has begun."""
+        return f"runs/{self.run}/overtaken/{self.attempt}"
 
     @property
     def records(self) -> str:
@@ -54,7 +68,7 @@ class Keys:
 
     @property
     def evaluations(self) -> str:
-        return f"runs/{self.run}/evaluating/"
+        return f"runs/{self.run}/evaluating/{self.attempt:012d}/"
 
     def evaluating(self, epoch: int) -> str:
         """Which long worker evaluates after `epoch`, and since when, so that not all of them need to."""
@@ -72,8 +86,13 @@ class Keys:
     def checkpoints(self) -> str:
         return f"runs/{self.run}/checkpoint/"
 
+    @property
+    def own_checkpoints(self) -> str:
+        """Of this attempt."""
+        return f"{self.checkpoints}{self.attempt:012d}/"
+
     def checkpoints_of(self, worker: int) -> str:
-        return f"{self.checkpoints}{worker}/"
+        return f"{self.own_checkpoints}{worker}/"
 
     def checkpoint(self, worker: int, round: int, minibatch: int = 0) -> str:
         """All of a long worker's state with `minibatch` minibatches of `round` behind it, one create-only object."""
@@ -153,52 +172,60 @@ class Keys:
 
     # --- tensor store -------------------------------------------------------------------------------------------------
 
+    @property
+    def _own(self) -> str:
+        return f"{self.run}/attempt-{self.attempt}"
+
     def state(self, round: int, worker: int, *, optimizer: str, momentum: float = 0.0) -> StateKeys:
         """A worker's whole state at the start of `round`."""
-        base = f"{self.run}/{round}/{worker}"
+        base = f"{self._own}/{round}/{worker}"
         slots = ("first_moment", "second_moment") if optimizer != "sgd" else ("velocity",) if momentum else ()
         return StateKeys(f"{base}/model", tuple(f"{base}/{slot}" for slot in slots))
 
     def model(self, round: int, worker: int) -> str:
-        return f"{self.run}/{round}/{worker}/model"
+        return f"{self._own}/{round}/{worker}/model"
 
     def gradient(self, round: int, worker: int, minibatch: int) -> str:
-        return f"{self.run}/{round}/{worker}/gradient/{minibatch}"
+        return f"{self._own}/{round}/{worker}/gradient/{minibatch}"
 
     def average(self, round: int, worker: int, *, copy_of: int | None = None) -> str:
         """The average over a worker's minibatches; `copy_of`: a peer's average, copied into this worker's database."""
-        own = f"{self.run}/{round}/{worker}/average"
+        own = f"{self._own}/{round}/{worker}/average"
         return own if copy_of is None else f"{own}/{copy_of}"
 
     def aggregate(self, round: int, worker: int) -> str:
         """The combination of all workers' averages, in this worker's database."""
-        return f"{self.run}/{round}/{worker}/aggregate"
+        return f"{self._own}/{round}/{worker}/aggregate"
 
     def merged(self, round: int, part: int | None = None) -> str:
         """What a shared database holds for all: the combination of all workers' contributions, or chunk `part` of it."""
-        return f"{self.run}/{round}/merged" if part is None else f"{self.run}/{round}/merged/{part}"
+        return f"{self._own}/{round}/merged" if part is None else f"{self._own}/{round}/merged/{part}"
 
     def chunk(self, round: int, worker: int, part: int) -> str:
         """Chunk `part` of a worker's contribution, for the worker of that rank."""
-        return f"{self.run}/{round}/{worker}/chunk/{part}"
+        return f"{self._own}/{round}/{worker}/chunk/{part}"
 
     def update(self, step: int, worker: int) -> str:
         """MLLess: what a worker tells the others after `step`."""
-        return f"{self.run}/{step}/{worker}/update"
+        return f"{self._own}/{step}/{worker}/update"
 
     def report(self, step: int, worker: int) -> str:
         """MLLess: what a worker tells the supervisor after `step`."""
-        return f"{self.run}/{step}/{worker}/report"
+        return f"{self._own}/{step}/{worker}/report"
 
     def expected(self, step: int) -> str:
         """MLLess: the supervisor's word on `step`: whose updates all workers apply, and who goes on."""
-        return f"{self.run}/{step}/expected"
+        return f"{self._own}/{step}/expected"
 
     # --- bus ----------------------------------------------------------------------------------------------------------
 
     @property
     def barrier(self) -> str:
-        return f"{self.run}.round"
+        return f"{self.run}.round" + self._of_attempt
+
+    @property
+    def _of_attempt(self) -> str:
+        return f".{self.attempt}" if self.attempt else ""
 
     def mailbox(self, peer: int, parity: int = 0) -> str:
         """A peer's newest message. Two by turns in synchronous runs: one peer may publish while another still reads
@@ -209,7 +236,7 @@ class Keys:
     @property
     def updates(self) -> str:
         """MLLess: where workers announce their updates to all, and the supervisor, the last member, its word."""
-        return f"{self.run}.updates"
+        return f"{self.run}.updates" + self._of_attempt
 
 
 def minibatch(fingerprint: str, worker: int, minibatch: int) -> str:

@@ -184,9 +184,10 @@ def _copy(objects: ObjectStore, kept: FileObjectStore, *, databases: Mapping[int
     if objects.exists(keys.outcome):
         return False  # training is over: its model lies in the folder
     # State first: the decisions that it depends on were there before it, and are never deleted.
-    whole = _copy_state(databases, kept, keys, facts) if databases else _copy_checkpoints(objects, kept, keys)
+    whole = _copy_state(objects, databases, kept, keys, facts) if databases else _copy_checkpoints(objects, kept, keys)
     if whole:
-        for key in [*objects.list(keys.decisions), *objects.list(keys.records), keys.experiment]:
+        told = [key for part in (keys.decisions, keys.records, keys.attempt_markers) for key in objects.list(part)]
+        for key in [*told, keys.experiment]:
             kept.put(key, objects.get(key))
     return whole
 
@@ -206,14 +207,21 @@ def _copy_checkpoints(objects: ObjectStore, kept: FileObjectStore, keys: Keys) -
 
 
 def _copy_state(
-    databases: Mapping[int, TensorStore], kept: FileObjectStore, keys: Keys, facts: Mapping[str, Any]
+    objects: ObjectStore,
+    databases: Mapping[int, TensorStore],
+    kept: FileObjectStore,
+    keys: Keys,
+    facts: Mapping[str, Any],
 ) -> bool:
     """One worker's state, which is every worker's, of the newest round that can be gone on with."""
     experiment = from_resolved(facts["experiment"])
     training, days = experiment.training, rounds.calendar_of(experiment, facts["data_manifest"])
     for _ in range(_LOOKS):
         with suppress(Missing):
-            round = rounds.resumable(databases, keys, days, decided=training.epochs)
+            begun = sorted((int(key.rpartition("/")[2]) for key in objects.list(keys.attempt_markers)), reverse=True)
+            attempts = (Keys(keys.run, attempt) for attempt in begun)
+            found = ((rounds.resumable(databases, each, days, decided=training.epochs), each) for each in attempts)
+            round, keys = next((each for each in found if each[0] is not None), (None, keys))
             if round is None:
                 return False
             donor = next(w for w, database in databases.items() if database.exists(keys.model(round, w)))

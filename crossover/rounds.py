@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from crossover import keys
+from crossover import attempts, keys
 from crossover.algorithms.convergence import verdict
 from crossover.algorithms.schedule import learning_rate
 from crossover.context import Context, RunFacts
@@ -189,20 +189,27 @@ def update(ctx: Context, compute: TensorCompute, event: Event, *, gradient: str)
         )
 
 
-def spent(ctx: Context, round: int, worker: int) -> list[str]:
+def settle(ctx: Context, worker: int, *stored: str) -> None:
+    """After a step has stored something: raises StaleAttempt, and takes it back, where the run was resumed meanwhile."""
+    if attempts.overtaken(ctx):
+        ctx.tensors[worker].delete(*stored)
+        attempts.give_way(ctx)
+
+
+def spent(ctx: Context, names: Keys, round: int, worker: int) -> list[str]:
     """The tensor keys that `round` wrote for `worker`."""
     if round < 0:
         return []
     training, peers = ctx.experiment.training, range(ctx.experiment.workers)
-    state = ctx.keys.state(round, worker, optimizer=training.optimizer, momentum=training.momentum)
+    state = names.state(round, worker, optimizer=training.optimizer, momentum=training.momentum)
     count = calendar(ctx.facts).minibatches_in(round)
     return [
         state.model,
         *state.optimizer,
-        *(ctx.keys.gradient(round, worker, minibatch) for minibatch in range(count)),
-        ctx.keys.average(round, worker),
-        *(ctx.keys.average(round, worker, copy_of=peer) for peer in peers if peer != worker),
-        ctx.keys.aggregate(round, worker),
+        *(names.gradient(round, worker, minibatch) for minibatch in range(count)),
+        names.average(round, worker),
+        *(names.average(round, worker, copy_of=peer) for peer in peers if peer != worker),
+        names.aggregate(round, worker),
     ]
 
 
@@ -247,6 +254,7 @@ def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
         "finished": bool(reason),
         "reason": reason,
         "by": by,
+        "attempt": ctx.keys.attempt,
         "at": time.time(),
     }
     if ctx.experiment.lifetime.budget_usd is not None and ctx.facts.money:
@@ -292,32 +300,48 @@ def gather_stages(ctx: Context) -> None:
 
 
 def start(ctx: Context, event: Event) -> Event:
-    """The seeded model in every worker's store, or, when a run is resumed, the last round that every worker can take up."""
-    training, workers = ctx.experiment.training, range(event["workers"])
-    first = _resumable(ctx) if event["attempt"] else 0
-    state = [ctx.keys.state(first, w, optimizer=training.optimizer, momentum=training.momentum) for w in workers]
-    if first == 0:
-        model = Vector(Kind.MODEL, ctx.learner.initial_model())
-        for worker in workers:
-            ctx.tensors[worker].create(state[worker].model, model)
+    """The seeded model in every worker's store, or, when a run is resumed, the last round that every worker can take up. What attempts
+    before this one left goes.
+    """
+    before, workers = attempts.begin(ctx), range(event["workers"])
+    ctx.bus.remove(barriers=[(names.barrier, len(workers)) for names in before])
+    ctx.bus.declare(barriers=[(ctx.keys.barrier, len(workers))])
+    decided, days = len(ctx.objects.list(ctx.keys.decisions)), calendar(ctx.facts)
+    reached = [(resumable(ctx.tensors, each, days, decided=decided), each) for each in (ctx.keys, *before)]
+    known = [(round, names) for round, names in reached if round is not None]
+    if known:  # this attempt's own first: its first step may be tried again
+        first, source = known[0] if known[0][1] is ctx.keys else max(known, key=lambda each: (each[0], each[1].attempt))
     else:
-        donor = next(w for w in workers if ctx.tensors[w].exists(state[w].model))
-        for worker in workers:
-            for source, target in zip(_keys(state[donor]), _keys(state[worker]), strict=True):
-                if not ctx.tensors[worker].exists(target):
-                    ctx.tensors[worker].create(target, ctx.tensors[donor].get(source))
+        first, source = _kept(ctx, decided), ctx.keys
+    _share(ctx, workers, first, source)
+    for round, names in known:
+        for worker in workers if names is not ctx.keys else ():
+            left = [key for near in range(round - 1, round + 3) for key in spent(ctx, names, near, worker)]
+            ctx.tensors[worker].delete(*left)
     return at(ctx, event, first)
+
+
+def _share(ctx: Context, workers: range, round: int, source: Keys) -> None:
+    """The state of `round` that any worker holds, to every worker; the seeded model where nobody holds one."""
+    training = ctx.experiment.training
+
+    def state(keys: Keys, worker: int) -> StateKeys:
+        return keys.state(round, worker, optimizer=training.optimizer, momentum=training.momentum)
+
+    donor = next((w for w in workers if ctx.tensors[w].exists(state(source, w).model)), None)
+    for worker in workers:
+        target = state(ctx.keys, worker)
+        if donor is None:
+            ctx.tensors[worker].create(target.model, Vector(Kind.MODEL, ctx.learner.initial_model()))
+            continue
+        pairs = zip(_keys(state(source, donor)), _keys(target), strict=True)
+        for name, own in pairs if round else [(state(source, donor).model, target.model)]:
+            if not ctx.tensors[worker].exists(own):
+                ctx.tensors[worker].create(own, ctx.tensors[donor].get(name))
 
 
 def _keys(state: StateKeys) -> tuple[str, ...]:
     return (*state.optimizer, state.model)  # the model last: it says that the state is whole
-
-
-def _resumable(ctx: Context) -> int:
-    """The round to go on with, by the databases, or by what was kept of databases that have ended."""
-    decided = len(ctx.objects.list(ctx.keys.decisions))
-    found = resumable(ctx.tensors, ctx.keys, calendar(ctx.facts), decided=decided)
-    return _kept(ctx) if found is None else found
 
 
 def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:
@@ -334,9 +358,11 @@ def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *,
     return None
 
 
-def _kept(ctx: Context) -> int:
-    """The round whose state lies in the bucket, put into worker 0's database. Raises Missing."""
+def _kept(ctx: Context, decided: int) -> int:
+    """The round whose state lies in the bucket, put into worker 0's database; 0 where the run never got so far. Raises Missing."""
     kept = ctx.objects.list(ctx.keys.kept_states)
+    if not kept and not decided:
+        return 0
     if not kept:
         raise Missing(f"{ctx.run}: no worker's database holds a model of this run any more; start a new run")
     round = int(kept[0].removeprefix(ctx.keys.kept_states).partition("/")[0])
@@ -356,7 +382,7 @@ def collect(ctx: Context, event: Event) -> None:
     if not ctx.objects.exists(ctx.keys.outcome):
         conclude(ctx, agreed, ctx.tensors[0].get(ctx.keys.model(last, 0), kind=Kind.MODEL))
     for worker in range(event["workers"]):
-        ctx.tensors[worker].delete(*(key for round in (last - 1, last) for key in spent(ctx, round, worker)))
+        ctx.tensors[worker].delete(*(key for round in (last - 1, last) for key in spent(ctx, ctx.keys, round, worker)))
 
 
 def conclude(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
@@ -369,5 +395,6 @@ def conclude(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
         "epochs": agreed["epoch"],
         "reason": agreed["reason"],
         "parameters_sha256": sha256,
+        "attempt": ctx.keys.attempt,
     }
     ctx.objects.create(ctx.keys.outcome, json.dumps(outcome).encode())

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from crossover.context import Context, process_resources
 from crossover.errors import ConfigError, CrossoverError, Missing, StaleAttempt
 from crossover.experiment import Experiment
+from crossover.keys import Keys
 from crossover.metering import Meter
 from crossover.threads import RunThread
 
@@ -81,6 +82,7 @@ class Step:
         """The body once, metered. Inputs that are gone mean that a later attempt may have finished: look again, then
         give way.
         """
+        ctx.keys = Keys(ctx.run, event["attempt"])
         with ctx.invocation(self.uses), Meter(self.name, ctx, event):
             try:
                 changes = self.body(ctx, event)
@@ -319,6 +321,7 @@ def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant:
     for thread in threads:
         thread.join()
     failures = [failed[number] for number in sorted(failed)]
-    ours = [failure for failure in failures if not isinstance(failure, CrossoverError)]
+    # A worker that gave way to another attempt is no dead worker: its execution ends.
+    ours = [each for each in failures if isinstance(each, StaleAttempt) or not isinstance(each, CrossoverError)]
     if ours or (failures and not tolerant):
         raise [*ours, *failures][0]

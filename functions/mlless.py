@@ -19,7 +19,6 @@ Event = dict[str, Any]
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Once per run: the exchange, and the same seeded model for every worker. A resumed run goes on where all can."""
-    ctx.bus.declare(barriers=[(ctx.keys.updates, event["workers"] + 1)])
     return life.start_supervised(ctx, event)
 
 
@@ -40,9 +39,7 @@ def supervise(ctx: Context, event: Event) -> Event:
 @step(uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
     """The trained model to the bucket; every key and queue of the run deleted."""
-    last = life.conclude(ctx)
-    life.forget_supervised(ctx, last)
-    ctx.bus.remove(barriers=[(ctx.keys.updates, event["workers"] + 1)])
+    life.collect_supervised(ctx, event)
 
 
 ARCHITECTURE = Architecture(

@@ -8,7 +8,7 @@ each worker fetches its peers' averages into its own database, combines them the
 
 from typing import Any
 
-from crossover import rounds
+from crossover import attempts, rounds
 from crossover.context import Context
 from crossover.dataplane.vector import Kind
 from crossover.errors import WaitTimeout
@@ -20,7 +20,6 @@ Event = dict[str, Any]
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Once per run: the barrier, and the same seeded model in every worker's database. A resumed run goes on at its last whole round."""
-    ctx.bus.declare(barriers=[(ctx.keys.barrier, event["workers"])])
     return rounds.start(ctx, event)
 
 
@@ -38,6 +37,7 @@ def compute_gradients(ctx: Context, event: Event) -> None:
         gradient = rounds.gradient(ctx, event, batch)
     with ctx.stage("store"):
         tensors.create(key, gradient)
+        rounds.settle(ctx, event["worker"], key)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
@@ -47,6 +47,7 @@ def average_in_database(ctx: Context, event: Event) -> None:
     gradients = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
     with ctx.stage("average"):
         ctx.compute[worker].mean(gradients, out=ctx.keys.average(round, worker))
+        rounds.settle(ctx, worker, ctx.keys.average(round, worker))
 
 
 @step(uses={"bus"})
@@ -91,6 +92,7 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
             averages.append(copy)
     with ctx.stage("aggregate"):
         rounds.combine(ctx.compute[worker], averages, out=out, aggregation=ctx.experiment.aggregation)
+        rounds.settle(ctx, worker, out, *averages)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
@@ -100,7 +102,8 @@ def update_model(ctx: Context, event: Event) -> None:
     with ctx.stage("update"):
         rounds.update(ctx, ctx.compute[worker], event, gradient=ctx.keys.aggregate(round, worker))
         # All peers have reported this round, so all have finished the one before: nobody reads its keys again.
-        ctx.tensors[worker].delete(*rounds.spent(ctx, round - 1, worker))
+        ctx.tensors[worker].delete(*rounds.spent(ctx, ctx.keys, round - 1, worker))
+        rounds.settle(ctx, worker, *rounds.spent(ctx, ctx.keys, round + 1, worker))
 
 
 @step(torch=True, uses={"tensors"})
@@ -114,6 +117,7 @@ def detect_convergence(ctx: Context, event: Event) -> Event:
 @step(torch=True, uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
     """The trained model to the bucket; every key and queue of the run deleted."""
+    attempts.give_way(ctx)
     rounds.collect(ctx, event)
     ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])
 

@@ -15,6 +15,7 @@ from typing import Any
 from crossover.context import Context
 from crossover.dataplane.vector import HEADER_BYTES, Vector, decode, header
 from crossover.errors import Corrupt, Missing
+from crossover.keys import Keys
 
 _MAGIC = b"XCKP"
 _HEAD = struct.Struct("<4sIII")  # magic, version, length and crc32 of the JSON that follows
@@ -125,26 +126,30 @@ class Journal:
             self._ctx.objects.delete(*spent)
         self._kept = [each for each in kept if each in needed]
 
+    def forget(self) -> None:
+        """An attempt that was overtaken takes back what it has saved."""
+        self._ctx.objects.delete(*(self._key(each) for each in self._kept))
+
     def overtaken(self, round: int) -> bool:
-        """Whether another attempt of this worker has a checkpoint beyond `round`."""
+        """Whether another invocation of this worker has a checkpoint beyond `round`."""
         return self._ctx.objects.exists(self._key(self._next_multiple(Position(round))))
 
     def _next_multiple(self, position: Position) -> Position:
         return Position((position.round // self._every + 1) * self._every)
 
 
-def latest_common_round(ctx: Context, workers: Sequence[int]) -> int:
-    """The highest round at whose start every worker has a checkpoint. Raises Missing where there is none. Lists: for
-    set-up, not for training.
+def common_rounds(ctx: Context, keys: Keys, workers: Sequence[int]) -> list[int]:
+    """The rounds at whose start every worker has a checkpoint of the attempt whose keys these are, ascending. Raises Missing where there is
+    none. Lists: for set-up, not for training.
     """
     common: set[int] | None = None
     for worker in workers:
-        prefix = ctx.keys.checkpoints_of(worker)
+        prefix = keys.checkpoints_of(worker)
         names = (key.removeprefix(prefix).split(".") for key in ctx.objects.list(prefix))
         starts = {int(round) for round, minibatch in names if int(minibatch) == 0}
         common = starts if common is None else common & starts
     if not common:
         raise Missing(
-            f"{ctx.keys.checkpoints}: a round that all of workers {', '.join(map(str, workers))} can start from"
+            f"{keys.own_checkpoints}: a round that all of workers {', '.join(map(str, workers))} can start from"
         )
-    return max(common)
+    return sorted(common)

@@ -71,6 +71,9 @@ class FilteringWorker:
         """y, the same on every worker at an epoch's end."""
         self._model.copy_(self._shared)
 
+    def stored(self, round: int) -> list[str]:
+        return [self._ctx.keys.update(round, self._rank), self._ctx.keys.report(round, self._rank)]
+
     def round(self) -> None:
         invocation, step = self._invocation, self._invocation.round
         workers = self._ctx.experiment.workers
@@ -221,8 +224,9 @@ class FilteringWorker:
         try:
             found = self._invocation.waits.until(look, round=step, key=key, sender=supervisor, patience=_PATIENCE)
         except StaleAttempt:
-            own = (ctx.keys.update(step, self._rank), ctx.keys.report(step, self._rank))
-            ctx.tensors[self._rank].delete(*own)  # what this late attempt published, nobody else will delete
+            ctx.tensors[self._rank].delete(
+                *self.stored(step)
+            )  # what this late attempt published, nobody else will delete
             raise
         return supervision.read_word(found, key=key)
 

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from crossover import rounds
+from crossover import attempts, rounds
 from crossover.context import Context
 from crossover.dataplane.vector import Vector
-from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.long_workers.checkpoints import Checkpoint, Journal, Position
 from crossover.long_workers.waits import POLLING, NearDeadline, Waits, say_why
 from crossover.workflow import Event
@@ -29,6 +29,9 @@ class Worker(Protocol):
 
     def show_model(self) -> None:
         """Put the model that is evaluated into the learner."""
+
+    def stored(self, round: int) -> list[str]:
+        """The keys under which this worker may have stored something for a round."""
 
 
 class Invocation:
@@ -64,8 +67,19 @@ class Invocation:
         return checkpoint
 
     def run(self, worker: Worker) -> Event:
-        """Rounds until training is over or the invocation must end; the event to go on with."""
+        """Rounds until training is over or the invocation must end; the event to go on with. Raises StaleAttempt where the run was resumed
+        meanwhile, and leaves nothing then.
+        """
         self.ctx.mark()
+        try:
+            return self._live(worker)
+        except CrossoverError as error:
+            if not attempts.overtaken(self.ctx):
+                raise
+            self._take_back(worker)
+            raise StaleAttempt(f"worker {self.rank}, round {self.round}: the run was resumed") from error
+
+    def _live(self, worker: Worker) -> Event:
         try:
             while not self._ended(worker):
                 worker.round()
@@ -81,12 +95,21 @@ class Invocation:
         self._note_losses()
         return self._changes()
 
+    def _take_back(self, worker: Worker) -> None:
+        """What the next attempt found, it has deleted; this is what came later."""
+        oldest = max(0, self.round - 2 * self.ctx.experiment.functions.checkpoint_every)
+        spent = [key for round in range(oldest, self.round + 1) for key in worker.stored(round)]
+        self.ctx.tensors[self.rank].delete(*spent)
+        self.ctx.objects.delete_prefix(self.ctx.keys.evaluations)
+        self.journal.forget()
+
     def save(self, worker: Worker) -> None:
         with self.ctx.stage("checkpoint"):
             vectors, facts = worker.state()
             if self.waits.since:
                 facts["waiting_since"] = self.waits.since
             self.waits.steadily(lambda: self.journal.save(self.position, vectors, facts))
+            self.waits.steadily(lambda: attempts.give_way(self.ctx))
 
     def _ended(self, worker: Worker) -> bool:
         """At the start of a round: checkpoint if one is due, agree if an epoch is over. Whether training is."""
@@ -181,9 +204,14 @@ class Invocation:
 
     def _overtaken(self, round: int) -> bool:
         """A round's keys are missing for good once every worker is beyond it; decisions are never deleted, and tell
-        so.
+        so, but for one that an attempt before this made: this one has yet to come there.
         """
-        return self.journal.overtaken(round) or self.ctx.objects.exists(self.ctx.keys.decision(self.days.epoch(round)))
+        if self.journal.overtaken(round):
+            return True
+        epoch, ctx = self.days.epoch(round), self.ctx
+        return (
+            ctx.objects.exists(ctx.keys.decision(epoch)) and rounds.decision(ctx, epoch)["attempt"] == ctx.keys.attempt
+        )
 
     def _note_losses(self) -> None:
         for name in ("loss", "samples"):  # of the last minibatch; the epochs' own follow

@@ -1,11 +1,14 @@
 """The steps that AllReduce and ScatterReduce share: how a run of long workers begins, goes on and ends."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Several
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from crossover import rounds
+from crossover import attempts, rounds
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Missing
 from crossover.keys import Keys
 from crossover.long_workers import checkpoints, supervision
 from crossover.long_workers.checkpoints import Checkpoint, Position
@@ -32,13 +35,21 @@ def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
     """The seeded model as every worker's first checkpoint, or, when a run is resumed, the last round that every
     worker can start from.
     """
-    if not event["attempt"]:
-        write_first_checkpoints(ctx, event["workers"])
+    workers = event["workers"]
+    before = attempts.begin(ctx)
+    round = take_over(ctx, before, lambda keys: range(workers))
+    if round is None:
+        write_first_checkpoints(ctx, workers)
         return rounds.at(ctx, event, 0)
-    round = rewind(ctx, range(event["workers"]))
-    ahead = 2 * ctx.experiment.functions.checkpoint_every + 2  # workers are less than two checkpoints apart
-    _delete(ctx, event["workers"], exchange, range(round, round + ahead))
+    for keys in before:
+        _delete(ctx, keys, workers, exchange, _left_around(ctx, round))
     return rounds.at(ctx, event, round)
+
+
+def _left_around(ctx: Context, round: int, *, slack: int = 0) -> range:
+    """The rounds of which an attempt that stood at `round` may have left something: its workers were less than two checkpoints apart."""
+    span = 2 * (ctx.experiment.functions.checkpoint_every + slack) + 2
+    return range(max(0, round - span), round + span)
 
 
 def write_first_checkpoints(ctx: Context, workers: int) -> None:
@@ -47,15 +58,25 @@ def write_first_checkpoints(ctx: Context, workers: int) -> None:
         ctx.objects.put_new(ctx.keys.checkpoint(worker, 0), checkpoints.encode(first))
 
 
-def rewind(ctx: Context, members: Several[int]) -> int:
-    """The round to resume at; what was saved beyond it goes, so that all start there."""
-    round = checkpoints.latest_common_round(ctx, members)
-    for member in members:
-        beyond = [
-            key for key in ctx.objects.list(ctx.keys.checkpoints_of(member)) if key > ctx.keys.checkpoint(member, round)
-        ]
-        if beyond:
-            ctx.objects.delete(*beyond)
+def take_over(ctx: Context, before: Several[Keys], members_of: Callable[[Keys], Several[int]]) -> int | None:
+    """The round to resume at: the newest that all members of an attempt before this one can start from. Their checkpoints become this
+    attempt's first, and those of the attempts before go. None where there is none because nobody got so far. Raises Missing.
+    """
+    objects, starts = ctx.objects, list[tuple[int, Keys]]()
+    with suppress(Missing):  # this attempt has begun already, and its first step is tried again
+        return checkpoints.common_rounds(ctx, ctx.keys, members_of(ctx.keys))[0]
+    for keys in before:
+        with suppress(Missing):
+            starts.append((checkpoints.common_rounds(ctx, keys, members_of(keys))[-1], keys))
+    if not starts:
+        if objects.list(ctx.keys.decisions):
+            raise Missing(f"{ctx.keys.checkpoints}: a round that all workers can start from")
+        return None
+    round, source = max(starts, key=lambda each: (each[0], each[1].attempt))
+    for member in members_of(source):
+        objects.put_new(ctx.keys.checkpoint(member, round), objects.get(source.checkpoint(member, round)))
+    for keys in before:
+        objects.delete_prefix(keys.own_checkpoints)
     return round
 
 
@@ -68,10 +89,20 @@ def train(ctx: Context, event: Event, exchange: "Exchange") -> Event:
 
 def collect(ctx: Context, event: Event, exchange: "Exchange") -> None:
     """The model of the last round to the bucket, then an end to every tensor key and checkpoint of the run."""
+    attempts.give_way(ctx)
     last = conclude(ctx)
     every = ctx.experiment.functions.checkpoint_every
-    _delete(ctx, event["workers"], exchange, range(max(0, last - 2 * every), last + 1))
-    ctx.objects.delete_prefix(ctx.keys.checkpoints)
+    _delete(ctx, ctx.keys, event["workers"], exchange, range(max(0, last - 2 * every), last + 1))
+    forget(ctx)
+
+
+def forget(ctx: Context) -> None:
+    """Checkpoints and claims of this attempt and of those before it, which may have written since it began."""
+    ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
+    ctx.objects.delete_prefix(ctx.keys.evaluations)
+    for keys in attempts.before(ctx):
+        ctx.objects.delete_prefix(keys.own_checkpoints)
+        ctx.objects.delete_prefix(keys.evaluations)
 
 
 def conclude(ctx: Context) -> int:
@@ -82,15 +113,14 @@ def conclude(ctx: Context) -> int:
         ends = (ctx.keys.checkpoint(worker, last) for worker in range(ctx.experiment.workers))
         key = next((key for key in ends if ctx.objects.exists(key)), ctx.keys.checkpoint(0, last))
         rounds.conclude(ctx, agreed, checkpoints.read(ctx.objects.get(key), key=key).vectors["model"])
-    ctx.objects.delete_prefix(ctx.keys.evaluations)
     return last
 
 
-def _delete(ctx: Context, workers: int, exchange: "Exchange", over: range) -> None:
-    keys = [
-        key for round in over for rank in range(workers) for key in keys_of(ctx.keys, exchange, round, rank, workers)
-    ]
-    ctx.tensors[0].delete(*keys)
+def _delete(ctx: Context, keys: Keys, workers: int, exchange: "Exchange", over: range) -> None:
+    """What an attempt left of some rounds."""
+    ctx.tensors[0].delete(
+        *(key for round in over for rank in range(workers) for key in keys_of(keys, exchange, round, rank, workers))
+    )
 
 
 def keys_of(keys: Keys, exchange: "Exchange", round: int, rank: int, workers: int) -> list[str]:
@@ -106,31 +136,40 @@ def keys_of(keys: Keys, exchange: "Exchange", round: int, rank: int, workers: in
 def start_supervised(ctx: Context, event: Event) -> Event:
     """As `start`, for MLLess: the supervisor is a member more, and workers that left are not called back."""
     supervisor = supervision.supervisor(ctx)
-    if not event["attempt"]:
+    before = attempts.begin(ctx)
+    ctx.bus.remove(barriers=[(keys.updates, event["workers"] + 1) for keys in before])
+    ctx.bus.declare(barriers=[(ctx.keys.updates, event["workers"] + 1)])
+    round = take_over(ctx, before, lambda keys: [*_staying(ctx, keys, supervisor), supervisor])
+    if round is None:
         write_first_checkpoints(ctx, event["workers"])
         ctx.objects.put_new(ctx.keys.checkpoint(supervisor, 0), checkpoints.encode(Checkpoint(Position(0), {})))
         return rounds.at(ctx, event, 0)
-    round = rewind(ctx, [*_staying(ctx, supervisor), supervisor])
-    ahead = 2 * ctx.experiment.functions.checkpoint_every + ctx.experiment.mlless.slack + 2
-    _forget(ctx, range(round, round + ahead))
+    for keys in before:
+        _forget(ctx, keys, _left_around(ctx, round, slack=ctx.experiment.mlless.slack))
     return rounds.at(ctx, event, round)
 
 
-def _staying(ctx: Context, supervisor: int) -> list[int]:
-    """The workers that the supervisor's newest checkpoint knows as neither dropped nor sent home."""
-    key = max(ctx.objects.list(ctx.keys.checkpoints_of(supervisor)))
+def _staying(ctx: Context, keys: Keys, supervisor: int) -> list[int]:
+    """The workers that the supervisor's newest checkpoint of an attempt knows as neither dropped nor sent home. Raises Missing."""
+    saved = ctx.objects.list(keys.checkpoints_of(supervisor))
+    if not saved:
+        raise Missing(keys.checkpoints_of(supervisor))
+    key = max(saved)
     facts = checkpoints.read(ctx.objects.get(key), key=key).facts
     word = supervision.word(facts["word"]) if "word" in facts else supervision.START
     return [w for w in range(supervisor) if w not in word.dropped and w not in word.leaves]
 
 
-def forget_supervised(ctx: Context, last: int) -> None:
-    """Every tensor key and checkpoint that the run has left."""
-    back = 2 * (ctx.experiment.functions.checkpoint_every + ctx.experiment.mlless.slack)
-    _forget(ctx, range(max(0, last - back), last + 1))
-    ctx.objects.delete_prefix(ctx.keys.checkpoints)
+def collect_supervised(ctx: Context, event: Event) -> None:
+    """As `collect`, for MLLess: the workers' queues go, too."""
+    attempts.give_way(ctx)
+    last, settings = conclude(ctx), ctx.experiment
+    back = 2 * (settings.functions.checkpoint_every + settings.mlless.slack)
+    _forget(ctx, ctx.keys, range(max(0, last - back), last + 1))
+    forget(ctx)
+    ctx.bus.remove(barriers=[(ctx.keys.updates, event["workers"] + 1)])
 
 
-def _forget(ctx: Context, over: range) -> None:
+def _forget(ctx: Context, keys: Keys, over: range) -> None:
     workers = range(ctx.experiment.workers)
-    ctx.tensors[0].delete(*(key for step in over for key in supervision.keys_of(ctx, step, workers)))
+    ctx.tensors[0].delete(*(key for step in over for key in supervision.keys_of(keys, step, workers)))

@@ -14,6 +14,7 @@ from typing import Any
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt
+from crossover.keys import Keys
 from crossover.rounds import Calendar
 
 
@@ -98,9 +99,8 @@ def visible_from(days: Calendar, step: int, *, slack: int) -> int:
     return min(step + slack, end_of_epoch) + 1
 
 
-def keys_of(ctx: Context, step: int, workers: Sequence[int]) -> list[str]:
+def keys_of(keys: Keys, step: int, workers: Sequence[int]) -> list[str]:
     """Everything that a step left in the database."""
-    keys = ctx.keys
     return [keys.expected(step), *(key for w in workers for key in (keys.update(step, w), keys.report(step, w)))]
 
 

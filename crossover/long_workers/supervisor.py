@@ -7,11 +7,11 @@ Its own state is the words it gave: created first-write-wins, so that a later at
 from dataclasses import asdict, replace
 from typing import Any
 
-from crossover import rounds
+from crossover import attempts, rounds
 from crossover.algorithms import knee
 from crossover.context import Context
 from crossover.dataplane.vector import Kind
-from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.long_workers import supervision
 from crossover.long_workers.checkpoints import Journal, Position
 from crossover.long_workers.supervision import Report, Word
@@ -30,6 +30,16 @@ def supervise(ctx: Context, event: Event) -> Event:
     """Step after step until training is over or the invocation must end."""
     supervisor = Supervisor(ctx, event)
     ctx.mark()
+    try:
+        return _live(ctx, event, supervisor)
+    except CrossoverError as error:
+        if not attempts.overtaken(ctx):
+            raise
+        supervisor.take_back()
+        raise StaleAttempt("the supervisor: the run was resumed") from error
+
+
+def _live(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
     try:
         while not supervisor.ended():
             supervisor.step()
@@ -218,7 +228,7 @@ class Supervisor:
         """
         oldest = max(0, step - self._ctx.experiment.functions.checkpoint_every - self._slack)
         workers = range(self._workers)
-        spent = [key for old in range(oldest, step) for key in supervision.keys_of(self._ctx, old, workers)]
+        spent = [key for old in range(oldest, step) for key in supervision.keys_of(self._ctx.keys, old, workers)]
         if spent:
             self._waits.steadily(lambda: self._ctx.tensors[0].delete(*spent))
 
@@ -232,6 +242,13 @@ class Supervisor:
         if self._waits.since:
             facts["waiting_since"] = self._waits.since
         self._waits.steadily(lambda: self._journal.save(Position(self._step, self._at), {}, facts))
+        self._waits.steadily(lambda: attempts.give_way(self._ctx))
+
+    def take_back(self) -> None:
+        """The words that this attempt gave after the next one had begun."""
+        oldest = max(0, self._step - 2 * (self._ctx.experiment.functions.checkpoint_every + self._slack))
+        self._ctx.tensors[0].delete(*(self._ctx.keys.expected(step) for step in range(oldest, self._step + 1)))
+        self._journal.forget()
 
     def leave(self) -> Event:
         self._save()

@@ -62,6 +62,13 @@ class SynchronousWorker:
     def show_model(self) -> None:
         """The learner's model is the state's model at all times."""
 
+    def stored(self, round: int) -> list[str]:
+        keys, rank, count = self._ctx.keys, self._invocation.rank, self._ctx.experiment.workers
+        return [
+            *self._exchange.used_up(keys, round, rank=rank, count=count),
+            *self._exchange.results(keys, round, rank=rank, count=count),
+        ]
+
     def round(self) -> None:
         invocation = self._invocation
         peers = Peers(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from crossover import attempts
 from crossover.context import Context
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Experiment
@@ -125,7 +126,7 @@ class Waits:
 
     def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
         """Is there still a point? Evidence first, then one more look: what came in between is not lost."""
-        overtaken = self.overtaken(round) or self.ctx.objects.exists(self.ctx.keys.outcome)
+        overtaken = attempts.overtaken(self.ctx) or self.overtaken(round) or attempts.concluded(self.ctx)
         cause = self.failure_of(sender)
         waited_s = self.ctx.clock() - (self.since or 0.0)
         late = waited_s > patience * patience_s(self.ctx.experiment)

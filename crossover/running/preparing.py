@@ -90,6 +90,8 @@ def _check_resumed(run: str, experiment: Experiment, objects: ObjectStore, *, fi
         raise UserError(
             f"--resume {run}: there is no such run; its name stands in its records and executions"
         ) from None
+    if objects.exists(Keys(run).outcome):
+        raise UserError(f"--resume {run}: the run is finished; leave --resume out for a new one")
     resumption.check_settings(began, experiment)
     resumption.check_data(began, fingerprint)
 

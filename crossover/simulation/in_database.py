@@ -59,6 +59,7 @@ def optimizer_vectors(world: World) -> int:
 def initialise(world: World, place: Place) -> Script:
     size, tensors, workers = world.workload.vector_bytes, world.calibration.tensors, world.workers
     tally = Tally().count("bus", "declare").count("tensors", "create", workers, out=workers * size)
+    tally.count("objects", "put").count("objects", "list", 3)
     seconds = world.calibration.bus.latency_s + tensors.seconds(workers * size, requests=workers)
     return Script((Phase("set up", request_s=seconds),), tally)
 
@@ -69,7 +70,7 @@ def compute_gradients(world: World, place: Place) -> Script:
     samples = workload.samples[world.days.first_minibatch(place.round) + place.minibatch]
     size, batch = workload.vector_bytes, workload.batch_bytes(samples)
     tally = Tally().count("tensors", "exists").count("tensors", "get", into=size).count("tensors", "create", out=size)
-    tally.count("objects", "get", into=batch)
+    tally.count("objects", "get", into=batch).count("objects", "exists")
     fetch_s = calibration.tensors.seconds(size, requests=2) + calibration.objects.seconds(batch)
     memory_mb = _memory(world, "compute_gradients")
     compute_s = calibration.in_function(world.experiment, workload, samples, memory_mb=memory_mb)
@@ -77,10 +78,15 @@ def compute_gradients(world: World, place: Place) -> Script:
         (
             Phase("fetch", request_s=fetch_s, link="egress", bytes_=size),
             Phase("compute", compute_s=compute_s),
-            Phase("store", request_s=calibration.tensors.seconds(size), link="ingress", bytes_=size),
+            Phase("store", request_s=calibration.tensors.seconds(size) + settled_s(world), link="ingress", bytes_=size),
         ),
         tally,
     )
+
+
+def settled_s(world: World) -> float:
+    """A step that has stored something asks the bucket whether the run was resumed meanwhile."""
+    return world.calibration.objects.latency_s
 
 
 def combining(world: World, tally: Tally, vectors: int) -> tuple[float, float]:
@@ -98,9 +104,9 @@ def combining(world: World, tally: Tally, vectors: int) -> tuple[float, float]:
 
 @shared(lambda world, place: place.minibatches)
 def average_in_database(world: World, place: Place) -> Script:
-    tally = Tally()
+    tally = Tally().count("objects", "exists")
     request_s, compute_s = combining(world, tally, place.minibatches)
-    return Script((Phase("average", request_s=request_s, compute_s=compute_s),), tally)
+    return Script((Phase("average", request_s=request_s + settled_s(world), compute_s=compute_s),), tally)
 
 
 @shared(lambda world, place: None)
@@ -126,14 +132,14 @@ def check_peers(world: World, place: Place) -> Script:
 @shared(lambda world, place: None)
 def aggregate_peers(world: World, place: Place) -> Script:
     size, tensors, others = world.workload.vector_bytes, world.calibration.tensors, world.workers - 1
-    tally = Tally().count("tensors", "exists", 1 + others)
+    tally = Tally().count("tensors", "exists", 1 + others).count("objects", "exists")
     tally.count("tensors", "get", others, into=others * size).count("tensors", "create", others, out=others * size)
     copies_s = tensors.seconds(2 * others * size, requests=3 * others + 1)
     request_s, compute_s = combining(world, tally, world.workers)
     return Script(
         (
             Phase("synchronise", request_s=copies_s, link="tour" if others else "", bytes_=size),
-            Phase("aggregate", request_s=request_s, compute_s=compute_s),
+            Phase("aggregate", request_s=request_s + settled_s(world), compute_s=compute_s),
         ),
         tally,
     )
@@ -145,8 +151,8 @@ def update_model(world: World, place: Place) -> Script:
     size, one, kept = workload.vector_bytes, 4 * workload.parameters, optimizer_vectors(world)
     read = 2 * size + (0 if place.round == 0 else kept * one)
     written = size + kept * one
-    tally = Tally().count("tensors", "delete")
-    request_s = calibration.tensors.latency_s
+    tally = Tally().count("tensors", "delete").count("objects", "exists")
+    request_s = calibration.tensors.latency_s + settled_s(world)
     if place.epoch > 1:
         tally.count("objects", "get", into=decision_bytes(place.epoch - 1))
         request_s += calibration.objects.latency_s

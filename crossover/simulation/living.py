@@ -135,8 +135,8 @@ class Life:
         bytes_ = self.vectors_bytes + CHECKPOINT_FACTS_BYTES
         if 0 < self.standing.minibatch < self.world.days.minibatches_in(self.standing.round):
             bytes_ += self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
-        self.tally.count("objects", "put", out=bytes_)
-        yield from self.spend("checkpoint", self.world.calibration.objects.seconds(bytes_))
+        self.tally.count("objects", "put", out=bytes_).count("objects", "exists")  # was the run resumed meanwhile?
+        yield from self.spend("checkpoint", self.world.calibration.objects.seconds(bytes_, requests=2))
         self.standing.saved = {each for each in self.standing.saved if each[0] >= position[0] - 16} | {position}
 
     def restore(self) -> Process:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from crossover.context import Context, InlineClients, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Missing
-from crossover.long_workers.checkpoints import Checkpoint, Journal, Position, encode, latest_common_round, read
+from crossover.long_workers.checkpoints import Checkpoint, Journal, Position, common_rounds, encode, read
 
 
 def vector(*values: int) -> Vector:
@@ -121,6 +121,6 @@ def test_a_resumed_run_starts_where_all_can(ctx: Context) -> None:
         for round in rounds:
             journal.save(Position(round), {}, {})
     Journal(ctx, 1, every=2).save(Position(8, 1), {}, {})
-    assert latest_common_round(ctx, [0, 1]) == 6
+    assert common_rounds(ctx, ctx.keys, [0, 1])[-1] == 6
     with pytest.raises(Missing, match="workers 0, 1, 2"):
-        latest_common_round(ctx, [0, 1, 2])
+        common_rounds(ctx, ctx.keys, [0, 1, 2])

@@ -91,7 +91,7 @@ def test_a_late_attempt_gives_way() -> None:
 
 def test_a_finished_run_makes_every_attempt_late() -> None:
     waiting = waits()
-    waiting.ctx.objects.put(waiting.ctx.keys.outcome, b"{}")
+    waiting.ctx.objects.put(waiting.ctx.keys.outcome, b'{"attempt": 0}')
     with pytest.raises(StaleAttempt):
         waiting.until(never, round=4, key="k", sender=2)
 
