@@ -10,8 +10,9 @@ import pytest
 
 from crossover import rounds
 from crossover.context import Context, Resources
-from crossover.errors import StaleAttempt
+from crossover.errors import RunFailed
 from crossover.experiment import Experiment, Functions
+from crossover.long_workers import invocation
 from crossover.workflow import execute, first_event, load
 from tests.architectures.harness import Job, every_step, small
 from tests.architectures.lives import Hurry, Killed, restarting
@@ -83,8 +84,9 @@ def test_who_dies_evaluating_for_good_is_replaced_and_removed(monkeypatch: pytes
         if not dead or worker in dead:
             dead[:] = [worker]
             clock.begin()
-            raise StaleAttempt("gone without a word")
+            raise RunFailed("gone without a word")
 
+    monkeypatch.setattr(invocation, "say_why", lambda *arguments, **named: None)
     ctx = Context(Resources(job.clients), run=job.prepared.run, clock=clock)
     tree = load("mlless").run
     assert tree is not None

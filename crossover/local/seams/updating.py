@@ -66,7 +66,7 @@ class Waits:
 
 
 def install(changes: Replacements, waits: Waits) -> None:
-    from moto.cloudformation import parsing
+    from moto.cloudformation import models, parsing
     from moto.cloudformation.exceptions import ValidationError
 
     def create(old: Any, self: Any, template: Any) -> Any:
@@ -100,6 +100,20 @@ def install(changes: Replacements, waits: Waits) -> None:
         kind = resource_json["Type"]
         raise ValidationError(logical_id, f"{logical_id}: the local cloud cannot update an {kind} in place")
 
+    def resolved(old: Any, self: Any, instance: Any, incoming_params: list[dict[str, Any]]) -> dict[str, str]:
+        """A parameter that stood at its default keeps that value, too; moto knows only those that were given."""
+        declared = instance.template_dict.get("Parameters", {})
+        kept = {name: each["Default"] for name, each in declared.items() if "Default" in each} | instance.parameters
+        filled = [
+            {"ParameterKey": each["ParameterKey"], "ParameterValue": kept.get(each["ParameterKey"], "")}
+            if each.get("UsePreviousValue")
+            else each
+            for each in incoming_params
+        ]
+        found: dict[str, str] = old(self, instance, filled)
+        return found
+
+    changes.wrap(models.CloudFormationBackend, "_resolve_update_parameters", resolved)
     changes.wrap(parsing.ResourceMap, "create", create)
     changes.wrap(parsing.ResourceMap, "update", update)
     changes.wrap(parsing.ResourceMap, "build_resource_diff", difference)

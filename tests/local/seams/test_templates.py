@@ -276,3 +276,27 @@ def test_an_unknown_attribute_is_refused_by_name() -> None:
     assert made.get_cfn_attribute("Arn") == "arn"
     with pytest.raises(RunFailed, match=r"Odd: the local AWS::Some::Thing has no attribute 'Name'"):
         made.get_cfn_attribute("Name")
+
+
+def test_an_update_keeps_the_values_that_stood_defaults_too(cloud: LocalCloud) -> None:
+    client = cloud.session().client("cloudformation")
+    template: dict[str, Any] = {
+        "Parameters": {name: {"Type": "String", "Default": "default"} for name in ("Given", "Left")},
+        "Resources": {
+            "Told": {
+                "Type": "AWS::SSM::Parameter",
+                "Properties": {"Type": "String", "Value": {"Fn::Sub": "${Given} ${Left} first"}},
+            }
+        },
+        "Outputs": {"Told": {"Value": {"Ref": "Told"}}},
+    }
+    name = f"stack-{next(_numbers)}"
+    given = [{"ParameterKey": "Given", "ParameterValue": "given"}]
+    client.create_stack(StackName=name, TemplateBody=json.dumps(template), Parameters=given)
+    template["Resources"]["Told"]["Properties"]["Value"]["Fn::Sub"] = "${Given} ${Left} second"
+    previous = [{"ParameterKey": key, "UsePreviousValue": True} for key in ("Given", "Left")]
+    client.update_stack(StackName=name, TemplateBody=json.dumps(template), Parameters=previous)
+    [told] = client.describe_stacks(StackName=name)["Stacks"][0]["Outputs"]
+    stored = cloud.session().client("ssm").get_parameter(Name=told["OutputValue"])["Parameter"]["Value"]
+    assert stored == "given default second"
+    client.delete_stack(StackName=name)
