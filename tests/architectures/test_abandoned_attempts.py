@@ -30,6 +30,7 @@ class Abandoned:
     def __init__(self, job: Job, seed: int, *, calls: int) -> None:
         self._random, self._lock, self._local = random.Random(seed), threading.Lock(), threading.local()
         self._calls = calls
+        self._over = False
         self._until_stop = self._random.randint(1, calls)
         self._counts = [0, 0]
         self._paused: list[tuple[int, threading.Event]] = []
@@ -61,7 +62,7 @@ class Abandoned:
                 return
             if self._counts[0] >= self._until_stop:
                 self.stopped.set()
-            if not self.stopped.is_set() or mine["held"]:
+            if not self.stopped.is_set() or mine["held"] or self._over:
                 return
             mine["left"] -= 1
             if mine["left"] > 0:
@@ -73,6 +74,7 @@ class Abandoned:
 
     def release(self) -> None:
         with self._lock:
+            self._over = True
             for resume in self._all:
                 resume.set()
 

@@ -106,10 +106,6 @@ def _without(stack: str) -> Callable[[Walk], str]:
     return lambda walk: "" if stack in shared_stacks(walk.experiment) else f"the experiment needs no {stack}"
 
 
-def _no_update(walk: Walk) -> str:
-    return _not_whole(walk) if walk.seen.on_aws else "tried on AWS alone so far"
-
-
 def _no_redrive(walk: Walk) -> str:
     if not walk.seen.on_aws:
         return "the cloud on one machine redrives nothing"
@@ -178,7 +174,7 @@ STEPS = (
         minutes=8,
         usd_per_hour=_updated_usd,
         work=_update,
-        left_out=_no_update,
+        left_out=_not_whole,
         runs=1,
     ),
     Step(
