@@ -14,7 +14,7 @@ PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
 # part of the house -> the parts it may import from, besides itself. `crossover.x` stands for a module or package of that name.
 BASE = {"crossover.errors", "crossover.experiment", "crossover.algorithms"}
 DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.slots"}
-CONTEXT = DATA | {"crossover.context", "crossover.deployment", "crossover.metering"}
+CONTEXT = DATA | {"crossover.attempts", "crossover.context", "crossover.deployment", "crossover.metering"}
 WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.rounds", "crossover.long_workers"}
 ALLOWED = {
     "crossover.errors": set(),
@@ -30,6 +30,7 @@ ALLOWED = {
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,
     "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane"},
+    "crossover.attempts": CONTEXT,
     "crossover.metering": CONTEXT,
     "crossover.context": CONTEXT,
     "crossover.deployment": CONTEXT,
