@@ -206,6 +206,8 @@ struct CommandInfo {
     X(BlockClient, Blocked*,                                                                                      \
       (Ctx*, CommandFunction reply, CommandFunction timeout, void (*free)(Ctx*, void*), TimeMs))                  \
     X(UnblockClient, int, (Blocked*, void*))                                                                      \
+    X(EventLoopAddOneShot, int, (void (*)(void*), void*))                                                         \
+    X(AvoidReplicaTraffic, int, ())                                                                               \
     X(GetBlockedClientPrivateData, void*, (Ctx*))                                                                 \
     X(SubscribeToServerEvent, int, (Ctx*, Event, void (*)(Ctx*, Event, std::uint64_t, void*)))                    \
     X(IsKeysPositionRequest, int, (Ctx*))                                                                         \

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "commands.hpp"
+#include "jobs.hpp"
 #include "kernels/kernels.hpp"
 #include "keyspace.hpp"
 #include "memory.hpp"
@@ -223,12 +224,13 @@ void tensor_stats(const Call& call) {
         reply_bulk(call.ctx, name);
         reply_bulk(call.ctx, value);
     };
-    abi::ReplyWithArray(call.ctx, 20);
+    abi::ReplyWithArray(call.ctx, 22);
     number("tensors", live.payloads);
     number("bytes", live.bytes);
     number("spare_bytes", memory::spare_bytes());
     number("jobs_queued", state.queued);
     number("jobs_running", state.running);
+    number("jobs_held", held_jobs());
     number("threads", static_cast<std::uint64_t>(state.threads));
     number("intra_op_threads", static_cast<std::uint64_t>(state.intra_op_threads));
     word("build", module_build);

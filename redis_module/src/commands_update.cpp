@@ -235,6 +235,7 @@ void measure(const Call& call, std::string_view syntax,
     auto job = std::make_unique<Job>();
     const auto found = std::make_shared<Found>();
     job->command = call.arguments.command();
+    job->stores = false;
     job->compute = [x, measure, found](Job&) { *found = measure(x.floats(), x.count(), on_pool()); };
     job->reply = [answer, found](abi::Ctx* ctx) { answer(ctx, *found); };
     run_job(call.ctx, std::move(job));

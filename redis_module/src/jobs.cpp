@@ -1,5 +1,7 @@
 #include "jobs.hpp"
 
+#include <utility>
+
 #include "pool.hpp"
 #include "refused.hpp"
 
@@ -26,6 +28,12 @@ void compute(Job& job) {
     } catch (const std::exception& error) {
         job.refusal = error.what();
     }
+}
+
+// A server that is paused, fails over or waits for its replicas before it ends must not change: it would abort if a
+// change were sent on.
+bool must_wait(const Job& job) {
+    return job.stores && job.refusal.empty() && abi::AvoidReplicaTraffic();
 }
 
 // The world may have changed while the job ran: all is looked at again before anything is stored.
@@ -62,6 +70,8 @@ int reply(abi::Ctx* ctx, abi::String**, int) {
     }
     Job& job = *pointer;
     try {
+        if (must_wait(job))  // the pause began after hand_back had looked
+            refuse_as("TRYAGAIN", job.command, ": the server was paused meanwhile; nothing was stored, send it again");
         if (!job.refusal.empty()) {
             abi::ReplyWithError(ctx, job.refusal.c_str());
         } else if (!job.results.empty() && !may_store(ctx, job)) {
@@ -92,20 +102,29 @@ void release(abi::Ctx* ctx, void* data) {
 }
 
 // The server's own time-out for blocked clients loses the reply when a worker finishes at that very moment, so the
-// module keeps the time itself. From here on the job is its worker's, which finds it answered and drops it.
+// module keeps the time itself. hand_back drops the job when its worker has ended.
 void on_timeout(abi::Ctx*, void* data) {
     Job& job = *static_cast<Job*>(data);
-    abi::Blocked* client = job.client;
-    const auto finished = job.finished;
-    if (job.answered.exchange(true)) return;
-    if (finished) finished(timed_out_text);
-    abi::UnblockClient(client, nullptr);
+    if (job.answered) return;
+    job.answered = true;
+    if (job.finished) job.finished(timed_out_text);
+    abi::UnblockClient(job.client, nullptr);
 }
 
-void hand_back(Job* job) {
-    if (job->answered.exchange(true)) {
+std::vector<Job*>& held() {
+    static std::vector<Job*>& instance = *new std::vector<Job*>;
+    return instance;
+}
+
+// On the main thread: only the other commands of this turn come between the look at a pause and the reply.
+void hand_back(void* data) {
+    auto* job = static_cast<Job*>(data);
+    if (job->answered) {
         delete job;
+    } else if (must_wait(*job)) {
+        held().push_back(job);
     } else {
+        job->answered = true;
         abi::UnblockClient(job->client, job);
     }
 }
@@ -133,5 +152,14 @@ void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job) {
     job->client = abi::BlockClient(ctx, reply, nullptr, release, 0);
     if (job->timeout_ms) job->timer = abi::CreateTimer(ctx, job->timeout_ms, on_timeout, job.get());
     Job* pointer = job.release();
-    pool::submit([pointer] { compute(*pointer); }, [pointer] { hand_back(pointer); });
+    pool::submit([pointer] { compute(*pointer); }, [pointer] { abi::EventLoopAddOneShot(hand_back, pointer); });
+}
+
+std::size_t held_jobs() {
+    return held().size();
+}
+
+void release_held_jobs() {
+    if (held().empty() || abi::AvoidReplicaTraffic()) return;
+    for (Job* job : std::exchange(held(), {})) hand_back(job);
 }

@@ -1,6 +1,5 @@
 // A job: inputs are taken on the main thread, results computed on the pool, and stored by the main thread in one go.
 #pragma once
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,13 +22,14 @@ struct Job {
     bool only_if_missing = false;            // NX: looks at the first result's key
     std::optional<abi::TimeMs> lifetime_ms;  // PX
     std::function<void(abi::Ctx*)> reply;    // in place of OK, or of 1 with NX
+    bool stores = true;                      // else it only answers, also while the server must not change
     // On the main thread, whatever the outcome; there may be no client any more, so it must not touch keys.
     std::function<void(const std::string& refusal)> finished;
     abi::TimeMs timeout_ms = 0;  // 0: none
     std::size_t bytes = 0;       // that the results will need, for the check against maxmemory
     abi::Blocked* client = nullptr;
     std::uint64_t timer = 0;
-    std::atomic<bool> answered{false};  // by the worker that finished or by the timer, whoever comes first
+    bool answered = false;  // by the result or by the timer, whichever came first; the main thread's alone
     bool propagate = false;
     std::string refusal;
 };
@@ -40,3 +40,8 @@ void require_blocking(abi::Ctx* ctx, std::string_view command);
 // Checks the results' keys and the memory they will need, then blocks the client and queues the job. With NX and an
 // existing first result it replies 0 at once.
 void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job);
+
+// Finished jobs that wait until the server may change again.
+std::size_t held_jobs();
+// On the main thread, about ten times a second.
+void release_held_jobs();

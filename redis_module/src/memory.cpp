@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "abi.hpp"
 #include "refused.hpp"
 
 namespace memory {
@@ -113,7 +114,7 @@ std::size_t spare_bytes() {
     return all.bytes;
 }
 
-void on_cron(abi::Ctx*, abi::Event, std::uint64_t, void*) {
+void release_idle() {
     if (spare_bytes() == 0) return;
     const bool all = abi::GetUsedMemoryRatio() > crowded;
     const Clock::time_point oldest = Clock::now() - longest_idle;

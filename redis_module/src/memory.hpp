@@ -5,8 +5,6 @@
 #pragma once
 #include <cstddef>
 
-#include "abi.hpp"
-
 namespace memory {
 
 void set_spare_limit(std::size_t bytes);  // 0: keep none
@@ -15,6 +13,6 @@ void give(std::byte* data, std::size_t bytes) noexcept;
 void release_spares() noexcept;
 std::size_t spare_bytes();
 // On the main thread, about ten times a second.
-void on_cron(abi::Ctx*, abi::Event, std::uint64_t, void*);
+void release_idle();
 
 }  // namespace memory

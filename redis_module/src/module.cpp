@@ -5,6 +5,7 @@
 
 #include "abi.hpp"
 #include "commands.hpp"
+#include "jobs.hpp"
 #include "keyspace.hpp"
 #include "memory.hpp"
 #include "pool.hpp"
@@ -38,6 +39,11 @@ Settings read_settings(const Arguments& arguments, std::size_t count) {
         }
     }
     return settings;
+}
+
+void on_cron(abi::Ctx*, abi::Event, std::uint64_t, void*) {
+    memory::release_idle();
+    release_held_jobs();
 }
 
 void on_shutdown(abi::Ctx*, abi::Event, std::uint64_t, void*) {
@@ -102,7 +108,7 @@ void load_module(abi::Ctx* ctx, const Settings& settings) {
     engine::start(settings.intra_op_threads);
 #endif
     memory::set_spare_limit(static_cast<std::size_t>(settings.spare_mb) << 20);
-    abi::SubscribeToServerEvent(ctx, abi::cron_event, memory::on_cron);
+    abi::SubscribeToServerEvent(ctx, abi::cron_event, on_cron);
     abi::SubscribeToServerEvent(ctx, abi::shutdown_event, on_shutdown);
     pool::start(settings.threads, settings.intra_op_threads);
 }

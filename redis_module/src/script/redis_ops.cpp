@@ -2,7 +2,10 @@
 
 #include <torch/csrc/jit/runtime/custom_operator.h>
 
+#include <chrono>
+#include <memory>
 #include <stdexcept>
+#include <thread>
 
 #include "keyspace.hpp"
 #include "pool.hpp"
@@ -31,23 +34,30 @@ void check_deadline() {
 // The server's lock and a context in the script's database. It is not bound to the client, which may have left.
 class Server {
 public:
-    explicit Server(const engine::Run& run) : ctx_(abi::GetThreadSafeContext(nullptr)) {
-        {
-            const pool::Parked parked;
-            abi::ThreadSafeContextLock(ctx_);
+    explicit Server(const engine::Run& run) : ctx_(abi::GetThreadSafeContext(nullptr), abi::FreeThreadSafeContext) {
+        lock();
+        // A server that is paused, fails over or waits for its replicas before it ends would abort at a change. A
+        // script is a command that writes, so it waits, whatever it calls.
+        while (abi::AvoidReplicaTraffic()) {
+            abi::ThreadSafeContextUnlock(ctx());
+            std::this_thread::sleep_for(between_looks);
+            check_deadline();
+            lock();
         }
-        abi::SelectDb(ctx_, run.database);
+        abi::SelectDb(ctx(), run.database);
     }
-    ~Server() {
-        abi::ThreadSafeContextUnlock(ctx_);
-        abi::FreeThreadSafeContext(ctx_);
-    }
+    ~Server() { abi::ThreadSafeContextUnlock(ctx()); }
     Server(const Server&) = delete;
     Server& operator=(const Server&) = delete;
-    abi::Ctx* ctx() const { return ctx_; }
+    abi::Ctx* ctx() const { return ctx_.get(); }
 
 private:
-    abi::Ctx* ctx_;
+    static constexpr std::chrono::milliseconds between_looks{5};
+    void lock() const {
+        const pool::Parked parked;
+        abi::ThreadSafeContextLock(ctx());
+    }
+    std::unique_ptr<abi::Ctx, decltype(abi::FreeThreadSafeContext)> ctx_;
 };
 
 // Looked up by name under the lock, because a user may have been deleted since the script began.

@@ -1,0 +1,223 @@
+"""Jobs that end while the server must not change anything: it is paused, fails over, or waits for its replicas before it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.redis_module.servers import Client, Server, Start, starting, statistics, until
+from tests.redis_module.test_persistence import digest
+from tests.redis_module.test_server import connected, encode, replies, sent
+from tests.redis_module.vectors import floats, get, put
+
+JOB = ("TENSOR.AXPY", "a", "a", "ALPHA", 1, "OUT", "result")
+FOREVER_MS = 10_000_000
+
+
+@contextlib.contextmanager
+def under_way(
+    server: Server, job: tuple[object, ...], *command: object
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Has the server execute the command in the turn in which it starts the job, so before the job can be stored.
+
+    Yields the connections of both; neither's reply is read.
+    """
+    with connected(server) as waiting, connected(server) as other:
+        server.client().ping()  # another turn: neither connection is on the list of the last one any more
+        server.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+        try:
+            waiting.sendall(encode(*job))
+            other.sendall(encode("INFO", "clients") + encode(*command))
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        with other.makefile("rb", buffering=0) as stream:
+            size = int(stream.readline()[1:])
+            clients = b""
+            while len(clients) < size + 2:
+                clients += stream.read(size + 2 - len(clients)) or b""
+        assert b"blocked_clients:1\r\n" in clients, "the job was not under way"
+        yield waiting, other
+
+
+def held(client: Client) -> bool:
+    return bool(statistics(client)["jobs_held"] == 1)
+
+
+def nothing_came(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) is None
+    except BlockingIOError:
+        return True
+    finally:
+        connection.setblocking(True)
+
+
+@pytest.fixture
+def pair(start: Start) -> tuple[Server, Server]:
+    """A master that holds `a`, and its replica."""
+    return paired(start)
+
+
+def paired(start: Start) -> tuple[Server, Server]:
+    master = start(config={"shutdown-timeout": "3600", "repl-timeout": "3600"})
+    put(master.client(), "a", floats([1, 2]))
+    replica = start(config={"replicaof": f"127.0.0.1 {master.port}", "repl-timeout": "3600"})
+    client = replica.client()
+    until(lambda: client.info("replication")["master_link_status"] == "up", what="the replica's link")
+    return master, replica
+
+
+@contextlib.contextmanager
+def lagging(master: Server, replica: Server) -> Iterator[None]:
+    """The replica stands still, one change behind."""
+    replica.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, replica.process.pid, os.WSTOPPED)
+    try:
+        master.client().set("later", 1)
+        yield
+    finally:
+        replica.process.send_signal(signal.SIGCONT)
+
+
+def same(master: Server, replica: Server) -> bool:
+    return digest(master.client()) == digest(replica.client())
+
+
+@pytest.mark.parametrize("mode", ["WRITE", "ALL"])
+def test_a_job_that_ends_in_a_pause_is_stored_after_it(pair: tuple[Server, Server], mode: str) -> None:
+    master, replica = pair
+    client = master.client()
+    command = ("CLIENT", "PAUSE", FOREVER_MS if mode == "WRITE" else 300, mode)
+    with under_way(master, JOB, *command) as (waiting, _):
+        if mode == "WRITE":
+            until(lambda: held(client), what="the job's end")
+            assert nothing_came(waiting) and not client.exists("result")
+            assert float(client.execute_command("TENSOR.NORM", "a")) > 2  # what changes nothing does not wait
+            client.client_unpause()
+        assert replies(waiting, 1) == ["+OK"]
+    assert list(get(client, "result")) == [2, 4]
+    client.wait(1, 30_000)
+    assert same(master, replica) and statistics(client)["jobs_held"] == 0
+
+
+def test_a_client_that_leaves_in_a_pause_stores_nothing(pair: tuple[Server, Server]) -> None:
+    master, replica = pair
+    client = master.client()
+    with under_way(master, JOB, "CLIENT", "PAUSE", FOREVER_MS, "WRITE"):
+        until(lambda: held(client), what="the job's end")
+    until(lambda: client.info("clients")["blocked_clients"] == 0, what="the client's leave")
+    client.client_unpause()
+    until(lambda: statistics(client)["jobs_held"] == 0, what="the pause's end")
+    until(lambda: statistics(client)["tensors"] == 1, what="the release of the result")
+    assert not client.exists("result") and same(master, replica)
+
+
+def test_a_job_that_ends_in_a_failover_given_up_is_stored(pair: tuple[Server, Server]) -> None:
+    master, replica = pair
+    client = master.client()
+    with lagging(master, replica), under_way(master, JOB, "FAILOVER") as (waiting, _):
+        until(lambda: held(client), what="the job's end")
+        assert nothing_came(waiting) and not client.exists("result")
+        client.execute_command("FAILOVER", "ABORT")
+        assert replies(waiting, 1) == ["+OK"]
+    client.wait(1, 30_000)
+    assert list(get(replica.client(), "result")) == [2, 4] and same(master, replica)
+
+
+def test_a_job_that_ends_in_a_failover_is_refused(pair: tuple[Server, Server]) -> None:
+    master, replica = pair
+    client = master.client()
+    with contextlib.ExitStack() as stack:
+        with lagging(master, replica):
+            waiting, _ = stack.enter_context(under_way(master, JOB, "FAILOVER"))
+            until(lambda: held(client), what="the job's end")
+        (refusal,) = replies(waiting, 1)
+        assert str(refusal).startswith(("-UNBLOCKED", "-READONLY", "-TRYAGAIN"))
+    until(lambda: client.info("replication")["role"] == "slave", what="the change of roles")
+    until(lambda: client.info("replication").get("master_link_status") == "up", what="the new replica's link")
+    until(lambda: statistics(client)["jobs_held"] == 0, what="the job's release")
+    assert not client.exists("result") and same(master, replica)
+
+
+def test_a_job_that_ends_before_a_shutdown_given_up_is_stored(pair: tuple[Server, Server]) -> None:
+    master, replica = pair
+    client = master.client()
+    with lagging(master, replica), under_way(master, JOB, "SHUTDOWN") as (waiting, _):
+        until(lambda: held(client), what="the job's end")
+        assert nothing_came(waiting) and not client.exists("result")
+        client.execute_command("SHUTDOWN", "ABORT")
+        assert replies(waiting, 1) == ["+OK"]
+    client.wait(1, 30_000)
+    assert list(get(replica.client(), "result")) == [2, 4] and same(master, replica)
+
+
+def test_a_job_that_ends_before_a_shutdown_is_not_stored(pair: tuple[Server, Server]) -> None:
+    master, replica = pair
+    client = master.client()
+    with contextlib.ExitStack() as stack:
+        with lagging(master, replica):
+            waiting, _ = stack.enter_context(under_way(master, JOB, "SHUTDOWN"))
+            until(lambda: held(client), what="the job's end")
+        assert waiting.recv(100) == b""  # gone without a word: nothing was acknowledged
+        assert master.process.wait(timeout=120) == 0
+    assert "ASSERTION" not in master.log
+    other = replica.client()
+    until(lambda: bool(other.exists("later")), what="the last change's arrival")
+    assert not other.exists("result")
+
+
+SCRIPT = """
+def count(tensors: List[Tensor], keys: List[str], args: List[str]):
+    value = 0
+    while value < 1000000000:
+        value = int(str(redis.execute("INCR", keys[0])))
+        if value >= 0:
+            redis.execute("RPUSH", keys[1], "x")
+            redis.execute("DEL", keys[1])
+"""
+
+
+@pytest.fixture
+def script_pair(torch_module: Path) -> Iterator[tuple[Server, Server]]:
+    with starting(torch_module) as start:
+        yield paired(start)
+
+
+@pytest.mark.slow
+def test_scripts_wait_for_the_end_of_a_pause(script_pair: tuple[Server, Server]) -> None:
+    master, replica = script_pair
+    client = master.client()
+    store = ("AI.SCRIPTSTORE", "s", "CPU", "ENTRY_POINTS", 1, "count", "SOURCE", SCRIPT)
+    with under_way(master, store, "CLIENT", "PAUSE", FOREVER_MS, "WRITE") as (waiting, _):
+        until(lambda: held(client), what="the script's compilation")
+        assert not client.exists("s")
+        client.client_unpause()
+        assert replies(waiting, 1) == ["+OK"]
+
+    def counted() -> int:
+        return int(client.get("n") or 0)
+
+    with sent(master, "AI.SCRIPTEXECUTE", "s", "count", "KEYS", 2, "n", "list"):
+        for _ in range(20):
+            before = counted()
+            until(lambda before=before: counted() > before + 5, what="the script's next calls")  # type: ignore[misc]
+            client.client_pause(FOREVER_MS, all=False)
+            paused = counted()
+            assert [counted() for _ in range(50)] == [paused] * 50
+            client.client_unpause()
+        with lagging(master, replica):
+            client.execute_command("FAILOVER")
+            paused = counted()
+            assert [counted() for _ in range(50)] == [paused] * 50
+            client.execute_command("FAILOVER", "ABORT")
+            until(lambda: counted() > paused, what="the script's next calls")
+        assert master.stop(signal.SIGTERM) == 0
+    assert "ASSERTION" not in master.log
