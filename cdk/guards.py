@@ -10,6 +10,7 @@ from cdk.expiry_machine import ALONE, EXPERIMENT, EXPIRES_AT, KIND, PROJECT, STA
 from cdk.names import stack_name
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.keys import MOMENT
 from crossover.surroundings import shared_stacks
 
 
@@ -17,7 +18,7 @@ def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str,
     """Tags of the stack itself, which CloudFormation hands down at each deployment. They stand in the manifest, not in the template."""
     ends = (now + timedelta(hours=experiment.lifetime.ttl_hours)).astimezone(UTC)
     alone = {} if kind != EXPERIMENT or shared_stacks(experiment) else {STANDS: ALONE}
-    return {**_owner_tags(experiment, kind), KIND: kind, **alone, EXPIRES_AT: ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    return {**_owner_tags(experiment, kind), KIND: kind, **alone, EXPIRES_AT: ends.strftime(MOMENT)}
 
 
 def tag(stack: Stack, experiment: Experiment, kind: str) -> None:

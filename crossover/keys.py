@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from crossover.dataplane.protocols import StateKeys
 
-DEADLINE = (
-    "runs/deadline"  # when the run under way ends, whoever follows it: `2026-03-01T12:00:00Z`, read by cdk/expiry.py
-)
+DEADLINE = "runs/deadline"  # when the run under way ends, whoever follows it: a MOMENT, read by cdk/expiry.py
+MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # UTC: so written, an earlier one sorts first, which is how the expiry compares
 
 
 @dataclass(frozen=True, slots=True)

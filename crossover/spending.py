@@ -16,7 +16,7 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing
 from crossover.expectations import state_transitions
 from crossover.experiment import Experiment
-from crossover.keys import DEADLINE
+from crossover.keys import DEADLINE, MOMENT
 from crossover.reports import infrastructure as infrastructures
 from crossover.reports import prices as pricing
 from crossover.reports.cost import Quantities, Run, bill
@@ -67,7 +67,7 @@ def deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, 
     if experiment.lifetime.budget_usd is not None and money:  # a run of an earlier version knows no prices
         left_s = max(0.0, experiment.lifetime.budget_usd - usd) / money["most_usd_per_s"]
         ends = min(ends, now + left_s)
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ends))
+    return time.strftime(MOMENT, time.gmtime(ends))
 
 
 def write_deadline(objects: ObjectStore, experiment: Experiment, money: Facts, *, began: float, usd: float) -> None:

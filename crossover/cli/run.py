@@ -89,7 +89,10 @@ def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgres
         case Place.LOCAL:
             return running.run_local(experiment, out, on_progress, resume=bool(resume))
         case Place.AWS:
-            return running.run_aws(experiment, out, on_progress, resume=resume)
+            from crossover.cli.credentials import aws_errors_explained
+
+            with aws_errors_explained():  # a permission that is lacking shows itself at the first call that needs it
+                return running.run_aws(experiment, out, on_progress, resume=resume)
 
 
 def _resumed(resume: str, out: Path | None) -> Path:

@@ -196,6 +196,17 @@ def test_a_stack_whose_time_is_over(session: Any, refused: Refused) -> None:
     assert "its time was over at" in said and "prolongs it" in said
 
 
+@pytest.mark.parametrize("written", ["tomorrow", "2026-12-31", "2026-12-31T18:00:00+01:00"])
+@pytest.mark.parametrize("command", [RUN, ("status",)])
+def test_an_end_that_somebody_changed_to_what_is_no_moment(
+    command: tuple[str, ...], written: str, session: Any, refused: Refused
+) -> None:
+    made.ours(session, "crossover", "tiny", expires_at=written)
+    said = refused(command)
+    assert f"crossover-tiny: its tag expires-at is {written!r}, expected a moment such as" in said
+    assert "crossover deploy CONFIG writes it anew" in said
+
+
 def test_a_budget_that_is_spent(session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     then = datetime.now(UTC) - timedelta(hours=100)
     monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, "CREATE_COMPLETE", created=then))

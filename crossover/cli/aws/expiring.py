@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from crossover.cli.aws import stacks
 from crossover.cli.aws.evidence import Evidence
+from crossover.keys import MOMENT
 
 FIRING_WAIT_S = 20 * 60.0  # the schedule looks every 15 minutes
 EXPIRY_WAIT_S = 1_800.0
@@ -30,7 +31,7 @@ def tell_expiry(seen: Evidence, tell: Callable[[str], None]) -> bool:
         return False
     tell("telling the expiry's machine that the experiment's time is over")
     states, ends = seen.client("stepfunctions"), time.monotonic() + EXPIRY_WAIT_S
-    moment = stack.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = stack.expires_at.strftime(MOMENT)
     started = states.start_execution(stateMachineArn=arn, input=json.dumps({"now": moment}))
     while states.describe_execution(executionArn=started["executionArn"])["status"] == "RUNNING":
         if time.monotonic() > ends:

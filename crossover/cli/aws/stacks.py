@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover.errors import UserError
+from crossover.keys import MOMENT
 
 PROJECT, EXPERIMENT, KIND, EXPIRES_AT = "project", "experiment", "stack-kind", "expires-at"
 SHARED = ("broker", "network")  # kinds of stacks beside experiments, in the order in which they are deleted
@@ -42,8 +43,16 @@ class Standing:
 
     @property
     def expires_at(self) -> datetime | None:
-        written = self.tags.get(EXPIRES_AT)
-        return datetime.fromisoformat(written) if written else None
+        """None where nothing says when. Raises UserError for a tag that somebody changed to what is no moment: the expiry skips it."""
+        if not (written := self.tags.get(EXPIRES_AT)):
+            return None
+        try:
+            return datetime.strptime(written, MOMENT).replace(tzinfo=UTC)
+        except ValueError:
+            raise UserError(
+                f"{self.name}: its tag {EXPIRES_AT} is {written!r}, expected a moment such as 2026-12-31T18:00:00Z; until it is one, "
+                "nothing deletes the stack by itself: crossover deploy CONFIG writes it anew"
+            ) from None
 
 
 def look(session: Any, name: str) -> Standing | None:

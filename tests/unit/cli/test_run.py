@@ -3,8 +3,10 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from rich.console import Console
 
 from crossover.cli.main import main
@@ -59,6 +61,26 @@ def test_a_failed_run_is_not_called_finished() -> None:
     ):
         raise ZeroDivisionError
     assert "finished" not in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("AccessDeniedException", "lack a permission"), ("ExpiredTokenException", "does not accept the credentials")],
+)
+def test_credentials_that_may_look_and_not_start(
+    code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that comes before reads; the first call that starts or writes is refused."""
+
+    def refused(*rest: Any, **named: Any) -> None:
+        raise ClientError({"Error": {"Code": code, "Message": "you may not"}}, "StartExecution")
+
+    monkeypatch.setattr("crossover.cli.run._check_deployed", lambda experiment, config: experiment)
+    monkeypatch.setattr("crossover.running.run_aws", refused)
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "config/all-reduce.yaml", "--on", "aws", "--out", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert caught.value.code == 2 and words in said and code in said
 
 
 def test_from_the_command_line_to_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
