@@ -17,11 +17,16 @@ State = dict[str, Any]
 WHERE = {"stack": "crossover-x", "region": "us-east-1", "account": "123456789012"}
 
 
-def experiments() -> Iterator[tuple[str, Experiment]]:
-    """Every file of config/, every case that changes what is deployed, and each architecture with 64 workers."""
+def configurations() -> Iterator[tuple[str, Experiment]]:
+    """Every file of config/ that describes an experiment."""
     for path in sorted([*CONFIG.glob("*.yaml"), *CONFIG.glob("aws/*.yaml")]):
         if re.search("^architecture:", path.read_text(), re.MULTILINE):  # the others are tables of figures
             yield path.stem, validation.load(path)
+
+
+def experiments() -> Iterator[tuple[str, Experiment]]:
+    """Every file of config/, every case that changes what is deployed, and each architecture with 64 workers."""
+    yield from configurations()
     for name in CASES:
         yield name, Case.of(name).experiment
     for name in workflow.architectures():

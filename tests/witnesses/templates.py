@@ -1,0 +1,33 @@
+"""The templates of every configuration, for the judges of templates."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cdk.synthesis import synthesize
+from crossover.experiment import Experiment
+from tests.infrastructure.assemblies import Assembly
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def assemblies(experiments: Mapping[str, Experiment], folder: Path) -> Iterator[tuple[str, Assembly]]:
+    """Synthesized into `folder`, on placeholder layers, by the experiment's name here."""
+    for name, experiment in experiments.items():
+        out = synthesize(experiment, folder / name.replace(" ", "-"), now=NOW, layers=folder / "no-layers")
+        yield name, Assembly(out, f"{experiment.project}-{experiment.name}")
+
+
+def different(experiments: Mapping[str, Experiment], folder: Path) -> dict[str, Path]:
+    """Files with the templates of these experiments in `folder`, equal ones once: by "experiment: stack"."""
+    found: dict[str, tuple[str, Path]] = {}
+    judged = folder / "templates"
+    judged.mkdir()
+    for name, assembly in assemblies(experiments, folder / "assemblies"):
+        for stack, template in assembly.templates.items():
+            path = judged / f"{name.replace(' ', '-')}.{stack}.json"
+            found.setdefault(json.dumps(template), (f"{name}: {stack}", path))
+    for text, (_, path) in found.items():
+        path.write_text(text)
+    return dict(found.values())

@@ -1,0 +1,56 @@
+"""cfn-lint: every template against CloudFormation's own resource schemas, warnings too. What stands has its reason here."""
+
+import json
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.witnesses.definitions import configurations
+from tests.witnesses.environments import environment
+from tests.witnesses.templates import different
+
+NAME = "cfn_lint"
+STANDS = {
+    "W3005": "A dependency that a reference implies as well is no fault; a machine's on its role is meant.",
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Where each rule was broken, for all templates of all configurations."""
+    environment(NAME)
+    return broken(list(different(dict(configurations()), tmp_path_factory.mktemp(NAME)).values()))
+
+
+def broken(templates: list[Path]) -> dict[str, set[str]]:
+    program = environment(NAME) / "venv" / "bin" / "cfn-lint"
+    done = subprocess.run(
+        [program, "--format", "json", "--regions", "us-east-1", "--", *templates],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.stderr, done.stderr[-2000:]
+    rules = defaultdict[str, set[str]](set)
+    for each in json.loads(done.stdout):
+        place = "/".join(map(str, each["Location"]["Path"] or []))
+        rules[each["Rule"]["Id"]].add(f"{Path(each['Filename']).name} {place}: {each['Message']}")
+    return dict(rules)
+
+
+def test_nothing_is_found_but_what_stands_for_a_reason(found: dict[str, set[str]]) -> None:
+    assert {rule: places for rule, places in found.items() if rule not in STANDS} == {}
+
+
+def test_every_reason_is_needed(found: dict[str, set[str]]) -> None:
+    assert STANDS.keys() - found.keys() == set()
+
+
+def test_it_sees_what_it_is_asked_for(tmp_path: Path) -> None:
+    environment(NAME)
+    bad: dict[str, Any] = {"Resources": {"Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"Colour": "red"}}}}
+    (tmp_path / "bad.json").write_text(json.dumps(bad))
+    assert "E3002" in broken([tmp_path / "bad.json"])

@@ -1,0 +1,125 @@
+"""LocalStack: every state machine does what `workflow.execute` does with the same tree. Its interpreter and moto's have one ancestor."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+
+from crossover.workflow import architectures, load
+from tests.witnesses.environments import environment
+from tests.witnesses.localstack_server import localstack
+from tests.witnesses.playing import Stage, answering
+from tests.witnesses.trials import (
+    ATTEMPTS,
+    ONCE,
+    REPEATED,
+    THROTTLED,
+    Performance,
+    Trial,
+    all_states,
+    mocks,
+    perform,
+    roots,
+    tasks,
+    trials,
+)
+from tests.witnesses.trials import definitions as machines_of
+from tests.witnesses.walks import Place, Walk
+
+NAMES = [name for name in architectures() if roots(load(name))]
+TRIALS = [(name, trial) for name in NAMES for trial in trials(name)]
+
+
+@pytest.fixture(scope="session")
+def performance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Performance]]:
+    """All trials of an architecture, played side by side when the first of them is asked for."""
+    environment("localstack")
+    stages: dict[str, Stage] = {}
+    folder = tmp_path_factory.mktemp("localstack") / "server"
+    with answering(stages) as url, localstack(folder, mocks=mocks(NAMES), WITNESS_URL=url) as server:
+        yield cache(lambda name: perform(server, name, stages))
+
+
+@pytest.mark.parametrize(
+    ("name", "trial"), TRIALS, ids=[f"{name}: {trial.root}, {trial.name}" for name, trial in TRIALS]
+)
+def test_a_state_machine_walks_as_the_tree_does(
+    name: str, trial: Trial, performance: Callable[[str], Performance]
+) -> None:
+    played = performance(name).played(trial)
+    run = played.run
+    assert run.status == ("SUCCEEDED" if played.completes else "FAILED"), run.cause
+    if trial.outcome in (
+        "TIMED_OUT",
+        "ABORTED",
+    ):  # how far the earlier execution came, and what it had started, is not known
+        assert trial.child is not None
+        for place, entries in played.walk.items():
+            if ("execution", trial.child.name) not in place:
+                assert entries == played.expected.get(place, [])[: len(entries)], place
+    elif played.completes:
+        assert played.walk == played.expected
+    else:
+        assert trial.failing is not None
+        stops_where_the_tree_does(played.walk, played.expected, trial.failing.name)
+    if not played.completes:
+        names_its_cause(trial, run.error, run.cause)
+
+
+def stops_where_the_tree_does(walk: Walk, expected: Walk, failing: str) -> None:
+    """Up to the failure everything is the same; what ran beside it was ended sooner or later."""
+    for place, entries in walk.items():
+        assert entries == expected.get(place, [])[: len(entries)], place
+    failed = [place for place, entries in walk.items() if entries[-1][0] == failing and entries == expected[place]]
+    assert any(all(walk.get(above) == expected.get(above) for above in surroundings(place)) for place in failed)
+
+
+def surroundings(place: Place) -> list[Place]:
+    return [place[:length] for length in range(len(place))]
+
+
+def names_its_cause(trial: Trial, error: str, cause: str) -> None:
+    assert trial.failing is not None
+    if trial.child is None:
+        assert f"{trial.failing.name} failed, worker {trial.worker}, epoch 0, round 0: {trial.error}" in cause
+    else:
+        assert error in ("StepFailed", "ChildFailed")
+        assert f"an earlier execution of {trial.child.name}" in cause
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_error_that_may_pass_is_repeated_and_not_for_ever(
+    name: str, performance: Callable[[str], Performance]
+) -> None:
+    used = set[str]()
+    for trial in trials(name):
+        attempts = performance(name).played(trial).run.script.attempts
+        if trial.name == ONCE:
+            assert set(attempts.values()) == {2}
+        elif trial.error in REPEATED:
+            assert trial.failing is not None
+            assert max(n for (step, *_), n in attempts.items() if step == trial.failing.name) == ATTEMPTS
+            used.add(trial.error)
+    assert used
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if load(name).run])
+def test_a_start_that_is_throttled_is_repeated_and_not_for_ever(
+    name: str, performance: Callable[[str], Performance]
+) -> None:
+    runs = performance(name).throttled
+    assert len(runs) == len(THROTTLED) * len(tasks(machines_of(name)))
+    for each, future in runs.items():
+        run = future.result()
+        ends_alone = name == "mlless" and run.root == "run"  # its Map tolerates what fails
+        fails = "lasting" in each and not ends_alone
+        assert run.status == ("FAILED" if fails else "SUCCEEDED"), f"{each}: {run.cause}"
+        if fails:
+            assert ("Sfn.SfnException" if "later" in each else "ExecutionLimitExceededException") in run.cause
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_trials_together_enter_every_state(name: str, performance: Callable[[str], Performance]) -> None:
+    made = performance(name)
+    there = {(machine, state) for machine, definition in made.machines.items() for state in all_states(definition)}
+    assert there - made.entered == set()

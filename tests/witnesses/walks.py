@@ -1,0 +1,214 @@
+"""A walk: the tasks that a run enters and its waits, in order, by branch. From the tree as `workflow.execute` runs it, and from histories.
+
+A branch is named by its place in the tree: ("worker", 1) an iteration of a Map, ("branch", 0) one of a Parallel, ("execution", "round") a
+child's.
+"""
+
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from crossover.asl import State
+from crossover.context import Context
+from crossover.errors import CrossoverError
+from crossover.workflow import START, Child, Event, ForEach, Node, Parallel, Repeat, Sequence, Step, execute
+
+Place = tuple[tuple[str, Any], ...]
+Entry = tuple[str, Event]  # the name of a step, "child <name>" or "wait"; its event
+Walk = dict[Place, list[Entry]]
+
+TURNS = 2  # of every loop: its end is looked at twice
+
+
+class Failure(CrossoverError):
+    """What a scripted step answers instead of an event."""
+
+    def __init__(self, error: str) -> None:
+        super().__init__(f"{error}: scripted")
+        self.error = error
+
+
+Trouble = Callable[[str, Event, int], str | None]  # the error with which a step's attempt (0, 1, ...) on an event ends
+
+
+@dataclass
+class Script:
+    """What each step of an architecture answers: all loops end at their second look, the innermost first. One per run."""
+
+    root: Node
+    trouble: Trouble = lambda step, event, attempt: None
+    attempts: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    _answered: dict[tuple[str, int, int], int] = field(default_factory=lambda: defaultdict(int))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def answer(self, step: str, event: Event) -> Event:
+        """The event that the step hands on. Raises Failure."""
+        with self._lock:
+            place = (step, event["worker"], event["minibatch"])
+            visit = (*place, self._answered[place])
+            attempt = self.attempts.get(visit, 0)
+            self.attempts[visit] = attempt + 1
+            if (error := self.trouble(step, event, attempt)) is not None:
+                raise Failure(error)
+            self._answered[place] += 1
+            return {**event, **self._changes(step, event, self._answered[place])}
+
+    def _changes(self, step: str, event: Event, times: int) -> Event:
+        flags = closed_by(self.root).get(step, [])
+        changes: Event = {flag: times % TURNS ** (inward + 1) == 0 for inward, flag in enumerate(flags)}
+        if "epoch_finished" in flags:  # this step ends rounds; the names of children say which
+            changes |= {"round": event["round"] + 1, "epoch": event["epoch"] + int(changes["epoch_finished"])}
+        return changes
+
+
+def closed_by(node: Node) -> dict[str, list[str]]:
+    """The flags of the loops that end with a step, the innermost first, by the step's name."""
+    found: dict[str, list[str]] = defaultdict(list)
+
+    def last(node: Node) -> str:
+        match node:
+            case Step():
+                return node.name
+            case Sequence(nodes=nodes):
+                return [last(each) for each in nodes][-1]
+            case Parallel(branches=branches):
+                return [last(each) for each in branches][-1]
+            case ForEach(body=body) | Child(body=body):
+                return last(body)
+            case Repeat(body=body, until=until):
+                name = last(body)
+                found[name].append(until)
+                return name
+        raise TypeError(f"not a node: {node!r}")
+
+    last(node)
+    return found
+
+
+# --- by workflow.execute ------------------------------------------------------------------------------------------------
+
+
+def expected(script: Script, event: Event) -> tuple[Walk, bool]:
+    """The walk of `workflow.execute` on the script's tree, and whether it came to the end."""
+    recorder = _Recorder(script)
+    try:
+        execute(recorder.scripted(script.root, ()), cast(Context, recorder), event)
+    except Failure:
+        return dict(recorder.walk), False
+    return dict(recorder.walk), True
+
+
+class _Recorder:
+    """Stands for the Context: scripted steps need none."""
+
+    def __init__(self, script: Script) -> None:
+        self.script, self.walk = script, defaultdict[Place, list[Entry]](list)
+        self._here = threading.local()  # a branch is executed by one thread
+
+    @contextmanager
+    def child(self) -> "Iterator[_Recorder]":
+        yield self
+
+    def pause(self, seconds: float) -> None:
+        place, event = self._here.last
+        self.walk[place].append(("wait", event))
+
+    def entered(self, name: str, place: Place, event: Event) -> None:
+        self.walk[place].append((name, seen(event)))
+
+    def called(self, step: str, place: Place, event: Event) -> Event:
+        self.entered(step, place, event)
+        answer = self.script.answer(step, event)
+        self._here.last = place, seen(answer)
+        return answer
+
+    def scripted(self, node: Node, place: Place) -> Node:
+        """The tree with scripted steps, each of which knows its place; a child's start becomes a step as well."""
+        match node:
+            case Step(name=name):
+                return _Scripted(name, lambda event: self.called(name, resolved(place, event), event))
+            case Sequence(nodes=nodes):
+                return Sequence(*(self.scripted(each, place) for each in nodes))
+            case Parallel(branches=branches):
+                return Parallel(*(self.scripted(each, (*place, ("branch", n))) for n, each in enumerate(branches)))
+            case ForEach(item=item, body=body):
+                return replace(node, body=self.scripted(body, (*place, (item, None))))
+            case Repeat(body=body):
+                return replace(node, body=self.scripted(body, place))
+            case Child(name=name, body=body):
+                start = _Scripted(f"child {name}", lambda event: self._started(name, resolved(place, event), event))
+                return Sequence(start, self.scripted(body, (*place, ("execution", name))))
+        raise TypeError(f"not a node: {node!r}")
+
+    def _started(self, name: str, place: Place, event: Event) -> Event:
+        self.entered(f"child {name}", place, event)
+        return event
+
+
+class _Scripted(Step):
+    def __init__(self, name: str, call: Callable[[Event], Event]) -> None:
+        super().__init__(name=name, module=__name__, body=lambda ctx, event: None)
+        object.__setattr__(self, "call", call)
+
+    def run(self, ctx: Context, event: Event) -> Event:
+        answer: Event = self.call(event)  # type: ignore[attr-defined]
+        return answer
+
+
+def seen(event: Mapping[str, Any]) -> Event:
+    """The fields that both interpreters give: all but the moment at which a wait began, of which only whether there is one."""
+    return {**{name: event[name] for name in START}, "since": bool(event["since"])}
+
+
+def resolved(place: Place, event: Mapping[str, Any]) -> Place:
+    """Iterations with their numbers, which stand in the event."""
+    return tuple((kind, event[kind] if which is None else which) for kind, which in place)
+
+
+# --- by the histories of state machines ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A state as a walk names it, or as something that only state machines have ("" then)."""
+
+    name: str
+    place: Place
+
+
+def states(machines: Mapping[str, State], machine: str, place: Place = ()) -> dict[str, dict[str, Entered]]:
+    """{machine: {state: what entering it means}}, from the definitions alone: of `machine` and the children it starts."""
+    found: dict[str, dict[str, Entered]] = {machine: {}}
+
+    def block(definition: State, place: Place) -> None:
+        for name, state in definition["States"].items():
+            match state["Type"]:
+                case "Map":
+                    (item,) = (k for k, v in state["ItemSelector"].items() if v == "$$.Map.Item.Value")
+                    block(state["ItemProcessor"], (*place, (item.removesuffix(".$"), None)))
+                case "Parallel":
+                    for n, branch in enumerate(state["Branches"]):
+                        block(branch, (*place, ("branch", n)))
+            found[machine][name] = Entered(_meaning(name, state, definition), place)
+            if found[machine][name].name.startswith("child "):
+                child = found[machine][name].name.removeprefix("child ")
+                found.update(states(machines, child, (*place, ("execution", child))))
+
+    block(machines[machine], place)
+    return found
+
+
+def _meaning(name: str, state: State, definition: State) -> str:
+    if state["Type"] == "Wait" and name.startswith("wait until"):
+        return "wait"
+    if state["Type"] != "Task":
+        return ""
+    if step := re.fullmatch(r"\$\{step_(\w+)\}", state["Resource"]):
+        return step[1]
+    if child := re.fullmatch(r"\$\{machine_(\w+)\}", str(state["Parameters"].get("StateMachineArn"))):
+        return f"child {child[1]}"
+    return ""
