@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -177,29 +177,19 @@ class Stage:
         meanings = states(self.machines, run.root)
         found: Walk = defaultdict(list)
         entered = set[tuple[str, str]]()
-        for machine, execution in self._executions(run, meanings):
+        waiting = [(run.root, run.execution)]
+        while waiting:
+            machine, execution = waiting.pop(0)
             for state, event in self.entered(execution):
                 entered.add((machine, state))
                 meaning: Entered = meanings[machine][state]
                 if meaning.name:
                     place: Place = resolved(meaning.place, event)
                     found[place].append((meaning.name, seen(event)))
+                if meaning.name.startswith("child "):
+                    child = meaning.name.removeprefix("child ")
+                    waiting.append((child, self.child(child, event)))
         return dict(found), entered
-
-    def _executions(self, run: Run, machines: Iterable[str]) -> list[tuple[str, str]]:
-        """(machine, execution) of the run and of its children, the earlier rounds first."""
-        found = list[tuple[tuple[int, ...], str, str]]()
-        for machine in machines:
-            for each in self._list(machine):
-                if each["name"] == run.id or each["name"].startswith(f"{run.id}-{machine}-w"):
-                    numbers = [part[1:] for part in each["name"].rsplit("-", 4)[1:]] if each["name"] != run.id else []
-                    found.append((tuple(map(int, numbers)), machine, each["executionArn"]))
-        return [(machine, execution) for _, machine, execution in sorted(found)]
-
-    def _list(self, machine: str) -> list[dict[str, Any]]:
-        pages = self.states.get_paginator("list_executions")
-        found = pages.paginate(stateMachineArn=arn("stateMachine", self._full(machine)))
-        return [each for page in found for each in page["executions"]]
 
 
 def child_name(name: str, event: Event) -> str:

@@ -1,14 +1,19 @@
 """LocalStack: every state machine does what `workflow.execute` does with the same tree. Its interpreter and moto's have one ancestor."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
 
 from crossover.workflow import architectures, load
+from tests.infrastructure.assemblies import Json
+from tests.witnesses.creating import MADE_UP, create, prepare, there
+from tests.witnesses.definitions import configurations
 from tests.witnesses.environments import environment
-from tests.witnesses.localstack_server import localstack
+from tests.witnesses.localstack_server import LocalStack, localstack
 from tests.witnesses.playing import Stage, answering
+from tests.witnesses.templates import assemblies
 from tests.witnesses.trials import (
     ATTEMPTS,
     ONCE,
@@ -49,10 +54,8 @@ def test_a_state_machine_walks_as_the_tree_does(
     played = performance(name).played(trial)
     run = played.run
     assert run.status == ("SUCCEEDED" if played.completes else "FAILED"), run.cause
-    if trial.outcome in (
-        "TIMED_OUT",
-        "ABORTED",
-    ):  # how far the earlier execution came, and what it had started, is not known
+    if trial.outcome in ("TIMED_OUT", "ABORTED"):
+        # How far the earlier execution came is not known; and what it had started goes on, which AWS would stop.
         assert trial.child is not None
         for place, entries in played.walk.items():
             if ("execution", trial.child.name) not in place:
@@ -100,6 +103,8 @@ def test_each_error_that_may_pass_is_repeated_and_not_for_ever(
             assert trial.failing is not None
             assert max(n for (step, *_), n in attempts.items() if step == trial.failing.name) == ATTEMPTS
             used.add(trial.error)
+        else:
+            assert set(attempts.values()) <= {1}
     assert used
 
 
@@ -123,3 +128,75 @@ def test_all_trials_together_enter_every_state(name: str, performance: Callable[
     made = performance(name)
     there = {(machine, state) for machine, definition in made.machines.items() for state in all_states(definition)}
     assert there - made.entered == set()
+
+
+# --- stacks -------------------------------------------------------------------------------------------------------------
+
+# What LocalStack 4.7.0 cannot create (looked at on 2026-11-22), and passes over. All other types really come into being there.
+NOT_CREATED = {
+    "AWS::AmazonMQ::Broker",
+    "AWS::AutoScaling::AutoScalingGroup",
+    "AWS::EC2::LaunchTemplate",
+    "AWS::EC2::SecurityGroupEgress",
+    "AWS::EC2::SecurityGroupIngress",
+    "Custom::S3AutoDeleteObjects",
+}
+
+
+@dataclass(frozen=True)
+class Created:
+    """The stacks of all configurations of our project, by name: their templates, and what became of them."""
+
+    server: LocalStack
+    templates: dict[str, Json]
+    stacks: dict[str, Json]
+
+
+@pytest.fixture(scope="module")
+def created(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Created]:
+    """The network first, then the broker, then the experiments."""
+    environment("localstack")
+    folder = tmp_path_factory.mktemp("stacks")
+    templates: dict[str, Json] = {}
+    experiments = {
+        name: each for name, each in configurations() if each.project == "crossover" and "-cifar10" not in name
+    }
+    for _, assembly in assemblies(experiments, folder):
+        templates |= assembly.templates
+    shared = ["crossover-network", "crossover-broker"]
+    with localstack(folder / "server") as server:
+        prepare(server)
+        stacks: dict[str, Json] = {}
+        for names in ([shared[0]], [shared[1]], [name for name in templates if name not in shared]):
+            stacks |= create(server, {name: templates[name] for name in names})
+        yield Created(server, templates, stacks)
+
+
+def test_every_stack_is_created(created: Created) -> None:
+    assert len(created.stacks) == 2 + len(architectures()) + 1  # AllReduce also through the bucket alone
+    statuses = {name: (each["StackStatus"], each.get("StackStatusReason")) for name, each in created.stacks.items()}
+    assert {name: each for name, each in statuses.items() if each[0] != "CREATE_COMPLETE"} == {}
+
+
+def test_every_resource_but_those_of_types_that_it_does_not_know(created: Created) -> None:
+    made_up = set()
+    for name, template in created.templates.items():
+        found = there(created.server, name)
+        assert {logical: kind for logical, (kind, _) in found.items()} == {
+            logical: resource["Type"] for logical, resource in template["Resources"].items()
+        }
+        made_up |= {kind for kind, physical in found.values() if physical == MADE_UP}
+    assert made_up == NOT_CREATED
+
+
+def test_every_state_machine_came_out_without_placeholders(created: Created) -> None:
+    machines = [
+        physical
+        for name in created.templates
+        for kind, physical in there(created.server, name).values()
+        if kind == "AWS::StepFunctions::StateMachine"
+    ]
+    assert machines
+    client = created.server.client("stepfunctions")
+    for each in machines:
+        assert "${" not in client.describe_state_machine(stateMachineArn=each)["definition"], each
