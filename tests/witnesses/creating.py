@@ -3,17 +3,53 @@
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.infrastructure.assemblies import Json, resources
+from tests.witnesses.definitions import configurations
 from tests.witnesses.localstack_server import ACCOUNT, REGION, LocalStack
 from tests.witnesses.playing import EMPTY_ZIP
+from tests.witnesses.templates import assemblies
 
 PATIENCE_S = 1200.0  # for all stacks together, on a machine that others use as well
 ASSETS = f"cdk-hnb659fds-assets-{ACCOUNT}-{REGION}"
 BOOTSTRAP, IMAGE = "/cdk-bootstrap/hnb659fds/version", "/witness/image"
 NEWER = {"nodejs24.x": "nodejs22.x"}  # a runtime of the CDK's own function that LocalStack 4.7 does not know yet
 MADE_UP = "unknown"  # the physical id of what LocalStack cannot create, and takes for created
+
+
+SHARED = ("crossover-network", "crossover-broker")
+
+
+@dataclass(frozen=True)
+class Created:
+    """The stacks of our project, by name: their templates, and what became of them."""
+
+    server: LocalStack
+    templates: dict[str, Json]
+    stacks: dict[str, Json]
+
+
+def synthesized(folder: Path) -> dict[str, Json]:
+    """The templates of every configuration of our project, those on another data set left out: they differ in figures."""
+    experiments = {
+        name: each for name, each in configurations() if each.project == "crossover" and "-cifar10" not in name
+    }
+    found: dict[str, Json] = {}
+    for _, assembly in assemblies(experiments, folder):
+        found |= assembly.templates
+    return found
+
+
+def create_all(server: LocalStack, templates: dict[str, Json]) -> dict[str, Json]:
+    """Descriptions of the stacks by name: the network is created first, then the broker, then the experiments side by side."""
+    prepare(server)
+    found: dict[str, Json] = {}
+    for names in (SHARED[:1], SHARED[1:], [name for name in templates if name not in SHARED]):
+        found |= create(server, {name: templates[name] for name in names})
+    return found
 
 
 def prepare(server: LocalStack) -> None:

@@ -1,19 +1,17 @@
 """LocalStack: every state machine does what `workflow.execute` does with the same tree. Its interpreter and moto's have one ancestor."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from crossover.workflow import architectures, load
-from tests.infrastructure.assemblies import Json
-from tests.witnesses.creating import MADE_UP, create, prepare, there
-from tests.witnesses.definitions import configurations
+from tests.infrastructure.expiring import FOREIGN, LATER, MQ, NET, SOON, A, Account, B, create_stacks
+from tests.witnesses.creating import MADE_UP, Created, create_all, synthesized, there
 from tests.witnesses.environments import environment
-from tests.witnesses.localstack_server import LocalStack, localstack
+from tests.witnesses.localstack_server import ACCOUNT, localstack
 from tests.witnesses.playing import Stage, answering
-from tests.witnesses.templates import assemblies
 from tests.witnesses.trials import (
     ATTEMPTS,
     ONCE,
@@ -143,33 +141,14 @@ NOT_CREATED = {
 }
 
 
-@dataclass(frozen=True)
-class Created:
-    """The stacks of all configurations of our project, by name: their templates, and what became of them."""
-
-    server: LocalStack
-    templates: dict[str, Json]
-    stacks: dict[str, Json]
-
-
 @pytest.fixture(scope="module")
 def created(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Created]:
     """The network first, then the broker, then the experiments."""
     environment("localstack")
     folder = tmp_path_factory.mktemp("stacks")
-    templates: dict[str, Json] = {}
-    experiments = {
-        name: each for name, each in configurations() if each.project == "crossover" and "-cifar10" not in name
-    }
-    for _, assembly in assemblies(experiments, folder):
-        templates |= assembly.templates
-    shared = ["crossover-network", "crossover-broker"]
+    templates = synthesized(folder)
     with localstack(folder / "server") as server:
-        prepare(server)
-        stacks: dict[str, Json] = {}
-        for names in ([shared[0]], [shared[1]], [name for name in templates if name not in shared]):
-            stacks |= create(server, {name: templates[name] for name in names})
-        yield Created(server, templates, stacks)
+        yield Created(server, templates, create_all(server, templates))
 
 
 def test_every_stack_is_created(created: Created) -> None:
@@ -200,3 +179,35 @@ def test_every_state_machine_came_out_without_placeholders(created: Created) -> 
     client = created.server.client("stepfunctions")
     for each in machines:
         assert "${" not in client.describe_state_machine(stateMachineArn=each)["definition"], each
+
+
+# --- the expiry ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Iterator[Account]:
+    """With foreign stacks, which stand and run afterwards as before."""
+    environment("localstack")
+    with localstack(tmp_path / "server") as server:
+        whole = Account(server.client, ACCOUNT)
+        foreign = [whole.create(name, {**tags, "expires-at": SOON} if tags else {}) for name, tags in FOREIGN.items()]
+        yield whole
+        assert whole.present() >= FOREIGN.keys() and all(whole.running(arn) for arn in foreign)
+
+
+def test_the_expiry_ends_runs_and_deletes_experiments_then_the_broker_then_the_network(account: Account) -> None:
+    running = create_stacks(
+        account,
+        {A: ("experiment", SOON), B: ("experiment", LATER), MQ: ("broker", SOON), NET: ("network", SOON)},
+    )
+    account.deadline("b", SOON)
+    account.look()
+    account.gone(A)
+    assert account.present() - FOREIGN.keys() == {B, MQ, NET}
+    assert not account.running(running[B]) and account.running(running[MQ])
+    account.stacks.delete_stack(StackName=B)
+    account.gone(B)
+    for first, left in ((MQ, {NET}), (NET, set[str]())):
+        account.look()
+        account.gone(first)
+        assert account.present() - FOREIGN.keys() == left
