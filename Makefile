@@ -61,7 +61,7 @@ check: setup redis-module lint witness-environment-asl_validator ## Linters, typ
 # Judges that we did not write, each in build/witnesses/<name>, made from what lies in tests/witnesses/<name>/. Those that take longer than
 # a minute or two are named here; the others are asked in CI.
 WITNESSES := $(patsubst tests/witnesses/test_%.py,%,$(wildcard tests/witnesses/test_*.py))
-LONG_WITNESSES := cfn_lint checkov localstack valkey_8
+LONG_WITNESSES := cfn_lint checkov valkey_8
 
 .PHONY: witnesses witnesses-quick
 witnesses: $(WITNESSES:%=witness-%) ## Ask every judge that we did not write; witness-<name> for one

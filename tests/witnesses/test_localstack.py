@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,15 @@ from tests.witnesses.trials import definitions as machines_of
 from tests.witnesses.walks import Place, Walk
 
 NAMES = [name for name in architectures() if roots(load(name))]
-TRIALS = [(name, trial) for name in NAMES for trial in trials(name)]
+QUICK = "p2p_serverless"  # its machines alone end within seconds
+
+
+def slow(name: str, *values: Any, id: str = "") -> Any:
+    """A parameter, which is left out where little time is."""
+    return pytest.param(name, *values, marks=[] if name == QUICK else pytest.mark.slow, id=id or name)
+
+
+EACH = [slow(name) for name in NAMES]
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +53,8 @@ def performance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
 
 
 @pytest.mark.parametrize(
-    ("name", "trial"), TRIALS, ids=[f"{name}: {trial.root}, {trial.name}" for name, trial in TRIALS]
+    ("name", "trial"),
+    [slow(name, each, id=f"{name}: {each.root}, {each.name}") for name in NAMES for each in trials(name)],
 )
 def test_a_state_machine_walks_as_the_tree_does(
     name: str, trial: Trial, performance: Callable[[str], Performance]
@@ -88,7 +98,7 @@ def names_its_cause(trial: Trial, error: str, cause: str) -> None:
         assert f"an earlier execution of {trial.child.name}" in cause
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_each_error_that_may_pass_is_repeated_and_not_for_ever(
     name: str, performance: Callable[[str], Performance]
 ) -> None:
@@ -106,7 +116,7 @@ def test_each_error_that_may_pass_is_repeated_and_not_for_ever(
     assert used
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if load(name).run])
+@pytest.mark.parametrize("name", [slow(name) for name in NAMES if load(name).run])
 def test_a_start_that_is_throttled_is_repeated_and_not_for_ever(
     name: str, performance: Callable[[str], Performance]
 ) -> None:
@@ -121,7 +131,7 @@ def test_a_start_that_is_throttled_is_repeated_and_not_for_ever(
             assert ("Sfn.SfnException" if "later" in each else "ExecutionLimitExceededException") in run.cause
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_all_trials_together_enter_every_state(name: str, performance: Callable[[str], Performance]) -> None:
     made = performance(name)
     there = {(machine, state) for machine, definition in made.machines.items() for state in all_states(definition)}
@@ -151,12 +161,14 @@ def created(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Created]:
         yield Created(server, templates, create_all(server, templates))
 
 
+@pytest.mark.slow
 def test_every_stack_is_created(created: Created) -> None:
     assert len(created.stacks) == 2 + len(architectures()) + 1  # AllReduce also through the bucket alone
     statuses = {name: (each["StackStatus"], each.get("StackStatusReason")) for name, each in created.stacks.items()}
     assert {name: each for name, each in statuses.items() if each[0] != "CREATE_COMPLETE"} == {}
 
 
+@pytest.mark.slow
 def test_every_resource_but_those_of_types_that_it_does_not_know(created: Created) -> None:
     made_up = set()
     for name, template in created.templates.items():
@@ -168,6 +180,7 @@ def test_every_resource_but_those_of_types_that_it_does_not_know(created: Create
     assert made_up == NOT_CREATED
 
 
+@pytest.mark.slow
 def test_every_state_machine_came_out_without_placeholders(created: Created) -> None:
     machines = [
         physical
