@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -147,26 +147,33 @@ class LocalCloud:
         """Delete the stack `name`, or all of them, the youngest first."""
         for stack in reversed(self.stacks()):
             if name in (None, stack):
-                self._stop_executions(f"{stack}-")
+                self._stop_executions(self._machines_of(stack))
                 self.client("cloudformation").delete_stack(StackName=stack)
                 if stack in self.stacks():
                     raise RunFailed(f"{stack}: could not be deleted; its events say why")
 
-    def _stop_executions(self, machines_of: str) -> None:
-        """Of machines whose names begin so: after a failure the other branches go on, and a machine's deletion does not end them."""
+    def _machines_of(self, stack: str) -> list[str]:
+        """ARNs of those that the stack made, whatever others are named."""
+        pages = self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)
+        listed = (each for page in pages for each in page["StackResourceSummaries"])
+        return [
+            each["PhysicalResourceId"]
+            for each in listed
+            if each["ResourceType"] == "AWS::StepFunctions::StateMachine" and each.get("PhysicalResourceId")
+        ]
+
+    def _stop_executions(self, machines: Iterable[str]) -> None:
+        """After a failure the other branches go on, and a machine's deletion does not end them."""
         states = self.client("stepfunctions")
-        machines = states.get_paginator("list_state_machines").paginate()
-        for machine in (each for page in machines for each in page["stateMachines"]):
-            if machine["name"].startswith(machines_of):
-                running = states.get_paginator("list_executions").paginate(
-                    stateMachineArn=machine["stateMachineArn"], statusFilter="RUNNING"
-                )
-                for execution in (each for page in running for each in page["executions"]):
-                    states.stop_execution(executionArn=execution["executionArn"], cause="its cloud ends")
+        for arn in machines:
+            running = states.get_paginator("list_executions").paginate(stateMachineArn=arn, statusFilter="RUNNING")
+            for execution in (each for page in running for each in page["executions"]):
+                states.stop_execution(executionArn=execution["executionArn"], cause="its cloud ends")
 
     def _end_executions(self) -> None:
         """While moto is still ours: a task that came back to the real moto would look for a Lambda service on port 5000."""
-        self._stop_executions("")
+        pages = self.client("stepfunctions").get_paginator("list_state_machines").paginate()
+        self._stop_executions([each["stateMachineArn"] for page in pages for each in page["stateMachines"]])
         self.lambdas.close()
         self.servers.stop()  # a stack that is still being made fails at its next server
         executions.join(_EXECUTIONS_END_S)

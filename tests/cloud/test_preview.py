@@ -13,6 +13,7 @@ from crossover.cli.aws import preview
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
+from tests.cloud.made import clear
 
 TINY = Experiment(name="tiny", architecture="all_reduce")
 STACK, NETWORK = "crossover-tiny", "crossover-network"
@@ -37,7 +38,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
 @pytest.fixture
 def session(cloud: LocalCloud) -> Iterator[Any]:
     yield cloud.session()
-    cloud.destroy()
+    clear(cloud)
 
 
 def deploy(session: Any, name: str, resources: Resources) -> None:

@@ -3,6 +3,7 @@ on one machine that follows them.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from crossover.experiment import Experiment
 from crossover.local import assembly as assemblies
 from crossover.local.cloud import LocalCloud
 from crossover.local.redis_server import RedisServer
+from tests.cloud.made import clear
 
 pytestmark = pytest.mark.slow
 STACK = "crossover-spirt"
@@ -34,7 +36,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
 @pytest.fixture
 def spirt(cloud: LocalCloud) -> Iterator[Experiment]:
     yield replace(validation.load(Path("config/spirt.yaml")), workers=2)
-    cloud.destroy()
+    clear(cloud)
 
 
 Deploy = Callable[[Experiment], None]
@@ -81,9 +83,13 @@ def client(server: RedisServer) -> Any:
 
 
 def instances(cloud: LocalCloud) -> dict[str, tuple[str, str]]:
-    """(instance, image) by rank."""
-    listed = cloud.session().client("ec2").describe_instances()["Reservations"]
-    alive = [each for r in listed for each in r["Instances"] if each["State"]["Name"] == "running"]
+    """(instance, image) by rank, of the hosts."""
+    hosts_alone = [
+        {"Name": "tag:crossover:role", "Values": ["redis"]},
+        {"Name": "instance-state-name", "Values": ["running"]},
+    ]
+    listed = cloud.session().client("ec2").describe_instances(Filters=hosts_alone)["Reservations"]
+    alive = [each for r in listed for each in r["Instances"]]
     tags = [{tag["Key"]: tag["Value"] for tag in each["Tags"]} for each in alive]
     return {
         mine["crossover:rank"]: (each["InstanceId"], each["ImageId"]) for each, mine in zip(alive, tags, strict=True)
@@ -113,7 +119,7 @@ def test_another_boot_script_makes_other_hosts(
 ) -> None:
     deploy(spirt)
     before = instances(cloud)
-    (tmp_path / "boot").mkdir()
+    shutil.copytree(hosts.BOOT, tmp_path / "boot")
     (tmp_path / "boot" / "redis.sh").write_text((hosts.BOOT / "redis.sh").read_text() + "true\n")
     monkeypatch.setattr(hosts, "BOOT", tmp_path / "boot")
     deploy(spirt)
