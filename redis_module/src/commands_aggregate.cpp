@@ -12,6 +12,8 @@ using words::shown;
 namespace {
 
 constexpr std::size_t first_input = 2;
+// 76 MB of distances, however small the inputs; more than workers ever are in a round.
+constexpr std::size_t most_krum_inputs = 1024;
 
 struct Aggregation {
     std::vector<Tensor> inputs;
@@ -74,14 +76,14 @@ std::uint64_t total(const Call& call, const std::vector<std::uint64_t>& weights)
     return sum;
 }
 
-// Fills in what every aggregate's result has, and starts the job.
+// Fills in what every aggregate's result has, and starts the job, which needs `scratch` bytes beside its result.
 void start(const Call& call, std::unique_ptr<Job> job, const Aggregation& work, const std::string& kind,
-           std::uint64_t samples) {
+           std::uint64_t samples, std::size_t scratch = 0) {
     Tensor& out = job->results.front().tensor;
     out = work.inputs.front().header();
     out.kind = kind;
     out.samples = samples;
-    job->bytes = work.inputs.front().bytes();
+    job->bytes = work.inputs.front().bytes() + scratch;
     run_job(call.ctx, std::move(job));
 }
 
@@ -159,6 +161,9 @@ void trimmed_mean(const Call& call) {
 void krum(const Call& call) {
     call.arguments.at_least(7, "TENSOR.KRUM n key.. FAULTY f [SELECT m] OUT out [KIND kind] [NX] [PX ms]");
     const std::size_t n = input_count(call.arguments);
+    if (n > most_krum_inputs)
+        refuse(call.arguments.command(), ": ", n, " inputs; expected at most ", most_krum_inputs,
+               ", because the distances of all pairs are kept");
     const Options options = read_options(call.arguments, n, {{"FAULTY", 1}, {"SELECT", 1}});
     const auto faulty =
         static_cast<std::size_t>(call.arguments.integer(options.required("FAULTY"), "FAULTY", 0, most_inputs));
@@ -186,7 +191,8 @@ void krum(const Call& call) {
         for (const std::size_t k : choice.chosen) chosen.push_back(inputs[k]);
         kernels::mean(chosen, {}, static_cast<float>(select), fresh_floats(out, count), count, on_pool());
     };
-    start(call, std::move(job), work, common_kind(call, options, work), all_samples(call, work));
+    start(call, std::move(job), work, common_kind(call, options, work), all_samples(call, work),
+          kernels::krum_bytes(n));
 }
 
 KeyPositions keys(const Arguments& arguments) {

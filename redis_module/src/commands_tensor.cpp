@@ -66,7 +66,6 @@ TensorSet read_tensor_set(const Arguments& arguments) {
             refuse(arguments.command(), ": more than ", largest_rank, " sizes");
         set.tensor.shape.push_back(arguments.integer(i, "size", 0, std::numeric_limits<std::int64_t>::max()));
     }
-    set.bytes = checked_bytes(*dtype, set.tensor.shape, arguments.command());
     while (i < arguments.size() && !set.blob && !set.values) {
         if (same_word(arguments[i], "BLOB")) {
             set.blob = i + 1;
@@ -76,6 +75,7 @@ TensorSet read_tensor_set(const Arguments& arguments) {
             read_option(arguments, i, set);
         }
     }
+    set.bytes = checked_bytes(set.tensor, arguments.command());
     return set;
 }
 
@@ -89,7 +89,7 @@ void check_data(const Arguments& arguments, const TensorSet& set) {
         if (blob.size() != set.bytes)
             refuse(arguments.command(), ": BLOB has ", blob.size(), " bytes; expected ", set.bytes, " for ", dtype, ' ',
                    shape);
-        if (set.tensor.dtype == DType::boolean) check_booleans(arguments.command(), blob);
+        check_elements(set.tensor.dtype, blob, arguments.command());
     } else if (set.values) {
         const std::size_t given = arguments.size() - set.values, expected = set.bytes / facts(set.tensor.dtype).size;
         if (given != expected)

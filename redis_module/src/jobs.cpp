@@ -15,6 +15,14 @@ std::string output_of(const Job& job) {
     return job.command + ": output";
 }
 
+void refuse_job(Job& job, const char* refusal) {
+    try {
+        job.refusal = refusal;
+    } catch (const std::bad_alloc&) {
+        job.refusal.swap(job.out_of_memory);
+    }
+}
+
 void compute(Job& job) {
     try {
         if (pool::stopping()) throw pool::Stopped{};
@@ -22,11 +30,11 @@ void compute(Job& job) {
         if (job.propagate)
             for (Result& result : job.results) result.blob = OwnedString(result.tensor.blob());
     } catch (const pool::Stopped&) {
-        job.refusal = "ERR " + job.command + ": the server is shutting down; nothing was stored";
+        refuse_job(job, "ERR the server is shutting down; nothing was stored");
     } catch (const std::bad_alloc&) {
-        job.refusal = "OOM " + job.command + ": the machine has no memory left; nothing was stored";
+        job.refusal.swap(job.out_of_memory);
     } catch (const std::exception& error) {
-        job.refusal = error.what();
+        refuse_job(job, error.what());
     }
 }
 
@@ -149,6 +157,7 @@ void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job) {
     }
     require_memory(ctx, job->command, job->bytes);
     job->propagate = propagates(ctx);
+    job->out_of_memory = "OOM " + job->command + ": the machine has no memory left; nothing was stored";
     job->client = abi::BlockClient(ctx, reply, nullptr, release, 0);
     if (job->timeout_ms) job->timer = abi::CreateTimer(ctx, job->timeout_ms, on_timeout, job.get());
     Job* pointer = job.release();

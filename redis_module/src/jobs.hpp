@@ -32,6 +32,7 @@ struct Job {
     bool answered = false;  // by the result or by the timer, whichever came first; the main thread's alone
     bool propagate = false;
     std::string refusal;
+    std::string out_of_memory;  // that refusal, made beforehand
 };
 
 // Refuses inside MULTI, Lua and other places that cannot wait.

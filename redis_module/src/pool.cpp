@@ -6,8 +6,10 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -67,6 +69,8 @@ struct Loop {
     std::size_t total, block;
     const Body* body;
     std::atomic<std::size_t> next{0};
+    std::atomic<bool> failed{false};
+    std::exception_ptr failure;  // the first
     std::size_t blocks_done = 0;
     std::mutex mutex;
     std::condition_variable done;
@@ -77,8 +81,14 @@ struct Loop {
         for (;;) {
             const std::size_t i = next.fetch_add(1);
             if (i >= blocks()) return;
-            if (!stopping()) (*body)(i* block, std::min(block, total - i * block));
+            std::exception_ptr thrown;
+            try {
+                if (!stopping() && !failed) (*body)(i* block, std::min(block, total - i * block));
+            } catch (...) {
+                thrown = std::current_exception();
+            }
             const std::scoped_lock lock(mutex);
+            if (thrown && !failed.exchange(true)) failure = thrown;
             if (++blocks_done == blocks()) done.notify_all();
         }
     }
@@ -160,16 +170,19 @@ void for_blocks(std::size_t total, std::size_t block, const Body& body) {
     loop->total = total;
     loop->block = block;
     loop->body = &body;
-    {
+    try {
         const std::scoped_lock lock(pool.mutex);
         for (int i = 1; i < pool.intra_op_threads; ++i)
             pool.helpers.push_back({[loop] { loop->take_blocks(); }, nullptr});
+    } catch (const std::bad_alloc&) {
+        // Those that were called may already be at work: the loop goes on with fewer.
     }
     pool.wake.notify_all();
     loop->take_blocks();
     std::unique_lock lock(loop->mutex);
     loop->done.wait(lock, [&] { return loop->blocks_done == loop->blocks(); });
     if (stopping()) throw Stopped{};
+    if (loop->failure) std::rethrow_exception(loop->failure);
 }
 
 }  // namespace pool

@@ -37,7 +37,8 @@ public:
 
 using Body = std::function<void(std::size_t first, std::size_t count)>;
 // body(first, count) over [0, total) in blocks, on up to intra-op-threads threads, the caller among them.
-// Blocks do not depend on the number of threads, so neither do results. Throws Stopped on shutdown.
+// Blocks do not depend on the number of threads, so neither do results. Throws what a body threw first, once all have
+// ended, and Stopped on shutdown.
 void for_blocks(std::size_t total, std::size_t block, const Body& body);
 
 }  // namespace pool

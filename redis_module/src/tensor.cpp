@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <limits>
 
 #include "memory.hpp"
 #include "refused.hpp"
@@ -45,14 +46,29 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
     return out + "]";
 }
 
-std::size_t checked_bytes(DType dtype, const std::vector<std::int64_t>& shape, std::string_view what) {
-    std::size_t bytes = facts(dtype).size;
+std::size_t checked_bytes(const Tensor& header, std::string_view what) {
+    const std::vector<std::int64_t>& shape = header.shape;
+    if (shape.size() > largest_rank) refuse(what, ": more than ", largest_rank, " sizes");
+    if (header.kind.size() > longest_kind)
+        refuse(what, ": KIND has ", header.kind.size(), " bytes; expected at most ", longest_kind);
+    if (header.samples && *header.samples > std::numeric_limits<std::int64_t>::max())
+        refuse(what, ": SAMPLES is ", *header.samples, "; expected at most ", std::numeric_limits<std::int64_t>::max());
+    if (std::ranges::any_of(shape, [](std::int64_t size) { return size < 0; }))
+        refuse(what, ": the shape ", shape_text(shape), " has a negative size");
     if (std::ranges::find(shape, 0) != shape.end()) return 0;
+    std::size_t bytes = facts(header.dtype).size;
     for (const std::int64_t size : shape)
-        if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes) ||
-            bytes > (std::size_t{1} << 62))
+        if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes) || bytes > (std::size_t{1} << 62))
             refuse(what, ": the shape ", shape_text(shape), " overflows; expected sizes whose product fits in memory");
     return bytes;
+}
+
+void check_elements(DType dtype, std::string_view blob, std::string_view what) {
+    if (dtype != DType::boolean) return;
+    const auto wrong = std::ranges::find_if(blob, [](char c) { return static_cast<unsigned char>(c) > 1; });
+    if (wrong != blob.end())
+        refuse(what, ": BLOB byte ", wrong - blob.begin(), " is ",
+               static_cast<int>(static_cast<unsigned char>(*wrong)), "; expected 0 or 1 for BOOL");
 }
 
 LiveTensors live_tensors() {

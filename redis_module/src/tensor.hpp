@@ -52,8 +52,11 @@ struct Tensor {
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"
 
-// Bytes of a shape; throws Refused naming `what` when a size is negative or the product overflows.
-std::size_t checked_bytes(DType dtype, const std::vector<std::int64_t>& shape, std::string_view what);
+// What every tensor keeps to, whether it came from a client, a file or another server: rank, sizes, kind, samples. Throws
+// Refused naming `what`; returns the bytes that its elements need.
+std::size_t checked_bytes(const Tensor& header, std::string_view what);
+// Likewise of its elements.
+void check_elements(DType dtype, std::string_view blob, std::string_view what);
 
 struct LiveTensors {
     std::uint64_t payloads;

@@ -48,7 +48,7 @@ Tensor load_header(RedisModuleIO* io) {
     if (dtype >= dtype_count) refuse("a tensor's dtype is ", dtype);
     tensor.dtype = static_cast<DType>(dtype);
     const std::uint64_t rank = abi::LoadUnsigned(io);
-    if (rank > largest_rank) refuse("a tensor's rank is ", rank);
+    if (rank > largest_rank) refuse("a tensor's rank is ", rank);  // before that many sizes are read
     for (std::uint64_t i = 0; i < rank; ++i) tensor.shape.push_back(static_cast<std::int64_t>(abi::LoadUnsigned(io)));
     tensor.kind = load_text(io);
     const bool counted = abi::LoadUnsigned(io) != 0;
@@ -66,7 +66,7 @@ void* load(RedisModuleIO* io, int version) {
     try {
         auto tensor = std::make_unique<Tensor>(load_header(io));
         if (abi::IsIOError(io)) return nullptr;
-        tensor->payload = std::make_shared<Payload>(checked_bytes(tensor->dtype, tensor->shape, "a saved tensor"));
+        tensor->payload = std::make_shared<Payload>(checked_bytes(*tensor, "its header"));
         for (std::size_t first = 0; first < tensor->bytes(); first += piece_bytes) {
             std::size_t length = 0;
             char* piece = abi::LoadStringBuffer(io, &length);
@@ -76,6 +76,7 @@ void* load(RedisModuleIO* io, int version) {
             abi::Free(piece);
             if (!fits) refuse("a tensor's data is cut short");
         }
+        check_elements(tensor->dtype, tensor->blob(), "its data");
         return tensor.release();
     } catch (const std::exception& error) {
         abi::LogIOError(io, "warning", "a tensor cannot be read: %s", error.what());

@@ -1,6 +1,5 @@
 #include "values.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -55,11 +54,4 @@ void parse_values(const Arguments& arguments, std::size_t first, Tensor& tensor)
         case DType::uint16: return parse_integers<std::uint16_t>(arguments, first, tensor);
         case DType::boolean: return parse_integers<std::uint8_t>(arguments, first, tensor, 0, 1);
     }
-}
-
-void check_booleans(std::string_view command, std::string_view blob) {
-    const auto wrong = std::ranges::find_if(blob, [](char c) { return static_cast<unsigned char>(c) > 1; });
-    if (wrong != blob.end())
-        refuse(command, ": BLOB byte ", wrong - blob.begin(), " is ",
-               static_cast<int>(static_cast<unsigned char>(*wrong)), "; expected 0 or 1 for BOOL");
 }

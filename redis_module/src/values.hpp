@@ -10,5 +10,3 @@ std::string read_kind(const Arguments& arguments, std::size_t i);
 // Parses arguments[first..] into the payload, which has room for exactly them; refuses a value that the dtype cannot
 // hold.
 void parse_values(const Arguments& arguments, std::size_t first, Tensor& tensor);
-// Refuses a byte other than 0 and 1.
-void check_booleans(std::string_view command, std::string_view blob);

@@ -208,6 +208,19 @@ def test_bad_input_is_named_and_stores_nothing(client: Client, command: tuple[ob
     assert client.get("text") == b"x" and statistics(client)["tensors"] == 4
 
 
+def test_the_distances_of_krum_are_bounded_and_counted(start: Start) -> None:
+    """They are held beside the tensors, and grow with the square of the inputs however small those are."""
+    client = start().client()
+    put(client, "a", floats([1]))
+    for inputs, limit in ((1025, 0), (1000, 20_000_000)):
+        client.config_set("maxmemory", limit)
+        expected = r"1025 inputs; expected at most 1024" if not limit else r"TENSOR.KRUM: needs 7\d{7} bytes"
+        with pytest.raises(redis.ResponseError, match=expected):
+            client.execute_command("TENSOR.KRUM", inputs, *["a"] * inputs, "FAULTY", 0, "OUT", "m")
+    client.config_set("maxmemory", 0)
+    assert client.execute_command("TENSOR.KRUM", 1024, *["a"] * 1024, "FAULTY", 0, "OUT", "m") == b"OK"
+
+
 def test_results_do_not_depend_on_threads(start: Start) -> None:
     rng = np.random.default_rng(1)
     rows = list(rng.standard_normal((9, 200_003)).astype(np.float32))

@@ -141,6 +141,47 @@ def test_inputs_are_never_changed_in_place(client: Client) -> None:
     assert list(get(client, "a")) == list(get(client, "shared")) == [1, 2]
 
 
+def one_line(body: str) -> str:
+    return f"def f(tensors: List[Tensor], keys: List[str], args: List[str]):\n    {body}\n    return tensors[0]\n"
+
+
+RUNNING = "None, None, tensors[0], tensors[1], True, 0.5, 1e-5, False"
+FUSED = "weight_decay=0.0, momentum=0.5, lr=1.0, dampening=0.0, nesterov=False, maximize=False, is_first_step=False"
+
+
+@pytest.mark.parametrize(
+    ("body", "out"),
+    [
+        ("torch.add(tensors[0], tensors[1], out=tensors[0])", [11, 22]),
+        ("tensors[0].view(2)[0:1].add_(1.0)", [2, 2]),
+        ("torch.frexp(tensors[1], mantissa=tensors[0], exponent=torch.zeros([2], dtype=torch.int32))", [0.625, 0.625]),
+        (f"torch.batch_norm(tensors[1].reshape(2, 1).repeat(1, 2), {RUNNING})", [8, 8.5]),
+        (f"torch.instance_norm(tensors[1].reshape(1, 2, 1).repeat(1, 1, 3), {RUNNING})", [5.5, 11]),
+    ],
+)
+def test_no_write_reaches_a_stored_tensor(client: Client, body: str, out: list[float]) -> None:
+    store(client, "new", one_line(body), ["f"])
+    client.execute_command("AI.SCRIPTEXECUTE", "new", "f", "INPUTS", 2, "a", "b", "OUTPUTS", 1, "out")
+    assert list(get(client, "out")) == out
+    assert list(get(client, "a")) == [1, 2] and list(get(client, "b")) == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("torch._foreach_add_(tensors, 1.0)", "_foreach_add_"),
+        ("torch._foreach_add_([tensors[0]], [tensors[1]])", "_foreach_add_"),
+        (f"torch._fused_sgd_(tensors, tensors, tensors, {FUSED})", "_fused_sgd_"),
+        ("torch.unbind_copy(tensors[0], 0, out=tensors)", "unbind_copy"),
+        ("torch._foreach_add(tensors, 1.0, out=tensors)", "_foreach_add"),
+    ],
+)
+def test_writes_to_the_tensors_of_a_list_are_refused(client: Client, body: str, name: str) -> None:
+    with pytest.raises(redis.ResponseError, match=f"{name} can change the tensors of a list.*a loop"):
+        store(client, "new", one_line(body), ["f"])
+    assert not client.exists("new")
+
+
 def test_scripts_call_redis(client: Client) -> None:
     run(client, "count", "KEYS", 1, "counter", "OUTPUTS", 1, "n")
     assert client.get("counter") == b"42" and get(client, "n") == 42

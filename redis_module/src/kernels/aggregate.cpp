@@ -160,6 +160,11 @@ std::optional<std::size_t> median(Inputs inputs, float* out, std::size_t count, 
     });
 }
 
+std::size_t krum_bytes(std::size_t inputs) {
+    const std::size_t pairs = inputs * (inputs - 1) / 2;
+    return (pairs * distance_parts + inputs * inputs) * sizeof(double);
+}
+
 KrumChoice krum(Inputs inputs, std::size_t faulty, std::size_t select, std::size_t count, const ForBlocks& each,
                 bool (*abandoned)()) {
     const std::size_t n = inputs.size();

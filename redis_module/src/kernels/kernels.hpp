@@ -36,6 +36,8 @@ struct KrumChoice {
 // Scores: sum of the n - faulty - 2 smallest squared distances in float64; the `select` lowest, ties to the lower
 // index. One of its blocks takes long when inputs are many, so it asks `abandoned` within them; its result is then
 // meaningless.
+// Beyond these bytes it needs one block of every input per thread.
+std::size_t krum_bytes(std::size_t inputs);
 KrumChoice krum(Inputs inputs, std::size_t faulty, std::size_t select, std::size_t count, const ForBlocks& each,
                 bool (*abandoned)());
 

@@ -5,11 +5,13 @@
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/frontend/resolver.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/csrc/jit/runtime/operator.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>
+#include <stdexcept>
 #include <unordered_map>
 
 #include "pool.hpp"
@@ -33,6 +35,23 @@ int threads_per_run = 1;
 
 using Sugared = std::shared_ptr<torch::jit::SugaredValue>;
 
+// Tensor(a!)[]: the elements of the list are written to, as _foreach_add_, _fused_sgd_ and unbind_copy(out=) do. torch's
+// script compiler leaves such a call out, without a word, when the list was made for it.
+bool writes_listed_tensors(const c10::FunctionSchema& schema) {
+    return std::ranges::any_of(schema.arguments(), [](const c10::Argument& argument) {
+        const c10::AliasInfo* alias = argument.alias_info();
+        return alias && std::ranges::any_of(alias->containedTypes(),
+                                            [](const c10::AliasInfo& element) { return element.isWrite(); });
+    });
+}
+
+void require_no_listed_writes(const std::string& name) {
+    for (const auto& each : torch::jit::getAllOperatorsFor(c10::Symbol::aten(name)))
+        if (writes_listed_tensors(each->schema()))
+            throw std::runtime_error(name + " can change the tensors of a list, and torch's script compiler may leave " +
+                                     "such a call out; expected a loop over the tensors");
+}
+
 // `torch`: the built-in operations, and the names of dtypes.
 struct TorchNames : torch::jit::BuiltinModule {
     TorchNames() : BuiltinModule("aten") {}
@@ -45,6 +64,7 @@ struct TorchNames : torch::jit::BuiltinModule {
             {"int64", at::kLong},  {"long", at::kLong},     {"uint8", at::kByte},        {"uint16", at::kUInt16},
             {"bool", at::kBool}};
         const auto dtype = dtypes.find(field);
+        require_no_listed_writes(field);
         if (dtype == dtypes.end()) return BuiltinModule::attr(where, function, field);
         return std::make_shared<torch::jit::SimpleValue>(
             function.graph()->insertConstant(static_cast<std::int64_t>(dtype->second), where));
@@ -88,14 +108,22 @@ std::string message_of(const std::exception& error) {
     return one_line(torch_error ? torch_error->what_without_backtrace() : error.what());
 }
 
+// Tensor(a!) or Tensor(a!)?; not Tensor[](a!), which is a list that grows.
+bool writes_tensor(const c10::Argument& argument) {
+    const auto kind = argument.type()->kind();
+    const bool container = kind == c10::TypeKind::ListType || kind == c10::TypeKind::DictType;
+    return !container && argument.alias_info() && argument.alias_info()->isWrite();
+}
+
+// Whether the node may change a tensor that it was given. Of torch's schemas only those of normalization are silent
+// about their writes: to the running statistics.
 bool writes_tensor(const torch::jit::Node& node) {
     const c10::FunctionSchema* schema = node.maybeSchema();
     if (!schema) return false;
-    const bool many = std::string_view(node.kind().toUnqualString()).starts_with("_foreach");
-    return std::ranges::any_of(schema->arguments(), [&](const c10::Argument& argument) {
-        const bool writes = argument.alias_info() && argument.alias_info()->isWrite();
-        return writes && (many || argument.type()->kind() == c10::TypeKind::TensorType);
-    });
+    const std::string_view name = node.kind().toUnqualString();
+    if (writes_listed_tensors(*schema)) require_no_listed_writes(node.kind().toUnqualString());  // called as a method
+    if (name.find("batch_norm") != name.npos || name.find("instance_norm") != name.npos) return true;
+    return std::ranges::any_of(schema->arguments(), [](const c10::Argument& argument) { return writes_tensor(argument); });
 }
 
 // Operations that would reach the server's files.
@@ -110,7 +138,7 @@ void inspect(const std::string& command, CompiledScript& script, at::ArrayRef<to
     for (torch::jit::Block* block : blocks)
         for (torch::jit::Node* node : block->nodes()) {
             require_no_files(command, *node);
-            script.writes_tensors = script.writes_tensors || writes_tensor(*node);
+            script.writes_tensors |= writes_tensor(*node);
             inspect(command, script, node->blocks());
         }
 }
@@ -135,6 +163,7 @@ Tensor from_torch(const std::string& command, const at::Tensor& given) {
                largest_rank);
     tensor.payload = std::make_shared<Payload>(value.nbytes());
     if (value.nbytes()) std::memcpy(tensor.payload->data(), value.const_data_ptr(), value.nbytes());
+    check_elements(tensor.dtype, tensor.blob(), command + ": the script's output");  // view(torch.bool) takes any byte
     return tensor;
 }
 
