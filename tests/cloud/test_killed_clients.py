@@ -13,6 +13,7 @@ import pytest
 
 from crossover.keys import DEADLINE
 from crossover.local.cloud import LocalCloud
+from tests.cloud import neighbours
 from tests.cloud.interruptions import Interrupter, Point
 from tests.cloud.test_command_line import written
 
@@ -42,8 +43,8 @@ class Account:
     """What is paid for by the second, and the expiry's machine, which the test starts in the schedule's place."""
 
     def __init__(self, session: Any, experiment: str) -> None:
-        self.states, self.groups, self.stacks, self.s3, self.ssm, self.ec2 = (
-            session.client(name) for name in ("stepfunctions", "autoscaling", "cloudformation", "s3", "ssm", "ec2")
+        self.states, self.groups, self.stacks, self.s3, self.ssm = (
+            session.client(name) for name in ("stepfunctions", "autoscaling", "cloudformation", "s3", "ssm")
         )
         self.stack = f"crossover-{experiment}"
         self.bucket = self.ssm.get_parameter(Name=f"/crossover/crossover/{experiment}/bucket")["Parameter"]["Value"]
@@ -53,10 +54,11 @@ class Account:
         running = [
             execution["executionArn"]
             for arn in machines
-            if not arn.endswith("-expiry")
+            if not arn.endswith(("-expiry", neighbours.WORKING))
             for execution in self.states.list_executions(stateMachineArn=arn, statusFilter="RUNNING")["executions"]
         ]
-        fleets = self.groups.describe_auto_scaling_groups()["AutoScalingGroups"]
+        mine = [f"{self.stack}-fleet"]
+        fleets = self.groups.describe_auto_scaling_groups(AutoScalingGroupNames=mine)["AutoScalingGroups"]
         return running + [fleet["AutoScalingGroupName"] for fleet in fleets if fleet["DesiredCapacity"]]
 
     def look(self, moment: datetime) -> None:
@@ -81,6 +83,13 @@ class Account:
         return float(told["money"]["most_usd_per_s"])
 
 
+def instances(session: Any) -> set[str]:
+    """Everybody's that are there."""
+    reservations = session.client("ec2").describe_instances()["Reservations"]
+    found = [each for group in reservations for each in group["Instances"]]
+    return {each["InstanceId"] for each in found if each["State"]["Name"] != "terminated"}
+
+
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
     with LocalCloud(tmp_path / "cloud", cores=2) as running:
@@ -99,7 +108,7 @@ def test_whatever_kills_the_command_the_run_ends(cloud: LocalCloud, tmp_path: Pa
     )
     training = {"model": "small_cnn", "epochs": 1_000, "batch_size": 20}
     config = written(architecture, tmp_path, training=training, lifetime=lifetime, owner="ada@example.org")
-    interrupter = Interrupter(cloud)
+    interrupter, before = Interrupter(cloud), instances(cloud.session())
     status, said = interrupter.run("deploy", str(config), "--yes")
     assert status == 0, said[-4_000:]
     deployed, account = datetime.now(UTC), Account(cloud.session(), name)
@@ -126,6 +135,4 @@ def test_whatever_kills_the_command_the_run_ends(cloud: LocalCloud, tmp_path: Pa
     account.look(deployed + timedelta(hours=HOURS))
     standing = {stack["StackName"] for stack in account.stacks.describe_stacks()["Stacks"]}
     assert account.stack not in standing and account.at_work() == []
-    reservations = account.ec2.describe_instances()["Reservations"]
-    left = [each for group in reservations for each in group["Instances"] if each["State"]["Name"] != "terminated"]
-    assert left == []
+    assert instances(cloud.session()) == before
