@@ -7,9 +7,11 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.redis_module.servers import Client, Server, Start, starting, statistics, until
 from tests.redis_module.test_persistence import digest
@@ -172,6 +174,50 @@ def test_a_job_that_ends_before_a_shutdown_is_not_stored(pair: tuple[Server, Ser
     other = replica.client()
     until(lambda: bool(other.exists("later")), what="the last change's arrival")
     assert not other.exists("result")
+
+
+JOBS = 1000 if os.environ.get("CROSSOVER_EVERY_CALL") == "1" else 60
+
+
+def jobs(server: Server, name: str, count: int) -> int:
+    """Sends one job after the other, a refused one again; returns how many were refused."""
+    client, refused = server.client(), 0
+    for _ in range(count):
+        while True:
+            try:
+                client.execute_command("TENSOR.AXPY", "a", "a", "ALPHA", 1, "OUT", name)
+                break
+            except redis.exceptions.TryAgainError:
+                refused += 1
+    return refused
+
+
+@pytest.mark.parametrize("pause", ["pause", "failover", "shutdown"])
+def test_many_jobs_beside_pauses(pair: tuple[Server, Server], pause: str) -> None:
+    """Every one is stored, by the master, its replica and the file."""
+    master, replica = pair
+    client = master.client()
+    begin, end = {
+        "pause": (("CLIENT", "PAUSE", FOREVER_MS, "WRITE"), ("CLIENT", "UNPAUSE")),
+        "failover": (("FAILOVER",), ("FAILOVER", "ABORT")),
+        "shutdown": (("SHUTDOWN",), ("SHUTDOWN", "ABORT")),
+    }[pause]
+    with ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(jobs, master, f"out:{k}", JOBS // 4) for k in range(4)]
+        while not all(job.done() for job in done):
+            with lagging(master, replica), sent(master, *begin) as connection:
+                if pause == "shutdown":  # has no reply
+                    until(lambda: "shutdown_in_milliseconds" in client.info("server"), what="the shutdown's begin")
+                else:
+                    assert replies(connection, 1) == ["+OK"]
+                client.execute_command(*end)
+        for job in done:
+            job.result()
+    client.wait(1, 30_000)
+    before = digest(client)
+    assert client.dbsize() == 6 and same(master, replica)
+    client.execute_command("DEBUG", "RELOAD")
+    assert digest(client) == before and "ASSERTION" not in master.log
 
 
 SCRIPT = """
