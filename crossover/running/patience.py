@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from botocore.credentials import Credentials
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from crossover.cli.credentials import EXPIRED
 from crossover.errors import Unavailable
@@ -79,6 +79,8 @@ def trouble_of(error: BaseException) -> str:
             if code in EXPIRED_TOO or unsaid:
                 return "credentials"
             return "network" if code in THROTTLED or status >= 500 else ""
+        if isinstance(each, ParamValidationError):  # refused before it was sent, now and always
+            return ""
         if isinstance(each, BotoCoreError):
             return "credentials" if any(word in type(each).__name__ for word in ("Token", "Credential")) else "network"
     return ""

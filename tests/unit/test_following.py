@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError, UnauthorizedSSOTokenError
+from botocore.exceptions import ClientError, EndpointConnectionError, ParamValidationError, UnauthorizedSSOTokenError
 
 from crossover import platform_reports
 from crossover.context import InlineClients
@@ -138,7 +138,13 @@ def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: Prepared, tm
 
 
 @pytest.mark.parametrize(
-    "error", [refused("AccessDeniedException", status=403), OSError(28, "No space left"), KeyboardInterrupt()]
+    "error",
+    [
+        refused("AccessDeniedException", status=403),
+        ParamValidationError(report="executionArn: 7"),
+        OSError(28, "No space left"),
+        KeyboardInterrupt(),
+    ],
 )
 def test_whatever_else_ends_the_looking_stops_the_run(prepared: Prepared, tmp_path: Path, error: BaseException) -> None:
     execution = Ending(error)
