@@ -52,8 +52,8 @@ struct Tensor {
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"
 
-// What every tensor keeps to, whether it came from a client, a file or another server: rank, sizes, kind, samples. Throws
-// Refused naming `what`; returns the bytes that its elements need.
+// What every tensor keeps to, whether it came from a client, a file or another server: rank, sizes, kind, samples.
+// Throws Refused naming `what`; returns the bytes that its elements need.
 std::size_t checked_bytes(const Tensor& header, std::string_view what);
 // Likewise of its elements.
 void check_elements(DType dtype, std::string_view blob, std::string_view what);

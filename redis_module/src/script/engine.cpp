@@ -35,8 +35,8 @@ int threads_per_run = 1;
 
 using Sugared = std::shared_ptr<torch::jit::SugaredValue>;
 
-// Tensor(a!)[]: the elements of the list are written to, as _foreach_add_, _fused_sgd_ and unbind_copy(out=) do. torch's
-// script compiler leaves such a call out, without a word, when the list was made for it.
+// Tensor(a!)[]: the elements of the list are written to, as _foreach_add_, _fused_sgd_ and unbind_copy(out=) do.
+// torch's script compiler leaves such a call out, without a word, when the list was made for it.
 bool writes_listed_tensors(const c10::FunctionSchema& schema) {
     return std::ranges::any_of(schema.arguments(), [](const c10::Argument& argument) {
         const c10::AliasInfo* alias = argument.alias_info();
@@ -48,8 +48,8 @@ bool writes_listed_tensors(const c10::FunctionSchema& schema) {
 void require_no_listed_writes(const std::string& name) {
     for (const auto& each : torch::jit::getAllOperatorsFor(c10::Symbol::aten(name)))
         if (writes_listed_tensors(each->schema()))
-            throw std::runtime_error(name + " can change the tensors of a list, and torch's script compiler may leave " +
-                                     "such a call out; expected a loop over the tensors");
+            throw std::runtime_error(name + " can change the tensors of a list, and torch's script compiler may leave "
+                                            "such a call out; expected a loop over the tensors");
 }
 
 // `torch`: the built-in operations, and the names of dtypes.
@@ -123,7 +123,8 @@ bool writes_tensor(const torch::jit::Node& node) {
     const std::string_view name = node.kind().toUnqualString();
     if (writes_listed_tensors(*schema)) require_no_listed_writes(node.kind().toUnqualString());  // called as a method
     if (name.find("batch_norm") != name.npos || name.find("instance_norm") != name.npos) return true;
-    return std::ranges::any_of(schema->arguments(), [](const c10::Argument& argument) { return writes_tensor(argument); });
+    return std::ranges::any_of(schema->arguments(),
+                               [](const c10::Argument& argument) { return writes_tensor(argument); });
 }
 
 // Operations that would reach the server's files.
