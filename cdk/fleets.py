@@ -17,7 +17,7 @@ from constructs import Construct
 
 from cdk import bundling, grants
 from cdk.broker import Broker
-from cdk.hosts import common_facts, user_data
+from cdk.hosts import boot_script, common_facts, user_data
 from cdk.nag import acknowledge
 from cdk.names import arn, boot_log, resource_name
 from cdk.network import Network
@@ -84,7 +84,7 @@ class Fleet(Construct):
             "MAXIMUM_S": str(int(experiment.lifetime.maximum_run_hours * 3_600)),
             "ENVIRONMENT": "\n".join(f"CROSSOVER_{key}={value}" for key, value in environment.items()),
         }
-        template = self._template(self._profile(code, may), user_data("program.sh", facts))
+        template = self._template(self._profile(code, may), user_data(boot_script("program.sh"), facts))
         self._group(template)
 
     def _code(self, module: str) -> assets.Asset:

@@ -50,12 +50,13 @@ def standing_image(scope: Construct, image_id: str, *, generation: int) -> ec2.C
 
 
 def user_data(script: str, facts: Mapping[str, str]) -> str:
-    """`boot/<script>` and what it includes, behind a header of assignments, base64. Facts hold addresses and ARNs, never secrets.
+    """`script` (of `boot_script`, or where the template holds it) behind a header of assignments, base64. Facts hold addresses and ARNs,
+    never secrets.
 
     The header's values may be known at deployment only; they are quoted for the shell, and none may hold a quote.
     """
     header = ["#!/bin/bash\n", *(part for key, value in facts.items() for part in (f"{key}='", value, "'\n"))]
-    return Fn.base64(Fn.join("", [*header, boot_script(script)]))
+    return Fn.base64(Fn.join("", [*header, script]))
 
 
 def boot_script(name: str) -> str:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from aws_cdk import CfnTag, CfnWaitCondition, CfnWaitConditionHandle, RemovalPolicy, Stack, Tags
+from aws_cdk import CfnMapping, CfnTag, CfnWaitCondition, CfnWaitConditionHandle, RemovalPolicy, Stack, Tags
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as assets
@@ -13,6 +13,7 @@ from constructs import Construct
 from cdk import grants
 from cdk.hosts import (
     FIRST_VERSION,
+    boot_script,
     common_facts,
     debian_image,
     fingerprint,
@@ -74,6 +75,8 @@ class RedisHosts(Construct):
         database = experiment.database
         image = debian_image(Stack.of(self), database.instance_type)
         self._image = standing_image(self, image, generation=database.image_generation)
+        # Once for all hosts: a template has at most 1 MB, and 64 of these scripts would leave no room in it.
+        self._script = CfnMapping(self, "Boot", mapping={"redis": {"script": boot_script("redis.sh")}})
         self.instances = [self._host(rank) for rank in range(count)]
         self.urls = [f"rediss://{host.attr_private_ip}:{PORT}" for host in self.instances]
 
@@ -117,7 +120,7 @@ class RedisHosts(Construct):
         """Of the user data but for the address that is signalled to, the image, and the type, whose memory the boot divides up."""
         database, stack = self._experiment.database, Stack.of(self)
         made_of = stack.resolve([self._user_data(rank, signal_url=""), self._image.ref, database.instance_type])
-        return fingerprint(json.dumps(made_of))
+        return fingerprint(json.dumps(made_of), boot_script("redis.sh"))
 
     def _instance(self, id: str, rank: int, handle: CfnWaitConditionHandle) -> ec2.CfnInstance:
         database = self._experiment.database
@@ -170,4 +173,4 @@ class RedisHosts(Construct):
             "PORT": str(PORT),
             "THREADS": str(self._experiment.database.threads),
         }
-        return user_data("redis.sh", facts)
+        return user_data(self._script.find_in_map("redis", "script"), facts)

@@ -149,10 +149,13 @@ def test_an_attempt_whose_share_another_did_only_collects(architecture: str, mon
 def test_one_minibatch_per_invocation_is_the_papers_24_functions(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(replace(long(architecture), exchange=Exchange(minibatches_per_invocation=1)))
+    job, (model, _) = (
+        Job(replace(long(architecture), exchange=Exchange(minibatches_per_invocation=1))),
+        clean(architecture),
+    )
     lives = ShortLives(10**9, reserve_s=0)
     with every_step(monkeypatch, lives.wrap):
-        assert job.run() == clean(architecture)[0]
+        assert job.run() == model
     computed = [event for step, event, _ in lives.events if step == "train" and event["worker"] == 1]
     assert [(event["round"], event["minibatch"]) for event in computed] == [(round, 0) for round in range(6)]
 
@@ -193,6 +196,7 @@ def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, m
     left = [key for key in job.clients.object_store.list("runs/") if "/records/" not in key and "/model/" not in key]
     ends = (
         "experiment.json",
+        "attempt/000000000000",
         "outcome.json",
         "decision/000001.json",
         "decision/000002.json",
@@ -424,7 +428,7 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
     ]
     waited = [record["error"] for record in records if record["step"] == "train" and record["worker"] == 1 - dead]
     assert len(waited) == 1 and f"worker {1 - dead}, round 3: waited" in waited[0]
-    assert f"for worker {dead}: {job.prepared.run}/3/" in waited[0]
+    assert f"for worker {dead}: {job.prepared.run}/attempt-0/3/" in waited[0]
     run(job, context(job), attempt=1)
     assert job.model() == clean(architecture)[0]
     assert job.tensor_keys() == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdk import hosts
-from cdk.hosts import USER_DATA_LIMIT_BYTES
+from cdk.hosts import USER_DATA_LIMIT_BYTES, boot_script
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.processors import processor
@@ -44,12 +44,15 @@ def test_a_host(assembly: Assembly) -> None:
 
 
 def test_user_data_is_short_and_holds_no_secret(large: Assembly) -> None:
+    (script,) = large.experiment["Mappings"].values()
+    assert script == {"redis": {"script": boot_script("redis.sh")}}
+    assert "secretsmanager.GetSecretValue" in boot_script("redis.sh")
     for host in resources(large.experiment, "AWS::EC2::Instance").values():
         text = flat(host["UserData"])
+        assert "Fn::FindInMap" in text  # the script's place
         # References become ARNs, addresses and a signed URL: 400 characters each is generous.
-        assert len(text) + 400 * text.count("<") < USER_DATA_LIMIT_BYTES
+        assert len(text) + len(boot_script("redis.sh")) + 400 * text.count("<") < USER_DATA_LIMIT_BYTES
         assert "resolve:" not in text
-        assert "secretsmanager.GetSecretValue" in text
 
 
 def test_user_data_names_what_the_script_reads(assembly: Assembly) -> None:

@@ -121,7 +121,7 @@ def test_every_experiment_synthesizes(config: str, tmp_path: Path) -> None:
 
 
 def test_an_architecture_without_a_stack_is_refused(synth: Synthesize) -> None:
-    with pytest.raises(ConfigError, match=r"architecture: 'hierarchical' cannot be deployed yet; one of .*spirt"):
+    with pytest.raises(ConfigError, match=r"architecture: 'hierarchical' is unknown; one of .*spirt"):
         synth(architecture="hierarchical")
 
 
