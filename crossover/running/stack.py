@@ -45,7 +45,7 @@ class Deployed:
         if side_by_side > ARRAY_LIMIT and minibatches.side_by_side(prepared.architecture):
             raise ConfigError(too_many(experiment, side_by_side))
         if wrong:
-            raise ConfigError("; ".join(wrong) + f"; deploy it anew: cdk deploy crossover-{experiment.name}")
+            raise ConfigError("; ".join(wrong) + "; crossover deploy with the same file brings it up to date")
 
     @classmethod
     def of(cls, experiment: Experiment, session: Any) -> "Deployed":
@@ -55,7 +55,7 @@ class Deployed:
         if "bucket" not in found or not {"run_machine", "fleet"} & found.keys():
             raise ConfigError(
                 f"{experiment.name}: not deployed in project {experiment.project}; "
-                f"cdk deploy crossover-{experiment.name} -c config=config/{experiment.name}.yaml"
+                "crossover deploy with the same file does that"
             )
         buckets = tuple(found.get("data_buckets", "").split())
         return cls(
