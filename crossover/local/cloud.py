@@ -167,8 +167,9 @@ class LocalCloud:
         states = self.client("stepfunctions")
         for arn in machines:
             running = states.get_paginator("list_executions").paginate(stateMachineArn=arn, statusFilter="RUNNING")
-            for execution in (each for page in running for each in page["executions"]):
-                states.stop_execution(executionArn=execution["executionArn"], cause="its cloud ends")
+            with contextlib.suppress(states.exceptions.StateMachineDoesNotExist):  # of a stack whose deletion failed half way
+                for execution in (each for page in running for each in page["executions"]):
+                    states.stop_execution(executionArn=execution["executionArn"], cause="its cloud ends")
 
     def _end_executions(self) -> None:
         """While moto is still ours: a task that came back to the real moto would look for a Lambda service on port 5000."""

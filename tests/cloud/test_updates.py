@@ -48,7 +48,8 @@ def deploy(cloud: LocalCloud, tmp_path: Path) -> Deploy:
     client = cloud.session().client("cloudformation")
 
     def call(experiment: Experiment) -> None:
-        made, assets = assemblies.read(synthesize(experiment, tmp_path / f"assembly-{len(list(tmp_path.iterdir()))}"))
+        folder = tmp_path / f"assembly-{len(list(tmp_path.iterdir()))}"
+        made, assets = assemblies.read(synthesize(experiment, folder, layers=tmp_path / "unbuilt"))
         publish(cloud, made)
         cloud._upload(made, assets)
         (stack,) = (each for each in made if each.name == STACK)
