@@ -167,7 +167,9 @@ class LocalCloud:
         states = self.client("stepfunctions")
         for arn in machines:
             running = states.get_paginator("list_executions").paginate(stateMachineArn=arn, statusFilter="RUNNING")
-            with contextlib.suppress(states.exceptions.StateMachineDoesNotExist):  # of a stack whose deletion failed half way
+            with contextlib.suppress(
+                states.exceptions.StateMachineDoesNotExist
+            ):  # of a stack whose deletion failed half way
                 for execution in (each for page in running for each in page["executions"]):
                     states.stop_execution(executionArn=execution["executionArn"], cause="its cloud ends")
 
