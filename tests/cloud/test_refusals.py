@@ -217,7 +217,7 @@ def test_a_budget_that_is_spent(session: Any, refused: Refused, monkeypatch: pyt
 def test_a_budget_that_does_not_last_an_hour(session: Any, refused: Refused) -> None:
     budget = {"owner": "me@example.org", "lifetime": {"budget_usd": 0.001}, "storage": {"channel": "redis"}}
     said = refused(DEPLOY, **budget)
-    assert "lifetime.budget_usd: 0.001 is less than the first hour costs" in said and "crossover plan" in said
+    assert "lifetime.budget_usd: 0.001 is less than the first hour costs, $0.10" in said and "crossover plan" in said
 
 
 # --- a file that was changed ---
