@@ -1,10 +1,25 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share, and the experiment that they make."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from crossover.experiment import Experiment
+from crossover.validation import load
+
 Config = Annotated[Path, typer.Argument(help="An experiment, for example config/spirt.yaml.", show_default=False)]
+Override = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field, for example training.epochs=3.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing anything on AWS.")]
+
+
+def accepted(config: Path, override: list[str] | None = None) -> Experiment:
+    """The experiment that can be run. Raises ConfigError for all that `run` refuses before it starts anything."""
+    from crossover.learning.models.registry import factory  # torch, which knows the models: not for --help
+
+    experiment = load(config, override or [])
+    factory(experiment.training.model)
+    return experiment

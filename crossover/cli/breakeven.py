@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from crossover.cli.arguments import Debug
+from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.errors import ConfigError
-from crossover.validation import load
 
 if TYPE_CHECKING:
     from crossover.simulation.calibration import Calibration
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 Configs = Annotated[
     list[Path], typer.Argument(metavar="CONFIG...", help="Experiments that train the same model.", show_default=False)
-]
-Override = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a field of the experiments, as training.epochs=3.")
 ]
 Calibrated = Annotated[
     list[str] | None,
@@ -46,7 +42,7 @@ def breakeven(
     from crossover.simulation import breakeven_page as page
     from crossover.simulation.breakeven import breakeven as swept
 
-    experiments = [load(config, override or []) for config in configs]
+    experiments = [accepted(config, override) for config in configs]
     console = Console(highlight=False)
     found = swept(experiments, _calibration(calibration, experiments[0].architecture), prices.load())
     for axis in page.AXES:
@@ -67,7 +63,7 @@ def breakeven(
 
 
 def project(
-    config: Annotated[Path, typer.Argument(help="An experiment.", show_default=False)],
+    config: Config,
     override: Override = None,
     calibration: Calibrated = None,
     workers: Annotated[
@@ -88,7 +84,7 @@ def project(
 
     from crossover.simulation import Workload, simulate
 
-    experiment = load(config, override or [])
+    experiment = accepted(config, override)
     workload = Workload.of(experiment)
     if workers is not None:
         gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from crossover.cli.arguments import Config, Debug, Yes
+from crossover.cli.arguments import Config, Debug, Yes, accepted
 from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.cli.docker import check_docker
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.processors import processor
 from crossover.surroundings import shared_stacks
-from crossover.validation import check_deployment, load
+from crossover.validation import check_deployment
 
 CDK = "aws-cdk@2.1148.1"  # the tag `latest` cannot read this library's assembly
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ DEPLOY = ("deploy", "--method", "direct", "--require-approval", "never")
 
 def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
     """Deploy the experiment on AWS, with the shared network and broker where they are missing."""
-    experiment = load(config)
+    experiment = accepted(config)
     check_deployment(experiment)
     check_docker(experiment)
     check_credentials()

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from crossover.cli.arguments import Config, Debug
+from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.cli.deployment import ROOT
 from crossover.cli.docker import check_docker
 from crossover.cli.findings import Finding
 from crossover.errors import MissingTool, UserError
 from crossover.experiment import Experiment
-from crossover.validation import check_deployment, load
+from crossover.validation import check_deployment
 
 
 class Place(StrEnum):
@@ -27,10 +27,11 @@ class Place(StrEnum):
 def doctor(
     config: Config,
     on: Annotated[Place, typer.Option(help="local: this machine; aws: the account as well.")] = Place.LOCAL,
+    override: Override = None,
     debug: Debug = False,
 ) -> None:
     """Check what the experiment needs, on this machine or on AWS; nothing is changed, and each line says how to mend it."""
-    experiment = load(config)
+    experiment = accepted(config, override)
     findings = list(examine(experiment) if on is Place.LOCAL else examine_account(experiment))
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:

@@ -6,17 +6,17 @@ from rich.table import Table
 from crossover import workflow
 from crossover.asl import definitions
 from crossover.cli import estimates
-from crossover.cli.arguments import Config, Debug
+from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.cli.aws import standing
 from crossover.experiment import Experiment
 from crossover.reports import prices
 from crossover.surroundings import database_hosts, shared_stacks
-from crossover.validation import check_deployment, load
+from crossover.validation import check_deployment
 
 
-def plan(config: Config, debug: Debug = False) -> None:
+def plan(config: Config, override: Override = None, debug: Debug = False) -> None:
     """Show the functions, state machines and hosts that `deploy` would make."""
-    experiment = load(config)
+    experiment = accepted(config, override)
     check_deployment(experiment)
     architecture = workflow.load(experiment.architecture)
     console = Console(highlight=False)

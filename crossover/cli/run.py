@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossover.cli.arguments import Config, Debug
+from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.cli.progress import show_progress
 from crossover.cli.signals import as_ctrl_c
 from crossover.errors import ConfigError, DataError, UserError
 from crossover.experiment import Experiment
-from crossover.validation import check_deployment, load
+from crossover.validation import check_deployment
 
 if TYPE_CHECKING:
     from crossover.reports.folder import RunFolder
@@ -45,9 +45,7 @@ def run(
         Place,
         typer.Option(help="local: the cloud on this machine; inline: this process alone; aws: what `deploy` made."),
     ] = Place.LOCAL,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field, for example training.epochs=3.")
-    ] = None,
+    override: Override = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the data sets' files.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; by default results/<name>.")] = None,
     resume: Annotated[
@@ -60,7 +58,7 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
-    experiment = load(config, [*(override or []), *_data(data)])
+    experiment = accepted(config, [*(override or []), *_data(data)])
     folder = _resumed(resume, out) if resume and on is not Place.AWS else out or Path("results") / experiment.name
     _check_folder(folder)
     for tool in log or []:
@@ -68,7 +66,6 @@ def run(
     if on is Place.AWS:
         check_deployment(experiment)
         experiment = _check_deployed(experiment, config)
-    _check_model(experiment)
     try:
         with as_ctrl_c(), show_progress(experiment, where=on, out=folder) as on_progress:
             finished = _start(experiment, on, folder, on_progress, resume=resume or "")
@@ -147,13 +144,6 @@ def _log(finished: "RunFolder", tool: Logger) -> None:
     from crossover.reports import tracking
 
     print(f"{tool}: {tracking.log(finished, tool.value, where=str(finished.path / tool.value))}")
-
-
-def _check_model(experiment: Experiment) -> None:
-    """Before anything is started. Validation leaves it to us: the models' names come with torch, which a run needs anyway."""
-    from crossover.learning.models.registry import factory
-
-    factory(experiment.training.model)
 
 
 def _summarise(folder: "RunFolder") -> None:

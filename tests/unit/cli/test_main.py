@@ -62,6 +62,30 @@ def test_what_the_user_can_mend_is_2(arguments: list[str], config: Path, capsys:
     assert "Traceback" not in shown
 
 
+@pytest.mark.parametrize("command", ["run", "plan", "project", "breakeven", "doctor"])
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("training.model=mobilnet", "did you mean mobilenet?"),
+        ("training.epochs=0", "training.epochs: 0"),
+        ("training.epochs", "expected section.field=value"),
+    ],
+)
+def test_whatever_asks_about_a_run_refuses_what_the_run_would_refuse(
+    command: str, field: str, said: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(command, str(config), "--set", field) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_stack_is_not_deployed_for_a_model_that_no_run_would_find(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(f"{config.read_text()}training: {{model: mobilnet}}\n")
+    assert call("deploy", str(config), "--yes") == 2
+    assert "did you mean mobilenet?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("error", "status"), [(RunFailed("step x failed"), 1), (ZeroDivisionError("oh"), 1)])
 def test_our_fault_is_1_and_the_traceback_waits_for_debug(
     error: Exception, status: int, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
