@@ -5,19 +5,15 @@ purpose (`crossover/context.py` is the composition root); their files belong int
 that the function lacks: a step without the torch layer cannot reach what imports torch.
 """
 
-import ast
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossover import imports
 from crossover.errors import CrossoverError
-
-FIRST_PARTY = ("crossover", "functions", "peers")
-RUNTIME = frozenset({"boto3", "botocore", "awslambdaric"})  # Lambda's python3.13 brings them
-DATAPLANE = frozenset({"redis", "hiredis", "pika", "safetensors", "annotated_types", "tenacity"})
-TORCH = frozenset({"torch"})
+from crossover.packages import FIRST_PARTY, TORCH
 
 
 class Unreachable(CrossoverError):
@@ -63,13 +59,12 @@ class Sources:
             path = self.path(module)
             assert path is not None, module
             package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-            at_once, deferred = set[str](), set[str]()
-            _collect(ast.parse((self.root / path).read_text()).body, package, at_once, deferred)
-            at_once |= {module.rpartition(".")[0]} - {""}  # a parent package is imported first
-            self._imports[module] = Imports(self._known(at_once), self._known(deferred - at_once))
+            found = imports.read((self.root / path).read_text(), package=package)
+            at_once = found.at_once.keys() | {module.rpartition(".")[0]} - {""}  # a parent package is imported first
+            self._imports[module] = Imports(self._known(at_once), self._known(found.deferred.keys() - at_once))
         return self._imports[module]
 
-    def _known(self, names: set[str]) -> frozenset[str]:
+    def _known(self, names: Collection[str]) -> frozenset[str]:
         """First-party modules that exist (of `from a import b`, b may be an attribute), third-party top-level packages."""
         first = {name for name in names if self.path(name)}
         tops = {name.split(".")[0] for name in names}
@@ -117,39 +112,6 @@ class Sources:
         reached = self._reach([module], deferred=True, leave_out=lacking)
         packages = frozenset().union(*(self.needs(name) for name in reached))
         return Closure(tuple(sorted(path for name in reached if (path := self.path(name)))), packages)
-
-
-def _collect(body: list[ast.stmt], package: str, at_once: set[str], deferred: set[str]) -> None:
-    """Module-level statements, into branches and classes; what stands in functions is deferred; TYPE_CHECKING never runs."""
-    for statement in body:
-        match statement:
-            case ast.Import() | ast.ImportFrom():
-                at_once |= set(_names(statement, package))
-            case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
-                _collect(statement.orelse, package, at_once, deferred)
-            case ast.Try(handlers=handlers) if any("Import" in ast.unparse(h.type) for h in handlers if h.type):
-                deferred |= {n for node in ast.walk(statement) for n in _names(node, package)}  # optional
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                deferred |= {n for node in ast.walk(statement) for n in _names(node, package)}
-            case _:
-                inner = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
-                _collect(inner, package, at_once, deferred)
-
-
-def _names(node: ast.AST, package: str) -> Iterator[str]:
-    """The modules that an import statement may name, and their parents."""
-    if isinstance(node, ast.Import):
-        found = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom):
-        parents = package.split(".")
-        base = ".".join([*parents[: len(parents) - node.level + 1], *([node.module] if node.module else [])])
-        base = base if node.level else str(node.module)
-        found = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    else:
-        return
-    for name in found:
-        parts = name.split(".")
-        yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
 
 
 def stage(closure: Closure, *, root: Path, out: Path) -> None:

@@ -24,6 +24,7 @@ from cdk.network import Network
 from cdk.packaging import ROOT
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
+from crossover import packages
 from crossover.experiment import Experiment
 from layer.contents import TORCH, pinned
 
@@ -45,7 +46,7 @@ class Machines:
 
 
 # What programs import beside torch, in the versions that are tested here; torch in the one that functions have.
-PACKAGES = " ".join(sorted(pinned(name.replace("_", "-")) for name in (*bundling.DATAPLANE, "boto3")))
+PACKAGES = " ".join(sorted(pinned(name.replace("_", "-")) for name in (*packages.DATAPLANE, "boto3")))
 CPU_TORCH = (
     f"torch=={TORCH}+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # a tenth of the build for GPUs
 )

@@ -14,6 +14,7 @@ from aws_cdk import aws_lambda as lambda_
 
 from cdk import bundling
 from cdk.layers import RUNTIME, Layers
+from crossover import packages
 from crossover.workflow import Step
 from layer.contents import pinned
 
@@ -44,7 +45,7 @@ class Packages:
     _zips: dict[Path, lambda_.Code] = field(default_factory=dict)
 
     def of(self, step: Step, *, torch: bool) -> Package:
-        available = bundling.RUNTIME | bundling.DATAPLANE | (bundling.TORCH if torch else frozenset())
+        available = packages.RUNTIME | packages.DATAPLANE | (packages.TORCH if torch else frozenset())
         out = self.folder / TARGETS[torch] / step.module.replace(".", "-")
         handler = f"{step.module}.{step.name}"
         if not out.exists():
@@ -67,6 +68,6 @@ class Packages:
 def stage_image(out: Path) -> None:
     """The Dockerfile, and what pip installs by it: the versions are those of requirements.txt."""
     shutil.copyfile(DOCKERFILE, out / "Dockerfile")
-    dataplane = sorted(pinned(name.replace("_", "-")) for name in bundling.DATAPLANE)
+    dataplane = sorted(pinned(name.replace("_", "-")) for name in packages.DATAPLANE)
     (out / "dataplane.txt").write_text("\n".join(dataplane) + "\n")
     (out / "torch.txt").write_text(pinned("torch") + "\n")

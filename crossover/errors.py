@@ -3,6 +3,7 @@
 CrossoverError
 ├── UserError                the user can mend it: exit code 2
 │   ├── ConfigError          a field of the experiment: names field, value, choices
+│   │   └── OwnCodeError     the user's own module that a field names: names field, file and line
 │   ├── DataError            a data set is missing, corrupt or unfit
 │   └── MissingTool          a program of the machine is missing, with the line that installs it
 ├── StaleAttempt             an attempt that others have overtaken: never retried, changes nothing
@@ -29,6 +30,10 @@ class UserError(CrossoverError):
 
 class ConfigError(UserError):
     """An experiment file that cannot be run as it stands: field, value, what was expected."""
+
+
+class OwnCodeError(ConfigError):
+    """The user's own code, named by a field, that cannot be found, imported or used, or that failed while it trained."""
 
 
 class DataError(UserError):

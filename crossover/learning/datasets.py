@@ -5,14 +5,13 @@ scikit-learn; no step imports it.
 """
 
 import hashlib
-import importlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
+from crossover import own_code
 from crossover.algorithms import buffers
 from crossover.algorithms.seeds import permutation, seed
 from crossover.errors import ConfigError, DataError
@@ -76,20 +75,10 @@ def _samples(experiment: Experiment) -> Samples:
             return Samples(images, labels, 10, test_images, test_labels)
     if ":" not in name:
         raise ConfigError(f"data.dataset: {name!r} is unknown; one of digits, mnist, cifar10, or package.module:loader")
-    return _custom(name)(experiment)
-
-
-def _custom(name: str) -> Callable[[Experiment], Samples]:
-    module, _, attribute = name.partition(":")
-    try:
-        loader = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"data.dataset: {name!r} cannot be imported: {error}") from error
-    if not callable(loader):
-        raise ConfigError(
-            f"data.dataset: {name!r} is a {type(loader).__name__}; a function of the experiment is expected"
-        )
-    return loader  # type: ignore[no-any-return]
+    loader = own_code.load(name, field="data.dataset")
+    with own_code.blame("data.dataset", name, what=loader):
+        samples: Samples = loader(experiment)
+    return samples
 
 
 def _digits() -> Samples:

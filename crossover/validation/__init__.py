@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossover import recipes, workflow
+from crossover import own_code, recipes, workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import architectures, combinations, documents, fields
@@ -19,8 +19,10 @@ __all__ = ["check_deployment", "load", "validate"]
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment in the YAML file `path`, with `a.b=value` overrides applied. Raises ConfigError with every problem."""
+    """The experiment in the YAML file `path`, with `a.b=value` overrides applied. Own code is looked for beside it from now on. Raises
+    ConfigError with every problem."""
     plain = documents.read(Path(path))
+    own_code.look_in(Path(path).parent, Path.cwd())
     try:
         commanded = [documents.apply(plain, override) for override in overrides]
         return validate(plain, commanded=commanded)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdk import bundling
-from crossover import workflow
+from crossover import packages, workflow
 from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly, resources
 from tests.infrastructure.conftest import ROOT, Synthesize
@@ -28,7 +28,7 @@ BILL = {
     "prices",
     "stopped",
 }
-PLAIN = bundling.RUNTIME | bundling.DATAPLANE
+PLAIN = packages.RUNTIME | packages.DATAPLANE
 
 
 def project(root: Path, **files: str) -> bundling.Sources:
@@ -70,7 +70,7 @@ def test_deferred_imports_travel_where_their_packages_do(tmp_path: Path) -> None
         crossover__store="import redis",
     )
     assert names(sources.closure("functions.a", available=PLAIN)) == {"functions/a.py", "crossover/store.py"}
-    with_torch = sources.closure("functions.a", available=PLAIN | bundling.TORCH)
+    with_torch = sources.closure("functions.a", available=PLAIN | packages.TORCH)
     assert names(with_torch) >= {"crossover/learner.py", "crossover/models.py"}
 
 
@@ -167,7 +167,7 @@ def test_no_function_imports_a_package_that_its_layers_lack(assembly: Assembly) 
         if (root, torch) in seen:
             continue
         seen.add((root, torch))
-        allowed = PLAIN | (bundling.TORCH if torch else frozenset())
+        allowed = PLAIN | (packages.TORCH if torch else frozenset())
         done = subprocess.run(
             [sys.executable, "-c", guard, str(root), step.module, ",".join(allowed)],
             cwd=root,
@@ -223,7 +223,7 @@ def test_no_function_draws_from_a_state_that_a_snapshot_would_share() -> None:
     sources = bundling.Sources(ROOT)
     modules = {step.module for name in workflow.architectures() for step in workflow.steps(workflow.load(name))}
     for module in modules:
-        for path in sources.closure(module, available=PLAIN | bundling.TORCH).files:
+        for path in sources.closure(module, available=PLAIN | packages.TORCH).files:
             text = (ROOT / path).read_text()
             drawn = (
                 set(re.findall(r"(?<![\w.])random\.(\w+)", text))

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from cdk import bundling
 from cdk.packaging import DOCKERFILE
-from crossover import workflow
+from crossover import packages, workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from functions.spirt import ARCHITECTURE
@@ -89,7 +88,7 @@ def test_versions_are_those_of_the_requirements(image: Assembly) -> None:
         dataplane, torch = (
             pins((context(image, target) / f"{name}.txt").read_text()) for name in ("dataplane", "torch")
         )
-        assert dataplane == {name: required[name] for name in bundling.DATAPLANE}
+        assert dataplane == {name: required[name] for name in packages.DATAPLANE}
         assert torch == {"torch": required["torch"]}
     newer, layers = ([int(part) for part in version.split(".")] for version in (required["torch"], TORCH))
     assert newer > layers, "the image is there for what does not fit into a layer"

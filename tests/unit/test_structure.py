@@ -13,7 +13,7 @@ PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
 
 # part of the house -> the parts it may import from, besides itself. `crossover.x` stands for a module or package of that name.
 BASE = {"crossover.errors", "crossover.experiment", "crossover.algorithms"}
-DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.slots"}
+DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.slots", "crossover.own_code"}
 CONTEXT = DATA | {"crossover.attempts", "crossover.context", "crossover.deployment", "crossover.metering"}
 WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.rounds", "crossover.long_workers"}
 ALLOWED = {
@@ -25,11 +25,14 @@ ALLOWED = {
     "crossover.spending": WORKFLOW | {"crossover.budget", "crossover.expectations", "crossover.reports"},
     "crossover.platform_reports": {"crossover.reports"},
     "crossover.volumes": set(),
+    "crossover.imports": set(),
+    "crossover.packages": set(),
+    "crossover.own_code": {"crossover.errors", "crossover.experiment", "crossover.imports", "crossover.packages"},
     "crossover.threads": set(),
     "crossover.processors": set(),
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,
-    "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane"},
+    "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane", "crossover.own_code"},
     "crossover.attempts": CONTEXT,
     "crossover.metering": CONTEXT,
     "crossover.context": CONTEXT,
@@ -44,6 +47,7 @@ ALLOWED = {
     "crossover.asl": WORKFLOW,
     "crossover.recipes": {"crossover.errors"},
     "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.recipes", "crossover.workflow"}
+    | {"crossover.own_code"}
     | {"crossover.asl", "crossover.minibatches", "crossover.surroundings"},
     "crossover.minibatches": {"crossover.experiment", "crossover.workflow"},
     "crossover.reports": BASE
@@ -55,7 +59,7 @@ ALLOWED = {
     "peers": WORKFLOW | {"functions", "crossover.programs"},
     "cdk": WORKFLOW
     | {"crossover.volumes", "crossover.processors", "crossover.asl", "crossover.minibatches"}
-    | {"crossover.validation", "crossover.surroundings"},
+    | {"crossover.imports", "crossover.packages", "crossover.validation", "crossover.surroundings"},
     "stacks": WORKFLOW | {"crossover.volumes", "cdk", "functions", "peers", "crossover.asl"},
 }
 # They put the parts together and may import all of them.

@@ -6,11 +6,12 @@ handled as docs say of statistics; other buffers of a module must be constants, 
 """
 
 import difflib
-import importlib
 from collections.abc import Callable
+from typing import cast
 
 from torch import nn
 
+from crossover import own_code
 from crossover.errors import ConfigError
 from crossover.learning.models.mobilenet import mobilenet
 from crossover.learning.models.mobilenet_v3 import mobilenet_v3_small
@@ -39,22 +40,9 @@ def factory(name: str) -> Factory:
     if name in MODELS:
         return MODELS[name]
     if ":" in name:
-        return _custom(name)
+        return cast(Factory, own_code.load(name, field="training.model"))
     close = difflib.get_close_matches(name.replace("-", "_"), MODELS, n=1, cutoff=0.5)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise ConfigError(
         f"training.model: {name!r} is unknown{hint}; one of {', '.join(MODELS)}, or package.module:factory"
     )
-
-
-def _custom(name: str) -> Factory:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"training.model: {name!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(
-            f"training.model: {name!r} is a {type(found).__name__}; a function (classes, input_shape) is expected"
-        )
-    return found  # type: ignore[no-any-return]

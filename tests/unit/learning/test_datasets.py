@@ -84,8 +84,8 @@ def test_a_loader_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("own_data:labels", DataError, "labels 0 to 2 for 2 classes"),
         ("own_data:shape", DataError, "are expected"),
         ("own_data:nan", DataError, "not finite"),
-        ("own_data:number", ConfigError, "a function of the experiment"),
-        ("own_data:missing", ConfigError, "cannot be imported"),
+        ("own_data:number", ConfigError, "is a int; a function is expected"),
+        ("own_data:missing", ConfigError, "defines no .missing."),
     ):
         with pytest.raises(kind, match=message):
             datasets.load(experiment(dataset=name))

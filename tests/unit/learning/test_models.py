@@ -77,9 +77,9 @@ def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "own_models", module)
     assert registry.factory("own_models:linear")(3, (4, 1, 1)).weight.shape == (3, 4)
     for name, message in (
-        ("own_models:missing", "cannot be imported"),
-        ("no_such_package:model", "cannot be imported"),
-        (":model", "cannot be imported"),
+        ("own_models:missing", "defines no 'missing'"),
+        ("no_such_package:model", "there is no module no_such_package"),
+        (":model", "is no package.module:name"),
         ("own_models:number", "is a int; a function"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -1,0 +1,16 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crossover import own_code
+from tests.unit.own_code.folders import Folders
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiment").mkdir()
+    own_code.look_in(tmp_path / "experiment", tmp_path)
+    yield Folders(tmp_path)
+    own_code.look_in()

@@ -1,0 +1,125 @@
+"""Modules of the user's own: where they are found, and what is said of those that cannot be used."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossover import own_code
+from crossover.errors import ConfigError, OwnCodeError
+from tests.unit.own_code.folders import Folders
+
+
+def message(name: str, field: str = "training.model") -> str:
+    with pytest.raises(ConfigError) as failed:
+        own_code.load(name, field=field)
+    return str(failed.value)
+
+
+def test_found_beside_the_experiment_first_then_in_the_current_folder(folders: Folders) -> None:
+    folders.experiment(both="def who(): return 'experiment'")
+    folders.current(both="def who(): return 'current'", other="def who(): return 'current'")
+    assert own_code.load("both:who", field="training.model")() == "experiment"
+    assert own_code.load("other:who", field="training.model")() == "current"
+
+
+def test_imports_of_own_packages_are_found_too(folders: Folders) -> None:
+    folders.experiment(
+        **{
+            "mine/__init__": "",
+            "mine/net": "from .parts import width\nfrom mine import deep\ndef who(): import late; return width, deep.depth, late.x",
+            "mine/parts": "width = 2",
+            "mine/deep": "from names.space import depth",
+            "names/space": "depth = 3",
+            "late": "x = 4",
+        }
+    )
+    assert own_code.load("mine.net:who", field="training.model")() == (2, 3, 4)
+
+
+def test_what_own_code_does_not_reach_stands_before_nobodys_package(folders: Folders) -> None:
+    folders.experiment(task="def who(): return 1", colorsys_="", sklearn="raise RuntimeError('not this one')")
+    assert own_code.load("task:who", field="training.model")() == 1
+    import sklearn
+
+    assert hasattr(sklearn, "__version__")
+
+
+def test_another_experiments_modules_are_forgotten(folders: Folders, tmp_path: Path) -> None:
+    folders.experiment(task="def who(): return 1")
+    own_code.load("task:who", field="training.model")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "task.py").write_text("def who(): return 2")
+    own_code.look_in(other)
+    assert own_code.load("task:who", field="training.model")() == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ndef f(:\n", "task.py, line 2: "),
+        ("import helper\n", "helper.py, line 3: "),
+        ("\nimport no_such_thing\n", "task.py, line 2: ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("\n\nraise ValueError('no')\n", "task.py, line 3: ValueError: no"),
+        ("import sys\nsys.exit(3)\n", "task.py, line 2: ends the program when it is imported"),
+        ("def factoy(): pass\n", "task.py: defines no 'factory'; did you mean factoy?"),
+        ("factory = 3\n", "task.py: factory is a int; a function is expected"),
+        ("import os\nif os.fork() == 0: os._exit(0)\n", "task.py, line 2: starts a process when it is imported"),
+        ("import subprocess\nsubprocess.run(['true'])\n", "task.py, line 2: starts a process when it is imported"),
+        ("import socket\nsocket.socket()\n", "task.py, line 2: opens a socket when it is imported"),
+        ("import socket\ntry:\n socket.socket()\nexcept BaseException: pass\n", "task.py, line 3: opens a socket"),
+        ("import helper2\n", "helper2.py, line 3, in call: opens a socket when it is imported"),
+    ],
+)
+def test_each_fault_is_told_as_theirs_with_file_and_line(folders: Folders, text: str, said: str) -> None:
+    folders.experiment(
+        task=text,
+        helper="\n\nthis is no Python\n",
+        helper2="import socket\ndef call():\n    return socket.create_connection(('localhost', 1))\ncall()\n",
+    )
+    found = message("task:factory")
+    assert found.startswith("training.model: 'task:factory': your code, "), found
+    assert said in found
+
+
+def test_a_name_that_is_somebody_elses_is_refused(folders: Folders) -> None:
+    folders.experiment(torch="", json="", stacks="", crossover="", functions="", redis="")
+    assert "stacks is this project's name" in message("stacks:factory")
+    assert "json is a module's of Python's standard library name" in message("json:factory")
+    assert "torch is a package's that every function has name" in message("torch.nn:Linear")
+
+
+def test_a_module_that_is_not_there_names_the_folders(folders: Folders) -> None:
+    folders.experiment(task="")
+    assert "there is no module tusk; looked in experiment and the current folder" in message("tusk:factory")
+
+
+def test_printing_is_fine_and_so_are_others_imports(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+    folders.experiment(task="print('hello')\nimport multiprocessing.pool\ndef factory(): return 7")
+    assert own_code.load("task:factory", field="training.model")() == 7
+    assert "hello" in capsys.readouterr().out
+
+
+def test_a_failure_names_the_innermost_own_line(folders: Folders) -> None:
+    folders.experiment(
+        task="import helper\n\ndef factory():\n    return helper.half(0)", helper="def half(x):\n    return 1 / x"
+    )
+    factory = own_code.load("task:factory", field="training.model")
+    with pytest.raises(OwnCodeError, match=r"your code, experiment/helper.py, line 2, in half: ZeroDivisionError"):
+        with own_code.blame("training.model", "task:factory", what=factory):
+            factory()
+
+
+def test_a_failure_without_own_lines_names_the_definition(folders: Folders) -> None:
+    folders.experiment(task="\n\ndef factory():\n    pass")
+    factory = own_code.load("task:factory", field="training.model")
+    with pytest.raises(OwnCodeError, match=r"your code, experiment/task.py, line 3: ValueError: far away"):
+        with own_code.blame("training.model", "task:factory", what=factory):
+            raise ValueError("far away")
+
+
+def test_failures_of_our_own_models_pass(folders: Folders) -> None:
+    with pytest.raises(ZeroDivisionError), own_code.blame("training.model", "small_cnn"):
+        raise ZeroDivisionError
+    assert "task" not in sys.modules
