@@ -3,7 +3,8 @@
 CrossoverError
 ├── UserError                the user can mend it: exit code 2
 │   ├── ConfigError          a field of the experiment: names field, value, choices
-│   │   └── OwnCodeError     the user's own module that a field names: names field, file and line
+│   │   ├── OwnCodeError     the user's own module that a field names: names field, file and line
+│   │   └── NoProjection     what the simulation knows nothing of: says what would tell
 │   ├── DataError            a data set is missing, corrupt or unfit
 │   └── MissingTool          a program of the machine is missing, with the line that installs it
 ├── StaleAttempt             an attempt that others have overtaken: never retried, changes nothing
@@ -34,6 +35,10 @@ class ConfigError(UserError):
 
 class OwnCodeError(ConfigError):
     """The user's own code, named by a field, that cannot be found, imported or used, or that failed while it trained."""
+
+
+class NoProjection(ConfigError):
+    """An experiment that can be run and not be simulated: its sizes, or what its steps do, are not known there. Nothing is guessed."""
 
 
 class DataError(UserError):

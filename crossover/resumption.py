@@ -118,7 +118,7 @@ def check_data(facts: Mapping[str, Any], fingerprint: str) -> None:
 
 def differing(asked: Experiment, there: Experiment) -> list[str]:
     """`training.epochs: 3, there 14`; what a run may cost is no setting of the run's."""
-    mine, other = dict(_flat(asked.resolved())), dict(_flat(there.resolved()))
+    mine, other = dict(flat(asked.resolved())), dict(flat(there.resolved()))
     return [
         f"{name}: {mine.get(name)!r}, there {other.get(name)!r}"
         for name in sorted(mine.keys() | other.keys())
@@ -126,10 +126,11 @@ def differing(asked: Experiment, there: Experiment) -> list[str]:
     ]
 
 
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`training.epochs` and its value, for every field of `Experiment.resolved()`."""
     for key, value in plain.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -68,8 +68,9 @@ def calendar(facts: RunFacts) -> Calendar:
 def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar:
     training, minibatches = experiment.training, manifest["minibatches"]
     assert training.sync_every is not None, "the runner resolves sync_every before a run starts"
-    every = minibatches if training.sync_every == "epoch" else min(training.sync_every, minibatches)
-    return Calendar(minibatches, every, training.epochs)
+    return Calendar(
+        minibatches, minibatches if training.sync_every == "epoch" else training.sync_every, training.epochs
+    )
 
 
 def at(ctx: Context, event: Event, round: int) -> Event:

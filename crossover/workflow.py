@@ -10,7 +10,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -209,6 +209,13 @@ class Architecture:
     program: Program | None = None
     tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
     sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
+
+    def resolve(self, experiment: Experiment) -> Experiment:
+        """With what the YAML leaves to the architecture filled in."""
+        training = experiment.training
+        if training.sync_every is not None:
+            return experiment
+        return replace(experiment, training=replace(training, sync_every=self.sync_every))
 
 
 PACKAGES = ("functions", "peers")

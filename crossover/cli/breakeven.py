@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crossover.cli.arguments import Config, Debug, Override, accepted
-from crossover.errors import ConfigError
+from crossover.errors import ConfigError, NoProjection
 
 if TYPE_CHECKING:
     from crossover.simulation.calibration import Calibration
@@ -44,7 +44,11 @@ def breakeven(
 
     experiments = [accepted(config, override) for config in configs]
     console = Console(highlight=False)
-    found = swept(experiments, _calibration(calibration, experiments[0].architecture), prices.load())
+    try:
+        found = swept(experiments, _calibration(calibration, experiments[0].architecture), prices.load())
+    except NoProjection as unknown:
+        print(f"[projected] no projection: {unknown}")
+        return
     for axis in page.AXES:
         if found.of(axis):
             console.print(
@@ -85,21 +89,23 @@ def project(
     from crossover.simulation import Workload, simulate
 
     experiment = accepted(config, override)
-    workload = Workload.of(experiment)
-    if workers is not None:
-        gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
-        experiment = replace(experiment, workers=workers, gpu=gpu)
-    if parameters is not None:
-        workload = workload.sized(parameters)
     cloud = _calibration(calibration, experiment.architecture)
     if concurrency is not None:
         cloud = replace(cloud, concurrency=concurrency or None)
-    run = simulate(experiment, cloud, workload=workload)
-    _show(run)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(run.as_json(), indent=1) + "\n", encoding="utf-8")
-        print(f"written: {out}")
+    try:
+        workload = Workload.of(experiment, parameters=parameters)
+        if workers is not None:
+            gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
+            experiment = replace(experiment, workers=workers, gpu=gpu)
+        run = simulate(experiment, cloud, workload=workload)
+    except NoProjection as unknown:
+        print(f"[projected] no projection: {unknown}")
+    else:
+        _show(run)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(run.as_json(), indent=1) + "\n", encoding="utf-8")
+            print(f"written: {out}")
     if judge:
         _judge()
 

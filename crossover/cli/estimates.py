@@ -5,15 +5,24 @@ the run is simulated, as `crossover project` does. Without a basis nothing is gu
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossover.errors import ConfigError
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, from_resolved
 from crossover.reports import cost, infrastructure, prices
 from crossover.reports.billing import Line
+from crossover.resumption import flat
+from crossover.workflow import load
+
+# With which an epoch takes as long and moves as much; what they make dearer by the hour is priced anew.
+_ALIKE = re.compile(
+    r"(name|project|owner|seed|recipe|baseline|(faults|lifetime|network)\..*|data\.directory|database\.image_generation"
+    r"|training\.(epochs|learning_rate|nesterov|weight_decay|label_smoothing|schedule|warm_up|plateau_\w+|early_stopping"
+    r"|target_accuracy))$"
+).match
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +44,8 @@ class Estimate:
         return sum(line.usd for line in self.lines)
 
 
-def estimate(experiment: Experiment, *, results: Path = Path("results")) -> Estimate | None:
-    """None where there is no basis. Raises ConfigError (no price)."""
+def estimate(experiment: Experiment, *, results: Path = Path("results")) -> Estimate:
+    """By the earlier run in `results`, else by simulation. Raises NoProjection where neither can tell, ConfigError (no price)."""
     return by_an_earlier_run(experiment, results / experiment.name) or by_simulation(experiment)
 
 
@@ -47,15 +56,11 @@ def _boot_minutes(experiment: Experiment) -> float:
 # --- a simulation -----------------------------------------------------------------------------------------------------
 
 
-def by_simulation(experiment: Experiment) -> Estimate | None:
-    """None for a model or data of sizes that only loading them would tell."""
-    from crossover.simulation import AWS, Workload, simulate
+def by_simulation(experiment: Experiment) -> Estimate:
+    """Raises NoProjection for a model or data of sizes that only loading them would tell, and for steps that nobody has described."""
+    from crossover.simulation import AWS, simulate
 
-    try:
-        workload = Workload.of(experiment)
-    except ConfigError:
-        return None
-    run = simulate(experiment, AWS, workload=workload)
+    run = simulate(experiment, AWS)
     return Estimate(
         epochs=experiment.training.epochs,
         minutes=run.seconds / 60,
@@ -76,7 +81,13 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> Estimate | None:
     except (OSError, ValueError):
         return None
     done = result.get("epochs")
-    if result.get("outcome") != "finished" or not done or _work(result["experiment"]) != _work(experiment.resolved()):
+    if result.get("outcome") != "finished" or not done:
+        return None
+    try:
+        there = from_resolved(result["experiment"])
+    except TypeError:  # of a version with other fields
+        return None
+    if _work(there) != _work(experiment):
         return None
     epochs = experiment.training.epochs
     epoch_s = sorted(float(each["wall_s"]) for each in done)[len(done) // 2]
@@ -105,15 +116,9 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> Estimate | None:
     )
 
 
-def _work(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """What two experiments (as `resolved()` writes them) must have in common for one to tell of the other's epochs."""
-    training, data = plain["training"], plain["data"]
-    return {
-        "architecture": str(plain["architecture"]).replace("-", "_"),
-        "workers": plain["workers"],  # they share the data: fewer have more to do
-        "model": training["model"],
-        "batch_size": training["batch_size"],
-        "dataset": data["dataset"],
-        "limit": data["limit"],
-        "channel": plain["storage"]["channel"],
-    }
+def _work(experiment: Experiment) -> dict[str, Any]:
+    """What two experiments must have in common for one to tell of the other's epochs: every setting that is not known to leave an epoch's
+    time and traffic as they are.
+    """
+    whole = load(experiment.architecture).resolve(experiment).resolved()
+    return {name: value for name, value in flat({**whole, "architecture": experiment.module}) if not _ALIKE(name)}

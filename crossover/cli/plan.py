@@ -8,6 +8,7 @@ from crossover.asl import definitions
 from crossover.cli import estimates
 from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.cli.aws import standing
+from crossover.errors import NoProjection
 from crossover.experiment import Experiment
 from crossover.reports import prices
 from crossover.surroundings import database_hosts, shared_stacks
@@ -72,11 +73,11 @@ def totals(experiment: Experiment) -> list[str]:
 
 def of_a_run(experiment: Experiment) -> list[str]:
     """Minutes and dollars of one run, what most of it is, and what that is projected from."""
-    found = estimates.estimate(experiment)
-    if found is None:
-        return [
-            f"a run: nothing to project from; crossover run on this machine once (results/{experiment.name}) gives a basis"
-        ]
+    try:
+        found = estimates.estimate(experiment)
+    except NoProjection as unknown:
+        basis = f"crossover run on this machine once (results/{experiment.name}) gives a basis"
+        return [f"a run: no projection: {unknown}; {basis}"]
     boot = f" and {found.boot_minutes:.1f} until its instances are up" if found.boot_minutes else ""
     most = sorted(found.lines, key=lambda line: -line.usd)[:3]
     lines = [

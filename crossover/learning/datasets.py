@@ -17,6 +17,7 @@ from crossover.algorithms.seeds import permutation, seed
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
 from crossover.learning import cifar10, mnist
+from crossover.learning.sizes import held_out
 
 _STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones are not taken for new ones
 
@@ -121,9 +122,7 @@ def _split(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
             raise ConfigError(f"data.validation: {experiment.data.dataset} has no test split; give a share such as 0.2")
         validation, kept = (samples.test_images, samples.test_labels), ids
     else:
-        held = round(count * share)
-        if not 0 < held < count:
-            raise ConfigError(f"data.validation: {share} of {count} samples leaves one part empty")
+        held = held_out(count, share)
         chosen = torch.tensor(ids[:held], dtype=torch.int64)
         validation, kept = (samples.images[chosen], samples.labels[chosen]), ids[held:]
     rest = torch.tensor(sorted(kept[: experiment.data.limit]), dtype=torch.int64)

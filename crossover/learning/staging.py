@@ -47,7 +47,8 @@ class Plan:
 def plan(experiment: Experiment, n_train: int) -> Plan:
     """W contiguous partitions that differ by at most one sample, each cut into minibatches; the last may be smaller unless data.drop_last.
 
-    Raises ConfigError, with values that work, where the workers would not have the same number of minibatches, or none.
+    Raises ConfigError, with values that work, where the workers would not have the same number of minibatches, or none, or fewer than
+    the run synchronises after.
     """
     workers, batch_size, drop_last = experiment.workers, experiment.training.batch_size, experiment.data.drop_last
     largest = _sizes(n_train, workers)[0]
@@ -58,12 +59,23 @@ def plan(experiment: Experiment, n_train: int) -> Plan:
         )
     if _minibatches(n_train, workers, batch_size, drop_last=drop_last) is None:
         raise ConfigError(_advice(n_train, workers, batch_size, drop_last=drop_last))
+    check_sync_every(experiment, _minibatches(n_train, workers, batch_size, drop_last=drop_last) or 0)
     partitions, start = [], 0
     for size in _sizes(n_train, workers):
         ends = range(start, start + size - (size % batch_size if drop_last else 0), batch_size)
         partitions.append(tuple(range(first, min(first + batch_size, start + size)) for first in ends))
         start += size
     return Plan(tuple(partitions))
+
+
+def check_sync_every(experiment: Experiment, minibatches: int) -> None:
+    """Raises ConfigError where `training.sync_every` is beyond the `minibatches` of an epoch, with which a round ends at the latest."""
+    every = experiment.training.sync_every
+    if isinstance(every, int) and every > minibatches:
+        raise ConfigError(
+            f"training.sync_every: {every} is more than the {minibatches} minibatches that each worker has in an epoch; at most "
+            f"{minibatches} is expected, or epoch, which is all of them"
+        )
 
 
 def _sizes(n_train: int, workers: int) -> list[int]:

@@ -10,7 +10,7 @@ from crossover.running.deployed import run_deployed
 from crossover.running.following import OnProgress, Progress
 from crossover.running.inline import run_inline
 from crossover.running.local import run_local
-from crossover.running.preparing import Prepared, prepare, resolve
+from crossover.running.preparing import Prepared, prepare
 from crossover.running.unattended import UnderWay, under_way
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Progress",
     "UnderWay",
     "prepare",
-    "resolve",
     "run_aws",
     "run_deployed",
     "run_inline",

@@ -7,7 +7,7 @@ from crossover import resumption
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder, read
 from crossover.resumption import Unfinished
-from crossover.running.preparing import resolve, versions
+from crossover.running.preparing import versions
 from crossover.workflow import load
 
 
@@ -33,5 +33,5 @@ def with_baseline(
 def _unfinished(experiment: Experiment, folder: Path, *, where: str) -> Unfinished:
     """Raises UserError where `folder` holds none, or one of another experiment."""
     found = resumption.find(folder)
-    found.check(resolve(experiment, load(experiment.architecture)), where=where, versions=versions())
+    found.check(load(experiment.architecture).resolve(experiment), where=where, versions=versions())
     return found

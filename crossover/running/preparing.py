@@ -5,7 +5,7 @@ import platform
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import crossover
@@ -44,13 +44,6 @@ def new_run_id() -> str:
     return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:6]
 
 
-def resolve(experiment: Experiment, architecture: Architecture) -> Experiment:
-    """Fill in what the YAML leaves to the architecture."""
-    if experiment.training.sync_every is not None:
-        return experiment
-    return replace(experiment, training=replace(experiment.training, sync_every=architecture.sync_every))
-
-
 def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[ObjectStore], run: str = "") -> Prepared:
     """Stage the data (what is staged already is kept) and write the run's facts. Raises DataError, ConfigError."""
     from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
@@ -58,7 +51,7 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
     from crossover.learning.staging import stage
 
     architecture = load(experiment.architecture)
-    experiment = resolve(experiment, architecture)
+    experiment = architecture.resolve(experiment)
     dataset = load_dataset(experiment)
     if run:
         _check_resumed(run, experiment, objects, fingerprint=dataset.fingerprint)

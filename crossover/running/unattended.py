@@ -10,7 +10,7 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import UserError
 from crossover.experiment import Experiment, from_resolved
 from crossover.keys import Keys, current_run
-from crossover.running.preparing import Prepared, resolve
+from crossover.running.preparing import Prepared
 from crossover.running.stack import Deployed
 from crossover.workflow import load
 
@@ -47,7 +47,7 @@ def taken_up(run: str, experiment: Experiment, *, objects: ObjectStore, resume: 
         raise UserError(f"--resume {resume}: run {run} is under way and would be in its way; --resume {run} follows it")
     facts = json.loads(objects.get(Keys(run).experiment))
     there, architecture = from_resolved(facts["experiment"]), load(experiment.architecture)
-    if not resume and (differing := resumption.differing(resolve(experiment, architecture), there)):
+    if not resume and (differing := resumption.differing(architecture.resolve(experiment), there)):
         raise UserError(
             f"run {run} is under way with other settings: {', '.join(differing)}; --resume {run} follows that one to its end"
         )

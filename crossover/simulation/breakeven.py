@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log, nan
 
-from crossover.errors import ConfigError
+from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
 from crossover.reports.prices import Prices
 from crossover.simulation.calibration import Calibration
+from crossover.simulation.models import models_of
 from crossover.simulation.simulate import Simulated, simulate
 from crossover.simulation.workload import Workload
+from crossover.workflow import load
 
 SIMULATED_EPOCHS = 3
 LEVEL = 1.05  # projections closer than this are about level
@@ -75,12 +77,12 @@ def breakeven(
 ) -> Breakeven:
     """The experiments beside a GPU fleet of as many GPUs, which is added unless one of them is it.
 
-    Raises ConfigError where the experiments do not train the same model on the same data.
+    One whose steps nobody has described is left out. Raises NoProjection where that leaves nothing to compare, or the sizes are not known;
+    ConfigError where the experiments do not train the same model on the same data.
     """
-    entrants = with_gpu(experiments)
-    first = entrants[0]
+    entrants, left_out = _projectable(with_gpu(experiments))
+    first, points = entrants[0], list[Point]()
     base = Workload.of(first)
-    points, left_out = [], []
 
     def run(axis: str, value: int, experiment: Experiment, workload: Workload) -> Point:
         point = _point(axis, value, experiment, workload, calibration, price_list)
@@ -103,6 +105,20 @@ def breakeven(
         left_out=tuple(left_out),
         prices_as_of=price_list.as_of,
     )
+
+
+def _projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ...], list[str]]:
+    """Those that can be simulated, and why others cannot."""
+    known, unknown = list[Experiment](), list[str]()
+    for experiment in experiments:
+        try:
+            models_of(load(experiment.architecture))
+            known.append(experiment)
+        except NoProjection as reason:
+            unknown.append(f"{experiment.name}: {reason}")
+    if unknown and len(known) < 2:
+        raise NoProjection("; ".join(unknown))
+    return tuple(known), unknown
 
 
 def with_gpu(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:

@@ -1,6 +1,6 @@
 """Which steps are simulated how: by architecture's step modules."""
 
-from crossover.errors import ConfigError
+from crossover.errors import NoProjection
 from crossover.simulation import exchanging, filtering, peer_functions
 from crossover.simulation.in_database import SPIRT
 from crossover.simulation.world import Model
@@ -16,12 +16,12 @@ MODELS: dict[str, dict[str, Model]] = {
 
 
 def models_of(architecture: Architecture) -> dict[str, Model]:
-    """By step name. Raises ConfigError naming a step that nobody has described: its tree can be walked, its body not."""
+    """By step name. Raises NoProjection naming a step that nobody has described: its tree can be walked, its body not."""
     found = {}
     for step in steps(architecture):
         model = MODELS.get(step.module, {}).get(step.name)
         if model is None:
-            raise ConfigError(
+            raise NoProjection(
                 f"architecture: {architecture.name}: {step.module}.{step.name} has no model in crossover/simulation/models.py"
             )
         found[step.name] = model

@@ -1,7 +1,7 @@
 """One run, simulated: from an experiment and a calibration to seconds, dollars and bytes."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from crossover.experiment import Experiment
@@ -16,7 +16,7 @@ from crossover.simulation.calibration import AWS, MOST_MEMORY_MB, Calibration
 from crossover.simulation.models import models_of
 from crossover.simulation.usage import Place, StepUse, Usage
 from crossover.simulation.walk import Walk
-from crossover.simulation.workload import Workload, calendar_of
+from crossover.simulation.workload import Workload, calendar
 from crossover.simulation.world import World
 from crossover.workflow import Architecture, load
 
@@ -92,13 +92,12 @@ def simulate(
     """Project the run of `experiment`: every epoch, without early stopping. The same seed gives the same result.
 
     `workload`: other sizes than the experiment's own. `keep_records`: one record per invocation, for runs that are not large.
-    Raises ConfigError for an architecture whose steps have no model, or sizes that are not known.
+    Raises NoProjection for an architecture whose steps have no model, or sizes that are not known.
     """
     architecture = architecture or load(experiment.architecture)
     workload = workload or Workload.of(experiment)
-    days = calendar_of(experiment, architecture, workload)
-    training = replace(experiment.training, sync_every=experiment.training.sync_every or architecture.sync_every)
-    experiment = replace(experiment, training=training)
+    experiment = architecture.resolve(experiment)
+    days = calendar(experiment, workload)
     usage = Usage(experiment.architecture, keep_records=keep_records)
     world = World(experiment, architecture, workload, calibration, days, usage)
     models = models_of(architecture)

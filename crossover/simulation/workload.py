@@ -1,12 +1,13 @@
 """What a run moves and computes, as sizes: from the experiment's model and data set, or given, so that any size can be asked for."""
 
 from dataclasses import dataclass, replace
+from math import prod
 
-from crossover.errors import ConfigError
+from crossover.errors import NoProjection
 from crossover.experiment import Experiment
-from crossover.learning.staging import VALIDATION_CHUNK, plan
-from crossover.rounds import Calendar
-from crossover.workflow import Architecture
+from crossover.learning.sizes import DATA, split
+from crossover.learning.staging import VALIDATION_CHUNK, check_sync_every, plan
+from crossover.rounds import Calendar, calendar_of
 
 VECTOR_HEADER_BYTES, BATCH_HEADER_BYTES, SAMPLE_FACTS_BYTES = 48, 64, 16
 MACS_PER_PARAMETER = 50  # of a convolutional network on 32 x 32 images; ResNet-18's: taken for a model that is only a number of parameters
@@ -71,22 +72,6 @@ MODELS: dict[str, dict[tuple[int, int, int], ModelSize]] = {
 }
 
 
-@dataclass(frozen=True)
-class DataSize:
-    """Samples for training and of the test split, and one image's shape."""
-
-    training: int
-    test: int | None
-    image: tuple[int, int, int]
-
-
-DATA = {
-    "digits": DataSize(1_797, None, (1, 8, 8)),
-    "mnist": DataSize(60_000, 10_000, (1, 28, 28)),
-    "cifar10": DataSize(50_000, 10_000, (3, 32, 32)),
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """Sizes of a run. `samples`: of a worker's minibatches, the same for every worker (the largest partition's)."""
@@ -100,29 +85,25 @@ class Workload:
     validation_samples: int
 
     @classmethod
-    def of(cls, experiment: Experiment) -> "Workload":
-        """The experiment's own. Raises ConfigError for a model or data set whose size is not known here."""
-        model, data = experiment.training.model, experiment.data
-        if data.dataset not in DATA:
-            raise ConfigError(f"data.dataset: the size of {data.dataset!r} is not known; one of {', '.join(DATA)}")
-        facts = DATA[data.dataset]
-        if model not in MODELS:
-            raise ConfigError(f"training.model: the size of {model!r} is not known; one of {', '.join(MODELS)}")
-        if data.validation == "test":
-            training, validation = facts.training, facts.test or 0
-        else:
-            validation = round(facts.training * data.validation)
-            training = facts.training - validation
-        training = min(training, data.limit or training)
-        counts = plan(experiment, training).counts[0]
-        size = MODELS[model][facts.image]
+    def of(cls, experiment: Experiment, *, parameters: int | None = None) -> "Workload":
+        """The experiment's own, or with a model of so many `parameters`. Raises NoProjection for a model or data set whose size is unknown
+        here, ConfigError where the workers cannot share the data.
+        """
+        model, dataset, found = experiment.training.model, experiment.data.dataset, split(experiment)
+        if found is None:
+            raise NoProjection(f"data.dataset: the size of {dataset!r} is not known; one of {', '.join(DATA)}")
+        if model not in MODELS and parameters is None:
+            raise NoProjection(f"training.model: the size of {model!r} is not known; one of {', '.join(MODELS)}")
+        training, validation = found
+        counts, image = plan(experiment, training).counts[0], DATA[dataset].image
+        size = MODELS[model][image] if parameters is None else ModelSize(parameters, 0, MACS_PER_PARAMETER * parameters)
         return cls(
-            model=model,
+            model=model if parameters is None else f"{parameters:,} parameters",
             parameters=size.parameters,
             buffers=size.buffers,
             macs=size.macs,
             samples=tuple(counts),
-            image_bytes=facts.image[0] * facts.image[1] * facts.image[2],
+            image_bytes=prod(image),
             validation_samples=validation,
         )
 
@@ -167,10 +148,7 @@ class Workload:
         )
 
 
-def calendar_of(experiment: Experiment, architecture: Architecture, workload: Workload) -> Calendar:
-    """Which minibatches and epochs the rounds are; the architecture's own rhythm where the experiment gives none."""
-    every = experiment.training.sync_every or architecture.sync_every
-    minibatches = workload.minibatches
-    return Calendar(
-        minibatches, minibatches if every == "epoch" else min(int(every), minibatches), experiment.training.epochs
-    )
+def calendar(experiment: Experiment, workload: Workload) -> Calendar:
+    """Which minibatches and epochs the rounds are. Raises ConfigError where they are too few for `training.sync_every`."""
+    check_sync_every(experiment, workload.minibatches)
+    return calendar_of(experiment, {"minibatches": workload.minibatches})

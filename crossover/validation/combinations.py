@@ -6,7 +6,10 @@
 import re
 from collections.abc import Callable
 
+from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.learning import sizes
+from crossover.learning.staging import plan
 from crossover.surroundings import talks
 from crossover.validation.documents import did_you_mean
 from crossover.validation.machines import invocations_fit_a_history, minibatches_fit_a_list
@@ -18,7 +21,7 @@ ArchitectureCheck = Callable[[Experiment, Architecture], str | None]
 NAME_LIMIT = 32
 FUNCTION_NAME_LIMIT = 64  # AWS Lambda; names are project-experiment-step
 LONGEST_STEP = 24
-KNOWN_DATASETS = ("digits", "mnist", "cifar10")
+KNOWN_DATASETS = tuple(sizes.DATA)
 
 
 def name_fits(e: Experiment) -> str | None:
@@ -217,6 +220,16 @@ def memory_names_steps(e: Experiment, architecture: Architecture) -> str | None:
     return None
 
 
+def workers_share_the_data(e: Experiment, architecture: Architecture) -> str | None:
+    """As staging cuts it; of a data set that only loading would tell, staging says so itself."""
+    try:
+        if found := sizes.split(e):
+            plan(architecture.resolve(e), found[0])
+    except ConfigError as refused:
+        return str(refused)
+    return None
+
+
 def channel_is_a_choice(e: Experiment, architecture: Architecture) -> str | None:
     if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or talks(architecture)):
         return (
@@ -283,7 +296,12 @@ ALWAYS: tuple[Check, ...] = (
     snap_start_needs_layers,
     run_ends_before_its_stack,
 )
-OF_THE_TREE: tuple[ArchitectureCheck, ...] = (memory_names_steps, channel_is_a_choice, minibatches_fit_a_list)
+OF_THE_TREE: tuple[ArchitectureCheck, ...] = (
+    memory_names_steps,
+    workers_share_the_data,
+    channel_is_a_choice,
+    minibatches_fit_a_list,
+)
 DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, redisai_stays_here, invocations_fit_a_history)
 
 

@@ -16,7 +16,6 @@ from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder
-from crossover.running.preparing import resolve
 from crossover.workflow import load
 from tests.cloud import made
 from tests.cloud.conftest import Settled
@@ -50,7 +49,7 @@ def test_a_new_account_deploys_it_trains_and_it_deletes_itself(tmp_path: Path) -
 
 def as_the_reference(found: RunFolder, experiment: Experiment) -> None:
     """Bit for bit, and billed for nothing that stands."""
-    resolved = resolve(experiment, load(experiment.architecture))
+    resolved = load(experiment.architecture).resolve(experiment)
     reference, _, history = train_reference(resolved, load_dataset(experiment))
     assert found.result["final"]["parameters_sha256"] == hashlib.sha256(reference).hexdigest()
     assert [each["val_accuracy"] for each in found.result["epochs"]] == [epoch.val_accuracy for epoch in history]

@@ -47,9 +47,9 @@ ALLOWED = {
     "crossover.asl": WORKFLOW,
     "crossover.recipes": {"crossover.errors"},
     "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.recipes", "crossover.workflow"}
-    | {"crossover.own_code"}
+    | {"crossover.learning", "crossover.own_code"}
     | {"crossover.asl", "crossover.minibatches", "crossover.surroundings"},
-    "crossover.minibatches": {"crossover.experiment", "crossover.workflow"},
+    "crossover.minibatches": {"crossover.experiment", "crossover.learning", "crossover.workflow"},
     "crossover.reports": BASE
     | {"crossover.volumes", "crossover.keys", "crossover.metering", "crossover.workflow", "crossover.surroundings"},
     "crossover.simulation": WORKFLOW | {"crossover.reports"},  # a projection is priced as a run is

@@ -9,7 +9,9 @@ import pytest
 
 from crossover.cli import estimates, plan
 from crossover.cli.main import main
-from crossover.experiment import Experiment, Lifetime, Training
+from crossover.errors import NoProjection
+from crossover.experiment import Exchange, Experiment, Lifetime, Training
+from crossover.simulation import Workload, models
 from crossover.validation import load
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -85,12 +87,34 @@ def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
         {"architecture": "all_reduce"},
         {"training": replace(SPIRT.training, batch_size=30)},
         {"training": replace(SPIRT.training, model="mobilenet")},
+        {"training": replace(SPIRT.training, sync_every=2)},
+        {"exchange": Exchange(what="model")},
+        {"functions": replace(SPIRT.functions, memory_mb={"default": 3_538})},
     ],
 )
 def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Path) -> None:
     folder = written(tmp_path, result(SPIRT)) / "spirt"
     assert estimates.by_an_earlier_run(SPIRT, folder) is not None
     assert estimates.by_an_earlier_run(replace(SPIRT, **change), folder) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 7, "lifetime": Lifetime(ttl_hours=2.0), "owner": "another"},
+        {"training": replace(SPIRT.training, learning_rate=0.5, target_accuracy=0.9)},
+        {"training": replace(SPIRT.training, sync_every="epoch")},  # as SPIRT's own: a run's record says which it was
+    ],
+)
+def test_what_leaves_an_epoch_as_it_is_may_differ(change: dict[str, Any], tmp_path: Path) -> None:
+    folder = written(tmp_path, result(SPIRT)) / "spirt"
+    assert estimates.by_an_earlier_run(replace(SPIRT, **change), folder) is not None
+
+
+def test_a_run_of_a_version_with_other_fields_tells_nothing(tmp_path: Path) -> None:
+    plain = result(SPIRT)
+    plain["experiment"]["color"] = "red"
+    assert estimates.by_an_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
 
 
 @pytest.mark.parametrize("plain", [result(SPIRT, outcome="failed"), result(SPIRT, epochs=0)])
@@ -101,10 +125,37 @@ def test_a_run_that_failed_or_trained_nothing_tells_nothing(plain: dict[str, Any
 def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     strange = replace(SPIRT, name="mine", training=Training(model="mine:model"))
-    assert estimates.estimate(strange, results=tmp_path) is None
-    assert plan.of_a_run(strange) == [
-        "a run: nothing to project from; crossover run on this machine once (results/mine) gives a basis"
-    ]
+    with pytest.raises(NoProjection):
+        estimates.estimate(strange, results=tmp_path)
+    (said,) = plan.of_a_run(strange)
+    assert said.startswith("a run: no projection: training.model: the size of 'mine:model' is not known")
+    assert said.endswith("; crossover run on this machine once (results/mine) gives a basis")
+
+
+def test_steps_that_nobody_has_described_are_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As those of an architecture of one's own: what can be told of it is told, and of a projection why there is none."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(models.MODELS, "functions.spirt")
+    for command in ("plan", "project", "breakeven"):
+        with pytest.raises(SystemExit, match="0"):
+            main([command, str(CONFIG / "spirt.yaml")])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "no projection: " in shown and "functions.spirt.initialise has no model" in shown
+        assert ("database hosts: 4" in shown) == (command == "plan")
+    with pytest.raises(SystemExit, match="0"):
+        main(["breakeven", str(CONFIG / "spirt.yaml"), str(CONFIG / "all-reduce.yaml")])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "note: spirt: architecture: spirt: functions.spirt.initialise has no model" in shown
+    assert "[projected] as the files say: " in shown
+
+
+def test_a_model_of_ones_own_is_projected_by_its_parameters() -> None:
+    mine = load(CONFIG / "spirt.yaml", ["training.model=mine:model"])
+    assert Workload.of(mine, parameters=7_000).parameters == 7_000
+    with pytest.raises(NoProjection):
+        Workload.of(mine)
 
 
 def test_a_run_that_would_be_stopped_is_said_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

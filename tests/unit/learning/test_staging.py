@@ -93,6 +93,14 @@ def digits() -> Dataset:
     return load(experiment())
 
 
+def test_a_round_beyond_the_epoch_is_refused_whatever_the_data() -> None:
+    """It was clipped to the epoch, and the results showed what had been asked for."""
+    experiment = Experiment(name="x", architecture="all_reduce", training=Training(batch_size=10, sync_every=4))
+    assert plan(experiment, 160).minibatches == 4
+    with pytest.raises(ConfigError, match=r"training\.sync_every: 4 is more than the 3 minibatches"):
+        plan(experiment, 120)
+
+
 def test_staged_objects_hold_the_plan(digits: Dataset) -> None:
     own, store = experiment(), Folder()
     manifest = stage(own, digits, [store])

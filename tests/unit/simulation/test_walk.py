@@ -14,7 +14,7 @@ from crossover.experiment import Exchange, Experiment, Storage
 from crossover.reports.completeness import missing
 from crossover.running import run_inline
 from crossover.simulation import AWS, Calibration, Workload, simulate
-from crossover.simulation.workload import calendar_of
+from crossover.simulation.workload import calendar
 from crossover.workflow import load
 from tests.architectures.harness import small
 
@@ -93,7 +93,7 @@ def test_invocations_end_before_the_time_limit_and_go_on(architecture: str) -> N
     experiment = replace(experiment, functions=replace(experiment.functions, timeout_s=30))
     slow = replace(AWS, function_batch_s=4.0)
     simulated = simulate(experiment, slow, workload=tiny(experiment, minibatches=12), keep_records=True)
-    days = calendar_of(experiment, load(architecture), simulated.workload)
+    days = calendar(load(architecture).resolve(experiment), simulated.workload)
     expected = expected_records(load(architecture), workers=3, days=days, epochs=experiment.training.epochs)
     epochs = [{"epoch": epoch} for epoch in simulated.epochs_end_s]
     assert missing(simulated.records, expected=expected, epochs=epochs) == []

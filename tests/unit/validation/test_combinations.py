@@ -1,5 +1,6 @@
 """Every impossible combination is refused with its reason, and just inside the border it is accepted."""
 
+from dataclasses import replace
 from typing import Any, get_type_hints
 
 import pytest
@@ -247,6 +248,26 @@ def test_more_minibatches_than_a_map_is_given_are_refused_before_anything_is_mad
     assert combinations.minibatches_fit_a_list(found, other) is None  # its workers compute theirs one after another
     with pytest.raises(ConfigError, match=r"training\.batch_size: 14"):
         validate({"name": "x", "architecture": "spirt", **many, "training": {"batch_size": 14}})
+
+
+def test_a_round_that_is_longer_than_an_epoch_is_refused_with_what_would_do() -> None:
+    """1,438 digits among 4 workers are 6 minibatches of 60 each."""
+    many = {"name": "x", "architecture": "all-reduce"}
+    assert validate({**many, "training": {"sync_every": 6}}).training.sync_every == 6
+    with pytest.raises(
+        ConfigError, match=r"training\.sync_every: 7 is more than the 6 minibatches .* at most 6 is exp"
+    ):
+        validate({**many, "training": {"sync_every": 7}})
+    own = replace(load("all_reduce"), sync_every=8)  # where the YAML leaves it to the architecture
+    assert "training.sync_every: 8" in str(combinations.workers_share_the_data(experiment({}), own))
+    unknown = {"data": {"dataset": "mine:rows"}, "training": {"sync_every": 7}}
+    assert combinations.workers_share_the_data(experiment(unknown), load("all_reduce")) is None  # staging refuses it
+
+
+def test_data_that_the_workers_cannot_share_are_refused_before_anything_starts() -> None:
+    for data, said in (({"limit": 30}, "training.batch_size: 60"), ({"validation": 1e-5}, "leaves one part empty")):
+        with pytest.raises(ConfigError, match=said):
+            validate({"name": "x", "architecture": "spirt", "data": data})
 
 
 def test_as_many_workers_as_an_experiment_may_have_fit_into_a_map() -> None:
