@@ -1,5 +1,6 @@
 """Servers for the tensor module's tests."""
 
+import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,8 +15,9 @@ from tests.redis_module.servers import Client, Server, Start, build, starting
 
 @pytest.fixture(scope="session")
 def core_module() -> Path:
-    """The variant without torch."""
-    return build("core", "tensors.so")
+    """The variant without torch; CROSSOVER_TENSORS=asan or tsan: watched by a sanitizer, for a server that bears with it."""
+    variant = os.environ.get("CROSSOVER_TENSORS")
+    return build(variant, f"tensors-{variant}.so") if variant else build("core", "tensors.so")
 
 
 @pytest.fixture(scope="session")

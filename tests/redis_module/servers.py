@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "redis_module"
 READY_S = 60  # an emulated server needs seconds
 NO_RETRY = Retry(NoBackoff(), 0)
+# What a server or a sanitizer says that found itself broken.
+BROKEN = ("ASSERTION FAILED", "BUG REPORT START", "ERROR: AddressSanitizer", "WARNING: ThreadSanitizer")
 
 
 def build(target: str, product: str, **variables: str) -> Path:
@@ -126,10 +128,13 @@ class Server:
         return self.process.wait(timeout=120)
 
     def close(self) -> None:
+        """Ends the server, and fails when it had found itself broken."""
         if self._process is not None and self._process.poll() is None:
             self.stop(signal.SIGKILL)
         self._port_holder.close()
+        found = [self.log[self.log.index(word) :] for word in BROKEN if word in self.log]
         shutil.rmtree(self.folder, ignore_errors=True)
+        assert not found, max(found, key=len)[:12_000]
 
 
 Start = Callable[..., Server]
@@ -138,18 +143,14 @@ Start = Callable[..., Server]
 @contextlib.contextmanager
 def starting(default: Path) -> Iterator[Start]:
     """Yields a function that starts servers; all end with the block."""
-    servers: list[Server] = []
+    with contextlib.ExitStack() as ends:
 
-    def start(module: Path = default, **options: Any) -> Server:
-        server = Server(module, **options)
-        servers.append(server)
-        return server.start()
+        def start(module: Path = default, **options: Any) -> Server:
+            server = Server(module, **options)
+            ends.callback(server.close)
+            return server.start()
 
-    try:
         yield start
-    finally:
-        for server in servers:
-            server.close()
 
 
 def until(condition: Callable[[], bool], *, what: str, timeout_s: float = 30) -> None:
