@@ -5,11 +5,12 @@ hands over; everything else takes arguments.
 """
 
 import sys
+from pathlib import Path
 
 from cdk.synthesis import check_with_nag, compose, feature_flags  # isort: skip  (chooses the Node before aws_cdk starts one)
 from aws_cdk import App
 
-from crossover import validation
+from crossover import own_code, validation
 from crossover.errors import ConfigError, UserError
 
 
@@ -22,6 +23,10 @@ def main() -> int:
             raise ConfigError("config: no experiment is named; add -c config=config/spirt.yaml")
         overrides = str(app.node.try_get_context("set") or "").split()
         experiment = validation.load(config, overrides)
+        if current := app.node.try_get_context(
+            "current"
+        ):  # where `crossover deploy` was called: this process runs elsewhere
+            own_code.look_in(Path(config).parent, current)
         validation.check_deployment(experiment)
         compose(app, experiment)
     except UserError as error:

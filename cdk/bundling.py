@@ -7,7 +7,7 @@ that the function lacks: a step without the torch layer cannot reach what import
 
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,8 +96,8 @@ class Sources:
             todo += found.at_once | (found.deferred if deferred else frozenset())
         return seen
 
-    def closure(self, module: str, *, available: frozenset[str]) -> Closure:
-        """What `module` can reach where only `available` third-party packages are installed.
+    def closure(self, module: str, *, available: frozenset[str], own: Collection[str] = ()) -> Closure:
+        """What `module` can reach where only `available` third-party packages are installed. `own`: what own code imports beside it.
 
         Raises Unreachable if importing `module` itself needs another one.
         """
@@ -109,14 +109,18 @@ class Sources:
         lacking = self.wanted(module) - available
         if unknown := lacking - TORCH:  # only what computes may be left out: the rest is reached sooner or later
             raise Unreachable(f"{module}: can reach {', '.join(sorted(unknown))}, which no layer has")
-        reached = self._reach([module], deferred=True, leave_out=lacking)
+        lacking |= frozenset().union(*(self.wanted(name) for name in own)) - available
+        reached = self._reach([module, *own], deferred=True, leave_out=lacking)
         packages = frozenset().union(*(self.needs(name) for name in reached))
         return Closure(tuple(sorted(path for name in reached if (path := self.path(name)))), packages)
 
 
-def stage(closure: Closure, *, root: Path, out: Path) -> None:
-    """Copy the files, contents alone: CDK's asset hash is of names and contents, so equal sources give equal zips."""
-    for path in closure.files:
+def stage(closure: Closure, *, root: Path, out: Path, own: Mapping[Path, Path] | None = None) -> None:
+    """Copy the files, contents alone: CDK's asset hash is of names and contents, so equal sources give equal zips.
+
+    `own`: those of own code, by their places; they lie beside ours, where Python looks first.
+    """
+    for path, source in ({each: root / each for each in closure.files} | {**(own or {})}).items():
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / path, target)
+        shutil.copyfile(source, target)

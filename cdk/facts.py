@@ -10,7 +10,7 @@ from cdk.published import publish
 from cdk.redis_hosts import RedisHosts
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
-from crossover import __version__
+from crossover import __version__, own_code
 from crossover.experiment import Experiment
 
 
@@ -38,6 +38,8 @@ def publish_facts(
         "shape": json.dumps(shape),
         "version": __version__,
     }
+    if own := own_code.fingerprint(experiment):
+        values["own_code"] = own  # a run refuses functions that hold another state of it
     if experiment.storage.bucket_per_worker:
         values["data_buckets"] = " ".join(bucket.bucket_name for bucket in storage.data)
     if hosts:

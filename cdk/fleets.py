@@ -24,7 +24,7 @@ from cdk.network import Network
 from cdk.packaging import ROOT
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
-from crossover import packages
+from crossover import own_code, packages
 from crossover.experiment import Experiment
 from layer.contents import TORCH, pinned
 
@@ -92,8 +92,9 @@ class Fleet(Construct):
         """The files that the program reaches; pip installs whatever package it wants, so nothing is left out."""
         sources = bundling.Sources(ROOT)
         with tempfile.TemporaryDirectory() as folder:
-            closure = sources.closure(module, available=sources.wanted(module))
-            bundling.stage(closure, root=ROOT, out=Path(folder) / "program")
+            own = own_code.bundled(self._experiment)
+            closure = sources.closure(module, available=sources.wanted(module), own=own.first_party)
+            bundling.stage(closure, root=ROOT, out=Path(folder) / "program", own=own.files)
             return assets.Asset(self, "Code", path=str(Path(folder) / "program"))
 
     def _profile(self, code: assets.Asset, may: Sequence[grants.Grant]) -> iam.CfnInstanceProfile:

@@ -20,6 +20,7 @@ from cdk.network import Network
 from cdk.packaging import Package, Packages
 from cdk.redis_hosts import RedisHosts
 from cdk.storage import Storage
+from crossover import own_code
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.workflow import Step
@@ -55,7 +56,8 @@ class Functions(Construct):
         self.names = {step.name: resource_name(experiment, step.name) for step in steps}
         self.by_step: dict[str, lambda_.IFunction] = {}
         with tempfile.TemporaryDirectory() as folder:
-            packages = Packages(layers, Path(folder), image=experiment.functions.packaging == "image")
+            image = experiment.functions.packaging == "image"
+            packages = Packages(layers, Path(folder), image=image, own=own_code.bundled(experiment))
             for step in steps:
                 torch = step.needs_torch(experiment)
                 self.by_step[step.name] = self._function(step, packages.of(step, torch=torch), torch=torch)

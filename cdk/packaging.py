@@ -15,6 +15,7 @@ from aws_cdk import aws_lambda as lambda_
 from cdk import bundling
 from cdk.layers import RUNTIME, Layers
 from crossover import packages
+from crossover.own_code.reach import Reach
 from crossover.workflow import Step
 from layer.contents import pinned
 
@@ -41,16 +42,19 @@ class Packages:
     layers: Layers
     folder: Path
     image: bool
+    own: Reach = field(default_factory=Reach)  # what the experiment's own code consists of
     _sources: bundling.Sources = field(default_factory=lambda: bundling.Sources(ROOT))
     _zips: dict[Path, lambda_.Code] = field(default_factory=dict)
 
     def of(self, step: Step, *, torch: bool) -> Package:
-        available = packages.RUNTIME | packages.DATAPLANE | (packages.TORCH if torch else frozenset())
+        available = packages.COMPUTING if torch else packages.RUNTIME | packages.DATAPLANE
         out = self.folder / TARGETS[torch] / step.module.replace(".", "-")
         handler = f"{step.module}.{step.name}"
         if not out.exists():
             code = out / "code" if self.image else out
-            bundling.stage(self._sources.closure(step.module, available=available), root=ROOT, out=code)
+            own = self.own if torch else Reach()  # which alone builds the model
+            closure = self._sources.closure(step.module, available=available, own=own.first_party)
+            bundling.stage(closure, root=ROOT, out=code, own=own.files)
             if self.image:
                 stage_image(out)
         if self.image:

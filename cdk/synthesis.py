@@ -17,6 +17,7 @@ from cdk.expiry import Expiry
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
+from crossover import own_code
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Experiment, from_resolved
 from crossover.minibatches import most_minibatches
@@ -114,7 +115,9 @@ def _stack_of(experiment: Experiment) -> Any:
 
 
 def main() -> int:
-    """`python -m cdk.synthesis OUT`, the resolved experiment on standard input. 0, or 2 with one line that says what to mend."""
+    """`python -m cdk.synthesis OUT [FOLDER...]`, the resolved experiment on standard input; own code is looked for in the folders.
+    0, or 2 with one line that says what to mend."""
+    own_code.look_in(*sys.argv[2:])
     try:
         synthesize(from_resolved(json.load(sys.stdin)), Path(sys.argv[1]))
     except UserError as error:

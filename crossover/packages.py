@@ -5,3 +5,6 @@ PROJECT = frozenset({*FIRST_PARTY, "cdk", "stacks", "layer", "app"})
 RUNTIME = frozenset({"boto3", "botocore", "awslambdaric"})  # Lambda's python3.13 brings them
 DATAPLANE = frozenset({"redis", "hiredis", "pika", "safetensors", "annotated_types", "tenacity"})
 TORCH = frozenset({"torch"})
+COMPUTING = (
+    RUNTIME | DATAPLANE | TORCH | {"typing_extensions"}
+)  # what a function that computes can import, and a program

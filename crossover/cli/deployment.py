@@ -161,7 +161,8 @@ def run_cdk(
     """
     command = [*npx(), "--yes", CDK, *arguments, *(stacks or [f"{experiment.project}-{experiment.name}"])]
     with _folder() as folder:
-        made = ["--context", f"config={config.resolve()}", "--output", str(out or folder / "assembly")]
+        context = ["--context", f"config={config.resolve()}", "--context", f"current={Path.cwd()}"]
+        made = [*context, "--output", str(out or folder / "assembly")]
         # `make assets`, which cdk.json calls, builds for the hosts' processor.
         built_for = {"PROCESSOR": hosts_processor(experiment)}
         ended = _run_node([*command, *(["--app", str(assembly)] if assembly else made)], folder, **built_for)

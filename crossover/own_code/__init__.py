@@ -5,5 +5,6 @@ They lie beside the experiment's file or in the current folder, and no edit of t
 
 from crossover.own_code.faults import blame, failure
 from crossover.own_code.finding import folders, load, look_in
+from crossover.own_code.travelling import bundled, digests, fingerprint, names, notes
 
-__all__ = ["blame", "failure", "folders", "load", "look_in"]
+__all__ = ["blame", "bundled", "digests", "failure", "fingerprint", "folders", "load", "look_in", "names", "notes"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from crossover.errors import ConfigError, CrossoverError
+from crossover.errors import ConfigError, CrossoverError, OwnCodeError
 from crossover.packages import DATAPLANE, PROJECT, RUNTIME, TORCH
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -167,8 +167,7 @@ def _not_imported(name: str, field: str, error: BaseException) -> CrossoverError
 
     module = name.partition(":")[0]
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-        looked = " and ".join(dict.fromkeys(_shown_folder(each) for each in folders()))
-        return faults.told(field, name, f"there is no module {error.name}; looked in {looked}", place=None)
+        return missing(field, name)
     if isinstance(error, SyntaxError) and error.filename and is_own(error.filename):
         return faults.told(field, name, f"{error.msg}", place=faults.place(error.filename, error.lineno))
     if isinstance(error, SystemExit):
@@ -176,6 +175,14 @@ def _not_imported(name: str, field: str, error: BaseException) -> CrossoverError
             field, name, "ends the program when it is imported", place=faults.of_traceback(error.__traceback__)
         )
     return faults.failure(field, name, error)
+
+
+def missing(field: str, name: str) -> OwnCodeError:
+    """What `name`'s module is called where none of the folders has it."""
+    from crossover.own_code import faults
+
+    looked = " and ".join(dict.fromkeys(_shown_folder(each) for each in folders()))
+    return faults.told(field, name, f"there is no module {name.partition(':')[0]}; looked in {looked}", place=None)
 
 
 def _shown_folder(folder: Path) -> str:

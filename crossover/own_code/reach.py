@@ -7,6 +7,7 @@ from pathlib import Path
 
 from crossover import imports
 from crossover.own_code import faults, finding
+from crossover.packages import FIRST_PARTY
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class Reach:
     files: dict[Path, Path] = field(default_factory=dict)
     wanted: list[Wanted] = field(default_factory=list)
     passed_over: dict[Path, Path] = field(default_factory=dict)
+
+    @property
+    def first_party(self) -> set[str]:
+        """Modules of this project that own code imports, and perhaps names that those define."""
+        return {each.module for each in self.wanted if each.module.split(".")[0] in FIRST_PARTY}
 
     @property
     def tops(self) -> set[str]:

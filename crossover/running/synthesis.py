@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from crossover import own_code
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.local import processes
@@ -14,7 +15,9 @@ from crossover.local import processes
 
 def synthesized(experiment: Experiment, out: Path) -> Path:
     """`out` with the assembly in it. Raises ConfigError for what cannot be deployed, RuntimeError where the CDK itself fails."""
-    done = _python("-P", "-m", "cdk.synthesis", str(out), told=json.dumps(experiment.resolved()))
+    done = _python(
+        "-P", "-m", "cdk.synthesis", str(out), *map(str, own_code.folders()), told=json.dumps(experiment.resolved())
+    )
     if done.returncode == ConfigError.exit_code:
         raise ConfigError(done.stderr.strip())
     if done.returncode:

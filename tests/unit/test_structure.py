@@ -59,7 +59,13 @@ ALLOWED = {
     "peers": WORKFLOW | {"functions", "crossover.programs"},
     "cdk": WORKFLOW
     | {"crossover.volumes", "crossover.processors", "crossover.asl", "crossover.minibatches"}
-    | {"crossover.imports", "crossover.packages", "crossover.validation", "crossover.surroundings"},
+    | {
+        "crossover.imports",
+        "crossover.own_code",
+        "crossover.packages",
+        "crossover.validation",
+        "crossover.surroundings",
+    },
     "stacks": WORKFLOW | {"crossover.volumes", "cdk", "functions", "peers", "crossover.asl"},
 }
 # They put the parts together and may import all of them.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from crossover import asl
+from crossover import asl, own_code
 from crossover.cli.aws import ownership, stacks
 from crossover.cli.aws.listings import FUNCTION, INSTANCE
 from crossover.cli.aws.ownership import Owner
@@ -103,6 +103,8 @@ def _published(session: Any, experiment: Experiment) -> Iterator[str]:
     path = f"/crossover/{experiment.project}/{experiment.name}/"
     pages = session.client("ssm").get_paginator("get_parameters_by_path").paginate(Path=path)
     found = {each["Name"].removeprefix(path): each["Value"] for page in pages for each in page["Parameters"]}
+    if own_code.fingerprint(experiment) != found.get("own_code", ""):
+        yield f"your code ({', '.join(own_code.digests(experiment)) or 'none now'}): its files are others than those deployed"
     if experiment.storage.bucket_per_worker != ("data_buckets" in found):
         asked = str(experiment.storage.bucket_per_worker).lower()
         yield f"storage.bucket_per_worker: {asked}, deployed {str(not experiment.storage.bucket_per_worker).lower()}"

@@ -1,0 +1,162 @@
+"""A model and a data set of one's own, beside the experiment's file: trained without an edit of this project."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover import own_code, running, validation
+from crossover.errors import CrossoverError
+from crossover.experiment import Experiment
+from crossover.local import assembly
+
+TASK = '''
+from pathlib import Path
+
+import torch
+from crossover.learning.datasets import Samples
+from parts import layers
+
+
+def factory(classes, shape):
+    import late  # bundled as well
+
+    return layers.network(shape[-1], late.WIDTH, classes)
+
+
+def load(experiment):
+    """Read here; functions get what is staged, not the file."""
+    rows = torch.tensor([[float(v) for v in line.split(",")] for line in Path(__file__).with_name("table.csv").open()])
+    return Samples(rows[:, None, None, :-1].contiguous(), rows[:, -1].long(), 2)
+'''
+LAYERS = """
+from torch import nn
+from .names.space import activation
+
+
+class Network(nn.Module):
+    def __init__(self, columns, width, classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(columns, width), activation(), nn.Linear(width, classes))
+
+    def forward(self, rows):
+        return self.body(rows)
+
+
+def network(columns, width, classes):
+    print("building")
+    return Network(columns, width, classes)
+"""
+CONFIG = """
+name: own
+architecture: {architecture}
+workers: 2
+training: {{model: "mytask:factory", epochs: 2, batch_size: 8, learning_rate: 0.05, memory_format: contiguous}}
+data: {{dataset: "mytask:load", validation: 0.25}}
+"""
+FILES = {"mytask.py", "late.py", "parts/__init__.py", "parts/layers.py", "parts/names/space.py"}
+
+
+def write(folder: Path, *, architecture: str = "all_reduce", **changed: str) -> Path:
+    """The experiment's file; `changed`: other texts of its modules, by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [f"{x / 64},{(x * 7 % 64) / 64},{(x * 13 % 64) / 64},{int(x > 31)}" for x in range(64)]
+    texts = {
+        "mytask.py": TASK,
+        "late.py": "WIDTH = 5\n",
+        "parts/__init__.py": "",
+        "parts/layers.py": LAYERS,
+        "parts/names/space.py": "from torch.nn import ReLU as activation\n",  # a folder without __init__.py
+        "table.csv": "\n".join(rows),
+        "unrelated.py": "raise RuntimeError('nobody imports this')\n",
+        "own.yaml": CONFIG.format(architecture=architecture),
+    } | {f"{name}.py": text for name, text in changed.items()}
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder / "own.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    yield
+    own_code.look_in()
+
+
+def crossover(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(Path(sys.executable).parent / "crossover"), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["inline", "local"])
+def test_a_run_by_the_command_line(on: str, tmp_path: Path) -> None:
+    write(tmp_path / "study")
+    done = crossover("run", "study/own.yaml", "--on", on, "--out", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out" / "result.json").exists()
+    assert str(tmp_path) not in (tmp_path / "out" / "result.json").read_text()
+
+
+def test_functions_zips_hold_what_computing_needs_and_nothing_else(tmp_path: Path) -> None:
+    experiment = validation.load(write(tmp_path / "study"))
+    folders = bundles(experiment, tmp_path / "assembly")
+    computing = [files for files in folders if "mytask.py" in files]
+    assert len(folders) > 0 and computing
+    for files in computing:
+        ours = {name for name in files if name.split("/")[0] not in ("crossover", "functions")}
+        assert ours == FILES
+        assert {"crossover/learning/datasets.py", "crossover/own_code/finding.py"} <= files
+
+
+def bundles(experiment: Experiment, out: Path) -> list[set[str]]:
+    """The names in each of the assembly's code assets."""
+    synthesize(experiment, out)
+    assets = [each.path for each in assembly.read(out)[1] if each.zipped and each.path.is_dir()]
+    return [{path.relative_to(each).as_posix() for path in each.rglob("*") if path.is_file()} for each in assets]
+
+
+@pytest.mark.parametrize("architecture", ["p2p_instance", "gpu"])
+def test_programs_bundles_hold_them(architecture: str, tmp_path: Path) -> None:
+    experiment = validation.load(write(tmp_path / "study", architecture=architecture), ["workers=4"])
+    assert any(files >= FILES for files in bundles(experiment, tmp_path / "assembly"))
+
+
+def test_container_images_hold_them(tmp_path: Path) -> None:
+    config = write(tmp_path / "study")
+    experiment = validation.load(config, ["functions.packaging=image"])
+    synthesize(experiment, tmp_path / "assembly")
+    assert list((tmp_path / "assembly").glob("asset.*/code/parts/names/space.py"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import numpy\n", r"mytask.py, line 1: imports numpy, for which functions have no room"),
+        ("import sortedcontainers\n", r"written in Python alone: with a copy of sortedcontainers beside mytask.py"),
+        ("import yaml._yaml\n", r"it is compiled, and neither layer nor image can carry it"),
+        ("import stacks\n", r"imports stacks, which functions have not"),
+    ],
+)
+def test_what_cannot_travel_is_named_with_what_would_help(text: str, said: str, tmp_path: Path) -> None:
+    experiment = validation.load(write(tmp_path / "study", mytask=text))
+    with pytest.raises(CrossoverError, match=said):
+        synthesize(experiment, tmp_path / "assembly")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["inline", "local"])
+def test_a_failure_while_it_trains_is_told_as_theirs(on: str, tmp_path: Path) -> None:
+    failing = LAYERS.replace("return self.body(rows)", "assert not self.training, 'not like this'\n        return rows")
+    config = write(tmp_path / "study", **{"parts/layers": failing})
+    run = getattr(running, f"run_{on}")
+    with pytest.raises(
+        CrossoverError, match=r"your code, .*parts/layers.py, line 12, in forward: AssertionError"
+    ) as failed:
+        run(validation.load(config), tmp_path / "out", lambda progress: None)
+    assert failed.value.exit_code == 2
