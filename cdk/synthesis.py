@@ -17,7 +17,7 @@ from cdk.expiry import Expiry
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
-from crossover import own_code
+from crossover import own_code, workflow
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Experiment, from_resolved
 from crossover.minibatches import most_minibatches
@@ -103,15 +103,18 @@ def check_with_nag(app: App) -> None:
 
 def _stack_of(experiment: Experiment) -> Any:
     """The STACK of `stacks/<architecture>.py`: it is found by name, so that a new architecture needs no entry here."""
-    name = f"stacks.{experiment.module}"
-    if not (ROOT / "stacks" / f"{experiment.module}.py").exists():
+    file = f"stacks/{experiment.module}.py"
+    if not (ROOT / file).exists():
         known = sorted(
             p.stem for p in (ROOT / "stacks").glob("*.py") if p.stem not in ("__init__", "network", "broker")
         )
         raise ConfigError(
             f"architecture: {experiment.architecture!r} cannot be deployed yet; one of {', '.join(known)}"
         )
-    return importlib.import_module(name).STACK
+    stack = getattr(workflow.imported(file), "STACK", None)
+    if stack is None:
+        raise ConfigError(f"architecture: {experiment.architecture!r}: {file} defines no STACK, the class of its stack")
+    return stack
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from crossover.context import Machines
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.errors import ConfigError, RunFailed, Unavailable
+from crossover.errors import ConfigError, Unavailable, ended_with
 from crossover.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -149,14 +149,15 @@ class StepFunctions:
             raise ConfigError(
                 f"{PREFIX}MACHINE_{name.upper()}: not in the environment; the stack sets it for what starts it"
             )
-        failure = ""
+        kind = failure = ""
         for attempt in range(MACHINE_ATTEMPTS):  # a name whose execution failed is taken for 90 days
             found = self._ended(arn, f"{event['run']}-{name}-{event['worker']}-{event['round']}-{attempt}", event)
             if found["status"] == "SUCCEEDED":
                 ended: dict[str, Any] = json.loads(found.get("output") or "{}")
                 return ended
-            failure = plain_cause(found.get("error", found["status"]), found.get("cause", ""))
-        raise RunFailed(f"{name}, worker {event['worker']}, round {event['round']}: {failure}")
+            told = found.get("error", found["status"]), found.get("cause", "")
+            kind, failure = innermost_kind(*told), plain_cause(*told)
+        raise ended_with(kind, f"{name}, worker {event['worker']}, round {event['round']}: {failure}")
 
     def _ended(self, arn: str, name: str, event: dict[str, Any]) -> dict[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -190,6 +191,12 @@ _ADVICE = {
 }
 
 
+def innermost_kind(error: str, cause: str) -> str:
+    """The name of the error that nested causes begin with."""
+    kinds: list[str] = re.findall(r'errorType\\*": ?\\*"([\w.]+)', cause)
+    return kinds[-1] if kinds else error
+
+
 def plain_cause(error: str, cause: str) -> str:
     """A failure in plain words: the innermost errorMessage of nested causes, behind the steps it passed through, and what helps."""
     text = cause or error
@@ -197,7 +204,6 @@ def plain_cause(error: str, cause: str) -> str:
     if not messages:
         return text[:1_000] if cause else error
     where = re.findall(r"(\w+ failed, worker \d+, epoch \d+, round \d+)", text)
-    kinds = re.findall(r'errorType\\*": ?\\*"([\w.]+)', text)
-    kind, step = kinds[-1] if kinds else error, where[-1].split()[0] if where else "default"
+    kind, step = innermost_kind(error, cause), where[-1].split()[0] if where else "default"
     advice = f"; {_ADVICE[kind].format(step=step)}" if kind in _ADVICE else ""
     return f"{where[-1] if where else 'a step failed'}: {kind}: {messages[-1]}{advice}"

@@ -8,16 +8,18 @@ the same tree.
 import importlib
 import json
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from crossover.context import Context, process_resources
-from crossover.errors import ConfigError, CrossoverError, Missing, StaleAttempt
+from crossover.errors import ConfigError, CrossoverError, Missing, StaleAttempt, UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.metering import Meter
@@ -238,15 +240,35 @@ def architectures() -> list[str]:
 
 
 def load(name: str) -> Architecture:
-    """The ARCHITECTURE of `functions/<name>.py` or `peers/<name>.py`. Raises ConfigError naming the choices."""
+    """The ARCHITECTURE of `functions/<name>.py` or `peers/<name>.py`. Raises ConfigError naming the choices, or what its file lacks."""
     module_name = name.replace("-", "_")
     root = Path(__file__).parent.parent
-    for package in PACKAGES:
-        if module_name.isidentifier() and (root / package / f"{module_name}.py").exists():
-            architecture = getattr(importlib.import_module(f"{package}.{module_name}"), "ARCHITECTURE", None)
-            if isinstance(architecture, Architecture):
-                return architecture
-    raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(architectures())}")
+    found = [f"{package}/{module_name}.py" for package in PACKAGES if (root / package / f"{module_name}.py").exists()]
+    if not module_name.isidentifier() or not found:
+        raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(architectures())}")
+    for file in found:
+        architecture = getattr(imported(file), "ARCHITECTURE", None)
+        if isinstance(architecture, Architecture):
+            return architecture
+    raise ConfigError(f"architecture: {name!r}: {found[0]} defines no ARCHITECTURE = Architecture({name!r}, ...)")
+
+
+def imported(file: str) -> ModuleType:
+    """The module of an architecture's file, such as functions/spirt.py. Raises ConfigError naming the line on which it fails."""
+    module = file.removesuffix(".py").replace("/", ".")
+    try:
+        return importlib.import_module(module)
+    except CrossoverError:
+        raise
+    except Exception as error:
+        inside = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen")]
+        path, line = inside[-1].filename, inside[-1].lineno
+        if isinstance(error, SyntaxError) and error.filename:
+            path, line = error.filename, error.lineno
+        where = path.removeprefix(f"{Path(__file__).parent.parent}/")
+        raise ConfigError(
+            f"architecture: {file} cannot be imported: {where}, line {line}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -328,7 +350,9 @@ def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant:
     for thread in threads:
         thread.join()
     failures = [failed[number] for number in sorted(failed)]
-    # A worker that gave way to another attempt is no dead worker: its execution ends.
-    ours = [each for each in failures if isinstance(each, StaleAttempt) or not isinstance(each, CrossoverError)]
+    # A worker that gave way to another attempt is no dead worker: its execution ends. What the user must mend fails every worker.
+    ours = [
+        each for each in failures if isinstance(each, StaleAttempt | UserError) or not isinstance(each, CrossoverError)
+    ]
     if ours or (failures and not tolerant):
         raise [*ours, *failures][0]

@@ -1,5 +1,6 @@
 """Failures of the user's own code, told as such: field, name, their file and line, what it said."""
 
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,7 @@ def of_caller() -> str | None:
 
 def of_definition(what: Any) -> str | None:
     """Where a function or class is defined: `mytask.py, line 3`."""
+    what = inspect.unwrap(what) if callable(what) else what
     code = getattr(what, "__code__", None) or getattr(getattr(what, "__init__", None), "__code__", None)
     return place(code.co_filename, code.co_firstlineno) if code and finding.is_own(code.co_filename) else None
 

@@ -4,7 +4,9 @@ import hashlib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from crossover.experiment import Experiment
 from crossover.own_code import faults, finding
@@ -14,8 +16,15 @@ from crossover.packages import COMPUTING, FIRST_PARTY, PROJECT
 
 def names(experiment: Experiment) -> dict[str, str]:
     """`package.module:name` by field, of all that functions and programs use."""
-    training = experiment.resolved()["training"]
-    return {f"training.{name}": text for name, text in training.items() if isinstance(text, str) and ":" in text}
+    return dict(_named("training", experiment.resolved()["training"]))
+
+
+def _named(field: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _named(f"{field}.{name}", each)
+    elif isinstance(value, str) and ":" in value:
+        yield field, value
 
 
 def bundled(experiment: Experiment) -> Reach:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crossover.dataplane.protocols import ObjectStore
-from crossover.errors import RunFailed
+from crossover.errors import CrossoverError, RunFailed, ended_with
 from crossover.keys import Keys, current_run
 
 ECHOES = ("RunFailed", "WaitTimeout", "StaleAttempt")  # what a failure elsewhere looks like to the others
@@ -44,7 +44,7 @@ class ProgramsExecution:
             return True
         failures = [json.loads(self.objects.get(key)) for key in self.objects.list(self.keys.failures)]
         if failures and (not self.tolerant or len(failures) >= self.members or not alive):
-            raise RunFailed(_words(failures, [key.rpartition("/")[2] for key in self.objects.list(self.keys.failures)]))
+            raise _failure(failures, [key.rpartition("/")[2] for key in self.objects.list(self.keys.failures)])
         if not alive:
             raise RunFailed("all programs of the run have ended, and none has finished it or said why")
         self._joined = self._joined or bool(self.objects.list(self.keys.leases))
@@ -56,8 +56,8 @@ class ProgramsExecution:
         self.release()
 
 
-def _words(failures: list[dict[str, Any]], ranks: list[str]) -> str:
+def _failure(failures: list[dict[str, Any]], ranks: list[str]) -> CrossoverError:
     """The failure that the others only echo, where there is one."""
     told = sorted(zip(failures, ranks, strict=False), key=lambda pair: pair[0]["error"] in ECHOES)
     failure, rank = told[0]
-    return f"peer {rank} gave up: {failure['error']}: {failure['cause']}"
+    return ended_with(failure["error"], f"peer {rank} gave up: {failure['error']}: {failure['cause']}")

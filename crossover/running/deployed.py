@@ -10,8 +10,8 @@ from typing import Any
 
 from crossover import platform_reports
 from crossover.dataplane.traffic import Traffic
-from crossover.deployment import plain_cause
-from crossover.errors import RunFailed
+from crossover.deployment import innermost_kind, plain_cause
+from crossover.errors import RunFailed, ended_with
 from crossover.experiment import Experiment
 from crossover.learning.memory import give_back_freed_memory
 from crossover.reports.billing import gb_seconds
@@ -107,7 +107,8 @@ class StateMachineExecution:
                 return True
             case "TIMED_OUT":
                 raise RunFailed("ended by lifetime.maximum_run_hours: deploy it with more hours, then resume the run")
-        raise RunFailed(plain_cause(found.get("error", found["status"]), found.get("cause", "")))
+        error, cause = found.get("error", found["status"]), found.get("cause", "")
+        raise ended_with(innermost_kind(error, cause), plain_cause(error, cause))
 
     def stop(self) -> None:
         self.states.stop_execution(executionArn=self.arn, cause="stopped by the user")

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from crossover import budget, spending
 from crossover.budget import BudgetReached
-from crossover.errors import CrossoverError, RunFailed
+from crossover.errors import ConfigError, CrossoverError, RunFailed
 from crossover.reports.folder import RunFolder
 from crossover.reports.result import train_losses
 from crossover.running.patience import Look, at_once
@@ -87,7 +87,7 @@ def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress, *,
     """
     try:
         _until_it_ends(prepared, execution, on_progress, look)
-    except RunFailed:  # it has ended
+    except (RunFailed, ConfigError):  # it has ended
         _read_the_rest(prepared)
         raise
     except BaseException as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from crossover import resumption
 from crossover.context import Context, InlineClients, Resources
 from crossover.dataplane.traffic import Traffic
-from crossover.errors import RunFailed, UserError
+from crossover.errors import UserError, ended_with
 from crossover.experiment import Experiment
 from crossover.programs import Settings
 from crossover.programs.execution import ProgramsExecution, announce
@@ -80,7 +80,7 @@ class InlineExecution:
         if isinstance(error, UserError):
             raise error
         if error:
-            raise RunFailed(f"{type(error).__name__}: {error}") from error
+            raise ended_with(type(error).__name__, f"{type(error).__name__}: {error}") from error
         return True
 
     def stop(self) -> None:

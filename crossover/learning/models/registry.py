@@ -7,12 +7,12 @@ handled as docs say of statistics; other buffers of a module must be constants, 
 
 import difflib
 from collections.abc import Callable
-from typing import cast
 
 from torch import nn
 
 from crossover import own_code
 from crossover.errors import ConfigError
+from crossover.learning.models import own_models
 from crossover.learning.models.mobilenet import mobilenet
 from crossover.learning.models.mobilenet_v3 import mobilenet_v3_small
 from crossover.learning.models.resnet import resnet18, resnet18_cifar, resnet50, resnet50_cifar
@@ -40,7 +40,7 @@ def factory(name: str) -> Factory:
     if name in MODELS:
         return MODELS[name]
     if ":" in name:
-        return cast(Factory, own_code.load(name, field="training.model"))
+        return own_models.checked(name, own_code.load(name, field=own_models.FIELD))
     close = difflib.get_close_matches(name.replace("-", "_"), MODELS, n=1, cutoff=0.5)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise ConfigError(
