@@ -6,7 +6,7 @@ Experiment at the edge, once;
 pydantic and the JSON Schema.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,6 +18,44 @@ Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
 
 Rule = Literal["mean", "median", "trimmed_mean", "krum"]
 Attack = Literal["none", "sign_flip", "gaussian", "label_flip"]
+
+
+LOWER_IS_BETTER = ("mean_absolute_error",)  # of the metrics that come with the project
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What the model is judged by on the validation set: `accuracy`, `mean_absolute_error` or package.module:name."""
+
+    name: str = "accuracy"
+    higher_is_better: bool | None = None  # null: as its name implies; one's own must say it
+
+    @property
+    def words(self) -> str:
+        """The name as people read it: `mean absolute error` of `houses:mean_absolute_error`."""
+        return self.name.rpartition(":")[2].replace("_", " ")
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it lies between 0 and 1 and is read as a percentage."""
+        return self.name == "accuracy"
+
+    @property
+    def rises(self) -> bool:
+        """Whether a higher value is a better one."""
+        return self.name not in LOWER_IS_BETTER if self.higher_is_better is None else self.higher_is_better
+
+    def reaches(self, value: float, goal: float) -> bool:
+        """Whether `value` is as good as `goal`, or better."""
+        return value >= goal if self.rises else value <= goal
+
+    def best(self, values: Iterable[float]) -> float | None:
+        """The best of them; None where there are none."""
+        return max(values, default=None) if self.rises else min(values, default=None)
+
+    def worst(self, values: Iterable[float]) -> float | None:
+        """The worst of them; None where there are none."""
+        return min(values, default=None) if self.rises else max(values, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +78,8 @@ class Training:
     plateau_factor: Annotated[float, Gt(0.0), Lt(1.0)] = 0.1
     plateau_patience: Positive = 10
     early_stopping: Annotated[int, Ge(0)] = 0  # epochs without a better validation loss; 0: never
-    target_accuracy: Annotated[float, Gt(0.0), Le(1.0)] | None = None  # stop once the validation accuracy is there
+    metric: Metric = field(default_factory=Metric)
+    target: float | None = None  # stop once the metric on the validation set is there
     sync_every: Positive | Literal["epoch"] | None = (
         None  # minibatches per synchronisation; None: the architecture's own
     )

@@ -226,10 +226,10 @@ def decision(ctx: Context, epoch: int) -> dict[str, Any]:
 
 
 def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
-    """(validation loss, validation accuracy) of the epochs 1..epoch."""
+    """(validation loss, validation metric) of the epochs 1..epoch."""
     if epoch == 0:
         return []
-    return [(loss, accuracy) for loss, accuracy in decision(ctx, epoch)["history"]]
+    return [(loss, metric) for loss, metric in decision(ctx, epoch)["history"]]
 
 
 def decide(ctx: Context, event: Event, *, model: str) -> None:
@@ -245,12 +245,12 @@ def decide(ctx: Context, event: Event, *, model: str) -> None:
 def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
     """Evaluate the learner's model and create the decision; the first one written holds for every worker. `by`: whose model it is."""
     result = evaluate(ctx)
-    known = [*history(ctx, epoch - 1), (result.loss, result.accuracy)]
+    known = [*history(ctx, epoch - 1), (result.loss, result.metric)]
     reason = verdict(ctx.experiment.training, known)
     agreed = {
         "epoch": epoch,
         "val_loss": result.loss,
-        "val_accuracy": result.accuracy,
+        "val_metric": result.metric,
         "history": known,
         "finished": bool(reason),
         "reason": reason,
@@ -268,7 +268,7 @@ def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
 
 
 def evaluate(ctx: Context) -> Any:
-    """The learner's model on the validation set: loss, accuracy, samples."""
+    """The learner's model on the validation set: loss, metric, samples."""
     from crossover.learning.batch import decode
 
     facts = ctx.facts
@@ -391,7 +391,7 @@ def conclude(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
     sha256 = hashlib.sha256(model.data).hexdigest()
     ctx.objects.put(ctx.keys.final_model(sha256), [header(model), model.data])
     outcome = {
-        "val_accuracy": agreed["val_accuracy"],
+        "val_metric": agreed["val_metric"],
         "val_loss": agreed["val_loss"],
         "epochs": agreed["epoch"],
         "reason": agreed["reason"],

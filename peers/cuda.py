@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn import functional as F
 
 from crossover.algorithms import buffers
 from crossover.algorithms.seeds import seed
@@ -22,6 +21,7 @@ from crossover.learning.flat import FlatModel
 from crossover.learning.images import Preparation, crop_flip
 from crossover.learning.learner import Evaluation, Learner, Shape, skeleton
 from crossover.learning.models.layers import Dropout
+from crossover.learning.objectives import Objective
 
 NATIVE_BF16 = (8, 0)  # compute capability from which bfloat16 is in hardware; a T4 has 7.5
 LARGEST_SCALE, GOOD_IN_A_ROW = 2.0**16, 2_000  # as torch.amp.GradScaler begins, and grows
@@ -88,6 +88,7 @@ class CudaLearner:
             self._flat.module.to(device)
             if training.memory_format == "channels_last":
                 torch.backends.cudnn.benchmark = True
+        self._objective = Objective(training)
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self.parameters, self.buffers = self._flat.parameters, self._flat.buffers
         with torch.cuda.device(
@@ -141,7 +142,7 @@ class CudaLearner:
                 self._scale.overflowed()
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        loss, right, samples = 0.0, 0, 0
+        loss, metric, samples = 0.0, 0.0, 0
         with torch.cuda.device(self.device), torch.inference_mode(), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
             self._flat.evaluate()
@@ -149,17 +150,17 @@ class CudaLearner:
                 images, labels = batch.images.to(self.device), batch.labels.to(self.device)
                 with self._autocast():
                     logits = self._flat.module(self._prepare(images))
-                loss += float(F.cross_entropy(logits.float(), labels, reduction="sum"))
-                right += int((logits.argmax(1) == labels).sum())
+                part = self._objective.judged(logits, labels)
+                loss, metric = loss + part[0], metric + part[1]
                 samples += batch.samples
-        return Evaluation(loss / samples, right / samples, samples)
+        return Evaluation(loss / samples, metric / samples, samples)
 
     def _backward(self, batch: Batch) -> float:
         """The gradient, unscaled, in the device's flat vector; the loss."""
         self._flat.train()
         with self._autocast():
             logits = self._flat.module(self._prepare(batch.images))
-        loss = F.cross_entropy(logits.float(), batch.labels, label_smoothing=self._experiment.training.label_smoothing)
+        loss = self._objective.loss(logits, batch.labels)
         (loss * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         if self._scale.scale != 1.0:
             self._flat.gradient[: self.parameters].div_(self._scale.scale)

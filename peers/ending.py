@@ -62,5 +62,5 @@ def _conclude_for(ctx: Context, rank: int) -> None:
     Replica(ctx, rank).restore()  # this program may not have trained it, only taken the rank over
     agreed = rounds.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
     result = rounds.evaluate(ctx)
-    agreed |= {"val_loss": result.loss, "val_accuracy": result.accuracy}
+    agreed |= {"val_loss": result.loss, "val_metric": result.metric}
     rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))

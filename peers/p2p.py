@@ -119,7 +119,7 @@ class _Peer:
                 self._member.progressed = True
 
     def _known(self) -> list[tuple[float, float]]:
-        """Validation loss and accuracy of the epochs before this one."""
+        """Validation loss and metric of the epochs before this one."""
         before = self._replica.epoch - 1
         if self._history[0] != before:
             self._history = (before, rounds.history(self._ctx, before))

@@ -1,6 +1,6 @@
 """When to stop, and when to learn slower: pure functions of the validation history, so that every worker comes to the same answer.
 
-A history is the (validation loss, validation accuracy) of the epochs so far, in order. Free of torch: light steps ask it too.
+A history is the (validation loss, validation metric) of the epochs so far, in order. Free of torch: light steps ask it too.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ History = Sequence[tuple[float, float]]
 
 def verdict(training: Training, history: History) -> str:
     """Why training ends after these epochs, in words; empty while it goes on. The last epoch is a reason like any other."""
-    if training.target_accuracy is not None and history and history[-1][1] >= training.target_accuracy:
-        return f"target: validation accuracy {history[-1][1]:.4f} reached {training.target_accuracy}"
+    if training.target is not None and history and training.metric.reaches(history[-1][1], training.target):
+        return f"target: validation {training.metric.words} {history[-1][1]:.4f} reached {training.target}"
     waited = epochs_without_improvement(history)
     if training.early_stopping and waited >= training.early_stopping:
         return f"early stopping: {waited} epochs without a better validation loss"

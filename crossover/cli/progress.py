@@ -50,11 +50,15 @@ def epoch_line(progress: "Progress") -> str:
         f"epoch {progress.epoch:>{width}}/{progress.epochs}",
         "" if progress.train_loss is None else f"loss {progress.train_loss:.4f}",
         f"validation loss {progress.val_loss:.4f}",
-        f"accuracy {100 * progress.val_accuracy:6.2f} %",
+        f"{progress.metric.words} {_value(progress)}",
         f"{progress.seconds:7.1f} s",
         "" if progress.usd is None else f"${progress.usd:.4f} by AWS's prices",
     ]
     return "  ".join(part for part in parts if part)
+
+
+def _value(progress: "Progress") -> str:
+    return f"{100 * progress.val_metric:6.2f} %" if progress.metric.is_share else f"{progress.val_metric:8.4g}"
 
 
 @contextmanager

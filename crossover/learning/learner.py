@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from crossover.algorithms import buffers
@@ -23,6 +22,7 @@ from crossover.learning.images import Preparation, crop_flip
 from crossover.learning.memory import keep_freed_memory
 from crossover.learning.models import registry
 from crossover.learning.models.layers import Dropout
+from crossover.learning.objectives import Objective
 
 Shape = tuple[int, int, int]
 # Images of an evaluation's forward pass. Measured for MobileNet: 1,024 take half as long again and three times the memory.
@@ -32,10 +32,10 @@ _initialising = threading.Lock()  # modules draw their first weights from torch'
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Mean loss (cross entropy without label smoothing) and share of right answers, over `samples`."""
+    """Mean loss, of cross entropy without label smoothing, and the metric of `training.metric`, over `samples`."""
 
     loss: float
-    accuracy: float
+    metric: float
     samples: int
 
 
@@ -60,6 +60,7 @@ class Learner:
         self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
         self._flat = FlatModel(skeleton(experiment.training.model, classes, input_shape))
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
+        self._objective = Objective(experiment.training)
         self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
         self.parameters: int = self._flat.parameters
         self.buffers: int = self._flat.buffers
@@ -93,7 +94,7 @@ class Learner:
             self._flat.train()
             with self._autocast():
                 logits = self._forward(self._prepare(images), where=where)
-            loss = F.cross_entropy(logits.float(), batch.labels, label_smoothing=training.label_smoothing)
+            loss = self._objective.loss(logits, batch.labels)
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise Refused(
@@ -107,7 +108,7 @@ class Learner:
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """`model`, with the statistics behind it, on `batches`. Raises ValueError where there are none."""
         keep_freed_memory()
-        loss, right, samples = 0.0, 0, 0
+        loss, metric, samples = 0.0, 0.0, 0
         for batch in batches:
             with self.slot(), torch.inference_mode():
                 self._begin(self._experiment.training.threads)
@@ -117,12 +118,12 @@ class Learner:
                 ):
                     with self._autocast():
                         logits = self._flat.module(self._prepare(images))
-                    loss += float(F.cross_entropy(logits.float(), labels, reduction="sum"))
-                    right += int((logits.argmax(1) == labels).sum())
+                    part = self._objective.judged(logits, labels)
+                    loss, metric = loss + part[0], metric + part[1]
             samples += batch.samples
         if not samples:
             raise ValueError("batches: none given; an evaluation needs at least one sample")
-        return Evaluation(loss / samples, right / samples, samples)
+        return Evaluation(loss / samples, metric / samples, samples)
 
     def _begin(self, threads: int) -> None:
         if torch.get_num_threads() != threads:  # every thread of the process has a number of its own

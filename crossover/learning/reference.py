@@ -28,7 +28,7 @@ class Epoch:
 
     train_loss: float
     val_loss: float
-    val_accuracy: float
+    val_metric: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def train_reference(
     """
     reference = _Reference(experiment, dataset)
     history: list[Epoch] = []
-    while not verdict(experiment.training, [(epoch.val_loss, epoch.val_accuracy) for epoch in history]):
+    while not verdict(experiment.training, [(epoch.val_loss, epoch.val_metric) for epoch in history]):
         history.append(reference.epoch(history, on_round))
     state = reference.state
     return bytes(buffers.view(state.model)), tuple(bytes(buffers.view(part)) for part in state.optimizer), history
@@ -92,7 +92,7 @@ class _Reference:
                 on_round(self.round, self.state)
         self.learner.model[:] = buffers.view(self.state.model)
         result = self.learner.evaluate(self.minibatches.validation(chunk) for chunk in range(self.chunks))
-        return Epoch(losses / samples, result.loss, result.accuracy)
+        return Epoch(losses / samples, result.loss, result.metric)
 
     def _worker(self, worker: int, numbers: range, *, epoch: int) -> tuple[Tensor, int, float]:
         """(average, samples, summed loss) of one worker's minibatches of the round."""
@@ -122,7 +122,7 @@ class _Reference:
             training,
             round=self.round,
             rounds=training.epochs * self.rounds_per_epoch,
-            history=[(epoch.val_loss, epoch.val_accuracy) for epoch in history],
+            history=[(epoch.val_loss, epoch.val_metric) for epoch in history],
         )
         statistics_momentum = 0.1 if self.per_round == 1 else 1.0
         if training.optimizer == "sgd":

@@ -134,7 +134,7 @@ class Invocation:
             self._evaluation_s = time.monotonic() - began_s
         self.waits.since = None
         agreed = steadily(lambda: rounds.decision(self.ctx, epoch))
-        self._history = (epoch, [(loss, accuracy) for loss, accuracy in agreed["history"]])
+        self._history = (epoch, [(loss, metric) for loss, metric in agreed["history"]])
         return bool(agreed["finished"])
 
     def _decided_elsewhere(self, epoch: int) -> bool:
@@ -162,7 +162,7 @@ class Invocation:
         return True
 
     def history(self) -> list[tuple[float, float]]:
-        """Validation loss and accuracy of the epochs before this one."""
+        """Validation loss and metric of the epochs before this one."""
         before = self.epoch - 1
         if self._history[0] != before:
             self._history = (before, self.waits.steadily(lambda: rounds.history(self.ctx, before)))

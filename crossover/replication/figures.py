@@ -73,12 +73,12 @@ def per_round_s(run: RunFolder, *names: str) -> float:
 
 
 def best_accuracy(run: RunFolder) -> float | None:
-    return max((e["val_accuracy"] for e in run.result["epochs"] if e["val_accuracy"] is not None), default=None)
+    return max((e["val_metric"] for e in run.result["epochs"] if e["val_metric"] is not None), default=None)
 
 
 def curve(run: RunFolder, figure: str = "elapsed_s") -> list[tuple[float, float]]:
     """(seconds, accuracy) after each epoch."""
-    return [(e[figure], e["val_accuracy"]) for e in run.result["epochs"] if e["val_accuracy"] is not None]
+    return [(e[figure], e["val_metric"]) for e in run.result["epochs"] if e["val_metric"] is not None]
 
 
 def moved_bytes(run: RunFolder, *channels: str) -> int:

@@ -11,6 +11,7 @@ MUST_AGREE = (
     ("experiment", "data", "validation"),
     ("experiment", "data", "limit"),
     ("experiment", "training", "model"),
+    ("experiment", "training", "metric", "name"),
     # What was staged: a data set of the same name may still be another one.
     ("data", "classes"),
     ("data", "train_samples"),
@@ -20,6 +21,7 @@ MARKED = ("workers", "seed", "recipe")  # and every field of these sections:
 MARKED_SECTIONS = ("training", "data", "aggregation", "faults")
 ELSEWHERE = {
     ("training", "model"),
+    ("training", "metric"),
     ("data", "dataset"),
     ("data", "validation"),
     ("data", "limit"),

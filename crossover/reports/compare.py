@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from crossover.errors import ConfigError
+from crossover.experiment import Metric
 from crossover.reports import comparability, folder, race
 from crossover.reports.folder import RunFolder
 from crossover.reports.race import Entry
@@ -19,6 +20,12 @@ class Comparison:
     runs: tuple[RunFolder, ...]
     entries: tuple[Entry, ...]
     goal: float | None
+
+    @property
+    def metric(self) -> Metric:
+        """What the runs are judged by: the first one's, where they differ."""
+        return self.entries[0].metric
+
     marks: tuple[str, ...]
     verdict: str
 
@@ -62,11 +69,11 @@ def _entry(run: RunFolder, name: str, goal: float | None) -> Entry:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """One row per run, raw figures: seconds, dollars, bytes, fractions."""
+    """One row per run, raw figures: seconds, dollars, bytes, the metric's values."""
     text = io.StringIO()
     columns = [field.name for field in fields(Entry)]
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     for entry in comparison.entries:
-        writer.writerow({column: getattr(entry, column) for column in columns})
+        writer.writerow({column: getattr(entry, column) for column in columns} | {"metric": entry.metric.name})
     return text.getvalue()

@@ -6,7 +6,7 @@ from typing import Any
 from crossover.reports import display, plots
 from crossover.reports.compare import Comparison
 from crossover.reports.page import Page, Plot, Sheet, cost_sheet, plot, stages_sheet
-from crossover.reports.race import LEAD, lead_changes
+from crossover.reports.race import lead_changes, margin
 from crossover.reports.run_page import printed, subtitle, tiles
 
 Points = dict[str, list[tuple[float, float]]]
@@ -46,9 +46,7 @@ def page(found: Comparison) -> Page:
 def _points(found: Comparison, figure: str, *, labelled: bool = True) -> Points:
     return {
         f"{entry.name} [{entry.label}]" if labelled else entry.name: [
-            (epoch[figure], epoch["val_accuracy"])
-            for epoch in run.result["epochs"]
-            if epoch["val_accuracy"] is not None
+            (epoch[figure], epoch["val_metric"]) for epoch in run.result["epochs"] if epoch["val_metric"] is not None
         ]
         for run, entry in zip(found.runs, found.entries, strict=True)
     }
@@ -57,18 +55,25 @@ def _points(found: Comparison, figure: str, *, labelled: bool = True) -> Points:
 def _curves(found: Comparison) -> list[Plot]:
     projected = any(entry.cost_label == "projected" for entry in found.entries)
     basis = " (projected from local seconds)" if projected else ""
+    name = found.metric.words.capitalize()
     wanted: list[tuple[str, str, str, Callable[[float], str] | None]] = [
-        ("Accuracy against time", "elapsed_s", "seconds", None),
-        ("Accuracy against dollars, in full", "full_usd", f"dollars{basis}", display.usd_tick),
-        ("Accuracy against dollars, papers' method", "paper_method_usd", f"dollars{basis}", display.usd_tick),
-        ("Accuracy against epochs", "epoch", "epoch", None),
+        (f"{name} against time", "elapsed_s", "seconds", None),
+        (f"{name} against dollars, in full", "full_usd", f"dollars{basis}", display.usd_tick),
+        (f"{name} against dollars, papers' method", "paper_method_usd", f"dollars{basis}", display.usd_tick),
+        (f"{name} against epochs", "epoch", "epoch", None),
     ]
     drawn = []
     for title, figure, axis, shown in wanted:
         points = _points(found, figure)
         log_x = figure != "epoch" and plots.spread(points)
         picture = plots.lines(
-            points, x=axis, y="validation accuracy", name=figure, percent=True, log_x=log_x, format_x=shown
+            points,
+            x=axis,
+            y=f"validation {found.metric.words}",
+            name=figure,
+            percent=found.metric.is_share,
+            log_x=log_x,
+            format_x=shown,
         )
         drawn.append(plot(title, picture))
     return drawn
@@ -88,16 +93,16 @@ def _bars(found: Comparison) -> list[Plot]:
 
 
 def _table(found: Comparison) -> Sheet:
-    goal = f"to {display.percent(found.goal)}" if found.goal is not None else "to the goal"
+    goal = f"to {display.judged(found.goal, found.metric)}" if found.goal is not None else "to the goal"
     head = [
-        "run", "label", "best accuracy", f"time {goal}", f"papers' method {goal}", f"in full {goal}", "time",
+        "run", "label", f"best {found.metric.words}", f"time {goal}", f"papers' method {goal}", f"in full {goal}", "time",
         "papers' method", "in full", "moved", "invocations",
     ]  # fmt: skip
     rows = [
         [
             entry.display_name,
             entry.label,
-            display.percent(entry.best_accuracy),
+            display.judged(entry.best_metric, found.metric),
             display.seconds(entry.goal_s),
             display.usd(entry.goal_paper_usd),
             display.usd(entry.goal_full_usd),
@@ -125,8 +130,9 @@ def _leads(found: Comparison) -> list[Sheet]:
     }
     rows = []
     for axis, (figure, shown) in axes.items():
-        changes = lead_changes(_points(found, figure, labelled=False))
+        changes = lead_changes(_points(found, figure, labelled=False), found.metric)
         rows += [[axis, shown(x), name] for x, name in changes]
-    note = f"Who has the best accuracy so far, and from where on: by more than {display.percent(LEAD)}, less is noise."
+    least = display.judged(margin(_points(found, "epoch"), found.metric), found.metric)
+    note = f"Who has the best {found.metric.words} so far, and from where on: by more than {least}, less is noise."
     head, label = ["by", "from", "leader"], found.entries[0].label
     return [Sheet(title="Where one overtakes another", head=head, rows=rows, note=note, words=1, label=label)]

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from crossover.experiment import Metric
+
 DASH = "–"
 GAP = "\u00a0"  # a unit stays on its figure's line
 
@@ -56,6 +58,16 @@ def bytes_(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.1f}{GAP}%"
+
+
+def metric_of(result: Mapping[str, Any]) -> Metric:
+    """What the run was judged by."""
+    return Metric(**result["experiment"].get("training", {}).get("metric", {}))
+
+
+def judged(value: float | None, metric: Metric) -> str:
+    """A value of `metric`: a share in percent, anything else as a number."""
+    return percent(value) if metric.is_share else number(value)
 
 
 def number(value: float | None) -> str:

@@ -1,14 +1,15 @@
-"""Who won: every run's row, the accuracy at which runs are compared, the verdict, and where one overtakes another."""
+"""Who won: every run's row, the value of the metric at which runs are compared, the verdict, and where one overtakes another."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crossover.experiment import Metric
 from crossover.reports import display
 
 Result = Mapping[str, Any]
 LEVEL = 1.05  # one run each: a smaller margin is noise
-LEAD = 0.01  # accuracy; a lead within a point changes hands by chance
+LEAD = 0.01  # of the metric's span, 1 for accuracy: a lead within a point changes hands by chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +24,9 @@ class Entry:
     complete: bool
     workers: int
     epochs: int
-    best_accuracy: float | None
-    final_accuracy: float | None
+    metric: Metric
+    best_metric: float | None
+    final_metric: float | None
     duration_s: float
     paper_method_usd: float
     full_usd: float
@@ -48,28 +50,34 @@ class Entry:
         return self.outcome == "finished" and self.complete and self.goal_s is not None
 
 
-def _accuracies(result: Result) -> list[float]:
-    return [epoch["val_accuracy"] for epoch in result["epochs"] if epoch["val_accuracy"] is not None]
+def _values(result: Result) -> list[float]:
+    return [epoch["val_metric"] for epoch in result["epochs"] if epoch["val_metric"] is not None]
 
 
 def goal(results: Sequence[Result]) -> tuple[float | None, str]:
-    """The accuracy at which runs are compared: the common target where all reached it, else what all of them
+    """The metric's value at which runs are compared: the common target where all reached it, else what all of them
     reached.
     """
-    best = [max(found) for result in results if result["outcome"] == "finished" and (found := _accuracies(result))]
+    finished = [result for result in results if result["outcome"] == "finished"]
+    best = [found for run in finished if (found := display.metric_of(run).best(_values(run))) is not None]
     if not best:
         return None, ""
-    targets = {result["experiment"].get("training", {}).get("target_accuracy") for result in results}
+    metric = display.metric_of(finished[0])
+    common = metric.worst(best)
+    assert common is not None
+    targets = {result["experiment"].get("training", {}).get("target") for result in results}
     target = targets.pop() if len(targets) == 1 else None
-    if target is not None and target <= min(best):
+    if target is not None and metric.reaches(common, target):
         return float(target), "the target of all runs"
-    return min(best), "the accuracy that all runs reached"
+    return common, f"the {metric.words} that all runs reached"
 
 
 def entry(result: Result, name: str, goal: float | None) -> Entry:
-    accuracies = _accuracies(result)
-    reached = (e for e in result["epochs"] if goal is not None and (e["val_accuracy"] or 0.0) >= goal)
-    first = next(reached, None) or {}
+    metric = display.metric_of(result)
+    known = [e for e in result["epochs"] if goal is not None and e["val_metric"] is not None]
+    first: Mapping[str, Any] = next(
+        (e for e in known if goal is not None and metric.reaches(e["val_metric"], goal)), {}
+    )
     return Entry(
         name=name,
         architecture=result["architecture"],
@@ -79,8 +87,9 @@ def entry(result: Result, name: str, goal: float | None) -> Entry:
         complete=not result.get("incomplete"),
         workers=result["experiment"]["workers"],
         epochs=len(result["epochs"]),
-        best_accuracy=max(accuracies, default=None),
-        final_accuracy=(result.get("final") or {}).get("val_accuracy"),
+        metric=metric,
+        best_metric=metric.best(_values(result)),
+        final_metric=(result.get("final") or {}).get("val_metric"),
         duration_s=result["duration_s"],
         paper_method_usd=result["cost"]["paper_method_usd"],
         full_usd=result["cost"]["full_usd"],
@@ -103,16 +112,17 @@ def verdict(entries: Sequence[Entry], goal: float | None, why: str, *, dollars: 
         return f"no verdict: fewer than two finished, complete runs to compare.{aside}"
     if len({entry.label for entry in racers}) > 1:
         return f"no verdict: seconds and dollars of different labels are not comparable.{aside}"
+    shown = display.judged(goal, racers[0].metric)
     soonest = _won(racers, lambda e: e.goal_s, "soonest", "sooner", display.seconds)
     if not dollars:
-        return f"At {display.percent(goal)} ({why}): {soonest}. Dollars are not compared: their prices differ.{aside}"
+        return f"At {shown} ({why}): {soonest}. Dollars are not compared: their prices differ.{aside}"
     projected = " Dollars are projected from local seconds." if racers[0].cost_label == "projected" else ""
     parts = [
         soonest,
         _won(racers, lambda e: e.goal_full_usd, "cheapest in full", "cheaper", display.usd),
         _won(racers, lambda e: e.goal_paper_usd, "cheapest by the papers' method", "cheaper", display.usd),
     ]
-    return f"At {display.percent(goal)} ({why}): {'; '.join(parts)}.{projected}{aside}"
+    return f"At {shown} ({why}): {'; '.join(parts)}.{projected}{aside}"
 
 
 def _won(
@@ -130,26 +140,33 @@ def _won(
     return f"{first.name} is {what} with {shown(mine)}, {margin} {second.name} ({shown(other)})"
 
 
-def lead_changes(
-    curves: Mapping[str, Sequence[tuple[float, float]]], *, margin: float = LEAD
-) -> list[tuple[float, str]]:
-    """Where one run overtakes another: (x, name) whenever a run's accuracy at x beats the leader's by `margin`.
+def lead_changes(curves: Mapping[str, Sequence[tuple[float, float]]], metric: Metric) -> list[tuple[float, str]]:
+    """Where one run overtakes another: (x, name) whenever a run's metric at x beats the leader's by more than `margin`.
 
-    `curves`: (x, accuracy) by run, x ascending: seconds or dollars. Between evaluations the best accuracy so far is
-    taken as rising straight; a run takes part from its first evaluation on.
+    `curves`: (x, value of the metric) by run, x ascending: seconds or dollars. Between evaluations the best value so far
+    is taken as moving straight; a run takes part from its first evaluation on.
     """
     changes: list[tuple[float, str]] = []
-    for x in sorted({x for points in curves.values() for x, _ in points}):
-        now = {name: y for name, points in curves.items() if (y := _best_at(points, x)) is not None}
+    lead, sign = margin(curves, metric), 1 if metric.rises else -1
+    upward = {name: [(x, sign * y) for x, y in points] for name, points in curves.items()}
+    for x in sorted({x for points in upward.values() for x, _ in points}):
+        now = {name: y for name, points in upward.items() if (y := _best_at(points, x)) is not None}
         first = max(now, key=lambda name: now[name])
         leader = changes[-1][1] if changes else None
-        if leader is None or (first != leader and now[first] > now[leader] + margin):
+        if leader is None or (first != leader and now[first] > now[leader] + lead):
             changes.append((x, first))
     return changes
 
 
+def margin(curves: Mapping[str, Sequence[tuple[float, float]]], metric: Metric) -> float:
+    """By how much a run must lead: a point of accuracy, or the same share of what another metric ran through."""
+    values = [y for points in curves.values() for _, y in points]
+    span = 1.0 if metric.is_share or not values else max(values) - min(values)
+    return LEAD * span
+
+
 def _best_at(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """The best accuracy until `x`, rising straight between points; None before the first."""
+    """The highest value until `x`, rising straight between points; None before the first."""
     best: float | None = None
     before = 0.0
     for at, y in points:
@@ -157,5 +174,5 @@ def _best_at(points: Sequence[tuple[float, float]], x: float) -> float | None:
             if best is None or y <= best:
                 return best
             return best + (y - best) * (x - before) / (at - before)
-        best, before = max(y, best or 0.0), at
+        best, before = y if best is None else max(y, best), at
     return best

@@ -50,9 +50,9 @@ def build(
 ) -> dict[str, Any]:
     """result.json as a dict. Raises ConfigError for an item without price.
 
-    `where`: inline, local or aws. `epochs`: one mapping per epoch with `epoch` (from 1), `val_loss`, `val_accuracy`
+    `where`: inline, local or aws. `epochs`: one mapping per epoch with `epoch` (from 1), `val_loss`, `val_metric`
     and either `at` (unix seconds when it was agreed) or `wall_s`; `train_loss` where known, else it is the
-    sample-weighted mean of the records' `loss`. `final`: `val_accuracy`, `parameters_sha256` and what else the run's
+    sample-weighted mean of the records' `loss`. `final`: `val_metric`, `parameters_sha256` and what else the run's
     end says. `expected`: how often each step was executed. `failure`: the plain cause, for a run that did not end
     well. `data`: facts of the staged data. `unrecorded`: None where the platform was not asked.
     """
@@ -166,7 +166,7 @@ def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _epochs(epochs: Sequence[Mapping[str, Any]], run: costs.Run) -> list[dict[str, Any]]:
-    """One row per epoch; `elapsed_s` and dollars are cumulative, so that accuracy can be held against both."""
+    """One row per epoch; `elapsed_s` and dollars are cumulative, so that the metric can be held against both."""
     losses = train_losses(run.records)
     begin = min((float(r["started_at"]) for r in run.records if r["step"] != "initialise"), default=run.started_at)
     rows, moment = [], begin
@@ -179,7 +179,7 @@ def _epochs(epochs: Sequence[Mapping[str, Any]], run: costs.Run) -> list[dict[st
                 "epoch": number,
                 "train_loss": losses.get(number) if given is None else given,
                 "val_loss": epoch.get("val_loss"),
-                "val_accuracy": epoch.get("val_accuracy"),
+                "val_metric": epoch.get("val_metric"),
                 "learning_rate": epoch.get("learning_rate"),
                 "wall_s": float(epoch["wall_s"]) if "wall_s" in epoch else moment - before,
                 "elapsed_s": moment - run.started_at,

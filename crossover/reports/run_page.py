@@ -58,8 +58,9 @@ def subtitle(result: Result) -> str:
 
 def tiles(result: Result) -> list[Tile]:
     cost, made, epochs = result["cost"], result["invocations"], result["epochs"]
-    accuracy = (result["final"] or {}).get("val_accuracy", epochs[-1]["val_accuracy"] if epochs else None)
-    best = max((e["val_accuracy"] for e in epochs if e["val_accuracy"] is not None), default=None)
+    metric = display.metric_of(result)
+    value = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
+    best = metric.best(e["val_metric"] for e in epochs if e["val_metric"] is not None)
     requests = sum(channel["requests"] for channel in result["traffic"].values())
     stale = result.get("staleness")
     aged = (
@@ -71,9 +72,9 @@ def tiles(result: Result) -> list[Tile]:
     )
     return [
         Tile(
-            name="accuracy",
-            value=display.percent(accuracy),
-            note=f"best {display.percent(best)}",
+            name=metric.words,
+            value=display.judged(value, metric),
+            note=f"best {display.judged(best, metric)}",
             label=result["label"],
         ),
         Tile(
@@ -93,14 +94,15 @@ def tiles(result: Result) -> list[Tile]:
 
 
 def _plots(result: Result) -> list[Plot]:
-    epochs = [epoch for epoch in result["epochs"] if epoch["val_accuracy"] is not None]
+    epochs = [epoch for epoch in result["epochs"] if epoch["val_metric"] is not None]
     if not epochs:
         return []
+    metric = display.metric_of(result)
     projected = " (projected from local seconds)" if result["cost"]["label"] == "projected" else ""
-    in_time = {"validation": [(e["elapsed_s"], e["val_accuracy"]) for e in epochs]}
+    in_time = {"validation": [(e["elapsed_s"], e["val_metric"]) for e in epochs]}
     in_usd = {
-        "papers' method": [(e["paper_method_usd"], e["val_accuracy"]) for e in epochs],
-        "in full": [(e["full_usd"], e["val_accuracy"]) for e in epochs],
+        "papers' method": [(e["paper_method_usd"], e["val_metric"]) for e in epochs],
+        "in full": [(e["full_usd"], e["val_metric"]) for e in epochs],
     }
     losses = {
         "training": [(e["epoch"], e["train_loss"]) for e in epochs if e["train_loss"] is not None],
@@ -109,19 +111,24 @@ def _plots(result: Result) -> list[Plot]:
     losses = {name: points for name, points in losses.items() if points}
     found = [
         plot(
-            "Accuracy against time",
+            f"{metric.words.capitalize()} against time",
             plots.lines(
-                in_time, x="seconds", y="validation accuracy", name="time", percent=True, log_x=plots.spread(in_time)
+                in_time,
+                x="seconds",
+                y=f"validation {metric.words}",
+                name="time",
+                percent=metric.is_share,
+                log_x=plots.spread(in_time),
             ),
         ),
         plot(
-            "Accuracy against dollars",
+            f"{metric.words.capitalize()} against dollars",
             plots.lines(
                 in_usd,
                 x=f"dollars{projected}",
-                y="validation accuracy",
+                y=f"validation {metric.words}",
                 name="usd",
-                percent=True,
+                percent=metric.is_share,
                 log_x=plots.spread(in_usd),
                 format_x=display.usd_tick,
             ),

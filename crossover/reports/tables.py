@@ -26,7 +26,7 @@ def label(name: str) -> Text:
 
 
 def summary(result: Result) -> RenderableType:
-    """One run: outcome, accuracy, time, cost both ways, traffic, stages; and what is missing, if anything is."""
+    """One run: outcome, metric, time, cost both ways, traffic, stages; and what is missing, if anything is."""
     parts: list[RenderableType] = [_title(result), Padding(_figures(result), (1, 0, 1, 0)), _stages(result)]
     parts += [Text(f"! {warning}", style="bold red") for warning in warnings(result)]
     return Group(*parts)
@@ -61,10 +61,11 @@ def _figures(result: Result) -> Table:
     table.add_column()
     cost, made, epochs = result["cost"], result["invocations"], result["epochs"]
     basis = Text.assemble(label(cost["label"]), f" {cost['basis']}, prices of {cost['prices_as_of']}")
-    accuracy = (result["final"] or {}).get("val_accuracy", epochs[-1]["val_accuracy"] if epochs else None)
+    metric = display.metric_of(result)
+    value = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
     waited_s = sum(step["slot_wait_s"] for step in result["steps"])
     waits = f"functions waited {display.seconds(waited_s)} in all for a core of this machine" if waited_s > 0.05 else ""
-    table.add_row("accuracy", display.percent(accuracy), "on the validation set")
+    table.add_row(metric.words, display.judged(value, metric), "on the validation set")
     table.add_row("time", display.seconds(result["duration_s"]), waits)
     table.add_row(
         "cost, papers' method",
@@ -101,14 +102,15 @@ def _stages(result: Result) -> Table:
 
 def comparison(found: Comparison) -> RenderableType:
     """Several runs: one row each, the marks, and the verdict last."""
-    goal = f"to {display.percent(found.goal)}" if found.goal is not None else "to the goal"
+    metric = found.metric
+    goal = f"to {display.judged(found.goal, metric)}" if found.goal is not None else "to the goal"
     table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
     table.add_column("run", style="bold", no_wrap=True)
     labels = {entry.label for entry in found.entries}
     if len(labels) > 1:  # else once, above: figures must stay whole where a terminal has 80 columns
         table.add_column("label", no_wrap=True)
     for column in (
-        "best accuracy",
+        f"best {metric.words}",
         f"time {goal}",
         f"papers' method {goal}",
         f"in full {goal}",
@@ -121,7 +123,7 @@ def comparison(found: Comparison) -> RenderableType:
         table.add_row(
             Text(entry.display_name),
             *([label(entry.label)] if len(labels) > 1 else []),
-            display.percent(entry.best_accuracy),
+            display.judged(entry.best_metric, metric),
             display.seconds(entry.goal_s),
             display.usd(entry.goal_paper_usd),
             display.usd(entry.goal_full_usd),

@@ -1,8 +1,8 @@
 """A run's curves in TensorBoard or MLflow, written by their own libraries, which are optional: pip install
 'crossover[tensorboard]' or 'crossover[mlflow]'.
 
-Both get every epoch's losses, accuracy, learning rate and dollars at its time, and what the run is; both say which
-figures are projected.
+Both get every epoch's losses, metric (`val_accuracy`, or by its own name), learning rate and dollars at its time, and
+what the run is; both say which figures are projected.
 """
 
 import importlib.util
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from crossover.errors import MissingTool
+from crossover.reports.display import metric_of
 from crossover.reports.folder import RunFolder
 from crossover.reports.page import flat
 
@@ -20,7 +21,7 @@ Logger = Literal["tensorboard", "mlflow"]
 FIGURES = (
     "train_loss",
     "val_loss",
-    "val_accuracy",
+    "val_metric",
     "learning_rate",
     "wall_s",
     "elapsed_s",
@@ -51,9 +52,12 @@ def points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
     """
     began = datetime.fromisoformat(run.result["started_at"]).timestamp()
     projected = run.result["cost"]["label"] == "projected"
+    metric = metric_of(run.result).words.replace(" ", "_")
     for epoch in run.result["epochs"]:
         known = {name: float(epoch[name]) for name in FIGURES if epoch.get(name) is not None}
         named = {f"{name}_projected" if projected and name in PROJECTED else name: v for name, v in known.items()}
+        if "val_metric" in named:
+            named[f"val_{metric}"] = named.pop("val_metric")
         yield int(epoch["epoch"]), began + float(epoch["elapsed_s"]), named
 
 

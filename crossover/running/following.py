@@ -14,6 +14,7 @@ from typing import Protocol
 from crossover import budget, spending
 from crossover.budget import BudgetReached
 from crossover.errors import ConfigError, CrossoverError, RunFailed
+from crossover.experiment import Metric
 from crossover.reports.folder import RunFolder
 from crossover.reports.result import train_losses
 from crossover.running.patience import Look, at_once
@@ -33,7 +34,8 @@ class Progress:
     epochs: int
     train_loss: float | None
     val_loss: float
-    val_accuracy: float
+    val_metric: float
+    metric: Metric
     seconds: float
     usd: float | None
 
@@ -182,7 +184,8 @@ def _progress(prepared: Prepared, *, seconds: float) -> Progress:
         epochs=prepared.experiment.training.epochs,
         train_loss=train_losses(list(prepared.records.values())).get(decision["epoch"]),
         val_loss=decision["val_loss"],
-        val_accuracy=decision["val_accuracy"],
+        val_metric=decision["val_metric"],
+        metric=prepared.experiment.training.metric,
         seconds=seconds,
         usd=so_far(prepared, now=time.time()).until(decision["at"]).full_usd,
     )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, Metric
 from crossover.learning import sizes
 from crossover.learning.staging import plan
 from crossover.surroundings import talks
@@ -22,6 +22,7 @@ NAME_LIMIT = 32
 FUNCTION_NAME_LIMIT = 64  # AWS Lambda; names are project-experiment-step
 LONGEST_STEP = 24
 KNOWN_DATASETS = tuple(sizes.DATA)
+KNOWN_METRICS = ("accuracy",)
 
 
 def name_fits(e: Experiment) -> str | None:
@@ -61,6 +62,29 @@ def dataset_known(e: Experiment) -> str | None:
 def digits_have_no_test_split(e: Experiment) -> str | None:
     if e.data.dataset == "digits" and e.data.validation == "test":
         return "data.validation: digits comes without a test split; give a share of the training set, for example 0.2"
+    return None
+
+
+def metric_known(e: Experiment) -> str | None:
+    if e.training.metric.name not in KNOWN_METRICS:
+        near = did_you_mean(e.training.metric.name, list(KNOWN_METRICS))
+        return f"training.metric.name: {e.training.metric.name!r} is unknown; one of {', '.join(KNOWN_METRICS)}{near}"
+    return None
+
+
+def metric_has_its_direction(e: Experiment) -> str | None:
+    metric = e.training.metric
+    rises = Metric(name=metric.name).rises
+    if metric.name in KNOWN_METRICS and metric.higher_is_better not in (None, rises):
+        better = "higher" if rises else "lower"
+        return f"training.metric.higher_is_better: of {metric.name}, {better} is better; leave it out"
+    return None
+
+
+def target_can_be_reached(e: Experiment) -> str | None:
+    target = e.training.target
+    if target is not None and e.training.metric.is_share and not 0 < target <= 1:
+        return f"training.target: {target:g} is no accuracy; expected a share > 0 and <= 1, such as 0.95"
     return None
 
 
@@ -275,6 +299,9 @@ ALWAYS: tuple[Check, ...] = (
     owner_is_a_tag,
     dataset_known,
     digits_have_no_test_split,
+    metric_known,
+    metric_has_its_direction,
+    target_can_be_reached,
     trimmed_mean_leaves_some,
     krum_has_enough_workers,
     krum_selects_among_honest,

@@ -20,6 +20,7 @@ from crossover.experiment import Experiment
 from crossover.validation.documents import did_you_mean
 
 Path = tuple[str | int, ...]
+RENAMED = {"training.target_accuracy": "training.target"}
 
 
 def experiment(plain: Mapping[str, Any]) -> Experiment:
@@ -51,7 +52,8 @@ def _known(cls: type, plain: Mapping[str, Any], path: Path, problems: list[str])
         if name not in hints:
             choices = ", ".join(hints)
             dotted = _dotted((*path, str(name)))
-            problems.append(f"{dotted}: is unknown{did_you_mean(str(name), list(hints))}; one of {choices}")
+            hint = f"; is called {RENAMED[dotted]} now" if dotted in RENAMED else did_you_mean(str(name), list(hints))
+            problems.append(f"{dotted}: is unknown{hint}; one of {choices}")
         elif is_dataclass(hints[name]) and value is None:
             continue
         elif is_dataclass(hints[name]) and isinstance(value, Mapping):

@@ -34,7 +34,7 @@ def trained(rule: Rule, attack: Attack, seed: int) -> tuple[float, bytes]:
         model = job.run()
     except Refused:
         return 0.0, b""
-    return job.decisions()[-1]["val_accuracy"], model
+    return job.decisions()[-1]["val_metric"], model
 
 
 def accuracy(rule: Rule, attack: Attack) -> float:
@@ -62,4 +62,4 @@ def test_the_mean_does_not_withstand(attack: Attack) -> None:
 def test_a_clean_run_reaches_95_percent_with_every_seed(seed: int) -> None:
     job = Job(load(ROOT / "config" / "spirt.yaml", [f"seed={seed}"]))
     job.run()
-    assert job.decisions()[-1]["val_accuracy"] >= 0.95
+    assert job.decisions()[-1]["val_metric"] >= 0.95

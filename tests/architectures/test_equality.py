@@ -19,7 +19,7 @@ def assert_equal_to_reference(experiment: Experiment) -> None:
     model = job.run()
     reference, _, history = train_reference(job.prepared.experiment, load_dataset(experiment))
     assert model == reference
-    assert [d["val_accuracy"] for d in job.decisions()] == [epoch.val_accuracy for epoch in history]
+    assert [d["val_metric"] for d in job.decisions()] == [epoch.val_metric for epoch in history]
     assert job.tensor_keys() == []
 
 
@@ -62,7 +62,7 @@ def test_a_partition_that_differs_by_one_sample_is_weighted(architecture: str) -
 @pytest.mark.parametrize("architecture", SYNCHRONOUS)
 def test_early_stopping_and_a_target_end_every_worker_at_the_same_epoch(architecture: str) -> None:
     assert_equal_to_reference(small(architecture, epochs=6, early_stopping=1, learning_rate=1e-6))
-    assert_equal_to_reference(small(architecture, epochs=6, target_accuracy=0.01))
+    assert_equal_to_reference(small(architecture, epochs=6, target=0.01))
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])

@@ -134,7 +134,7 @@ def test_killed_environments_change_nothing(deployed: str, cloud: LocalCloud, tm
         local = run(cloud, deployed, tmp_path / "local")
     assert killed, "nothing was killed: the run was over too soon"
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
-    assert local.result["epochs"][-1]["val_accuracy"] == inline.result["epochs"][-1]["val_accuracy"]
+    assert local.result["epochs"][-1]["val_metric"] == inline.result["epochs"][-1]["val_metric"]
     assert local.result["unrecorded"]["count"] <= len(killed)  # those killed before their record, and nothing else
 
 

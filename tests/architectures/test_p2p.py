@@ -36,7 +36,7 @@ def assert_equal_to_reference(experiment: Experiment, monkeypatch: pytest.Monkey
     model = fleet.run(monkeypatch)
     reference, _, history = train_reference(fleet.job.prepared.experiment, load_dataset(experiment))
     assert model == reference
-    assert [d["val_accuracy"] for d in decisions(fleet.job)] == [epoch.val_accuracy for epoch in history]
+    assert [d["val_metric"] for d in decisions(fleet.job)] == [epoch.val_metric for epoch in history]
     assert fleet.left_behind() == []
     assert fleet.queues() == {}
     assert fleet.errors == []
@@ -503,7 +503,7 @@ def digits(config: str, tmp_path: Path, **overrides: Any) -> float:
         f"config/{config}.yaml", [f"{name.replace('__', '.')}={value}" for name, value in overrides.items()]
     )
     result = run_inline(experiment, tmp_path / repr(overrides), lambda progress: None).result
-    return float(result["final"]["val_accuracy"])
+    return float(result["final"]["val_metric"])
 
 
 @pytest.mark.slow

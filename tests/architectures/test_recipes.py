@@ -18,4 +18,4 @@ def test_fast_learns_photographs_in_96_updates(datasets: Path, tmp_path: Path) -
     losses = [epoch["train_loss"] for epoch in epochs]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 2.1  # by the tenth class: 2.303; two seeds ended at 1.93
-    assert epochs[-1]["val_accuracy"] > 0.2
+    assert epochs[-1]["val_metric"] > 0.2

@@ -52,7 +52,7 @@ def as_the_reference(found: RunFolder, experiment: Experiment) -> None:
     resolved = load(experiment.architecture).resolve(experiment)
     reference, _, history = train_reference(resolved, load_dataset(experiment))
     assert found.result["final"]["parameters_sha256"] == hashlib.sha256(reference).hexdigest()
-    assert [each["val_accuracy"] for each in found.result["epochs"]] == [epoch.val_accuracy for epoch in history]
+    assert [each["val_metric"] for each in found.result["epochs"]] == [epoch.val_metric for epoch in history]
     items = {line["item"] for line in found.result["cost"]["lines"]}
     assert {item.split(",")[0].partition(" ")[0] for item in items} == {"Lambda", "Step", "S3", "CloudWatch"}
     moved = found.result["traffic"]

@@ -11,10 +11,12 @@ from rich.console import Console
 
 from crossover.cli.main import main
 from crossover.cli.progress import epoch_line, show_progress
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, Metric
 from crossover.running import Progress
 
-DONE = Progress(epoch=3, epochs=20, train_loss=0.41214, val_loss=0.39, val_accuracy=0.912, seconds=12.34, usd=0.00123)
+DONE = Progress(
+    epoch=3, epochs=20, train_loss=0.41214, val_loss=0.39, val_metric=0.912, metric=Metric(), seconds=12.34, usd=0.00123
+)
 MINE = Experiment(name="mine", architecture="spirt")
 
 
@@ -25,7 +27,9 @@ def test_an_epoch_is_one_line() -> None:
 
 
 def test_what_is_unknown_is_left_out() -> None:
-    first = Progress(epoch=1, epochs=2, train_loss=None, val_loss=2.0, val_accuracy=0.1, seconds=1.0, usd=None)
+    first = Progress(
+        epoch=1, epochs=2, train_loss=None, val_loss=2.0, val_metric=0.1, metric=Metric(), seconds=1.0, usd=None
+    )
     assert epoch_line(first) == "epoch 1/2  validation loss 2.0000  accuracy  10.00 %      1.0 s"
 
 

@@ -219,7 +219,7 @@ def test_evaluation_is_torchs_own_over_all_batches() -> None:
         logits = module(Preparation(AFFINE, memory_format="channels_last")(together.images))
     assert result.samples == 9
     assert result.loss == pytest.approx(float(F.cross_entropy(logits, together.labels)), rel=1e-5)
-    assert result.accuracy == pytest.approx(float((logits.argmax(1) == together.labels).float().mean()))
+    assert result.metric == pytest.approx(float((logits.argmax(1) == together.labels).float().mean()))
 
 
 def test_evaluation_changes_neither_model_nor_gradient() -> None:

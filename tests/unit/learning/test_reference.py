@@ -37,9 +37,9 @@ def experiment(*, workers: int = 4, seed: int = 1, limit: int | None = None, **f
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_digits_in_a_dozen_updates(seed: int) -> None:
     """One update an epoch, over all minibatches of all workers: the papers' accumulation."""
-    own = experiment(seed=seed, target_accuracy=0.95)
+    own = experiment(seed=seed, target=0.95)
     _, _, history = train_reference(own, load(own))
-    assert history[-1].val_accuracy >= 0.95
+    assert history[-1].val_metric >= 0.95
 
 
 def test_one_worker_and_one_minibatch_are_ordinary_training() -> None:
@@ -126,7 +126,7 @@ def test_every_way_of_training_learns(training: dict[str, Any]) -> None:
 def test_early_stopping_and_target_end_it() -> None:
     own = experiment(limit=40, batch_size=10, epochs=20, learning_rate=1e-9, early_stopping=2)
     assert len(train_reference(own, load(own))[2]) < 20
-    own = experiment(limit=40, batch_size=10, epochs=20, target_accuracy=0.01)
+    own = experiment(limit=40, batch_size=10, epochs=20, target=0.01)
     assert len(train_reference(own, load(own))[2]) == 1
 
 
@@ -145,7 +145,7 @@ def test_robust_rules_learn_under_attack_and_the_mean_does_not(attack: Any, aggr
             workers=5, epochs=6, aggregation=aggregation, faults=Faults(attack=attack, workers=(1,), scale=100.0)
         )
         try:
-            return train_reference(own, load(own))[2][-1].val_accuracy
+            return train_reference(own, load(own))[2][-1].val_metric
         except Refused:  # the mean may diverge to where the loss is not finite
             return 0.0
 

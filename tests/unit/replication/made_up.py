@@ -41,7 +41,7 @@ def run(measurement: Measurement, scale: Scale) -> RunFolder:
         "experiment": experiment.resolved(),
         "duration_s": 60.0,
         "stages": stages,
-        "epochs": [{"epoch": e, "val_accuracy": 0.1 * e, "elapsed_s": 20.0 * e, "wall_s": 20.0} for e in (1, 2)],
+        "epochs": [{"epoch": e, "val_metric": 0.1 * e, "elapsed_s": 20.0 * e, "wall_s": 20.0} for e in (1, 2)],
         "traffic": dict.fromkeys(("object_store", "tensor_store", "bus"), moved),
         "data": {"minibatches": minibatches},
         "cost": {"label": "projected"},

@@ -74,7 +74,7 @@ class Example:
             "versions": VERSIONS,
             "expected": self.expected,
             "infrastructure": self.infrastructure,
-            "final": {"val_accuracy": self.epochs[-1]["val_accuracy"], "parameters_sha256": "5f" * 32},
+            "final": {"val_metric": self.epochs[-1]["val_metric"], "parameters_sha256": "5f" * 32},
             "data": {"dataset": "digits", "train_samples": 1_437, "validation_samples": 360, "minibatches": 6},
         }
         return result.build(**(arguments | changes))
@@ -108,7 +108,7 @@ def spirt(
         moment = _round(run, at=moment + 0.05, epoch=epoch, workers=workers, minibatches=minibatches)
         loss = 2.3 * math.exp(-epoch / 3.2) + 0.09 + run.random.uniform(0, 0.02)
         accuracy = ceiling - 0.88 * math.exp(-epoch / 2.4) + run.random.uniform(-0.006, 0.006)
-        decisions.append({"epoch": epoch, "val_loss": loss, "val_accuracy": min(1.0, accuracy), "at": moment - 0.01})
+        decisions.append({"epoch": epoch, "val_loss": loss, "val_metric": min(1.0, accuracy), "at": moment - 0.01})
     run.invoke("collect", at=moment + 0.05, worker=0, epoch=epochs, round=epochs)
     if retry:
         run.fail_once("aggregate_peers", outcome="error", error="Unavailable: redis 2 does not answer")

@@ -1,19 +1,23 @@
 """Comparisons: what is refused, what is marked, who wins."""
 
 import csv
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from crossover.errors import ConfigError, DataError
-from crossover.reports import compare, folder, race
+from crossover.experiment import Metric
+from crossover.reports import compare, comparison_page, folder, race, run_page, tables
 from crossover.reports.display import GAP
 from crossover.reports.folder import RunFolder
 from tests.unit.reports.example_run import Example, spirt
 
 Save = Callable[..., RunFolder]
+ACCURACY = Metric()
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ FAST = spirt(epochs=6, speed=3.0, seed=1, architecture="all_reduce", name="all-r
 def test_what_won_and_by_how_much(save: Save) -> None:
     found = compare.of([save("spirt", SPIRT), save("fast", FAST)])
     slow, fast = found.entries
-    assert found.goal == min(slow.best_accuracy or 0, fast.best_accuracy or 0)
+    assert found.goal == min(slow.best_metric or 0, fast.best_metric or 0)
     assert slow.goal_s and fast.goal_s and slow.goal_s > fast.goal_s
     assert (
         f"fast is soonest with {fast.goal_s:.1f}{GAP}s, {slow.goal_s / fast.goal_s:.2f}x sooner than spirt"
@@ -54,7 +58,7 @@ def test_a_small_margin_is_no_victory(save: Save) -> None:
 def test_goals_are_the_common_target_or_what_all_reached(save: Save) -> None:
     def with_target(run: RunFolder, target: float | None) -> RunFolder:
         experiment = run.result["experiment"]
-        training = experiment["training"] | {"target_accuracy": target}
+        training = experiment["training"] | {"target": target}
         result = {**run.result, "experiment": {**experiment, "training": training}}
         return RunFolder(path=run.path, result=result, records=run.records)
 
@@ -212,7 +216,7 @@ def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> Non
 def test_a_run_that_never_got_anywhere(save: Save) -> None:
     nothing = save("nothing", FAST, records=[], epochs=[], final=None, failure="the broker is gone")
     found = compare.of([save("a", SPIRT), nothing])
-    assert found.entries[1].goal_s is None and found.entries[1].best_accuracy is None
+    assert found.entries[1].goal_s is None and found.entries[1].best_metric is None
     assert compare.of([nothing]).goal is None
 
 
@@ -240,15 +244,55 @@ def test_the_csv_has_raw_figures(save: Save) -> None:
 
 def test_where_one_overtakes_another() -> None:
     curves = {"early": [(1.0, 0.5), (3.0, 0.7)], "late": [(2.0, 0.3), (4.0, 0.9)]}
-    assert race.lead_changes(curves) == [(1.0, "early"), (4.0, "late")]
+    assert race.lead_changes(curves, ACCURACY) == [(1.0, "early"), (4.0, "late")]
     # Between its evaluations a run rises straight: at 2.0 `steady` stands at 0.7, not at 0.5.
     steady = [(1.0, 0.5), (3.0, 0.9)]
-    assert race.lead_changes({"steady": steady, "b": [(2.0, 0.65)]}) == [(1.0, "steady")]
-    assert race.lead_changes({"steady": steady, "b": [(2.0, 0.75)]}) == [
+    assert race.lead_changes({"steady": steady, "b": [(2.0, 0.65)]}, ACCURACY) == [(1.0, "steady")]
+    assert race.lead_changes({"steady": steady, "b": [(2.0, 0.75)]}, ACCURACY) == [
         (1.0, "steady"),
         (2.0, "b"),
         (3.0, "steady"),
     ]
-    assert race.lead_changes({"a": [(1.0, 0.5)], "b": [(2.0, 0.505)]}) == [(1.0, "a")]
-    assert race.lead_changes({"a": [(1.0, 0.9), (2.0, 0.1)], "b": [(2.0, 0.8)]}) == [(1.0, "a")]
-    assert race.lead_changes({"a": []}) == []
+    assert race.lead_changes({"a": [(1.0, 0.5)], "b": [(2.0, 0.505)]}, ACCURACY) == [(1.0, "a")]
+    assert race.lead_changes({"a": [(1.0, 0.9), (2.0, 0.1)], "b": [(2.0, 0.8)]}, ACCURACY) == [(1.0, "a")]
+    assert race.lead_changes({"a": []}, ACCURACY) == []
+
+
+def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Save) -> None:
+    """The same runs, judged by their error: the same places win at the same moments, in the metric's own words."""
+
+    def by_error(run: RunFolder) -> RunFolder:
+        experiment = run.result["experiment"]
+        metric = {"name": "houses:mean_error", "higher_is_better": False}
+        epochs = [epoch | {"val_metric": 20 * (1 - epoch["val_metric"])} for epoch in run.result["epochs"]]
+        final = run.result["final"] | {"val_metric": epochs[-1]["val_metric"]}
+        training = experiment["training"] | {"metric": metric}
+        return changed(run, experiment=experiment | {"training": training}, epochs=epochs, final=final)
+
+    runs = [save("spirt", SPIRT), save("fast", FAST)]
+    plain, found = compare.of(runs), compare.of([by_error(run) for run in runs])
+    assert [e.goal_s for e in found.entries] == [e.goal_s for e in plain.entries]
+    assert [e.goal_full_usd for e in found.entries] == [e.goal_full_usd for e in plain.entries]
+    assert plain.goal is not None and found.goal == pytest.approx(20 * (1 - plain.goal))
+    assert "(the mean error that all runs reached)" in found.verdict and "fast is soonest" in found.verdict
+    errors = [epoch["val_metric"] for epoch in found.runs[0].result["epochs"]]
+    assert found.entries[0].best_metric == min(errors) < max(errors)
+
+    def curves(of: compare.Comparison) -> dict[str, list[tuple[float, float]]]:
+        return {run.name: [(e["elapsed_s"], e["val_metric"]) for e in run.result["epochs"]] for run in of.runs}
+
+    assert race.lead_changes(curves(found), found.metric)[0][1] == "fast"
+    assert race.lead_changes({"a": [(1.0, 5.0)], "b": [(2.0, 9.0), (3.0, 1.0)]}, found.metric)[-1] == (3.0, "b")
+    text = rendered(tables.comparison(found)) + rendered(tables.summary(found.runs[0].result))
+    page = str(comparison_page.page(found)) + str(run_page.page(found.runs[0]))
+    for told in (text, page):
+        assert "mean error" in told and "ccuracy" not in told.split("What the papers printed")[0]
+    with pytest.raises(ConfigError, match=r"training\.metric\.name differs"):
+        compare.of([runs[0], by_error(runs[1])])
+
+
+def rendered(table: Any) -> str:
+    console = Console(width=200, file=io.StringIO())
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()

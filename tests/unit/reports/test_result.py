@@ -24,13 +24,13 @@ def test_the_format_of_the_design() -> None:
         "architecture", "where", "label", "started_at", "versions", "experiment", "epochs", "stages", "traffic", "cost",
         "final",
     }  # fmt: skip
-    assert found["epochs"][0].keys() >= {"epoch", "train_loss", "val_loss", "val_accuracy", "wall_s"}
+    assert found["epochs"][0].keys() >= {"epoch", "train_loss", "val_loss", "val_metric", "wall_s"}
     assert all(row.keys() == {"stage", "count", "wall_s", "cpu_s", "max_rss_mb"} for row in found["stages"])
     assert found["traffic"].keys() == {"object_store", "tensor_store", "bus"}
     assert all(row.keys() == {"bytes_in", "bytes_out", "requests"} for row in found["traffic"].values())
     assert found["cost"].keys() >= {"paper_method_usd", "full_usd", "lines"}
     assert found["cost"]["lines"][0].keys() == {"item", "quantity", "unit", "usd", "as_of"}
-    assert found["final"].keys() == {"val_accuracy", "parameters_sha256"}
+    assert found["final"].keys() == {"val_metric", "parameters_sha256"}
     assert found["started_at"] == "2026-11-18T11:06:40.000+00:00"
     json.dumps(found, allow_nan=False)
 
@@ -125,11 +125,11 @@ def test_training_loss_is_the_mean_over_samples_and_counts_a_cell_once() -> None
 
 
 def test_epochs_by_moment_or_by_duration() -> None:
-    moments = [{"epoch": 1, "val_loss": 1.0, "val_accuracy": 0.5, "at": STARTED_AT + 5.0}]
+    moments = [{"epoch": 1, "val_loss": 1.0, "val_metric": 0.5, "at": STARTED_AT + 5.0}]
     (row,) = EXAMPLE.result(epochs=moments)["epochs"]
     begin = min(r["started_at"] for r in EXAMPLE.records if r["step"] != "initialise")
     assert (row["elapsed_s"], row["wall_s"]) == (pytest.approx(5.0), pytest.approx(STARTED_AT + 5.0 - begin))
-    durations = [{"epoch": n, "val_loss": 1.0, "val_accuracy": 0.5, "wall_s": 2.0, "train_loss": 3.0} for n in (1, 2)]
+    durations = [{"epoch": n, "val_loss": 1.0, "val_metric": 0.5, "wall_s": 2.0, "train_loss": 3.0} for n in (1, 2)]
     rows = EXAMPLE.result(epochs=durations)["epochs"]
     assert rows[1]["elapsed_s"] == pytest.approx(begin - STARTED_AT + 4.0)
     assert rows[0]["train_loss"] == 3.0

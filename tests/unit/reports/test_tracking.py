@@ -23,7 +23,7 @@ def test_every_epoch_has_its_figures_at_its_time(run: RunFolder) -> None:
     assert [epoch for epoch, _, _ in found] == [1, 2, 3]
     for (_, at, figures), row, given in zip(found, run.result["epochs"], EXAMPLE.epochs, strict=True):
         assert at == pytest.approx(given["at"], abs=2e-3) and at > STARTED_AT
-        assert figures["val_accuracy"] == row["val_accuracy"] and figures["train_loss"] == row["train_loss"]
+        assert figures["val_accuracy"] == row["val_metric"] and figures["train_loss"] == row["train_loss"]
         assert figures["full_usd_projected"] == row["full_usd"] and "full_usd" not in figures
         assert "learning_rate" not in figures  # this run has none
 
@@ -72,4 +72,4 @@ def test_mlflow_reads_what_was_written(run: RunFolder, tmp_path: Path) -> None:
     assert found.info.status == "FINISHED" and found.data.tags["label"] == "measured-local"
     assert found.data.params["training.batch_size"] == "60"
     history = client.get_metric_history(found.info.run_id, "val_accuracy")
-    assert [(m.step, m.value) for m in history] == [(e["epoch"], e["val_accuracy"]) for e in run.result["epochs"]]
+    assert [(m.step, m.value) for m in history] == [(e["epoch"], e["val_metric"]) for e in run.result["epochs"]]

@@ -183,7 +183,7 @@ def test_dollars_at_an_epoch_are_those_of_a_run_that_ended_there(architecture: s
 
     def run(epochs: int) -> tuple[cost.Run, dict[int, float]]:
         setting = experiment(architecture)
-        setting = replace(setting, training=replace(setting.training, epochs=epochs, target_accuracy=None))
+        setting = replace(setting, training=replace(setting.training, epochs=epochs, target=None))
         found = simulate(setting, keep_records=True, price_list=listed)
         billed = cost.Run(
             experiment=setting,

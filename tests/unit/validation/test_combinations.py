@@ -58,6 +58,24 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
         "for example 0.2",
     ),
     (
+        combinations.metric_known,
+        {"training": {"metric": {"name": "acuracy"}}},
+        {"training": {"metric": {"name": "accuracy"}}},
+        "did you mean accuracy?",
+    ),
+    (
+        combinations.metric_has_its_direction,
+        {"training": {"metric": {"name": "accuracy", "higher_is_better": False}}},
+        {"training": {"metric": {"name": "accuracy", "higher_is_better": True}}},
+        "of accuracy, higher is better; leave it out",
+    ),
+    (
+        combinations.target_can_be_reached,
+        {"training": {"target": 95}},
+        {"training": {"target": 1}},
+        "training.target: 95 is no accuracy",
+    ),
+    (
         combinations.trimmed_mean_leaves_some,
         {"workers": 4, "aggregation": {"rule": "trimmed_mean", "trim": 2}},
         {"workers": 5, "aggregation": {"rule": "trimmed_mean", "trim": 2}},

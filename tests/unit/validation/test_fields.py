@@ -43,6 +43,7 @@ def problems(**changes: Any) -> list[str]:
             "training.learning_rate: 'inf' is not allowed; expected a number > 0",
         ),
         ({"data": {"validation": "tests"}}, None),
+        ({"training": {"metric": "accuracy"}}, None),
         ({"faults": {"workers": [1, "a"]}}, "faults.workers.1: 'a' is not allowed; expected an integer"),
         ({"faults": {"workers": 1}}, "faults.workers: 1 is not allowed; expected a list, each an integer"),
         (
@@ -105,7 +106,7 @@ def test_what_is_resolved_is_read_back(
     plain = {
         **LEAST,
         "workers": workers,
-        "training": {"epochs": epochs, "learning_rate": rate, "target_accuracy": accuracy},
+        "training": {"epochs": epochs, "learning_rate": rate, "target": accuracy},
         "faults": {"workers": attackers},
         "functions": {"memory_mb": memory},
     }
@@ -121,3 +122,8 @@ def test_every_annotation_has_words() -> None:
         ]
 
     assert all(fields.describe(annotation) for annotation in leaves(Experiment))
+
+
+def test_an_old_name_is_refused_with_the_new_one() -> None:
+    (problem,) = problems(training={"target_accuracy": 0.9})
+    assert problem.startswith("training.target_accuracy: is unknown; is called training.target now")
