@@ -85,7 +85,7 @@ def _plain(model: str, batches: list[Batch]) -> Callable[[int], None]:
 
     def step(number: int) -> None:
         batch = batches[number % len(batches)]
-        images = batch.images.cuda().float() / 255
+        images = batch.inputs.cuda().float() / 255
         network.zero_grad()
         F.cross_entropy(network(images), batch.labels.cuda()).backward()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()

@@ -70,7 +70,8 @@ class Training:
     momentum: Fraction = 0.9
     nesterov: bool = False
     weight_decay: NonNegative = 0.0
-    label_smoothing: Fraction = 0.0
+    loss: str = "cross_entropy"  # cross_entropy, mse, bce_with_logits, or package.module:name
+    label_smoothing: Fraction = 0.0  # of cross_entropy
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     schedule: Literal["constant", "one_cycle", "plateau"] = "constant"
@@ -95,7 +96,7 @@ class Data:
     validation: Annotated[float, Gt(0.0), Lt(1.0)] | Literal["test"] = (
         0.2  # share of the training set, or the test split
     )
-    preprocess: Literal["standardize", "minmax", "normalize"] = "standardize"
+    preprocess: Literal["standardize", "minmax", "normalize", "none"] = "standardize"  # of measures, not of tokens
     drop_last: bool = False
     augment: Literal["none", "crop_flip"] = "none"
     limit: Positive | None = None  # use only so many training samples (cut-down runs)

@@ -19,7 +19,7 @@ from crossover.experiment import Experiment
 from crossover.learning.batch import Batch
 from crossover.learning.flat import FlatModel
 from crossover.learning.images import Preparation, crop_flip
-from crossover.learning.learner import Evaluation, Learner, Shape, skeleton
+from crossover.learning.learner import Evaluation, Learner, Shape, is_own, skeleton
 from crossover.learning.models.layers import Dropout
 from crossover.learning.objectives import Objective
 
@@ -67,7 +67,7 @@ class CudaLearner:
         self,
         experiment: Experiment,
         *,
-        classes: int,
+        classes: int | None,
         input_shape: Shape,
         affine: Mapping[str, Sequence[float]],
         device: torch.device,
@@ -108,26 +108,26 @@ class CudaLearner:
 
     def on_device(self, batch: Batch, *, epoch: int) -> Batch:
         """The batch, augmented, on its way to the device through a stream of its own: another may be computed meanwhile."""
-        images = batch.images
+        inputs = batch.inputs
         if self._experiment.data.augment == "crop_flip":
-            images = crop_flip(images, batch.sample_ids, seed=self._experiment.seed, epoch=epoch)
+            inputs = crop_flip(inputs, batch.sample_ids, seed=self._experiment.seed, epoch=epoch)
         with torch.cuda.stream(self._copies):
-            moved = [part.pin_memory().to(self.device, non_blocking=True) for part in (images, batch.labels)]
+            moved = [part.pin_memory().to(self.device, non_blocking=True) for part in (inputs, batch.labels)]
         return Batch(moved[0], moved[1], batch.sample_ids)
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
         with torch.cuda.device(self.device), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
-            batch = batch if batch.images.is_cuda else self.on_device(batch, epoch=epoch)
+            batch = batch if batch.inputs.is_cuda else self.on_device(batch, epoch=epoch)
             torch.cuda.current_stream().wait_stream(self._copies)
             for part in (
-                batch.images,
+                batch.inputs,
                 batch.labels,
             ):  # made on the other stream: its memory must not be used again too soon
                 part.record_stream(torch.cuda.current_stream())
             while True:
-                self._seed_dropouts(seed("dropout", self._experiment.seed, round, worker, minibatch))
+                self._seed_draws(seed("dropout", self._experiment.seed, round, worker, minibatch))
                 value = self._backward(batch)
                 self._gradient.copy_(self._flat.gradient, non_blocking=True)
                 finite = self._flat.gradient.isfinite().all()
@@ -147,10 +147,10 @@ class CudaLearner:
             self._flat.model.copy_(self._model, non_blocking=True)
             self._flat.evaluate()
             for batch in batches:
-                images, labels = batch.images.to(self.device), batch.labels.to(self.device)
+                inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
                 with self._autocast():
-                    logits = self._flat.module(self._prepare(images))
-                part = self._objective.judged(logits, labels)
+                    outputs = self._flat.module(self._prepare(inputs))
+                part = self._objective.judged(outputs, labels)
                 loss, metric = loss + part[0], metric + part[1]
                 samples += batch.samples
         return Evaluation(loss / samples, metric / samples, samples)
@@ -159,15 +159,17 @@ class CudaLearner:
         """The gradient, unscaled, in the device's flat vector; the loss."""
         self._flat.train()
         with self._autocast():
-            logits = self._flat.module(self._prepare(batch.images))
-        loss = self._objective.loss(logits, batch.labels)
+            outputs = self._flat.module(self._prepare(batch.inputs))
+        loss = self._objective.loss(outputs, batch.labels)
         (loss * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         if self._scale.scale != 1.0:
             self._flat.gradient[: self.parameters].div_(self._scale.scale)
         value = float(loss.detach())
         return value if math.isfinite(value) else float("nan")
 
-    def _seed_dropouts(self, number: int) -> None:
+    def _seed_draws(self, number: int) -> None:
+        if is_own(self._experiment.training):  # one process for each device, so its global generator is this learner's
+            torch.cuda.manual_seed(number)
         for layer in self._dropouts:
             layer.generator = torch.Generator(self.device).manual_seed(number)
 

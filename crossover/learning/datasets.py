@@ -6,6 +6,7 @@ scikit-learn; no step imports it.
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -16,7 +17,7 @@ from crossover.algorithms import buffers
 from crossover.algorithms.seeds import permutation, seed
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
-from crossover.learning import cifar10, mnist
+from crossover.learning import cifar10, fitness, mnist
 from crossover.learning.sizes import held_out
 
 _STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones are not taken for new ones
@@ -26,13 +27,16 @@ _STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones a
 class Samples:
     """A data set as published, and what a `package.module:loader`, called with the experiment, returns.
 
-    Images (N, C, H, W) uint8 or float32, labels (N,) int64 in 0..classes-1; test images and labels None where there is no such split.
+    Inputs (N, ...) of any shape and dtype but complex ones: numbers, float or uint8 such as images (N, C, H, W), are
+    preprocessed; other whole numbers, such as tokens (N, T) int64, reach the model as they are. Labels (N, ...): classes,
+    int64 in 0..`classes`-1 (-100: no answer is asked for), or with `classes` None numbers, float32. Test inputs and labels
+    None where there is no such split.
     """
 
-    images: Tensor
+    inputs: Tensor
     labels: Tensor
-    classes: int
-    test_images: Tensor | None = None
+    classes: int | None = None
+    test_inputs: Tensor | None = None
     test_labels: Tensor | None = None
 
 
@@ -40,19 +44,19 @@ class Samples:
 class Dataset:
     """A data set split for one experiment; `fingerprint` names its staged form."""
 
-    train_images: Tensor
+    train_inputs: Tensor
     train_labels: Tensor
-    validation_images: Tensor
+    validation_inputs: Tensor
     validation_labels: Tensor
-    classes: int
+    classes: int | None
     name: str
     fingerprint: str
 
 
 def load(experiment: Experiment) -> Dataset:
     """The experiment's data set. Raises DataError (missing, damaged, unfit) or ConfigError (unknown name, a split that is not there)."""
-    samples = _samples(experiment)
-    _check(samples, experiment.data.dataset)
+    samples, loader = _samples(experiment)
+    fitness.check(samples, experiment, loader=loader)
     training, validation = _split(samples, experiment)
     return Dataset(
         *training,
@@ -63,23 +67,24 @@ def load(experiment: Experiment) -> Dataset:
     )
 
 
-def _samples(experiment: Experiment) -> Samples:
+def _samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | None]:
+    """What the experiment's loader returned, and the loader where it is the user's own."""
     name = experiment.data.dataset
     match name:
         case "digits":
-            return _digits()
+            return _digits(), None
         case "mnist":
             images, labels, test_images, test_labels = mnist.read(experiment.data.directory)
-            return Samples(images, labels, 10, test_images, test_labels)
+            return Samples(images, labels, 10, test_images, test_labels), None
         case "cifar10":
             images, labels, test_images, test_labels = cifar10.read(experiment.data.directory)
-            return Samples(images, labels, 10, test_images, test_labels)
+            return Samples(images, labels, 10, test_images, test_labels), None
     if ":" not in name:
         raise ConfigError(f"data.dataset: {name!r} is unknown; one of digits, mnist, cifar10, or package.module:loader")
     loader = own_code.load(name, field="data.dataset")
     with own_code.blame("data.dataset", name, what=loader):
         samples: Samples = loader(experiment)
-    return samples
+    return samples, loader
 
 
 def _digits() -> Samples:
@@ -93,40 +98,23 @@ def _digits() -> Samples:
     return Samples(images, torch.tensor(bunch.target.tolist(), dtype=torch.int64), 10)
 
 
-def _check(samples: Samples, name: str) -> None:
-    for images, labels in ((samples.images, samples.labels), (samples.test_images, samples.test_labels)):
-        if images is None or labels is None:
-            continue
-        if images.ndim != 4 or images.dtype not in (torch.uint8, torch.float32) or labels.shape != images.shape[:1]:
-            raise DataError(
-                f"data.dataset: {name}: images {tuple(images.shape)} {images.dtype}, labels {tuple(labels.shape)};"
-                " (N, C, H, W) uint8 or float32 and (N,) are expected"
-            )
-        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < samples.classes:
-            raise DataError(
-                f"data.dataset: {name}: labels {labels.min()} to {labels.max()} for {samples.classes} classes"
-            )
-        if images.is_floating_point() and not bool(images.isfinite().all()):
-            raise DataError(f"data.dataset: {name}: pixels that are not finite")
-
-
 Split = tuple[Tensor, Tensor]
 
 
 def _split(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
     """The training and the validation part: the published test split, or a seeded share of the training samples."""
-    share, count = experiment.data.validation, samples.labels.numel()
+    share, count = experiment.data.validation, len(samples.labels)
     ids = permutation(count, seed=seed("split", experiment.seed))
     if share == "test":
-        if samples.test_images is None or samples.test_labels is None:
+        if samples.test_inputs is None or samples.test_labels is None:
             raise ConfigError(f"data.validation: {experiment.data.dataset} has no test split; give a share such as 0.2")
-        validation, kept = (samples.test_images, samples.test_labels), ids
+        validation, kept = (samples.test_inputs, samples.test_labels), ids
     else:
         held = held_out(count, share)
         chosen = torch.tensor(ids[:held], dtype=torch.int64)
-        validation, kept = (samples.images[chosen], samples.labels[chosen]), ids[held:]
+        validation, kept = (samples.inputs[chosen], samples.labels[chosen]), ids[held:]
     rest = torch.tensor(sorted(kept[: experiment.data.limit]), dtype=torch.int64)
-    return (samples.images[rest].contiguous(), samples.labels[rest].contiguous()), validation
+    return (samples.inputs[rest].contiguous(), samples.labels[rest].contiguous()), validation
 
 
 def _fingerprint(experiment: Experiment, *tensors: Tensor) -> str:

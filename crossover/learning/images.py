@@ -1,4 +1,4 @@
-"""From a minibatch's raw images to what the network sees: augmentation, the affine map, the memory format."""
+"""From a minibatch's raw inputs to what the network sees: augmentation, the affine map, the memory format."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,20 +7,28 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossover.algorithms.randomness import hashes
+from crossover.learning.affine import is_measured
 
 
 class Preparation:
-    """The affine map of `manifest["affine"]` (scale and shift, one number per channel) and the memory format."""
+    """The affine map of `manifest["affine"]` (scale and shift, one number per channel, or none) and the memory format."""
 
     def __init__(self, affine: Mapping[str, Sequence[float]], *, memory_format: str) -> None:
-        self._scale = torch.tensor(list(affine["scale"]), dtype=torch.float32).view(1, -1, 1, 1)
-        self._shift = torch.tensor(list(affine["shift"]), dtype=torch.float32).view(1, -1, 1, 1)
+        self._scale, self._shift = (
+            torch.tensor(list(affine[name]), dtype=torch.float32) for name in ("scale", "shift")
+        )
         self._format = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) uint8 or float32 -> float32 of the network's memory format; `images` stay as they are."""
-        wide = images.to(torch.float32, copy=True, memory_format=self._format)
-        return wide.mul_(self._scale).add_(self._shift)
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """(N, C, ...) of numbers -> float32, images in the network's memory format; names as they are. `inputs` stay as they are."""
+        if not is_measured(inputs):
+            return inputs.clone()  # over memory that nobody may write to
+        layout = self._format if inputs.ndim == 4 else torch.preserve_format
+        wide = inputs.to(torch.float32, copy=True, memory_format=layout)
+        if not len(self._scale):
+            return wide
+        by_channel = (-1, *[1] * (inputs.ndim - 2))
+        return wide.mul_(self._scale.view(by_channel)).add_(self._shift.view(by_channel))
 
 
 def crop_flip(images: Tensor, sample_ids: Tensor, *, seed: int, epoch: int) -> Tensor:

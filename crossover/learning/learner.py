@@ -2,8 +2,8 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from crossover import own_code
 from crossover.algorithms import buffers
 from crossover.algorithms.randomness import generator
 from crossover.algorithms.seeds import seed
 from crossover.errors import ConfigError, Refused
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, Training
 from crossover.learning.batch import Batch
 from crossover.learning.flat import FlatModel, flattened
 from crossover.learning.images import Preparation, crop_flip
@@ -23,11 +24,13 @@ from crossover.learning.memory import keep_freed_memory
 from crossover.learning.models import registry
 from crossover.learning.models.layers import Dropout
 from crossover.learning.objectives import Objective
+from crossover.own_code import faults
 
-Shape = tuple[int, int, int]
-# Images of an evaluation's forward pass. Measured for MobileNet: 1,024 take half as long again and three times the memory.
+Shape = tuple[int, ...]
+# Samples of an evaluation's forward pass. Measured for MobileNet: 1,024 take half as long again and three times the memory.
 _AT_ONCE = 256
-_initialising = threading.Lock()  # modules draw their first weights from torch's global generator
+# Modules draw their first weights, and the user's own their dropout, from torch's global generator.
+_drawing = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,14 @@ class Evaluation:
 class Learner:
     """One model of one run. Not for two threads at once: a process that computes side by side has one for each.
 
-    `slot` is held around computing only; `affine` is the manifest's, `input_shape` (C, H, W).
+    `slot` is held around computing only; `affine` is the manifest's, `input_shape` one input's.
     """
 
     def __init__(
         self,
         experiment: Experiment,
         *,
-        classes: int,
+        classes: int | None,
         input_shape: Shape,
         affine: Mapping[str, Sequence[float]],
         slot: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -61,6 +64,8 @@ class Learner:
         self._flat = FlatModel(skeleton(experiment.training.model, classes, input_shape))
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self._objective = Objective(experiment.training)
+        self._factory = registry.factory(experiment.training.model)
+        self._own = is_own(experiment.training)
         self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
         self.parameters: int = self._flat.parameters
         self.buffers: int = self._flat.buffers
@@ -85,22 +90,21 @@ class Learner:
         keep_freed_memory()
         with self.slot():
             self._begin(training.threads)
-            random = generator("dropout", experiment.seed, round, worker, minibatch) if self._dropouts else None
-            for layer in self._dropouts:
-                layer.generator = random
-            images = batch.images
+            inputs = batch.inputs
             if experiment.data.augment == "crop_flip":
-                images = crop_flip(images, batch.sample_ids, seed=experiment.seed, epoch=epoch)
+                inputs = crop_flip(inputs, batch.sample_ids, seed=experiment.seed, epoch=epoch)
             self._flat.train()
-            with self._autocast():
-                logits = self._forward(self._prepare(images), where=where)
-            loss = self._objective.loss(logits, batch.labels)
-            value = float(loss.detach())
-            if not math.isfinite(value):
-                raise Refused(
-                    f"{where}: the loss is {value}; a lower training.learning_rate or a warm-up may keep it finite"
-                )
-            loss.backward()  # type: ignore[no-untyped-call]
+            with self._seeded("dropout", experiment.seed, round, worker, minibatch):
+                with self._autocast():
+                    outputs = self._forward(self._prepare(inputs), where=where)
+                loss = self._objective.loss(outputs, batch.labels)
+                value = float(loss.detach())
+                if not math.isfinite(value):
+                    raise Refused(
+                        f"{where}: the loss is {value}; a lower training.learning_rate or a warm-up may keep it finite"
+                    )
+                with own_code.blame("training.model", training.model, what=self._factory):
+                    loss.backward()  # type: ignore[no-untyped-call]
             if not math.isfinite(float(self._flat.gradient.sum())) and not bool(self._flat.gradient.isfinite().all()):
                 raise Refused(f"{where}: the gradient has values that are not finite, though the loss is {value}")
         return value
@@ -113,17 +117,48 @@ class Learner:
             with self.slot(), torch.inference_mode():
                 self._begin(self._experiment.training.threads)
                 self._flat.evaluate()
-                for images, labels in zip(
-                    torch.split(batch.images, _AT_ONCE), torch.split(batch.labels, _AT_ONCE), strict=True
+                for inputs, labels in zip(
+                    torch.split(batch.inputs, _AT_ONCE), torch.split(batch.labels, _AT_ONCE), strict=True
                 ):
                     with self._autocast():
-                        logits = self._flat.module(self._prepare(images))
-                    part = self._objective.judged(logits, labels)
+                        outputs = self._forward(self._prepare(inputs), where="evaluation")
+                    part = self._objective.judged(outputs, labels)
                     loss, metric = loss + part[0], metric + part[1]
             samples += batch.samples
         if not samples:
             raise ValueError("batches: none given; an evaluation needs at least one sample")
         return Evaluation(loss / samples, metric / samples, samples)
+
+    def try_out(self, batch: Batch) -> None:
+        """A gradient and an evaluation of `batch` from the initial model: what model, loss or metric of the user's own do not
+        take is told before anything starts. Raises OwnCodeError, ConfigError, Refused.
+        """
+        self.initial_model()
+        model = self._experiment.training.model
+        with self._seeded("dropout", 0), torch.no_grad():
+            self._flat.train()
+            outputs = self._forward(self._prepare(batch.inputs), where="a first minibatch")
+        if problem := self._objective.problem(outputs, batch.labels, classes=self._classes):
+            if ":" not in model:
+                raise ConfigError(f"training.loss: {model} {problem}")
+            raise faults.told("training.model", model, problem, place=faults.of_definition(self._factory))
+        self.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
+        self.evaluate([batch])
+
+    @contextmanager
+    def _seeded(self, *what: str | int) -> Iterator[None]:
+        """Random numbers drawn within it depend on `what` alone: those of our own dropout layers, and in a model or loss of
+        the user's own those of torch's global generator, which one at a time has to itself.
+        """
+        random = generator(*what) if self._dropouts else None
+        for layer in self._dropouts:
+            layer.generator = random
+        if not self._own:
+            yield
+            return
+        with _drawing, torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed(*what))
+            yield
 
     def _begin(self, threads: int) -> None:
         if torch.get_num_threads() != threads:  # every thread of the process has a number of its own
@@ -132,17 +167,27 @@ class Learner:
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast("cpu", torch.bfloat16, enabled=self._experiment.training.precision == "bf16")
 
-    def _forward(self, images: torch.Tensor, *, where: str) -> torch.Tensor:
+    def _forward(self, inputs: Tensor, *, where: str) -> Tensor:
+        training = self._experiment.training
+        with own_code.blame("training.model", training.model, what=self._factory):
+            return self._called(inputs, where=where)
+
+    def _called(self, inputs: Tensor, *, where: str) -> Tensor:
         try:
-            logits: torch.Tensor = self._flat.module(images)
+            outputs: Tensor = self._flat.module(inputs)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
             raise ConfigError(
-                f"training.batch_size: {where} has {images.shape[0]} sample, and a BatchNorm layer of {self._experiment.training.model}"
+                f"training.batch_size: {where} has {len(inputs)} sample, and a BatchNorm layer of {self._experiment.training.model}"
                 " sees one value per channel; set data.drop_last, or a batch size whose last minibatch has 2 samples or more"
             ) from error
-        return logits
+        return outputs
+
+
+def is_own(training: Training) -> bool:
+    """Whether code of the user's own, which may draw random numbers, is under way in a gradient."""
+    return ":" in training.model or ":" in training.loss
 
 
 def _check_precision(experiment: Experiment) -> None:
@@ -160,7 +205,7 @@ def _make_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def skeleton(name: str, classes: int, input_shape: Shape) -> nn.Module:
+def skeleton(name: str, classes: int | None, input_shape: Shape) -> nn.Module:
     """The module without weights of its own: FlatModel brings the memory. A module from outside may need real tensors to be built."""
     if name in registry.MODELS:
         with torch.device("meta"), _Unfilled():
@@ -184,8 +229,8 @@ class _Unfilled(TorchFunctionMode):
         return func(*args, **named)
 
 
-def _built(name: str, classes: int, input_shape: Shape, *, seed_: int) -> nn.Module:
+def _built(name: str, classes: int | None, input_shape: Shape, *, seed_: int) -> nn.Module:
     """The module with weights drawn from `seed_`; torch's global generator is left as it was."""
-    with _initialising, torch.random.fork_rng(devices=[]):
+    with _drawing, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed("model", seed_))
         return registry.factory(name)(classes, input_shape)

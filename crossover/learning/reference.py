@@ -59,17 +59,16 @@ class _Reference:
     def __init__(self, experiment: Experiment, dataset: Dataset) -> None:
         every = experiment.training.sync_every
         self.experiment = experiment
-        self.plan = plan(experiment, dataset.train_labels.numel())
+        self.plan = plan(experiment, len(dataset.train_labels))
         self.per_round = self.plan.minibatches if every in (None, "epoch") else min(int(every), self.plan.minibatches)
         self.rounds_per_epoch = -(-self.plan.minibatches // self.per_round)
         self.minibatches = Minibatches(experiment, dataset, self.plan)
-        self.chunks = -(-dataset.validation_labels.numel() // VALIDATION_CHUNK)
-        scale, shift = constants(dataset.train_images, experiment.data.preprocess)
-        shape = dataset.train_images.shape
+        self.chunks = -(-len(dataset.validation_labels) // VALIDATION_CHUNK)
+        scale, shift = constants(dataset.train_inputs, experiment.data.preprocess)
         self.learner = Learner(
             experiment,
             classes=dataset.classes,
-            input_shape=(shape[1], shape[2], shape[3]),
+            input_shape=tuple(dataset.train_inputs.shape[1:]),
             affine={"scale": scale, "shift": shift},
         )
         self.state = State(buffers.tensor(bytes(self.learner.initial_model())))

@@ -13,6 +13,11 @@ from crossover.experiment import Experiment
 from crossover.learning.flat import FlatModel
 from crossover.learning.models import registry
 
+_KINDS = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
 
 def safetensors_bytes(experiment: Experiment, manifest: Mapping[str, Any], vector: Vector) -> bytes:
     """A model vector as a safetensors file. Raises Corrupt where it does not fit the experiment's model."""
@@ -26,8 +31,11 @@ def safetensors_bytes(experiment: Experiment, manifest: Mapping[str, Any], vecto
     blocks, offset = [], 0
     for name, value in flat.module.state_dict().items():
         block = buffers.view(value.detach().contiguous())
-        kind = {torch.float32: "F32", torch.int64: "I64", torch.bool: "BOOL", torch.uint8: "U8"}[value.dtype]
-        names[name] = {"dtype": kind, "shape": list(value.shape), "data_offsets": [offset, offset + block.nbytes]}
+        names[name] = {
+            "dtype": _KINDS[value.dtype],
+            "shape": list(value.shape),
+            "data_offsets": [offset, offset + block.nbytes],
+        }
         blocks.append(block)
         offset += block.nbytes
     head = json.dumps(names).encode()

@@ -122,19 +122,19 @@ def stage(experiment: Experiment, dataset: "Dataset", stores: Sequence[Store]) -
     """
     from crossover.learning import affine
 
-    plan_ = plan(experiment, dataset.train_labels.numel())
-    scale, shift = affine.constants(dataset.train_images, experiment.data.preprocess)
-    chunks = range(0, dataset.validation_labels.numel(), VALIDATION_CHUNK)
+    plan_ = plan(experiment, len(dataset.train_labels))
+    scale, shift = affine.constants(dataset.train_inputs, experiment.data.preprocess)
+    chunks = range(0, len(dataset.validation_labels), VALIDATION_CHUNK)
     manifest = {
         "dataset": dataset.name,
         "classes": dataset.classes,
-        "input_shape": list(dataset.train_images.shape[1:]),
+        "input_shape": list(dataset.train_inputs.shape[1:]),
         "affine": {"scale": scale, "shift": shift},
         "minibatches": plan_.minibatches,
         "counts": plan_.counts,
         "validation_chunks": len(chunks),
         "train_samples": sum(map(sum, plan_.counts)),
-        "validation_samples": dataset.validation_labels.numel(),
+        "validation_samples": len(dataset.validation_labels),
     }
     minibatches = Minibatches(experiment, dataset, plan_)
     for rank, store in enumerate(stores):
@@ -160,7 +160,7 @@ class Minibatches:
         from crossover.algorithms.seeds import permutation, seed
 
         self._experiment, self._dataset, self._plan = experiment, dataset, plan
-        order = permutation(dataset.train_labels.numel(), seed=seed("staging", experiment.seed))
+        order = permutation(len(dataset.train_labels), seed=seed("staging", experiment.seed))
         self._order = torch.tensor(order, dtype=torch.int64)
 
     def train(self, worker: int, minibatch: int) -> "Batch":
@@ -173,7 +173,7 @@ class Minibatches:
         faults = self._experiment.faults
         if faults.attack == "label_flip" and worker in faults.workers:
             labels = label_flip(labels, classes=self._dataset.classes)
-        return Batch(self._dataset.train_images[ids], labels, ids)
+        return Batch(self._dataset.train_inputs[ids], labels, ids)
 
     def validation(self, chunk: int) -> "Batch":
         import torch
@@ -182,8 +182,17 @@ class Minibatches:
 
         part = slice(chunk * VALIDATION_CHUNK, (chunk + 1) * VALIDATION_CHUNK)
         labels = self._dataset.validation_labels[part]
-        ids = torch.arange(labels.numel()) + part.start
-        return Batch(self._dataset.validation_images[part], labels, ids)
+        ids = torch.arange(len(labels)) + part.start
+        return Batch(self._dataset.validation_inputs[part], labels, ids)
+
+
+def first_samples(dataset: "Dataset") -> "Batch":
+    """Two training samples, to try a model out."""
+    import torch
+
+    from crossover.learning.batch import Batch
+
+    return Batch(dataset.train_inputs[:2], dataset.train_labels[:2], torch.arange(len(dataset.train_labels[:2])))
 
 
 def _put(store: Store, key: str, batch: Callable[[], "Batch"]) -> None:

@@ -48,7 +48,7 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
     """Stage the data (what is staged already is kept) and write the run's facts. Raises DataError, ConfigError."""
     from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
     from crossover.learning.learner import Learner
-    from crossover.learning.staging import stage
+    from crossover.learning.staging import first_samples, stage
 
     architecture = load(experiment.architecture)
     experiment = architecture.resolve(experiment)
@@ -59,6 +59,8 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
     learner = Learner(
         experiment, classes=manifest["classes"], input_shape=tuple(manifest["input_shape"]), affine=manifest["affine"]
     )
+    if _has_own_code(experiment):
+        learner.try_out(first_samples(dataset))
     run = run or new_run_id()
     facts = {
         "run": run,
@@ -73,6 +75,11 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
     }
     objects.put(Keys(run).experiment, json.dumps(facts).encode())
     return Prepared(run, experiment, architecture, objects, facts)
+
+
+def _has_own_code(experiment: Experiment) -> bool:
+    training = experiment.training
+    return any(":" in name for name in (training.model, training.loss, training.metric.name, experiment.data.dataset))
 
 
 def _check_resumed(run: str, experiment: Experiment, objects: ObjectStore, *, fingerprint: str) -> None:

@@ -22,7 +22,8 @@ NAME_LIMIT = 32
 FUNCTION_NAME_LIMIT = 64  # AWS Lambda; names are project-experiment-step
 LONGEST_STEP = 24
 KNOWN_DATASETS = tuple(sizes.DATA)
-KNOWN_METRICS = ("accuracy",)
+KNOWN_LOSSES = ("cross_entropy", "mse", "bce_with_logits")
+KNOWN_METRICS = ("accuracy", "mean_absolute_error")
 
 
 def name_fits(e: Experiment) -> str | None:
@@ -65,10 +66,37 @@ def digits_have_no_test_split(e: Experiment) -> str | None:
     return None
 
 
+def loss_known(e: Experiment) -> str | None:
+    loss = e.training.loss
+    if loss not in KNOWN_LOSSES and not _is_import(loss):
+        near = did_you_mean(loss, list(KNOWN_LOSSES))
+        return f"training.loss: {loss!r} is unknown; one of {', '.join(KNOWN_LOSSES)}, or package.module:name{near}"
+    return None
+
+
+def smoothing_needs_classes(e: Experiment) -> str | None:
+    if e.training.label_smoothing and e.training.loss != "cross_entropy":
+        return f"training.label_smoothing: belongs to cross_entropy, not to {e.training.loss}; leave it out"
+    return None
+
+
 def metric_known(e: Experiment) -> str | None:
-    if e.training.metric.name not in KNOWN_METRICS:
-        near = did_you_mean(e.training.metric.name, list(KNOWN_METRICS))
-        return f"training.metric.name: {e.training.metric.name!r} is unknown; one of {', '.join(KNOWN_METRICS)}{near}"
+    name = e.training.metric.name
+    if name not in KNOWN_METRICS and not _is_import(name):
+        near = did_you_mean(name, list(KNOWN_METRICS))
+        return f"training.metric.name: {name!r} is unknown; one of {', '.join(KNOWN_METRICS)}, or package.module:name{near}"
+    return None
+
+
+def metric_fits_the_loss(e: Experiment) -> str | None:
+    loss, metric = e.training.loss, e.training.metric.name
+    if metric == "accuracy" and loss == "mse":
+        return (
+            "training.metric.name: accuracy counts right classes, and mse has none; expected mean_absolute_error, or "
+            "package.module:name"
+        )
+    if metric == "mean_absolute_error" and loss == "cross_entropy":
+        return "training.metric.name: mean_absolute_error is of numbers, cross_entropy has classes; expected accuracy"
     return None
 
 
@@ -78,6 +106,8 @@ def metric_has_its_direction(e: Experiment) -> str | None:
     if metric.name in KNOWN_METRICS and metric.higher_is_better not in (None, rises):
         better = "higher" if rises else "lower"
         return f"training.metric.higher_is_better: of {metric.name}, {better} is better; leave it out"
+    if metric.name not in KNOWN_METRICS and metric.higher_is_better is None:
+        return f"training.metric.higher_is_better: is missing for {metric.name}; expected true or false"
     return None
 
 
@@ -299,7 +329,10 @@ ALWAYS: tuple[Check, ...] = (
     owner_is_a_tag,
     dataset_known,
     digits_have_no_test_split,
+    loss_known,
+    smoothing_needs_classes,
     metric_known,
+    metric_fits_the_loss,
     metric_has_its_direction,
     target_can_be_reached,
     trimmed_mean_leaves_some,

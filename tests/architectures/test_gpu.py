@@ -81,7 +81,7 @@ def test_the_learner_on_a_gpu_agrees_with_the_processor(precision: str) -> None:
     experiment = gpu(workers=1, precision="fp32")
     dataset = load_dataset(experiment)
     batch = Minibatches(experiment, dataset, plan(experiment, dataset.train_labels.numel())).train(0, 0)
-    shape = tuple(dataset.train_images.shape[1:])
+    shape = tuple(dataset.train_inputs.shape[1:])
     facts: Any = {"classes": dataset.classes, "input_shape": shape, "affine": {"scale": [1 / 16], "shift": [0.0]}}
     host = Learner(experiment, **facts)
     other = replace(experiment, training=replace(experiment.training, precision=precision))  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ def test_a_round_trip_keeps_everything(samples: int, dtype: torch.dtype, shape: 
     given_ = batch(samples, dtype=dtype, shape=shape)
     read = decode(encode(given_))
     assert read.samples == samples
-    for name in ("images", "labels", "sample_ids"):
+    for name in ("inputs", "labels", "sample_ids"):
         before, after = getattr(given_, name), getattr(read, name)
         assert torch.equal(before, after) and before.dtype == after.dtype
 
@@ -29,7 +29,7 @@ def test_reading_does_not_copy() -> None:
     buffer = bytearray(encode(batch()))
     read = decode(buffer)
     buffer[-1] ^= 255
-    assert int(read.images[-1, -1, -1, -1]) == buffer[-1]
+    assert int(read.inputs[-1, -1, -1, -1]) == buffer[-1]
 
 
 @given(st.data())
@@ -48,7 +48,7 @@ def test_any_changed_byte_of_the_header_is_noticed_or_without_effect(data: st.Da
         read = decode(body)
     except Corrupt:
         return
-    assert read.samples * read.images[0].numel() == batch().images.numel()
+    assert read.samples * read.inputs[0].numel() == batch().inputs.numel()
 
 
 @pytest.mark.parametrize("cut", [0, 3, 63, 64, 100, -1])
@@ -60,10 +60,10 @@ def test_a_cut_object_is_noticed(cut: int) -> None:
 def test_what_does_not_belong_together_is_refused() -> None:
     good = batch()
     for wrong in (
-        Batch(good.images[:2], good.labels, good.sample_ids),
-        Batch(good.images, good.labels[:2], good.sample_ids),
-        Batch(good.images.double(), good.labels, good.sample_ids),
-        Batch(good.images[0], good.labels, good.sample_ids),
+        Batch(good.inputs[:2], good.labels, good.sample_ids),
+        Batch(good.inputs, good.labels[:2], good.sample_ids),
+        Batch(good.inputs.double(), good.labels, good.sample_ids),
+        Batch(good.inputs[0], good.labels, good.sample_ids),
     ):
         with pytest.raises(ValueError, match=r"\(N, C, H, W\) uint8 or float32"):
             encode(wrong)

@@ -43,9 +43,9 @@ def real(name: str) -> str:
 
 def test_digits() -> None:
     data = datasets.load(experiment(dataset="digits"))
-    assert data.train_images.shape == (1438, 1, 8, 8) and data.train_images.dtype == torch.uint8
-    assert data.validation_images.shape == (359, 1, 8, 8)
-    assert int(data.train_images.max()) == 16
+    assert data.train_inputs.shape == (1438, 1, 8, 8) and data.train_inputs.dtype == torch.uint8
+    assert data.validation_inputs.shape == (359, 1, 8, 8)
+    assert int(data.train_inputs.max()) == 16
     together = torch.cat([data.train_labels, data.validation_labels])
     assert torch.bincount(together).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
@@ -53,12 +53,12 @@ def test_digits() -> None:
 def test_splits_are_disjoint_seeded_and_cut_to_the_limit() -> None:
     whole = datasets.load(experiment(dataset="digits"))
     again = datasets.load(experiment(dataset="digits"))
-    assert torch.equal(whole.train_images, again.train_images) and whole.fingerprint == again.fingerprint
+    assert torch.equal(whole.train_inputs, again.train_inputs) and whole.fingerprint == again.fingerprint
     cut = datasets.load(experiment(dataset="digits", limit=100))
     assert cut.train_labels.numel() == 100
     assert torch.equal(cut.validation_labels, whole.validation_labels)
-    images = {bytes(image.flatten().tolist()) for image in whole.train_images}
-    assert all(bytes(image.flatten().tolist()) in images for image in cut.train_images)
+    images = {bytes(image.flatten().tolist()) for image in whole.train_inputs}
+    assert all(bytes(image.flatten().tolist()) in images for image in cut.train_inputs)
 
 
 def test_splits_that_cannot_be_are_refused() -> None:
@@ -79,7 +79,7 @@ def test_a_loader_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     module.nan = lambda _: datasets.Samples(images * float("nan"), labels, 3)  # type: ignore[attr-defined]
     module.number = 3  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_data", module)
-    assert datasets.load(experiment(dataset="own_data:good")).train_images.shape == (16, 2, 4, 4)
+    assert datasets.load(experiment(dataset="own_data:good")).train_inputs.shape == (16, 2, 4, 4)
     for name, kind, message in (
         ("own_data:labels", DataError, "labels 0 to 2 for 2 classes"),
         ("own_data:shape", DataError, "are expected"),
@@ -96,9 +96,9 @@ def test_a_loader_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_real_mnist() -> None:
     data = datasets.load(experiment(dataset="mnist", validation="test", directory=real("mnist")))
-    assert data.train_images.shape == (60_000, 1, 28, 28) and data.validation_images.shape == (10_000, 1, 28, 28)
+    assert data.train_inputs.shape == (60_000, 1, 28, 28) and data.validation_inputs.shape == (10_000, 1, 28, 28)
     assert torch.bincount(data.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert float(data.train_images.double().mean() / 255) == pytest.approx(0.13066, abs=1e-5)
+    assert float(data.train_inputs.double().mean() / 255) == pytest.approx(0.13066, abs=1e-5)
 
 
 def idx(shape: tuple[int, ...], data: bytes) -> bytes:
@@ -156,9 +156,9 @@ def test_a_missing_file_says_what_to_do(tiny_mnist: Path) -> None:
 
 def test_real_cifar10() -> None:
     data = datasets.load(experiment(dataset="cifar10", validation="test", directory=real("cifar-10")))
-    assert data.train_images.shape == (50_000, 3, 32, 32) and data.validation_images.shape == (10_000, 3, 32, 32)
+    assert data.train_inputs.shape == (50_000, 3, 32, 32) and data.validation_inputs.shape == (10_000, 3, 32, 32)
     assert torch.bincount(data.train_labels).tolist() == [5000] * 10
-    means = [float(channel) / 255 for channel in data.train_images[:, :].double().mean((0, 2, 3))]
+    means = [float(channel) / 255 for channel in data.train_inputs[:, :].double().mean((0, 2, 3))]
     assert means == pytest.approx([0.491400, 0.482158, 0.446531], abs=1e-5)
 
 

@@ -60,7 +60,7 @@ def plain(model: str, data: Batch, *, smoothing: float, memory_format: str) -> t
     norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
-    images = Preparation(AFFINE, memory_format=memory_format)(data.images)
+    images = Preparation(AFFINE, memory_format=memory_format)(data.inputs)
     loss = F.cross_entropy(module(images), data.labels, label_smoothing=smoothing)
     loss.backward()  # type: ignore[no-untyped-call]
     gradients = []
@@ -214,9 +214,9 @@ def test_evaluation_is_torchs_own_over_all_batches() -> None:
             assert value is not None
             value.copy_(statistics[start : start + value.numel()])
             start += value.numel()
-    together = Batch(*(torch.cat([getattr(b, name) for b in batches]) for name in ("images", "labels", "sample_ids")))
+    together = Batch(*(torch.cat([getattr(b, name) for b in batches]) for name in ("inputs", "labels", "sample_ids")))
     with torch.no_grad():
-        logits = module(Preparation(AFFINE, memory_format="channels_last")(together.images))
+        logits = module(Preparation(AFFINE, memory_format="channels_last")(together.inputs))
     assert result.samples == 9
     assert result.loss == pytest.approx(float(F.cross_entropy(logits, together.labels)), rel=1e-5)
     assert result.metric == pytest.approx(float((logits.argmax(1) == together.labels).float().mean()))
@@ -300,7 +300,7 @@ def test_a_module_of_ones_own_with_shared_and_frozen_weights(monkeypatch: pytest
     own.compute_gradient(data, **WHERE)
     module = learner_module._built("own_models:tied", 10, (1, 8, 8), seed_=1)
     affine = {name: values[:1] for name, values in AFFINE.items()}
-    images = Preparation(affine, memory_format="channels_last")(data.images)
+    images = Preparation(affine, memory_format="channels_last")(data.inputs)
     F.cross_entropy(module(images), data.labels).backward()  # type: ignore[no-untyped-call]
     expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
     assert torch.equal(buffers.tensor(own.gradient), torch.cat([part.reshape(-1) for part in expected]))

@@ -53,17 +53,17 @@ def test_one_worker_and_one_minibatch_are_ordinary_training() -> None:
     torch.set_num_threads(1)
     module = learner_module._built("small_cnn", 10, (1, 8, 8), seed_=1)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.4, momentum=0.9, weight_decay=1e-3, nesterov=True)
-    scale, shift = constants(data.train_images, "standardize")
+    scale, shift = constants(data.train_inputs, "standardize")
     prepare = Preparation({"scale": scale, "shift": shift}, memory_format="channels_last")
     batch = Minibatches(own, data, plan(own, 40)).train(0, 0)
     for epoch in history:
         optimizer.zero_grad()
-        loss = F.cross_entropy(module.train()(prepare(batch.images)), batch.labels)
+        loss = F.cross_entropy(module.train()(prepare(batch.inputs)), batch.labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         assert epoch.train_loss == pytest.approx(float(loss.detach()), rel=1e-6)
         with torch.no_grad():
-            logits = module.eval()(prepare(data.validation_images))
+            logits = module.eval()(prepare(data.validation_inputs))
         assert epoch.val_loss == pytest.approx(float(F.cross_entropy(logits, data.validation_labels)), rel=1e-4)
     flat = buffers.tensor(vector)
     weights = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])

@@ -110,14 +110,14 @@ def test_staged_objects_hold_the_plan(digits: Dataset) -> None:
         for number in range(manifest["minibatches"]):
             batch = decode(store[keys.minibatch(digits.fingerprint, worker, number)])
             assert batch.samples == manifest["counts"][worker][number]
-            assert torch.equal(batch.images, digits.train_images[batch.sample_ids])
+            assert torch.equal(batch.inputs, digits.train_inputs[batch.sample_ids])
             assert torch.equal(batch.labels, digits.train_labels[batch.sample_ids])
             seen += batch.sample_ids.tolist()
     assert sorted(seen) == list(range(digits.train_labels.numel()))
     assert seen != sorted(seen)  # shuffled
     assert manifest["train_samples"] == len(seen)
     chunk = decode(store[keys.validation_chunk(digits.fingerprint, 0)])
-    assert torch.equal(chunk.images, digits.validation_images)
+    assert torch.equal(chunk.inputs, digits.validation_inputs)
     assert (manifest["validation_chunks"], manifest["validation_samples"]) == (1, chunk.samples)
     assert (manifest["classes"], manifest["input_shape"], manifest["dataset"]) == (10, [1, 8, 8], "digits")
 

@@ -58,6 +58,36 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
         "for example 0.2",
     ),
     (
+        combinations.loss_known,
+        {"training": {"loss": "mae"}},
+        {"training": {"loss": "my.module:loss"}},
+        "did you mean mse?",
+    ),
+    (
+        combinations.smoothing_needs_classes,
+        {"training": {"loss": "mse", "label_smoothing": 0.1}},
+        {"training": {"label_smoothing": 0.1}},
+        "belongs to cross_entropy, not to mse",
+    ),
+    (
+        combinations.metric_fits_the_loss,
+        {"training": {"loss": "mse"}},
+        {"training": {"loss": "mse", "metric": {"name": "mean_absolute_error"}}},
+        "expected mean_absolute_error",
+    ),
+    (
+        combinations.metric_fits_the_loss,
+        {"training": {"metric": {"name": "mean_absolute_error"}}},
+        {"training": {"loss": "my:loss", "metric": {"name": "mean_absolute_error"}}},
+        "expected accuracy",
+    ),
+    (
+        combinations.metric_has_its_direction,
+        {"training": {"metric": {"name": "my:metric"}}},
+        {"training": {"metric": {"name": "my:metric", "higher_is_better": False}}},
+        "is missing for my:metric; expected true or false",
+    ),
+    (
         combinations.metric_known,
         {"training": {"metric": {"name": "acuracy"}}},
         {"training": {"metric": {"name": "accuracy"}}},
