@@ -69,7 +69,7 @@ def _no_tensor(name: str, part: Any) -> str:
 
 
 def _length(row: Any) -> int:
-    return len(row) if hasattr(row, "__len__") and getattr(row, "ndim", 1) else 1
+    return len(row) if hasattr(row, "__len__") and getattr(row, "ndim", True) else 1
 
 
 def _not_finite(name: str, part: Tensor) -> str:

@@ -146,18 +146,18 @@ class Learner:
         self.evaluate([batch])
 
     @contextmanager
-    def _seeded(self, *what: str | int) -> Iterator[None]:
-        """Random numbers drawn within it depend on `what` alone: those of our own dropout layers, and in a model or loss of
+    def _seeded(self, what: str, *key: int) -> Iterator[None]:
+        """Random numbers drawn within it depend on the arguments alone: those of our own dropout layers, and in a model or loss of
         the user's own those of torch's global generator, which one at a time has to itself.
         """
-        random = generator(*what) if self._dropouts else None
+        random = generator(what, *key) if self._dropouts else None
         for layer in self._dropouts:
             layer.generator = random
         if not self._own:
             yield
             return
         with _drawing, torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed(*what))
+            torch.default_generator.manual_seed(seed(what, *key))
             yield
 
     def _begin(self, threads: int) -> None:

@@ -171,7 +171,7 @@ class Minibatches:
         ids = self._order[part.start : part.stop]
         labels = self._dataset.train_labels[ids]
         faults = self._experiment.faults
-        if faults.attack == "label_flip" and worker in faults.workers:
+        if faults.attack == "label_flip" and worker in faults.workers and self._dataset.classes is not None:
             labels = label_flip(labels, classes=self._dataset.classes)
         return Batch(self._dataset.train_inputs[ids], labels, ids)
 

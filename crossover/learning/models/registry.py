@@ -1,8 +1,8 @@
 """Models by name: `training.model` of the experiment is a name from here, or `package.module:factory` for one's own.
 
-A factory is called with the number of classes and the input shape (C, H, W) and returns a torch module from images to
-logits. BatchNorm layers are
-handled as docs say of statistics; other buffers of a module must be constants, since they do not travel.
+A factory is called with the number of classes (None where labels are numbers) and the shape of one input, and returns
+a torch module. Ours take images (C, H, W) to logits. BatchNorm layers' statistics travel with the model; other buffers
+of a module must be constants, since they do not.
 """
 
 import difflib
@@ -20,7 +20,7 @@ from crossover.learning.models.small_cnn import small_cnn
 from crossover.learning.models.squeezenet import squeezenet
 from crossover.learning.models.vgg import vgg11
 
-Factory = Callable[[int, tuple[int, int, int]], nn.Module]
+Factory = Callable[..., nn.Module]  # of (classes, input_shape)
 
 MODELS: dict[str, Factory] = {
     "mobilenet": mobilenet,

@@ -1,12 +1,15 @@
 """Minibatches as objects: a round trip, no copy, and no damage that goes unnoticed."""
 
+import hashlib
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.errors import Corrupt
-from crossover.learning.batch import Batch, decode, encode
+from crossover.learning.batch import INPUTS, LABELS, Batch, decode, encode
 
 
 def batch(samples: int = 3, *, dtype: torch.dtype = torch.uint8, shape: tuple[int, int, int] = (3, 5, 4)) -> Batch:
@@ -59,11 +62,66 @@ def test_a_cut_object_is_noticed(cut: int) -> None:
 
 def test_what_does_not_belong_together_is_refused() -> None:
     good = batch()
-    for wrong in (
-        Batch(good.inputs[:2], good.labels, good.sample_ids),
-        Batch(good.inputs, good.labels[:2], good.sample_ids),
-        Batch(good.inputs.double(), good.labels, good.sample_ids),
-        Batch(good.inputs[0], good.labels, good.sample_ids),
+    for wrong, says in (
+        (Batch(good.inputs[:2], good.labels, good.sample_ids), "2 inputs and 3 labels"),
+        (Batch(good.inputs, good.labels[:2], good.sample_ids), "3 inputs and 2 labels"),
+        (Batch(good.inputs.to(torch.complex64), good.labels, good.sample_ids), "inputs are torch.complex64"),
+        (Batch(good.inputs[0], good.labels, good.sample_ids[:2]), r"\(2,\) sample ids for 3 samples"),
+        (Batch(good.inputs[:, :0], good.labels, good.sample_ids), "one row for each sample is expected"),
     ):
-        with pytest.raises(ValueError, match=r"\(N, C, H, W\) uint8 or float32"):
+        with pytest.raises(ValueError, match=says):
             encode(wrong)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "digest"),
+    [
+        (torch.uint8, (3, 5, 4), "f8da4536c835a3bf"),
+        (torch.uint8, (1, 3, 3), "add8d6fc9df500a3"),
+        (torch.float32, (3, 5, 7), "f18a7e7ce113845c"),
+    ],
+)
+def test_the_bytes_of_images_are_those_of_version_1(dtype: torch.dtype, shape: tuple[int, ...], digest: str) -> None:
+    """What is staged somewhere is read by its fingerprint, which knows nothing of a program's version."""
+    images = (torch.arange(3 * math.prod(shape)) % 251).view(3, *shape).to(dtype)
+    written = encode(Batch(images, torch.tensor([2, 0, 9]), torch.tensor([7, 1, 2**40])))
+    assert hashlib.sha256(written).hexdigest()[:16] == digest
+
+
+SHAPES = st.lists(st.integers(1, 4), max_size=6).map(tuple)
+
+
+@given(st.integers(0, 3), SHAPES, SHAPES, st.sampled_from(INPUTS), st.sampled_from(LABELS))
+def test_any_shape_and_dtype_goes_and_comes_back(
+    samples: int, inputs: tuple[int, ...], labels: tuple[int, ...], kind: torch.dtype, label_kind: torch.dtype
+) -> None:
+    given_ = general(samples, inputs, labels, kind, label_kind)
+    read = decode(encode(given_))
+    for name in ("inputs", "labels", "sample_ids"):
+        before, after = getattr(given_, name), getattr(read, name)
+        assert before.shape == after.shape and before.dtype == after.dtype and torch.equal(before, after)
+
+
+@given(st.data(), SHAPES, SHAPES, st.sampled_from(INPUTS), st.sampled_from(LABELS))
+def test_no_changed_byte_makes_other_tensors(
+    data: st.DataObject, inputs: tuple[int, ...], labels: tuple[int, ...], kind: torch.dtype, label_kind: torch.dtype
+) -> None:
+    given_ = general(2, inputs, labels, kind, label_kind)
+    body = bytearray(encode(given_))
+    body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        read = decode(body)
+    except Corrupt:
+        return
+    for name in ("inputs", "labels"):  # a blank of the header, then
+        assert torch.equal(getattr(read, name), getattr(given_, name))
+        assert getattr(read, name).dtype == getattr(given_, name).dtype
+
+
+def general(
+    samples: int, inputs: tuple[int, ...], labels: tuple[int, ...], kind: torch.dtype, label_kind: torch.dtype
+) -> Batch:
+    def numbers(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return (torch.arange(samples * math.prod(shape)) % 100).view(samples, *shape).to(dtype)
+
+    return Batch(numbers(inputs, kind), numbers(labels, label_kind), torch.arange(samples))

@@ -6,14 +6,13 @@ import io
 import os
 import pickle
 import struct
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.errors import ConfigError, DataError
-from crossover.experiment import Data, Experiment
+from crossover.experiment import Data, Experiment, Metric, Training
 from crossover.learning import cifar10, datasets, download, mnist
 
 DATA = Path(os.environ.get("CROSSOVER_DATA") or Path(__file__).parents[4] / "shared" / "datasets")
@@ -70,25 +69,12 @@ def test_splits_that_cannot_be_are_refused() -> None:
         datasets.load(experiment(dataset="imagenet"))
 
 
-def test_a_loader_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("own_data")
-    images, labels = torch.rand(20, 2, 4, 4), torch.arange(20) % 3
-    module.good = lambda _: datasets.Samples(images, labels, 3)  # type: ignore[attr-defined]
-    module.labels = lambda _: datasets.Samples(images, labels, 2)  # type: ignore[attr-defined]
-    module.shape = lambda _: datasets.Samples(images, labels[:5], 3)  # type: ignore[attr-defined]
-    module.nan = lambda _: datasets.Samples(images * float("nan"), labels, 3)  # type: ignore[attr-defined]
-    module.number = 3  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "own_data", module)
-    assert datasets.load(experiment(dataset="own_data:good")).train_inputs.shape == (16, 2, 4, 4)
-    for name, kind, message in (
-        ("own_data:labels", DataError, "labels 0 to 2 for 2 classes"),
-        ("own_data:shape", DataError, "are expected"),
-        ("own_data:nan", DataError, "not finite"),
-        ("own_data:number", ConfigError, "is a int; a function is expected"),
-        ("own_data:missing", ConfigError, "defines no .missing."),
+def test_what_comes_with_the_project_says_when_an_experiment_cannot_train_on_it() -> None:
+    own = replace(experiment(), training=Training(loss="mse", metric=Metric(name="mean_absolute_error")))
+    with pytest.raises(
+        DataError, match=r"digits: labels are single values torch.int64; training.loss: mse takes torch.float32"
     ):
-        with pytest.raises(kind, match=message):
-            datasets.load(experiment(dataset=name))
+        datasets.load(own)
 
 
 # --- MNIST ------------------------------------------------------------------------------------------------------------

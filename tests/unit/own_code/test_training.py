@@ -1,0 +1,278 @@
+"""Data, model, loss and metric of the user's own: what fits is trained on, what does not is told before anything starts."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from crossover.dataplane.memory import MemoryObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import ConfigError, UserError
+from crossover.experiment import Data, Experiment, Faults, Metric, Training
+from crossover.learning.affine import constants
+from crossover.learning.datasets import load
+from crossover.learning.images import Preparation
+from crossover.learning.objectives import Objective
+from crossover.running.preparing import Prepared, prepare
+from tests.unit.own_code.folders import Folders
+
+TASK = """
+import torch
+from torch import nn
+from crossover.learning.datasets import Samples
+INPUTS, LABELS = torch.arange(40).remainder(7).float().view(20, 2), torch.arange(20) % 3
+def loader(experiment): return Samples({samples})
+def factory(classes, input_shape): return {model}
+def loss(outputs, labels): return {loss}
+def metric(outputs, labels): return {metric}
+"""
+LOADER, FACTORY, LOSS, METRIC = 6, 7, 8, 9  # their lines
+GOOD = {
+    "samples": "INPUTS, LABELS, 3",
+    "model": "nn.Linear(2, 3)",
+    "loss": "nn.functional.cross_entropy(outputs, labels)",
+    "metric": "(outputs.argmax(1) == labels).float().mean()",
+}
+OWN = Training(
+    batch_size=4, model="task:factory", loss="task:loss", metric=Metric(name="task:metric", higher_is_better=True)
+)
+OURS = replace(OWN, loss="cross_entropy", metric=Metric())
+
+
+def prepared(
+    folders: Folders, training: Training, *, data: Data | None = None, faults: Faults | None = None, **parts: str
+) -> Prepared:
+    folders.experiment(task=TASK.format(**{**GOOD, **parts}))
+    experiment = Experiment(
+        name="own",
+        architecture="all-reduce",
+        workers=2,
+        training=training,
+        data=data or Data(dataset="task:loader"),
+        faults=faults or Faults(),
+    )
+    objects = MemoryObjectStore(Traffic())
+    return prepare(experiment, objects=objects, data=[objects])
+
+
+def refused(folders: Folders, training: Training, **parts: str) -> str:
+    with pytest.raises(UserError) as failed:
+        prepared(folders, training, **parts)
+    said = str(failed.value)
+    assert "\n" not in said
+    return said
+
+
+def told(field: str, name: str, line: int) -> str:
+    return f"{field}: 'task:{name}': your code, experiment/task.py, line {line}"
+
+
+def test_all_four_of_ones_own(folders: Folders) -> None:
+    found = prepared(folders, OWN)
+    assert found.facts["parameters"] == 9 and found.facts["data_manifest"]["input_shape"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ("INPUTS, LABELS, 2", "labels 0 to 2 for 2 classes; 0 to 1 are expected"),
+        ("INPUTS, LABELS - 1, 3", "labels -1 to 1 for 3 classes"),
+        ("INPUTS, LABELS[:5], 3", "there are 20 inputs and 5 labels; one label for each input is expected"),
+        ("INPUTS, LABELS", "classes is None; cross_entropy needs the number of classes"),
+        ("INPUTS, LABELS, 3.0", "classes is 3.0; the number of classes is expected"),
+        ("INPUTS, LABELS.float(), 3", "cross_entropy takes classes, torch.int64"),
+        ("INPUTS, LABELS.int(), 3", "labels are single values torch.int32; cross_entropy takes classes, torch.int64"),
+        ("INPUTS.to(torch.complex64), LABELS, 3", "inputs are torch.complex64; one of torch.uint8,"),
+        ("INPUTS[:0], LABELS[:0], 3", "inputs are empty: a tensor of the shape (0, 2)"),
+        ("INPUTS[:, :0], LABELS, 3", "inputs have the shape (20, 0)"),
+        ("INPUTS.sqrt().sub(1).log(), LABELS, 3", "inputs hold NaN or infinity in"),
+        (
+            "INPUTS.where(INPUTS != 5, torch.nan), LABELS, 3",
+            "inputs hold NaN or infinity in 5 of 20 rows, the first is 2; fill",
+        ),
+        (
+            "[[1.0], [1.0, 2.0]], LABELS, 3",
+            "inputs are a list whose rows have 1 to 2 values; pad or cut them to one length",
+        ),
+        ("INPUTS.tolist(), LABELS, 3", "inputs are a list; a torch tensor is expected"),
+        ("INPUTS.numpy(), LABELS, 3", "inputs are a ndarray; a torch tensor is expected"),
+        ("INPUTS, LABELS, 3, INPUTS[:4]", "of test_inputs and test_labels one is None"),
+        ("INPUTS, LABELS, 3, INPUTS[:4, :1], LABELS[:4]", "test_inputs rows of the shape (1) torch.float32"),
+        ("INPUTS, LABELS, 3, INPUTS[:4], LABELS[:3]", "of the test split, there are 4 inputs and 3 labels"),
+        ("*open('nowhere')", "FileNotFoundError"),
+        ("torch.tensor([[1.0], [1.0, 2.0]]), LABELS, 3", "ValueError: expected sequence of length 1"),
+    ],
+)
+def test_what_is_wrong_with_the_samples_of_a_loader_is_told_as_the_users(
+    folders: Folders, samples: str, said: str
+) -> None:
+    found = refused(folders, OURS, samples=samples)
+    assert found.startswith(told("data.dataset", "loader", LOADER)) and said in found
+
+
+def test_a_loader_that_returns_something_else(folders: Folders) -> None:
+    found = refused(folders, OURS, samples="INPUTS, LABELS, 3) and (INPUTS, LABELS")
+    assert "returned a tuple; a crossover.learning.datasets.Samples is expected" in found
+
+
+@pytest.mark.parametrize(
+    ("loss", "samples", "said"),
+    [
+        ("mse", "INPUTS, INPUTS.double()", "training.loss: mse takes torch.float32, such as labels.float()"),
+        ("bce_with_logits", "INPUTS, INPUTS", "labels lie beyond 0 and 1"),
+    ],
+)
+def test_labels_that_a_loss_of_numbers_cannot_take(folders: Folders, loss: str, samples: str, said: str) -> None:
+    training = replace(OURS, loss=loss, metric=Metric(name="mean_absolute_error"))
+    assert said in refused(folders, training, samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("parts", "training", "field", "line", "said"),
+    [
+        ({"model": "nn.Linear(3, 3)"}, OURS, "model:factory", FACTORY, "mat1 and mat2 shapes cannot be multiplied"),
+        (
+            {"model": "nn.Linear(2, 4)"},
+            OURS,
+            "model:factory",
+            FACTORY,
+            "returned (2, 4) for labels (2,); cross_entropy needs (2, 3)",
+        ),
+        (
+            {"samples": "torch.ones(20, 5, 2), torch.ones(20, 5).long(), 3"},
+            OURS,
+            "model:factory",
+            FACTORY,
+            "needs (2, 3, 5), the classes in dimension 1; outputs.transpose(1, -1) has it",
+        ),
+        (
+            {"samples": "INPUTS, INPUTS[:, 0]", "model": "nn.Linear(2, 1)"},
+            replace(OURS, loss="mse", metric=Metric(name="mean_absolute_error")),
+            "model:factory",
+            FACTORY,
+            "returned (2, 1) for labels (2,); mse needs the same shape",
+        ),
+        (
+            {"model": "nn.LSTM(2, 3)"},
+            OURS,
+            "model:factory",
+            FACTORY,
+            "returned a tuple; cross_entropy and accuracy need one tensor",
+        ),
+        ({"loss": "1 / 0"}, OWN, "loss:loss", LOSS, "ZeroDivisionError"),
+        (
+            {"loss": "(outputs[:, 0] - labels) ** 2"},
+            OWN,
+            "loss:loss",
+            LOSS,
+            "returned a tensor (2,); one number is expected",
+        ),
+        (
+            {"loss": "float(outputs.detach().sum())"},
+            OWN,
+            "loss:loss",
+            LOSS,
+            "the mean over the minibatch is expected, made of the outputs",
+        ),
+        ({"loss": "outputs.detach().sum()"}, OWN, "loss:loss", LOSS, "made of the outputs by torch"),
+        ({"metric": "outputs"}, OWN, "metric.name:metric", METRIC, "returned a tensor (2, 3); one number is expected"),
+        ({"metric": "labels.nothing"}, OWN, "metric.name:metric", METRIC, "AttributeError"),
+        ({"metric": "None"}, OWN, "metric.name:metric", METRIC, "returned a NoneType"),
+    ],
+)
+def test_what_a_model_a_loss_or_a_metric_does_wrongly_is_told_before_the_run(
+    folders: Folders, parts: dict[str, str], training: Training, field: str, line: int, said: str
+) -> None:
+    section, _, name = field.partition(":")
+    found = refused(folders, training, **parts)
+    assert found.startswith(told(f"training.{section}", name, line)) and said in found
+
+
+NUMBERS = replace(OURS, loss="mse", metric=Metric(name="mean_absolute_error"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "samples", "said"),
+    [
+        (
+            {"data": Data(dataset="task:loader", augment="crop_flip")},
+            None,
+            "task:loader has rows of the shape (2) torch.float32",
+        ),
+        (
+            {"training": replace(OURS, model="small_cnn")},
+            None,
+            "training.model: small_cnn tells classes of images (C, H, W) apart",
+        ),
+        (
+            {"training": NUMBERS, "faults": Faults(attack="label_flip", workers=(1,))},
+            "INPUTS, INPUTS",
+            "faults.attack: label_flip exchanges classes, and task:loader has none",
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_for_the_data_are_refused(
+    folders: Folders, settings: dict[str, Any], samples: str | None, said: str
+) -> None:
+    with pytest.raises(ConfigError) as failed:
+        prepared(folders, settings.pop("training", OURS), **settings, **({"samples": samples} if samples else {}))
+    assert said in str(failed.value) and "your code" not in str(failed.value)
+
+
+def test_numbers_are_preprocessed_by_column_and_tokens_are_left_alone() -> None:
+    rows = torch.tensor([[1.0, 10.0], [3.0, 30.0]])
+    tokens = torch.tensor([[1, 2], [3, 4]])
+    for inputs, preprocess, expected in (
+        (rows, "standardize", torch.tensor([[-1.0, -1.0], [1.0, 1.0]])),
+        (rows.double(), "minmax", torch.tensor([[0.0, 0.0], [1.0, 1.0]])),
+        (rows, "none", rows),
+        (rows[:, 0], "minmax", torch.tensor([0.0, 1.0])),
+        (
+            rows.view(2, 2, 1).expand(2, 2, 3),
+            "standardize",
+            torch.tensor([[-1.0, -1.0], [1.0, 1.0]]).view(2, 2, 1).expand(2, 2, 3),
+        ),
+        (tokens, "standardize", tokens),
+        (tokens.int(), "minmax", tokens.int()),
+    ):
+        scale, shift = constants(inputs, preprocess)
+        prepare = Preparation({"scale": scale, "shift": shift}, memory_format="channels_last")
+        found, before = prepare(inputs), inputs.clone()
+        assert torch.equal(found, expected) and found.dtype == expected.dtype
+        assert torch.equal(prepare(inputs).add_(1), expected + 1) and torch.equal(inputs, before)
+
+
+def test_losses_and_metrics_against_their_definitions() -> None:
+    classes = Objective(Training(label_smoothing=0.1))
+    outputs, labels = torch.randn(6, 3, 5), torch.randint(3, (6, 5))
+    labels[0, 1:] = -100  # no answer is asked for
+    assert torch.equal(classes.loss(outputs, labels), torch.nn.CrossEntropyLoss(label_smoothing=0.1)(outputs, labels))
+    loss, metric = classes.judged(outputs, labels)
+    answered = labels != -100
+    hits = (outputs.argmax(1) == labels)[answered].double().mean()
+    assert metric == pytest.approx(6 * float(hits))
+    assert loss == pytest.approx(6 * float(torch.nn.CrossEntropyLoss()(outputs, labels)))
+    numbers = Objective(Training(loss="mse", metric=Metric(name="mean_absolute_error")))
+    assert numbers.judged(torch.tensor([[1.0], [4.0]]), torch.tensor([[2.0], [1.0]])) == (10.0, 4.0)
+    yes = Objective(Training(loss="bce_with_logits"))
+    assert yes.judged(torch.tensor([-1.0, 2.0, 3.0, 4.0]), torch.tensor([0.0, 1.0, 0.0, 1.0]))[1] == 3.0
+
+
+def test_torchs_own_dropout_is_drawn_anew_for_each_minibatch_and_the_same_everywhere(folders: Folders) -> None:
+    """A model of the user's own draws from the process's generator: it must not matter what was drawn there before."""
+    from crossover.learning.learner import Learner
+    from crossover.learning.staging import first_samples
+
+    found = prepared(folders, OURS, model="nn.Sequential(nn.Linear(2, 64), nn.Dropout(0.5), nn.Linear(64, 3))")
+    dataset, manifest = load(found.experiment), found.facts["data_manifest"]
+    batch = first_samples(dataset)
+
+    def gradient(minibatch: int) -> bytes:
+        learner = Learner(found.experiment, classes=3, input_shape=(2,), affine=manifest["affine"])
+        learner.initial_model()
+        torch.rand(7)
+        learner.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=minibatch)
+        return bytes(learner.gradient)
+
+    assert gradient(0) == gradient(0) != gradient(1)
