@@ -1,10 +1,12 @@
 """Arguments that several commands share, and the experiment that they make."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from crossover import own_code
 from crossover.experiment import Experiment
 from crossover.validation import load
 
@@ -16,10 +18,13 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a fa
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing anything on AWS.")]
 
 
-def accepted(config: Path, override: list[str] | None = None) -> Experiment:
-    """The experiment that can be run. Raises ConfigError for all that `run` refuses before it starts anything."""
+def accepted(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:
+    """The experiment that can be run. Raises ConfigError for all that `run` refuses before it starts anything. `travels`: own code
+    will run elsewhere than in this process."""
     from crossover.learning.models.registry import factory  # torch, which knows the models: not for --help
 
     experiment = load(config, override or [])
+    for note in own_code.check(experiment, travels=travels):
+        print(f"note: {note}", file=sys.stderr)
     factory(experiment.training.model)
     return experiment

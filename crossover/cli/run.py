@@ -58,7 +58,7 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
-    experiment = accepted(config, [*(override or []), *_data(data)])
+    experiment = accepted(config, [*(override or []), *_data(data)], travels=on is not Place.INLINE)
     folder = _resumed(resume, out) if resume and on is not Place.AWS else out or Path("results") / experiment.name
     _check_folder(folder)
     for tool in log or []:

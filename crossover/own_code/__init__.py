@@ -5,6 +5,19 @@ They lie beside the experiment's file or in the current folder, and no edit of t
 
 from crossover.own_code.faults import blame, failure
 from crossover.own_code.finding import folders, load, look_in
-from crossover.own_code.travelling import bundled, digests, fingerprint, names, notes
+from crossover.own_code.travelling import bundled, check, digests, fingerprint, names
+from crossover.own_code.watching import building
 
-__all__ = ["blame", "bundled", "digests", "failure", "fingerprint", "folders", "load", "look_in", "names", "notes"]
+__all__ = [
+    "blame",
+    "building",
+    "bundled",
+    "check",
+    "digests",
+    "failure",
+    "fingerprint",
+    "folders",
+    "load",
+    "look_in",
+    "names",
+]

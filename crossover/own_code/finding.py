@@ -51,6 +51,11 @@ def folders() -> tuple[Path, ...]:
     return _folders or (Path(os.environ.get("LAMBDA_TASK_ROOT") or os.getcwd()),)
 
 
+def told() -> bool:
+    """Whether this process knows where an experiment's own modules lie: a function or program does not."""
+    return bool(_folders)
+
+
 def load(name: str, *, field: str) -> Any:
     """The function or class `package.module:name` that `field` of the experiment names.
 

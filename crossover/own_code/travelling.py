@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover.experiment import Experiment
-from crossover.own_code import faults, finding
+from crossover.own_code import faults, finding, watching
 from crossover.own_code.reach import Reach, Wanted, reach
 from crossover.packages import COMPUTING, FIRST_PARTY, PROJECT
 
@@ -25,6 +25,19 @@ def _named(field: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _named(f"{field}.{name}", each)
     elif isinstance(value, str) and ":" in value:
         yield field, value
+
+
+def check(experiment: Experiment, *, travels: bool = True) -> list[str]:
+    """Import all own code that the experiment names; words worth reading though nothing is wrong. Raises OwnCodeError.
+
+    `travels`: functions or programs will hold it, apart from a data set's loader.
+    """
+    for field, name in names(experiment).items():
+        with watching.building(field, name):
+            finding.load(name, field=field)
+    if ":" in experiment.data.dataset:
+        finding.load(experiment.data.dataset, field="data.dataset")
+    return _notes(bundled(experiment)) if travels else []
 
 
 def bundled(experiment: Experiment) -> Reach:
@@ -47,8 +60,10 @@ def bundled(experiment: Experiment) -> Reach:
 
 
 def digests(experiment: Experiment) -> dict[str, str]:
-    """A hash by file of what `bundled` finds: two runs with equal ones have trained with the same own code."""
-    files = bundled(experiment).files
+    """A hash by file of what functions and programs use: two runs with equal ones have trained with the same own code."""
+    files = {
+        path: file for field, name in names(experiment).items() for path, file in reach(name, field=field).files.items()
+    }
     return {path.as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()[:16] for path, file in sorted(files.items())}
 
 
@@ -58,9 +73,8 @@ def fingerprint(experiment: Experiment) -> str:
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16] if found else ""
 
 
-def notes(experiment: Experiment) -> list[str]:
-    """What is worth knowing though nothing is wrong: of two files of the same name which was taken; imports that may fail later."""
-    found = bundled(experiment)
+def _notes(found: Reach) -> list[str]:
+    """Of two files of the same name which was taken; imports that may fail later."""
     lines = [
         f"{faults.place(taken, None)} is taken, not {faults.place(other, None)}"
         for taken, other in found.passed_over.items()

@@ -38,7 +38,11 @@ def imports(field: str, name: str) -> Iterator[None]:
 
 @contextmanager
 def building(field: str, name: str) -> Iterator[None]:
-    """As `imports`, of what a function does as well: it has the Python files alone, so no other file may be read."""
+    """As `imports`, of what a function does as well: it has the Python files alone, so no other file may be read. In a function itself
+    nothing is watched."""
+    if not finding.told():
+        yield
+        return
     with _watched(field, name, when="when it is imported or called", files=True):
         yield
 

@@ -21,7 +21,7 @@ def checked(name: str, factory: Callable[..., Any]) -> Callable[..., nn.Module]:
 
     @wraps(factory, updated=())
     def built(*arguments: Any) -> nn.Module:
-        with own_code.blame(FIELD, name, what=factory):
+        with own_code.blame(FIELD, name, what=factory), own_code.building(FIELD, name):
             module = factory(*arguments)
         if problem := _problem(module, known=(factory, *arguments)):
             raise faults.told(FIELD, name, problem, place=faults.of_definition(factory))

@@ -7,6 +7,7 @@ import pytest
 
 from crossover import own_code
 from crossover.errors import ConfigError, OwnCodeError
+from crossover.experiment import Experiment, Training
 from tests.unit.own_code.folders import Folders
 
 
@@ -123,3 +124,49 @@ def test_failures_of_our_own_models_pass(folders: Folders) -> None:
     with pytest.raises(ZeroDivisionError), own_code.blame("training.model", "small_cnn"):
         raise ZeroDivisionError
     assert "task" not in sys.modules
+
+
+def experiment(**fields: str) -> Experiment:
+    return Experiment(name="x", architecture="all_reduce", training=Training(**fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "words = open('experiment/words.txt').read()\ndef factory(): pass\n",
+            "task.py, line 1: reads experiment/words.txt when",
+        ),
+        (
+            "from pathlib import Path\nw = Path('experiment/words.txt').read_text()\ndef factory(): pass\n",
+            "task.py, line 2: reads ",
+        ),
+    ],
+)
+def test_files_that_functions_will_not_have_are_refused(folders: Folders, text: str, said: str) -> None:
+    (folders.experiment(task=text) / "words.txt").write_text("a b c")
+    with pytest.raises(OwnCodeError, match=said) as failed:
+        own_code.check(experiment(model="task:factory"))
+    assert "the loader of data.dataset, which runs on this machine" in str(failed.value)
+
+
+def test_of_two_files_it_is_said_which_is_taken(folders: Folders) -> None:
+    folders.experiment(both="import late\ndef who(): import colorama_of_mine")
+    folders.current(both="def who(): pass", late="")
+    assert own_code.check(experiment(model="both:who")) == [
+        "experiment/both.py is taken, not both.py",
+        "experiment/both.py, line 2: functions have no colorama_of_mine; only what runs on this machine, such as a data set's loader, "
+        "can reach this line",
+    ]
+
+
+def test_digests_follow_what_own_code_reaches(folders: Folders) -> None:
+    folders.experiment(task="import late\ndef factory(): pass", late="x = 1", other="")
+    before = own_code.digests(experiment(model="task:factory"))
+    assert before.keys() == {"task.py", "late.py"}
+    folders.experiment(other="y = 2")
+    assert own_code.digests(experiment(model="task:factory")) == before
+    folders.experiment(late="x = 2")
+    after = own_code.digests(experiment(model="task:factory"))
+    assert {name for name in after if after[name] != before[name]} == {"late.py"}
+    assert own_code.fingerprint(experiment(model="small_cnn")) == ""
