@@ -48,7 +48,7 @@ test: setup redis-module redis-module-torch lint ## Run every test, and the lint
 .PHONY: test-every-call
 test-every-call: setup redis-module ## Faults at every call of the data plane; every architecture through the CDK command line, and on ARM
 	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest tests/architectures tests/cloud tests/layer \
-		tests/infrastructure/test_templates.py tests/local/test_secrets.py tests/redis_module/test_pauses.py $(PYTEST)
+		tests/infrastructure/test_templates.py tests/local/test_secrets.py tests/local/test_killed_children.py tests/redis_module/test_pauses.py $(PYTEST)
 
 .PHONY: check
 check: setup redis-module lint witness-environment-asl_validator ## Linters, types, quick tests, synthesis with validation and cdk-nag

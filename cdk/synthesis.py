@@ -5,7 +5,6 @@ Needs neither network nor credentials nor Docker: assets are files that are ther
 
 import importlib
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from cdk.expiry import Expiry
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
-from crossover import own_code, workflow
-from crossover.errors import ConfigError, UserError
-from crossover.experiment import Experiment, from_resolved
+from crossover import workflow
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
 from crossover.minibatches import most_minibatches
 from crossover.surroundings import shared_stacks
 
@@ -115,19 +114,3 @@ def _stack_of(experiment: Experiment) -> Any:
     if stack is None:
         raise ConfigError(f"architecture: {experiment.architecture!r}: {file} defines no STACK, the class of its stack")
     return stack
-
-
-def main() -> int:
-    """`python -m cdk.synthesis OUT [FOLDER...]`, the resolved experiment on standard input; own code is looked for in the folders.
-    0, or 2 with one line that says what to mend."""
-    own_code.look_in(*sys.argv[2:])
-    try:
-        synthesize(from_resolved(json.load(sys.stdin)), Path(sys.argv[1]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

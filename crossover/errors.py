@@ -13,6 +13,7 @@ CrossoverError
 ├── Refused                  a store or database refused a command: names argument, value, expectation
 ├── WaitTimeout              a wait reached its end: names what was missing
 ├── Unavailable              a store, broker or host does not answer: worth a retry
+├── Lost                     a server of this machine ended by itself: names it, its end, its log
 └── RunFailed                a run ended with a failure: carries the plain cause
 """
 
@@ -75,6 +76,10 @@ class WaitTimeout(CrossoverError):
 
 class Unavailable(CrossoverError):
     """A store, broker or host that does not answer. Step Functions retries a step that raises it."""
+
+
+class Lost(CrossoverError):
+    """A server that a run on this machine needs has ended, and nobody stopped it."""
 
 
 class RunFailed(CrossoverError):

@@ -187,7 +187,7 @@ def _check_folder(folder: Path) -> None:
 
 def _ours(folder: Path) -> bool:
     """Whether nothing but a run's files lie there: one that was killed while it wrote them has no result.json yet."""
-    from crossover.reports.folder import METRICS, MODEL, REPORT, RESULT
+    from crossover.reports.folder import METRICS, MODEL, REPORT, RESULT, SERVER_LOG
 
     names = [each.name.removeprefix(".") for each in folder.iterdir()]  # a part of a file is `.<name>.<something>`
-    return all(name.startswith((METRICS, MODEL, REPORT, RESULT, "baseline")) for name in names)
+    return all(name.startswith((METRICS, MODEL, REPORT, RESULT, SERVER_LOG, "baseline")) for name in names)

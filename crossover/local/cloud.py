@@ -152,6 +152,13 @@ class LocalCloud:
                 if stack in self.stacks():
                     raise RunFailed(f"{stack}: could not be deleted; its events say why")
 
+    def check(self, log: Path) -> None:
+        """For whoever follows a run, again and again. Raises Lost where one of the servers has ended by itself; what it had logged is then
+        kept in the file `log`.
+        """
+        processes.look_after_the_watchdog()
+        self.servers.check(log)
+
     def _machines_of(self, stack: str) -> list[str]:
         """ARNs of those that the stack made, whatever others are named."""
         pages = self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)

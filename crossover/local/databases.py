@@ -16,22 +16,23 @@ if TYPE_CHECKING:
 
 @contextmanager
 def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterator[dict[int, TensorStore]]:
-    """By worker, as the deployed `function` reaches them; their connections end with the block."""
+    """By worker, as the deployed `function` reaches them, those left out whose server has ended; their connections end with the block."""
     from moto.awslambda.models import lambda_backends
 
     environment = cloud.function(lambda_backends[ACCOUNT][REGION].get_function(function)).environment
-    stores = [
-        connecting.tensor_store(
+    stores = {
+        worker: connecting.tensor_store(
             url,
             password=secret(environment["CROSSOVER_REDIS_SECRET"]),
             engine=experiment.database.engine,
             time_to_live_s=experiment.database.time_to_live_s,
             traffic=Traffic(),
         )
-        for url in cloud.servers.reachable(environment["CROSSOVER_REDIS"]).split()
-    ]
+        for worker, url in enumerate(cloud.servers.reachable(environment["CROSSOVER_REDIS"]).split())
+        if cloud.servers.runs(url)
+    }
     try:
-        yield dict(enumerate(stores))
+        yield dict(stores)
     finally:
-        for store in stores:
+        for store in stores.values():
             store.client.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from crossover.errors import CrossoverError
 from crossover.local import permissions
 from crossover.local.seams.resource_types import REGION
 
@@ -118,7 +119,8 @@ def _server(log: Path, in_flight: _InFlight) -> Any:
         except Exception as error:
             with contextlib.suppress(FileNotFoundError), log.open("a") as file:  # the workspace may be gone by now
                 traceback.print_exc(file=file)
-            words = escape(f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})")
+            fault = f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})"
+            words = escape(str(error) if isinstance(error, CrossoverError) else fault)
             body = (
                 f"<ErrorResponse><Error><Code>InternalFailure</Code><Message>{words}</Message></Error></ErrorResponse>"
             )

@@ -188,6 +188,9 @@ class Fleets:
         status = instance.child.poll()
         if status is None:
             return
+        processes.stop(
+            instance.child
+        )  # the rest of the service, as systemd does: a program may have one process for each GPU
         if status and fleet.service.restarts and instance.starts < fleet.service.burst:
             instance.starts += 1
             instance.child = self._start(fleet, instance.number)

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from crossover.errors import MissingTool, RunFailed
+from crossover.errors import Lost, MissingTool, RunFailed
+from crossover.local import processes
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 from crossover.local.seams.hosts import ROLE_TAG
@@ -77,6 +78,25 @@ class Servers:
             server = self.brokers.pop(name, None)
         if server:
             server.stop()
+
+    def check(self, log: Path) -> None:
+        """Raises Lost where a server has ended that nobody stopped; what it had logged is then kept in the file `log`."""
+        with self._lock:
+            there: dict[str, RedisServer | RabbitServer] = {**self.redis, **self.brokers}
+        for name, server in there.items():
+            if server.status is None:
+                continue
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_bytes(b"".join(each.read_bytes() for each in server.logs if each.exists()))
+            raise Lost(
+                f"{server.program} ({name}) has ended ({processes.end_words(server.status)}), and the run cannot go on without it; "
+                f"its log: {log}"
+            )
+
+    def runs(self, url: str) -> bool:
+        """Whether the database at `url` is one of these, and has not ended."""
+        with self._lock:
+            return any(server.url == url and server.status is None for server in self.redis.values())
 
     def reachable(self, text: str) -> str:
         """`text` with every rediss://PRIVATE-ADDRESS:PORT of a host replaced by its server's URL on this machine."""

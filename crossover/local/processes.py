@@ -1,8 +1,8 @@
 """Child processes that never outlive this process.
 
 Three nets, each for what the one before cannot catch: context managers and `atexit` for an orderly end, signals turned
-into an orderly
-end (`ending_on_signals`), and the watchdog (watchdog.py), a process of its own that notices a kill -9.
+into an orderly end (`ending_on_signals`), and the watchdog (watchdog.py), a process of its own that notices a kill -9.
+A watchdog that is itself killed has a successor as soon as that is noticed.
 PR_SET_PDEATHSIG is not among them: it fires when the starting *thread* ends, and servers are started from request
 threads here.
 """
@@ -38,31 +38,58 @@ class _Guard:
         self.value = f"{self.pid}-{secrets.token_hex(8)}"
         self.children: list[subprocess.Popen[bytes]] = []
         self.folders: list[Path] = []
-        self.watchdog = subprocess.Popen(
+        self._lock = threading.Lock()
+        self._watchdog = self._started()
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__, f"{MARK}={self.value}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
+            bufsize=0,  # what a dead watchdog did not read must not be written once more when the pipe is closed
             start_new_session=True,  # a Ctrl-C in the terminal must not reach it
         )
 
-    def tell(self, verb: str, folder: Path) -> None:
-        assert self.watchdog.stdin is not None
-        self.watchdog.stdin.write(f"{verb} {folder}\n".encode())
-        self.watchdog.stdin.flush()
+    def remove(self, folder: Path) -> None:
+        """`folder` goes with this process."""
+        with self._lock:
+            self.folders.append(folder)
+            self._tell("remove", folder)
+
+    def keep(self, folder: Path) -> None:
+        with self._lock:
+            self.folders.remove(folder)
+            self._tell("keep", folder)
+
+    def _tell(self, verb: str, folder: Path) -> None:
+        assert self._watchdog.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its successor is told of all folders
+            self._watchdog.stdin.write(f"{verb} {folder}\n".encode())
+
+    def look_after_the_watchdog(self) -> None:
+        with self._lock:
+            if self._watchdog.poll() is None:
+                return
+            assert self._watchdog.stdin is not None
+            self._watchdog.stdin.close()
+            self._watchdog = self._started()
+            for folder in self.folders:
+                self._tell("remove", folder)
 
     def end(self) -> None:
         if os.getpid() != self.pid:  # a fork of the main process runs atexit too
             return
         for child in reversed(self.children):
-            stop(child, patience_s=3.0)
+            if child.poll() is None:
+                stop(child, patience_s=3.0)
         watchdog.kill_marked(f"{MARK}={self.value}".encode())
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
-        assert self.watchdog.stdin is not None
-        self.watchdog.stdin.close()
-        self.watchdog.wait()
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.close()
+        self._watchdog.wait()
 
 
 def _current() -> _Guard:
@@ -71,7 +98,14 @@ def _current() -> _Guard:
         if _guard is None or _guard.pid != os.getpid():
             _guard = _Guard()
             atexit.register(_guard.end)
+        else:
+            _guard.look_after_the_watchdog()
         return _guard
+
+
+def look_after_the_watchdog() -> None:
+    """Start another one should it have been killed; every start of a process and every new folder does so too."""
+    _current()
 
 
 def mark() -> dict[str, str]:
@@ -112,9 +146,12 @@ def start(
 def stop(child: subprocess.Popen[bytes], *, number: signal.Signals = signal.SIGTERM, patience_s: float = 10.0) -> int:
     """Ask the process to end; after `patience_s` kill its whole group. Returns its exit status.
 
-    Harmless when it has ended. Members of its group that survive an orderly end are left to the watchdog.
+    Harmless when it has ended: what it left of its group, as a killed script leaves its server, is killed. Members that survive an
+    orderly end are left to the watchdog.
     """
-    if child.poll() is None:
+    if child.poll() is not None:
+        watchdog.kill_marked(f"{MARK}={_current().value}".encode(), group=child.pid)
+    else:
         child.send_signal(number)
         try:
             child.wait(patience_s)
@@ -122,6 +159,15 @@ def stop(child: subprocess.Popen[bytes], *, number: signal.Signals = signal.SIGT
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
     return child.wait()
+
+
+def end_words(status: int | None) -> str:
+    """How a process ended, by its exit status: `killed by SIGKILL`. A shell tells its program's signal as 128 + number."""
+    if status is None:
+        return "it runs, and does not answer"
+    number = -status if status < 0 else status - 128
+    known = number in {each.value for each in signal.Signals}
+    return f"killed by {signal.Signals(number).name}" if known else f"exit status {status}"
 
 
 @contextlib.contextmanager
@@ -136,14 +182,12 @@ def temporary_folder(prefix: str = "crossover-") -> Iterator[Path]:
 def removed_at_the_end(path: Path) -> Iterator[None]:
     """Remove `path` at the end of the block, or when this process ends, however it ends."""
     guard = _current()
-    guard.folders.append(path)
-    guard.tell("remove", path)
+    guard.remove(path)
     try:
         yield
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        guard.folders.remove(path)
-        guard.tell("keep", path)
+        guard.keep(path)
 
 
 @contextlib.contextmanager

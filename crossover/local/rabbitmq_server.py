@@ -49,6 +49,7 @@ class RabbitServer:
         self._mapper: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._program = Path(tools.need(tools.RABBITMQ))
+        self.program, self.logs = tools.RABBITMQ, [self._folder / "rabbit.log", self._folder / "output.log"]
         self.port = 0
         self.tls_port = 0
         self.start()
@@ -60,6 +61,11 @@ class RabbitServer:
     @property
     def tls_url(self) -> str:
         return f"amqps://127.0.0.1:{self.tls_port}"
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll() if self._process else None
 
     def start(self) -> None:
         """Start it (again, on the same ports) and wait until it speaks AMQP."""
@@ -77,12 +83,13 @@ class RabbitServer:
                 )
             if self._answers(self._process):
                 return
+            ended = processes.end_words(self.status)
             self.stop()
             words = self._words(said)
             if any(each in words for each in _PORT_LOST["listener"]):
                 self.port = self.tls_port = 0
             elif not any(each in words for each in _PORT_LOST["node"]):
-                raise RunFailed(f"rabbitmq-server did not start (logs: {self._folder}):\n{words[-4000:]}")
+                raise RunFailed(f"rabbitmq-server did not start ({ended}); its last words:\n{words[-4000:]}")
         raise RunFailed(f"rabbitmq-server: {_ATTEMPTS} times a free port was taken by another program")
 
     def stop(self) -> None:
@@ -166,8 +173,7 @@ class RabbitServer:
         return False
 
     def _log_sizes(self) -> dict[Path, int]:
-        logs = [self._folder / "output.log", self._folder / "rabbit.log"]
-        return {log: log.stat().st_size if log.exists() else 0 for log in logs}
+        return {log: log.stat().st_size if log.exists() else 0 for log in self.logs}
 
     def _words(self, since: Mapping[Path, int]) -> str:
         """What its logs have gained since they had these sizes."""

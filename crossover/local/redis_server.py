@@ -48,6 +48,7 @@ class RedisServer:
         self._tls = tls
         self._durable = durable
         self._program = tools.need(tools.REDIS, scripts=module is not None and "torch" in module.name)
+        self.program, self.logs = tools.REDIS, [self._folder / "redis.log"]
         self.port = 0
         self.tls_port = 0
         self.start()
@@ -68,6 +69,11 @@ class RedisServer:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll()
+
     def start(self) -> None:
         """Start it (again, on the same ports) and wait until it answers; data of the folder is loaded by then."""
         for _ in range(_ATTEMPTS):
@@ -87,10 +93,10 @@ class RedisServer:
                 )
             if self._answers():
                 return
-            words = self._last_words()
+            words, ended = self._last_words(), processes.end_words(self.status)
             self.stop()
             if "Address already in use" not in words:
-                raise RunFailed(f"redis-server did not start (log: {self._folder / 'redis.log'}):\n{words}")
+                raise RunFailed(f"redis-server did not start ({ended}); its last words:\n{words}")
             self.port = self.tls_port = 0
         raise RunFailed(f"redis-server: {_ATTEMPTS} free ports in a row were taken by other programs")
 

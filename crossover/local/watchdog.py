@@ -18,15 +18,16 @@ from pathlib import Path
 _SCANS = 200  # at 50 ms: ten seconds for killed processes to leave /proc
 
 
-def marked(mark: bytes) -> list[int]:
+def marked(mark: bytes, *, group: int = 0) -> list[int]:
     """Process ids, other than this one's, that were started with `mark` (b"NAME=value") in their environment; zombies
-    left out."""
+    left out. `group`: of this process group alone."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            if mark in (entry / "environ").read_bytes().split(b"\0") and not _is_zombie(entry):
+            ours = mark in (entry / "environ").read_bytes().split(b"\0") and not _is_zombie(entry)
+            if ours and group in (0, os.getpgid(int(entry.name))):
                 found.append(int(entry.name))
         except OSError:  # gone meanwhile, or another user's
             continue
@@ -37,11 +38,11 @@ def _is_zombie(entry: Path) -> bool:
     return (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 
-def kill_marked(mark: bytes) -> None:
+def kill_marked(mark: bytes, *, group: int = 0) -> None:
     """Kill until two looks in a row find nobody: a process may fork while it is being killed."""
     quiet = 0
     for _ in range(_SCANS):
-        pids = marked(mark)
+        pids = marked(mark, group=group)
         quiet = 0 if pids else quiet + 1
         if quiet == 2:
             return

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,12 @@ class _Machine:
             stack = f"{experiment.project}-{experiment.name}"
             try:
                 found = running.run_deployed(
-                    experiment, out, lambda progress: None, session=self._cloud.session(), where="local"
+                    experiment,
+                    out,
+                    lambda progress: None,
+                    session=self._cloud.session(),
+                    where="local",
+                    check=partial(self._cloud.check, out / folder.SERVER_LOG),
                 )
             except Exception:
                 self._cloud.destroy(stack)

@@ -13,6 +13,7 @@ from crossover.errors import DataError
 from crossover.reports.invocations import Record
 
 RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetensors", "report.html"
+SERVER_LOG = "server.log"  # of the database or broker with which a run on this machine has ended
 
 PARTS = {"label", "outcome", "duration_s", "versions", "invocations", "traffic", "stages", "steps", "final"}  # besides
 

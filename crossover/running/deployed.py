@@ -18,7 +18,7 @@ from crossover.reports.billing import gb_seconds
 from crossover.reports.folder import RunFolder
 from crossover.reports.invocations import Unrecorded
 from crossover.running.fleet import run_fleet
-from crossover.running.following import OnProgress, finish, put_off
+from crossover.running.following import Check, OnProgress, all_well, finish, put_off
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.stack import Deployed
@@ -37,8 +37,11 @@ def run_deployed(
     where: str,
     resume: str = "",
     look: Look = at_once,
+    check: Check = all_well,
 ) -> RunFolder:
-    """A run of the deployed experiment through nothing but AWS APIs; `session` makes their clients, `look` has what patience there is."""
+    """A run of the deployed experiment through nothing but AWS APIs; `session` makes their clients, `look` has what patience there is,
+    `check` is asked again and again whether the run can still go on.
+    """
     from crossover.dataplane.s3 import S3ObjectStore
 
     facts = Deployed.of(experiment, session)
@@ -66,10 +69,11 @@ def run_deployed(
             announced=announced,
             complete=complete,
             look=look,
+            check=check,
         )
     states = session.client("stepfunctions")
     arn = found.arn if found else _start(prepared, states, facts.run_machine, again=bool(resume))
-    execution = StateMachineExecution(states, arn)
+    execution = StateMachineExecution(states, arn, check)
     return finish(prepared, execution, out, on_progress, where=where, complete=complete, look=look)
 
 
@@ -97,8 +101,10 @@ class StateMachineExecution:
 
     states: Any  # a boto3 client
     arn: str
+    check: Check = all_well
 
     def ended(self) -> bool:
+        self.check()
         found = self.states.describe_execution(executionArn=self.arn)
         match found["status"]:
             case "RUNNING" | "PENDING_REDRIVE":

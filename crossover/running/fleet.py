@@ -6,7 +6,7 @@ from typing import Any
 from crossover.keys import current_run
 from crossover.programs.execution import ProgramsExecution, announce
 from crossover.reports.folder import RunFolder
-from crossover.running.following import Complete, OnProgress, finish, nothing_more
+from crossover.running.following import Check, Complete, OnProgress, all_well, finish, nothing_more
 from crossover.running.members import goes_on_without, instances_of, members_of
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared
@@ -23,10 +23,11 @@ def run_fleet(
     announced: bool = False,
     complete: Complete = nothing_more,
     look: Look = at_once,
+    check: Check = all_well,
 ) -> RunFolder:
     """A run of programs: the fleet gets its instances, is told what to join, and is emptied again, whatever happens.
 
-    `announced`: the programs are at work on it already.
+    `announced`: the programs are at work on it already. `check` raises what else keeps the run from going on.
     """
     groups, members = session.client("autoscaling"), members_of(prepared.experiment, prepared.architecture)
     count = instances_of(prepared.experiment, prepared.architecture)
@@ -41,6 +42,7 @@ def run_fleet(
 
     def alive() -> bool:
         """Programs that are through leave the fleet, and take their place with them."""
+        check()
         found = groups.describe_auto_scaling_groups(AutoScalingGroupNames=[fleet])["AutoScalingGroups"]
         return bool(found and found[0]["DesiredCapacity"])
 

@@ -44,6 +44,13 @@ OnProgress = Callable[[Progress], None]
 Complete = Callable[[Prepared], None]  # what is learned of the records once the run has ended
 
 
+Check = Callable[[], None]  # raises what else than the run's own failure keeps it from going on
+
+
+def all_well() -> None:
+    """Nothing but the run itself tells how it fares."""
+
+
 def nothing_more(prepared: Prepared) -> None:
     """The steps' own records say all there is."""
 

@@ -1,13 +1,14 @@
 """A run on the cloud on one machine: synthesize, deploy, run, tear down."""
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossover import resumption
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Experiment
-from crossover.reports.folder import RunFolder
+from crossover.reports.folder import SERVER_LOG, RunFolder
 from crossover.resumption import Unfinished
 from crossover.running.baseline import with_baseline
 from crossover.running.deployed import run_deployed
@@ -56,6 +57,7 @@ def run_on_cloud(
     if unfinished:
         unfinished.restore(objects, together=in_step(experiment))
     architecture = load(experiment.architecture)
+    (out / SERVER_LOG).unlink(missing_ok=True)  # an earlier run's
 
     def of_workers() -> resumption.Databases:
         if architecture.tensor_hosts != "per_worker":
@@ -71,4 +73,5 @@ def run_on_cloud(
             session=session,
             where="local",
             resume=unfinished.run if unfinished else "",
+            check=partial(cloud.check, out / SERVER_LOG),
         )

@@ -8,18 +8,23 @@ import sys
 from pathlib import Path
 
 from crossover import own_code
-from crossover.errors import ConfigError
+from crossover.errors import ConfigError, RunFailed
 from crossover.experiment import Experiment
 from crossover.local import processes
 
 
 def synthesized(experiment: Experiment, out: Path) -> Path:
-    """`out` with the assembly in it. Raises ConfigError for what cannot be deployed, RuntimeError where the CDK itself fails."""
+    """`out` with the assembly in it. Raises ConfigError for what cannot be deployed, RunFailed where the process or its Node is
+    killed, RuntimeError where the CDK itself fails.
+    """
     done = _python(
-        "-P", "-m", "cdk.synthesis", str(out), *map(str, own_code.folders()), told=json.dumps(experiment.resolved())
+        "-P", "-m", "cdk.apart", str(out), *map(str, own_code.folders()), told=json.dumps(experiment.resolved())
     )
     if done.returncode == ConfigError.exit_code:
         raise ConfigError(done.stderr.strip())
+    if done.returncode < 0:
+        ended = processes.end_words(done.returncode)
+        raise RunFailed(f"synthesis of {experiment.name}: the CDK was {ended}; nothing was started yet: run it again")
     if done.returncode:
         raise RuntimeError(f"synthesis of {experiment.name} ended with exit code {done.returncode}:\n{done.stderr}")
     return out

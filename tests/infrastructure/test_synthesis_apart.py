@@ -5,16 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover.errors import ConfigError
+from crossover.errors import ConfigError, RunFailed
 from crossover.experiment import Experiment
 from crossover.running.synthesis import synthesized
 from crossover.validation import load
+from tests.local.kills import children
 from tests.local.parts import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,18 @@ def test_a_broken_cdk_is_told_with_its_own_words(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RuntimeError, match="no CDK today"):
         synthesized(experiment, tmp_path / "apart")
+
+
+@pytest.mark.parametrize("kind", ["synthesis", "node"])
+def test_a_killed_cdk_is_said_in_a_line(experiment: Experiment, tmp_path: Path, kind: str) -> None:
+    before = {each.pid for each in children(os.getpid())}  # this process's own Node among them
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(synthesized, experiment, tmp_path / "apart")
+        while not (victims := [each for each in children(os.getpid()) if each.kind == kind and each.pid not in before]):
+            assert not running.done(), running.result()
+        os.kill(victims[0].pid, signal.SIGKILL)
+        with pytest.raises(RunFailed, match="synthesis of p2p-instance: the CDK was killed by SIGKILL; nothing was"):
+            running.result()
 
 
 def test_a_run_brings_no_cdk_into_its_process() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from crossover.errors import RunFailed
-from crossover.local import hosted
+from crossover.errors import Lost, RunFailed
+from crossover.local import hosted, processes
 from crossover.local.hosted import Servers
 
 
@@ -41,3 +41,25 @@ def test_nothing_starts_after_the_end(tmp_path: Path, monkeypatch: pytest.Monkey
         servers.start_instance("i-1", {hosted.ROLE_TAG: "redis"}, "10.0.0.1", "")
     with pytest.raises(RunFailed, match="has ended"):
         servers.start_broker("broker", "u", "p")
+
+
+def test_a_server_that_ends_by_itself_is_told_with_its_log(tmp_path: Path) -> None:
+    servers, written = Servers(tmp_path), tmp_path / "redis.log"
+    written.write_text("its last words")
+    child = processes.start(["sleep", "3600"])
+
+    class Server(SimpleNamespace):
+        status = property(lambda self: child.poll())
+
+    logs = [written, tmp_path / "none.log"]
+    servers.redis["i-1"] = Server(url="", program="redis-server", logs=logs, stop=lambda: None)  # type: ignore[assignment]
+    log = tmp_path / "out" / "server.log"
+    servers.check(log)
+    assert not log.exists()
+    child.kill()
+    child.wait()
+    with pytest.raises(Lost, match=rf"redis-server \(i-1\) has ended \(killed by SIGKILL\).*its log: {log}$"):
+        servers.check(log)
+    assert log.read_text() == "its last words"
+    servers.stop_instance("i-1")  # from then on nobody needs it
+    servers.check(log)

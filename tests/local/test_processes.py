@@ -55,7 +55,71 @@ def test_nothing_outlives_the_main_process(main_process: subprocess.Popen[str], 
     assert ("left in order" in rest) == (number is not signal.SIGKILL)
 
 
-def test_stop_kills_what_ignores_the_signal() -> None:
+# Its watchdog is killed: one folder was named to it, the other is new. It prints both and waits.
+ORPHANED = """
+import time
+from crossover.local import processes
+
+with processes.temporary_folder() as first:
+    child = processes.start(["sleep", "3600"])
+    guard = processes._current()
+    guard._watchdog.kill()
+    guard._watchdog.wait()
+    {before}
+    with processes.temporary_folder() as second:
+        print(guard.value, first, second, flush=True)
+        {then}
+print("left in order", flush=True)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "processes.look_after_the_watchdog()"])
+def test_a_killed_watchdog_has_a_successor(before: str) -> None:
+    main = subprocess.Popen(
+        [sys.executable, "-c", ORPHANED.format(before=before, then="time.sleep(3600)")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert main.stdout
+    value, *folders = main.stdout.readline().split()
+    assert all(Path(folder).is_dir() for folder in folders)
+    main.kill()
+    main.communicate()
+    eventually(lambda: not watchdog.marked(f"{processes.MARK}={value}".encode()), what="the child is gone")
+    eventually(lambda: not any(Path(folder).exists() for folder in folders), what="both folders are gone")
+
+
+def test_a_watchdog_killed_at_the_end_spoils_nothing() -> None:
+    code = ORPHANED.format(
+        before="", then="processes._current()._watchdog.kill(); processes._current()._watchdog.wait()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "") and ended.stdout.endswith("left in order\n")
+    assert not any(Path(folder).exists() for folder in ended.stdout.split()[1:3])
+
+
+def test_stop_kills_what_a_dead_script_left_of_its_group() -> None:
+    script = processes.start(["sh", "-c", "sleep 3600 & wait"])
+    mark = f"{processes.MARK}={processes.mark()[processes.MARK]}".encode()
+    eventually(lambda: len(watchdog.marked(mark, group=script.pid)) == 2, what="script and sleep run")
+    script.kill()
+    script.wait()
+    assert processes.stop(script) == -signal.SIGKILL
+    assert watchdog.marked(mark, group=script.pid) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(-9, "killed by SIGKILL"), (137, "killed by SIGKILL"), (1, "exit status 1"), (0, "exit status 0")],
+)
+def test_how_a_process_ended(status: int, words: str) -> None:
+    assert processes.end_words(status) == words
+
+
+def test_stop_kills_what_ignores_ignores_the_signal() -> None:
     child = processes.start([sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"])
     status = Path(f"/proc/{child.pid}/status")
     ignoring = f"{1 << (signal.SIGTERM - 1):016x}"

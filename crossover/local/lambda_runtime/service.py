@@ -172,7 +172,7 @@ class Lambdas:
         except Unavailable as error:
             if self._closed.is_set():
                 raise TooManyRequests(SHUT_DOWN) from error
-            raise
+            return self._started(function)  # by a new fork server: the other was killed
 
     def _started(self, function: Function) -> Environment:
         with self._lock:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -52,7 +53,9 @@ class Runtime:
 
 
 class Zygote:
-    """One fork server. `fork` returns a process id; `on_exit(pid, wait status)` is called from a thread of this object's."""
+    """One fork server. `fork` returns a process id; `on_exit(pid, wait status)` is called from a thread of this object's, for all of
+    them when the fork server itself has ended.
+    """
 
     def __init__(
         self, kind: Kind, *, on_exit: Callable[[int, int], None], output: Path, runtime: Runtime | None = None
@@ -73,14 +76,18 @@ class Zygote:
         self._start_s = runtime.start_s
         self._lock = threading.Lock()
         self._pending: dict[int, Future[int]] = {}
+        self._forked: set[int] = set()  # those whose end was not told yet
         self._number = 0
         self._closed = False
+        self._hung_up = (
+            False  # sooner than the process is seen to have ended: a process that is killed closes its socket first
+        )
         self._listener = threading.Thread(target=self._listen, name=f"zygote-{kind}", daemon=True)
         self._listener.start()
 
     @property
     def alive(self) -> bool:
-        return not self._closed and self._process.poll() is None
+        return not (self._closed or self._hung_up) and self._process.poll() is None
 
     def fork(self, start: Start) -> int:
         """The new environment's process id. Raises Unavailable when the zygote has ended."""
@@ -99,6 +106,8 @@ class Zygote:
             try:
                 socket.send_fds(self._channel, [json.dumps(request).encode()], [start.log])
             except OSError as error:
+                self._hung_up = True
+                del self._pending[self._number]
                 raise self._gone() from error
         return reply.result(self._start_s)
 
@@ -109,7 +118,6 @@ class Zygote:
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes the listening thread, which a close would not
         processes.stop(self._process, patience_s=1.0)
         self._listener.join()
-        self._channel.close()
 
     def _listen(self) -> None:
         while True:
@@ -121,15 +129,21 @@ class Zygote:
                 break
             answer = json.loads(message)
             if "exited" in answer:
+                self._forked.discard(answer["exited"])
                 self._on_exit(answer["exited"], answer["status"])
             else:
+                self._forked.add(answer["pid"])
                 with self._lock:
                     reply = self._pending.pop(answer["id"])
                 reply.set_result(answer["pid"])
+        self._hung_up = True
         with self._lock:
+            self._channel.close()
             for reply in self._pending.values():
                 reply.set_exception(self._gone())
             self._pending.clear()
+        for pid in self._forked if not self._closed else ():  # killed, it has taken them with it, and told nobody
+            self._on_exit(pid, signal.SIGKILL)
 
     def _gone(self) -> Unavailable:
         tail = self._output.read_text(errors="replace")[-500:]

@@ -277,6 +277,18 @@ def test_kill_random_hits_a_running_environment(lambdas: Lambdas, function: Any,
     assert message.endswith("signal: killed")
 
 
+def test_a_killed_fork_server_takes_its_functions_with_it_and_has_a_successor(
+    lambdas: Lambdas, function: Any, tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        sleep = function("sleep", timeout_s=300.0)
+        running = pool.submit(lambdas.invoke, sleep, json.dumps({"started": str(tmp_path)}).encode())
+        eventually(lambda: bool(list(tmp_path.iterdir())), what="the function runs")
+        lambdas._zygotes["plain"]._process.kill()
+        assert failure(running.result(60))[0] == "Runtime.ExitError"
+    assert call(lambdas, function("echo"), 1)["event"] == 1
+
+
 def test_an_event_is_retried(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
     file = tmp_path / "calls"
     lambdas.invoke_event(function("flaky"), json.dumps({"file": str(file), "after": 2}).encode())

@@ -1,0 +1,176 @@
+"""`crossover run` on this machine with one of its children killed by SIGKILL, and what came of it."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from crossover.local import processes
+from tests.local.parts import eventually
+
+ROOT = Path(__file__).parents[2]
+_END_S = 400.0  # until a run that goes on must be through, on a busy machine
+T = TypeVar("T")
+
+_MAIN = """
+import pathlib, sys
+from crossover.cli.main import main
+from crossover.running import local
+
+if assembly := sys.argv.pop(1):
+    local.synthesized = lambda experiment, out: pathlib.Path(assembly)
+main()
+"""
+KINDS = {  # what stands in a command line -> what the process is; the first that fits
+    "watchdog.py": "watchdog",
+    "zygote.py torch": "torch function",
+    "zygote.py plain": "plain function",
+    "cdk.apart": "synthesis",
+    "jsii": "node",
+    "redis-server": "redis-server",
+    "beam.smp": "broker",
+    "rabbitmq-server": "broker's script",
+    "epmd": "name server",
+    "from peers": "program",
+    "peers.": "program",
+}
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    parent: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that one of its children was taken from. `victim`: its kind; "" where the run ended before there was one."""
+
+    status: int
+    said: str
+    victim: str
+    epochs: int  # shown when the victim died
+    seconds: float  # from then on, until nothing was left
+
+
+def written(architecture: str, folder: Path, *, epochs: int) -> Path:
+    """A small experiment on digits, as a file."""
+    fields = {
+        "name": f"tiny-{architecture.replace('_', '-')}",
+        "architecture": architecture,
+        "workers": 2,
+        "training": {"model": "small_cnn", "epochs": epochs, "batch_size": 12, "learning_rate": 0.05},
+        "data": {"dataset": "digits", "limit": 40, "validation": 0.02},
+        **({"gpu": {"instances": 2, "gpus_per_instance": 1}} if architecture == "gpu" else {}),
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    return path
+
+
+def children(main: int) -> list[Process]:
+    """All that process `main` has started, however far down: by its mark, or by descent."""
+    mark, found, below = f"{processes.MARK}={main}-".encode(), [], {main}
+    for pid, parent, command, environment in sorted(_processes()):
+        if pid != main and (mark in environment or parent in below):
+            below.add(pid)
+            found.append(Process(pid, parent, _kind(command, forked=parent != main)))
+    return found
+
+
+def _processes() -> Iterator[tuple[int, int, str, bytes]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if state not in (b"Z", b"X"):
+                    yield int(entry.name), int(parent), command, (entry / "environ").read_bytes()
+            except OSError:  # gone meanwhile, or another user's
+                continue
+
+
+def _kind(command: str, *, forked: bool) -> str:
+    kind = next((kind for words, kind in KINDS.items() if words in command), "helper")  # Erlang's, and shells
+    return kind.replace("function", "fork server") if not forked else kind
+
+
+def run(
+    config: Path,
+    folder: Path,
+    *,
+    choose: Callable[[list[Process]], Process | None],
+    epochs: int = 0,
+    wait_s: float = 0.0,
+    assembly: Path | None = None,
+) -> Ended:
+    """Kill what `choose` takes from the children, once `epochs` epochs were shown and `wait_s` are over. What it started must end with
+    it, and what it wrote for itself must go; until then this waits. `assembly`: made already, which is half of a small run.
+    """
+    temporary, log = folder / "tmp", folder / "said"
+    temporary.mkdir()
+    with log.open("wb") as output:
+        main = subprocess.Popen(
+            [sys.executable, "-c", _MAIN, str(assembly or ""), "run", str(config), "--out", str(folder / "out")],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    victim, shown = None, 0
+    try:
+        while main.poll() is None and victim is None:
+            shown = len(re.findall(r"^epoch ", log.read_text(errors="replace"), re.MULTILINE))
+            if shown >= epochs:
+                time.sleep(wait_s)
+                wait_s = 0.0
+                victim = _killed(choose(children(main.pid)))
+            time.sleep(0.02)
+        began = time.monotonic()
+        main.wait(_END_S)
+    finally:
+        main.kill()
+        main.wait()
+    eventually(lambda: not children(main.pid), what="no process is left")
+    eventually(lambda: not any(temporary.iterdir()), what="no folder is left")
+    said = log.read_text(errors="replace")
+    return Ended(main.returncode, said, victim.kind if victim else "", shown, time.monotonic() - began)
+
+
+def _killed(chosen: Process | None) -> Process | None:
+    """None where it has ended meanwhile."""
+    if chosen is not None:
+        with suppress(ProcessLookupError):
+            os.kill(chosen.pid, signal.SIGKILL)
+            return chosen
+    return None
+
+
+def of_kind(kind: str, rng: random.Random) -> Callable[[list[Process]], Process | None]:
+    """One of this kind, as soon as there is one."""
+    return lambda there: _one([each for each in there if each.kind == kind], rng)
+
+
+def of_any_kind(rng: random.Random) -> Callable[[list[Process]], Process | None]:
+    """First a kind, then one of it: there are many more functions than servers."""
+
+    def choose(there: list[Process]) -> Process | None:
+        kind = _one(sorted({each.kind for each in there}), rng)
+        return _one([each for each in there if each.kind == kind], rng)
+
+    return choose
+
+
+def _one(of: Sequence[T], rng: random.Random) -> T | None:
+    return rng.choice(of) if of else None
