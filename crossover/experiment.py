@@ -17,7 +17,7 @@ NonNegative = Annotated[float, Ge(0.0)]
 Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
 
 Rule = Literal["mean", "median", "trimmed_mean", "krum"]
-Attack = Literal["none", "sign_flip", "gaussian", "label_flip"]
+Attack = Literal["none", "sign_flip", "gaussian", "label_flip", "non_finite"]
 
 
 LOWER_IS_BETTER = ("mean_absolute_error",)  # of the metrics that come with the project
@@ -110,6 +110,15 @@ class Aggregation:
     trim: Annotated[int, Ge(0)] = 1  # trimmed_mean: how many are dropped at each end
     faulty: Annotated[int, Ge(0)] = 1  # krum: how many workers may lie
     select: Positive = 1  # krum: how many are averaged
+    non_finite: Literal["refuse", "drop"] = "refuse"  # a worker's NaN or infinity ends the run, or leaves it out
+
+    def bears(self, workers: int) -> int:
+        """How many of `workers` may be faulty before the rule's result means nothing."""
+        return {"mean": 0, "median": (workers - 1) // 2, "trimmed_mean": self.trim, "krum": self.faulty}[self.rule]
+
+    def without(self, dropped: int) -> "Aggregation":
+        """The rule for those that are left: who was dropped was faulty, so the rest may hold so many fewer."""
+        return replace(self, trim=max(0, self.trim - dropped), faulty=max(0, self.faulty - dropped))
 
 
 @dataclass(frozen=True, kw_only=True)

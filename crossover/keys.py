@@ -66,6 +66,14 @@ class Keys:
         return f"{self.decisions}{epoch:06d}.json"
 
     @property
+    def drops(self) -> str:
+        return f"runs/{self.run}/dropped/"
+
+    def dropped(self, round: int) -> str:
+        """Which workers are left out of `round`, because what they contributed is not finite."""
+        return f"{self.drops}{self.attempt:012d}/{round:08d}.json"
+
+    @property
     def evaluations(self) -> str:
         return f"runs/{self.run}/evaluating/{self.attempt:012d}/"
 
@@ -203,6 +211,10 @@ class Keys:
     def chunk(self, round: int, worker: int, part: int) -> str:
         """Chunk `part` of a worker's contribution, for the worker of that rank."""
         return f"{self._own}/{round}/{worker}/chunk/{part}"
+
+    def verdict(self, round: int, worker: int) -> str:
+        """Whose chunk for this worker is not finite, as one number for each worker."""
+        return f"{self._own}/{round}/{worker}/verdict"
 
     def update(self, step: int, worker: int) -> str:
         """MLLess: what a worker tells the others after `step`."""

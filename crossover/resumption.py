@@ -187,7 +187,11 @@ def _copy(objects: ObjectStore, kept: FileObjectStore, *, databases: Mapping[int
     # State first: the decisions that it depends on were there before it, and are never deleted.
     whole = _copy_state(objects, databases, kept, keys, facts) if databases else _copy_checkpoints(objects, kept, keys)
     if whole:
-        told = [key for part in (keys.decisions, keys.records, keys.attempt_markers) for key in objects.list(part)]
+        told = [
+            key
+            for part in (keys.decisions, keys.records, keys.attempt_markers, keys.drops)
+            for key in objects.list(part)
+        ]
         for key in [*told, keys.experiment]:
             kept.put(key, objects.get(key))
     return whole

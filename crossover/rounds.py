@@ -7,18 +7,19 @@ from 1 (epoch 0 is the untrained model), rounds from 0 through the whole run. to
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from crossover import attempts, keys
 from crossover.algorithms.convergence import verdict
+from crossover.algorithms.dropping import Agree
 from crossover.algorithms.schedule import learning_rate
 from crossover.context import Context, RunFacts
 from crossover.dataplane.protocols import StateKeys, TensorCompute, TensorStore
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Missing
-from crossover.experiment import Aggregation, Experiment
+from crossover.experiment import Experiment
 from crossover.keys import Keys
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
     loss = ctx.learner.compute_gradient(batch, **where)
     ctx.note(loss=loss, samples=batch.samples)
     faults, data = ctx.experiment.faults, ctx.learner.gradient
-    if event["worker"] in faults.workers and faults.attack in ("sign_flip", "gaussian"):
+    if event["worker"] in faults.workers and faults.attack not in ("none", "label_flip"):
         from crossover.algorithms import attacks, buffers
         from crossover.algorithms.randomness import generator
 
@@ -140,17 +141,17 @@ def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset
         pause_s = min(2 * pause_s, 0.1)
 
 
-def combine(compute: TensorCompute, averages: Sequence[str], *, out: str, aggregation: Aggregation) -> None:
-    """The workers' averages, by rank, as one: by the rule that the YAML names."""
-    match aggregation.rule:
-        case "mean":
-            compute.mean(averages, out=out)
-        case "median":
-            compute.median(averages, out=out)
-        case "trimmed_mean":
-            compute.trimmed_mean(averages, trim=aggregation.trim, out=out)
-        case "krum":
-            compute.krum(averages, faulty=aggregation.faulty, select=aggregation.select, out=out)
+def dropping(ctx: Context, round: int) -> Agree:
+    """Whom all drop from `round`: by whoever says so first, and before it combines, so that what was done stays written."""
+
+    def agree(bad: list[int]) -> list[int]:
+        if not bad:
+            return bad
+        told = json.dumps({"round": round, "epoch": calendar(ctx.facts).epoch(round), "workers": bad})
+        agreed: list[int] = json.loads(ctx.objects.create(ctx.keys.dropped(round), told.encode()))["workers"]
+        return agreed
+
+    return agree
 
 
 def update(ctx: Context, compute: TensorCompute, event: Event, *, gradient: str) -> None:

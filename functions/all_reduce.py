@@ -41,7 +41,7 @@ class AllReduce:
         with peers.stage("aggregate"):
             fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched
             parts = (own if rank == MASTER else self._of(peers, rank, fetched) for rank in range(peers.count))
-            peers.combine(parts, out)
+            peers.combine(parts, out, names=[peers.keys.average(peers.round, rank) for rank in range(peers.count)])
             peers.publish(peers.keys.merged(peers.round), out, samples=sum(peers.samples))
 
     def _of(self, peers: "Peers", rank: int, out: "Tensor") -> "Tensor":
@@ -50,7 +50,7 @@ class AllReduce:
 
     def collect(self, peers: "Peers", out: "Tensor") -> None:
         with peers.stage("synchronise"):
-            peers.fetch(peers.keys.merged(peers.round), out, sender=MASTER, samples=sum(peers.samples))
+            peers.result(peers.keys.merged(peers.round), out, sender=MASTER)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         return [keys.average(round, rank)]

@@ -39,7 +39,10 @@ class ScatterReduce:
                 peers.publish(key, own[self._slice(peers, own, part)], samples=peers.samples[peers.rank])
         with peers.stage("aggregate"):
             mine = self._slice(peers, own, peers.rank)
-            peers.combine(self._chunks(peers, own[mine]), out[mine])
+            names = [peers.keys.chunk(peers.round, rank, peers.rank) for rank in range(peers.count)]
+            peers.combine(
+                self._chunks(peers, own[mine]), out[mine], names=names, agree=lambda bad: _agreed(peers, own, bad)
+            )
             peers.publish(peers.keys.merged(peers.round, peers.rank), out[mine], samples=sum(peers.samples))
         self._fetch(peers, out, _others(peers.rank, peers.count))
 
@@ -61,17 +64,28 @@ class ScatterReduce:
     def _fetch(self, peers: "Peers", out: "Tensor", parts: list[int]) -> None:
         with peers.stage("synchronise"):
             for part in parts:
-                key = peers.keys.merged(peers.round, part)
-                peers.fetch(key, out[self._slice(peers, out, part)], sender=part, samples=sum(peers.samples))
+                peers.result(peers.keys.merged(peers.round, part), out[self._slice(peers, out, part)], sender=part)
 
     def _slice(self, peers: "Peers", vector: "Tensor", part: int) -> slice:
         return chunk(vector.numel(), peers.count, worker=part)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        return [keys.chunk(round, rank, part) for part in _others(rank, count)]
+        return [*(keys.chunk(round, rank, part) for part in _others(rank, count)), keys.verdict(round, rank)]
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         return [keys.merged(round, rank)]
+
+
+def _agreed(peers: "Peers", own: "Tensor", bad: list[int]) -> list[int]:
+    """Each worker sees one chunk of every contribution: whom any of them would drop, all drop, before anybody combines."""
+    flags = own.new_zeros(peers.count)
+    flags[bad] = 1.0
+    peers.publish(peers.keys.verdict(peers.round, peers.rank), flags, samples=peers.samples[peers.rank])
+    merged, found = peers.keys.merged(peers.round, peers.rank), flags.new_empty(peers.count)
+    for rank in _others(peers.rank, peers.count):
+        key = peers.keys.verdict(peers.round, rank)
+        flags += peers.fetch(key, found, sender=rank, samples=peers.samples[rank], unless=merged)
+    return peers.agree(flags.nonzero().flatten().tolist())
 
 
 def _others(rank: int, count: int) -> list[int]:

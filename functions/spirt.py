@@ -91,7 +91,8 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
                 own.create(copy, ctx.tensors[peer].get(source, kind=Kind.GRADIENT))
             averages.append(copy)
     with ctx.stage("aggregate"):
-        rounds.combine(ctx.compute[worker], averages, out=out, aggregation=ctx.experiment.aggregation)
+        rule, agree = ctx.experiment.aggregation, rounds.dropping(ctx, round)
+        ctx.compute[worker].combine(averages, rule=rule, out=out, agree=agree)
         rounds.settle(ctx, worker, out, *averages)
 
 

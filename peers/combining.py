@@ -1,30 +1,19 @@
 """AverageGradients: the peers' gradients as one, by the rule of the YAML; the mean in the order of ranks, two vectors in memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from crossover.algorithms import robust
-from crossover.algorithms.running_mean import RunningMean
-from crossover.experiment import Aggregation
+from crossover import rounds
+from crossover.algorithms.aggregation import combined
+from crossover.context import Context
+from peers.computing import round_samples
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def combine(gradients: "Iterable[Tensor]", samples: Sequence[int], *, rule: Aggregation, out: "Tensor") -> None:
+def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Tensor") -> None:
     """`out` from all peers' gradients by rank. For the mean, one may be overwritten once the next is asked for."""
-    if rule.rule == "mean":
-        mean = RunningMean(samples, total=out)
-        for gradient in gradients:
-            mean.add(gradient)
-            del gradient  # before the next one comes
-        mean.result()
-        return
-    held = [gradient.clone() for gradient in gradients]
-    match rule.rule:
-        case "median":
-            out.copy_(robust.median(held))
-        case "trimmed_mean":
-            out.copy_(robust.trimmed_mean(held, trim=rule.trim))
-        case "krum":
-            out.copy_(robust.krum(held, faulty=rule.faulty, select=rule.select))
+    samples, rule = round_samples(ctx, round), ctx.experiment.aggregation
+    names = [f"round {round}: the gradient of peer {peer}" for peer in range(len(samples))]
+    combined(gradients, samples, rule, names=names, agree=rounds.dropping(ctx, round), out=out)

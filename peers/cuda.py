@@ -135,6 +135,8 @@ class CudaLearner:
                     self._scale.went_well()
                     return value
                 if self._scale.scale <= 1.0:
+                    if self._experiment.aggregation.non_finite == "drop":  # all peers leave it out of the round
+                        return value
                     raise Refused(
                         f"{where}: the gradient has values that are not finite, the loss is {value}; "
                         "a lower training.learning_rate or a warm-up may keep it finite"

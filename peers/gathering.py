@@ -49,7 +49,7 @@ class Gathering:
     def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
         ctx, rank = self._ctx, self._member.rank
         samples = round_samples(ctx, round)
-        combine(self._all(gradient, round, samples), samples, rule=ctx.experiment.aggregation, out=out)
+        combine(ctx, self._all(gradient, round, samples), round=round, out=out)
         if round and round % self.every == 0:  # all have shown this round's, so all have saved where it begins
             ctx.objects.delete(*(ctx.keys.body(old, rank) for old in range(max(0, round - self.every), round)))
 

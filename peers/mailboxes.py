@@ -99,8 +99,7 @@ class SynchronousMailboxes:
 
     def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
         self._await_all(round)
-        samples = round_samples(self._ctx, round)
-        combine(self._all(gradient, round), samples, rule=self._ctx.experiment.aggregation, out=out)
+        combine(self._ctx, self._all(gradient, round), round=round, out=out)
         if round:  # all have arrived at this round, so all are through with the one before
             self._ctx.objects.delete(self._ctx.keys.body(round - 1, self._member.rank))
 

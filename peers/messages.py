@@ -5,7 +5,6 @@ negative.
 """
 
 import json
-import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from crossover.algorithms import buffers, qsgd
+from crossover.algorithms.aggregation import finite
 from crossover.algorithms.randomness import generator
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
@@ -116,8 +116,7 @@ class Codec:
             if tail:
                 # A copy: the tail need not begin at a multiple of four bytes.
                 out[self._parameters :] = buffers.tensor(bytes(vector.data[middle:]))
-        # A sum is finite unless a term is not (or it overflows): the exact question is asked only then.
-        if out.numel() and not math.isfinite(float(out.sum())) and not bool(out.isfinite().all()):
+        if self._experiment.aggregation.non_finite == "refuse" and not finite(out):
             raise Corrupt(f"{what}: contains NaN or infinite values")
         return out
 

@@ -62,8 +62,8 @@ def krum_choice(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> l
         raise Refused(
             f"faulty: {faulty} of {count} vectors; Krum needs at least 2 * faulty + 3 = {2 * faulty + 3} vectors"
         )
-    if not 1 <= select <= count:
-        raise Refused(f"select: {select}; 1 to {count} is expected")
+    if not 1 <= select <= count - faulty - 2:
+        raise Refused(f"select: {select}; 1 to {count - faulty - 2} is expected, for {faulty} faulty of {count}")
     distances: list[list[float]] = [[] for _ in vectors]
     for (i, first), (j, second) in combinations(enumerate(vectors), 2):
         distance = squared_distance(first, second)

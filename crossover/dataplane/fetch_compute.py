@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from crossover.algorithms.dropping import Agree
 from crossover.dataplane.protocols import StateKeys, TensorStore
 from crossover.dataplane.states import optimizer_keys
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused
+from crossover.experiment import Aggregation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,28 +29,18 @@ class FetchCompute:
     def mean(self, keys: Sequence[str], *, out: str) -> None:
         from crossover.algorithms.averaging import mean
 
-        self._combine(keys, out, lambda tensors, weights: mean(tensors, weights))
+        self._combine(keys, out, lambda tensors, weights: (mean(tensors, weights), sum(weights)))
 
-    def median(self, keys: Sequence[str], *, out: str) -> None:
-        from crossover.algorithms.robust import median
+    def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
+        from crossover.algorithms.aggregation import applied, finite
+        from crossover.algorithms.dropping import participants
 
-        self._combine(keys, out, lambda tensors, _: median(tensors), refuse_nan=True)
+        def apply(tensors: "Sequence[Tensor]", weights: Sequence[int]) -> "tuple[Tensor, int]":
+            kept, left = participants([finite(each) for each in tensors], rule, names=keys, agree=agree)
+            weights = [weights[index] for index in kept]
+            return applied([tensors[index] for index in kept], weights, left), sum(weights)
 
-    def trimmed_mean(self, keys: Sequence[str], *, trim: int, out: str) -> None:
-        from crossover.algorithms.robust import trimmed_mean
-
-        if not 0 <= 2 * trim < len(keys):
-            raise Refused(f"trimmed_mean: trim {trim} of {len(keys)} vectors; 2 * trim must be less than the vectors")
-        self._combine(keys, out, lambda tensors, _: trimmed_mean(tensors, trim=trim), refuse_nan=True)
-
-    def krum(self, keys: Sequence[str], *, faulty: int, select: int = 1, out: str) -> None:
-        from crossover.algorithms.robust import krum
-
-        if faulty < 0 or len(keys) < 2 * faulty + 3:
-            raise Refused(f"krum: {len(keys)} vectors for faulty {faulty}; at least 2 * faulty + 3 are needed")
-        if not 1 <= select <= len(keys):
-            raise Refused(f"krum: select {select} of {len(keys)} vectors")
-        self._combine(keys, out, lambda tensors, _: krum(tensors, faulty=faulty, select=select), refuse_nan=True)
+        self._combine(keys, out, apply)
 
     def sgd_step(
         self,
@@ -131,17 +123,19 @@ class FetchCompute:
         return sqrt(total)
 
     def finite(self, key: str) -> bool:
-        return bool(self._tensor(key).isfinite().all())
+        from crossover.algorithms.aggregation import finite
+
+        return finite(self._tensor(key))
 
     def _combine(
         self,
         keys: Sequence[str],
         out: str,
-        rule: "Callable[[Sequence[Tensor], Sequence[int]], Tensor]",
-        *,
-        refuse_nan: bool = False,
+        rule: "Callable[[Sequence[Tensor], Sequence[int]], tuple[Tensor, int]]",
     ) -> None:
-        """Fetch `keys`, apply `rule` to tensors and sample counts (a vector without samples counts as one), create `out`."""
+        """Fetch `keys`, apply `rule` to tensors and sample counts (a vector without samples counts as one), create `out`
+        from what it returns: the result and how many samples that stands for.
+        """
         from crossover.algorithms.buffers import tensor, view
 
         if self._store.exists(out):
@@ -149,12 +143,10 @@ class FetchCompute:
         vectors = [self._store.get(key) for key in keys]
         kind = _common(keys, vectors)
         tensors = [tensor(vector.data) for vector in vectors]
-        if refuse_nan:
-            _refuse_nan(keys, tensors)
         weights = [vector.samples or 1 for vector in vectors]
         with _refusing(out):
-            result = rule(tensors, weights)
-        self._store.create(out, Vector(kind, view(result), sum(weights)))
+            result, samples = rule(tensors, weights)
+        self._store.create(out, Vector(kind, view(result), samples))
 
     def _tensor(self, key: str, kind: Kind | None = None) -> "Tensor":
         from crossover.algorithms.buffers import tensor
@@ -185,12 +177,6 @@ def _common(keys: Sequence[str], vectors: Sequence[Vector]) -> Kind:
         if vector.elements != first.elements:
             raise Refused(f"{key}: holds {vector.elements} elements, {keys[0]} {first.elements}; lengths must be equal")
     return first.kind
-
-
-def _refuse_nan(keys: Sequence[str], tensors: "Sequence[Tensor]") -> None:
-    for key, values in zip(keys, tensors, strict=True):
-        if bool(values.isnan().any()):
-            raise Refused(f"{key}: contains NaN; a robust rule would hide a broken gradient")
 
 
 @contextmanager

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from crossover.algorithms.dropping import Agree
 from crossover.dataplane.vector import Kind, Vector
+from crossover.experiment import Aggregation
 
 Buffer = bytes | bytearray | memoryview
 
@@ -80,16 +82,14 @@ class TensorCompute(Protocol):
     """Arithmetic on stored float32 vectors. Where it runs is the papers' comparison: in the database, or fetch-compute-store.
 
     Every `out` is created: if it exists already, nothing changes (the retry of a finished step is free). Means are sample-weighted and
-    bitwise as docs/correctness.md defines them; robust rules are unweighted; the samples of `out` are the sum.
+    bitwise as docs/correctness.md defines them; robust rules are unweighted; the samples of `out` are the sum over what was combined.
     """
 
-    def mean(self, keys: Sequence[str], *, out: str) -> None: ...
+    def mean(self, keys: Sequence[str], *, out: str) -> None:
+        """Whatever the vectors hold: that of a NaN is NaN."""
 
-    def median(self, keys: Sequence[str], *, out: str) -> None: ...
-
-    def trimmed_mean(self, keys: Sequence[str], *, trim: int, out: str) -> None: ...
-
-    def krum(self, keys: Sequence[str], *, faulty: int, select: int = 1, out: str) -> None: ...
+    def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
+        """The workers' vectors, by rank, as one. What is not finite is refused by its key, or dropped as all `agree`."""
 
     def sgd_step(
         self,

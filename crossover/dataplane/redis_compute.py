@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from crossover.algorithms.dropping import Agree, participants
 from crossover.dataplane.protocols import StateKeys
 from crossover.dataplane.redis_tensors import RedisTensorStore, text
 from crossover.dataplane.redis_wire import Argument
 from crossover.dataplane.states import optimizer_keys
 from crossover.dataplane.vector import Kind
 from crossover.errors import Corrupt
+from crossover.experiment import Aggregation
 
 _NONE = "-"  # the module's word for a vector that does not exist (yet)
 
@@ -25,14 +27,22 @@ class RedisCompute:
     def mean(self, keys: Sequence[str], *, out: str) -> None:
         self._combine("MEAN", keys, out)
 
-    def median(self, keys: Sequence[str], *, out: str) -> None:
-        self._combine("MEDIAN", keys, out)
-
-    def trimmed_mean(self, keys: Sequence[str], *, trim: int, out: str) -> None:
-        self._combine("TRIMMEDMEAN", keys, out, "TRIM", trim)
-
-    def krum(self, keys: Sequence[str], *, faulty: int, select: int = 1, out: str) -> None:
-        self._combine("KRUM", keys, out, "FAULTY", faulty, "SELECT", select)
+    def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
+        options: list[Argument] = ["FINITE"]
+        if rule.non_finite == "drop":
+            if self._store.exists(out):
+                return
+            kept, rule = participants([self.finite(key) for key in keys], rule, names=keys, agree=agree)
+            keys, options = [keys[index] for index in kept], []
+        match rule.rule:
+            case "mean":
+                self._combine("MEAN", keys, out, *options)
+            case "median":
+                self._combine("MEDIAN", keys, out, *options)
+            case "trimmed_mean":
+                self._combine("TRIMMEDMEAN", keys, out, "TRIM", rule.trim, *options)
+            case "krum":
+                self._combine("KRUM", keys, out, "FAULTY", rule.faulty, "SELECT", rule.select, *options)
 
     def sgd_step(
         self,

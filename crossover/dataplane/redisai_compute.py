@@ -5,6 +5,7 @@ import struct
 from collections.abc import Sequence
 from math import sqrt
 
+from crossover.algorithms.dropping import Agree, participants
 from crossover.dataplane.protocols import StateKeys
 from crossover.dataplane.redis_wire import Argument
 from crossover.dataplane.redisai import About, RedisAITensorStore, temporary_key, tensor_get
@@ -12,6 +13,7 @@ from crossover.dataplane.redisai_scripts import ENTRY_POINTS, SOURCE
 from crossover.dataplane.states import optimizer_keys
 from crossover.dataplane.vector import Kind
 from crossover.errors import Corrupt, Refused
+from crossover.experiment import Aggregation
 
 _SCRIPT = f"crossover:arithmetic:{hashlib.sha256(SOURCE.encode()).hexdigest()[:16]}"
 
@@ -26,20 +28,28 @@ class RedisAICompute:
     def mean(self, keys: Sequence[str], *, out: str) -> None:
         self._combine("mean", keys, out)
 
-    def median(self, keys: Sequence[str], *, out: str) -> None:
-        self._combine("median", keys, out, [], refuse_nan=True)
-
-    def trimmed_mean(self, keys: Sequence[str], *, trim: int, out: str) -> None:
-        if not 0 <= 2 * trim < len(keys):
-            raise Refused(f"trimmed_mean: trim {trim} of {len(keys)} vectors; 2 * trim must be less than the vectors")
-        self._combine("trimmed_mean", keys, out, [trim], refuse_nan=True)
-
-    def krum(self, keys: Sequence[str], *, faulty: int, select: int = 1, out: str) -> None:
-        if faulty < 0 or len(keys) < 2 * faulty + 3:
-            raise Refused(f"krum: {len(keys)} vectors for faulty {faulty}; at least 2 * faulty + 3 are needed")
-        if not 1 <= select <= len(keys):
-            raise Refused(f"krum: select {select} of {len(keys)} vectors")
-        self._combine("krum", keys, out, [faulty, select], refuse_nan=True)
+    def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
+        if self._store.exists(out):
+            return
+        _refuse_mixed(keys, self._store.about(keys))
+        kept, rule = participants([bool(fact[1]) for fact in self._facts(keys)], rule, names=keys, agree=agree)
+        keys = [keys[index] for index in kept]
+        match rule.rule:
+            case "mean":
+                self._combine("mean", keys, out)
+            case "median":
+                self._combine("median", keys, out, [])
+            case "trimmed_mean":
+                if not 0 <= 2 * rule.trim < len(keys):
+                    raise Refused(f"trimmed_mean: trim {rule.trim} of {len(keys)} vectors; 2 * trim must be less")
+                self._combine("trimmed_mean", keys, out, [rule.trim])
+            case "krum":
+                most = len(keys) - rule.faulty - 2
+                if rule.faulty < 0 or most <= rule.faulty:
+                    raise Refused(f"krum: {len(keys)} vectors for faulty {rule.faulty}; 2 * faulty + 3 are needed")
+                if not 1 <= rule.select <= most:
+                    raise Refused(f"krum: select {rule.select} of {len(keys)} vectors; at most {most} are expected")
+                self._combine("krum", keys, out, [rule.faulty, rule.select])
 
     def sgd_step(
         self,
@@ -110,18 +120,12 @@ class RedisAICompute:
         keys: Sequence[str],
         out: str,
         numbers: Sequence[float] | None = None,
-        *,
-        refuse_nan: bool = False,
     ) -> None:
         """`function` of the vectors; its numbers are their weights (a vector without samples counts once) where none are given."""
         if self._store.exists(out):
             return
         abouts = self._store.about(keys)
         _refuse_mixed(keys, abouts)
-        if refuse_nan:
-            for key, (_, _, has_nan) in zip(keys, self._facts(keys), strict=True):
-                if has_nan:
-                    raise Refused(f"{key}: contains NaN; a robust rule would hide a broken gradient")
         weights = [about.samples or 1 for about in abouts]
         about = About(abouts[0].kind, sum(weights), "float32", abouts[0].elements)
         self._run(function, keys, weights if numbers is None else numbers, [(out, about)])
@@ -157,8 +161,8 @@ class RedisAICompute:
         outputs += [(key, About(kind, 0, "float32", total - buffers)) for key in out.optimizer]
         self._run(function, keys, numbers, outputs)
 
-    def _facts(self, keys: Sequence[str]) -> list[tuple[float, float, float]]:
-        """Per vector: the sum of squares in float64, whether all is finite, whether there is a NaN."""
+    def _facts(self, keys: Sequence[str]) -> list[tuple[float, float]]:
+        """Per vector: the sum of squares in float64, whether all is finite."""
         self._store.about(keys)  # raises Missing by name
         name = temporary_key("facts")
         self._execute("facts", keys, [], [name])
@@ -166,7 +170,7 @@ class RedisAICompute:
             blob = tensor_get(self._client, name, lambda bytes_: memoryview(bytearray(bytes_)))
         finally:
             self._client.control("UNLINK", name, keys=[name])
-        return list(struct.iter_unpack("<3d", blob))
+        return list(struct.iter_unpack("<2d", blob))
 
     def _run(
         self, function: str, keys: Sequence[str], numbers: Sequence[float], outputs: Sequence[tuple[str, About]]

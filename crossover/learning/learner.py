@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from crossover import own_code
 from crossover.algorithms import buffers
+from crossover.algorithms.aggregation import finite
 from crossover.algorithms.randomness import generator
 from crossover.algorithms.seeds import seed
 from crossover.errors import ConfigError, Refused
@@ -61,6 +62,7 @@ class Learner:
         _make_deterministic()
         self.slot = slot
         self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
+        self._refuses = experiment.aggregation.non_finite == "refuse"
         self._flat = FlatModel(skeleton(experiment.training.model, classes, input_shape))
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self._objective = Objective(experiment.training)
@@ -82,8 +84,8 @@ class Learner:
         """The mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
 
         The same arguments give the same bits in any process of the same machine type, torch build and thread count.
-        Raises Refused on a loss or
-        gradient that is not finite, ConfigError where a BatchNorm layer sees a single value.
+        Raises Refused on a loss or gradient that is not finite, unless `aggregation.non_finite` drops it behind; ConfigError
+        where a BatchNorm layer sees a single value.
         """
         training, experiment = self._experiment.training, self._experiment
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
@@ -99,13 +101,13 @@ class Learner:
                     outputs = self._forward(self._prepare(inputs), where=where)
                 loss = self._objective.loss(outputs, batch.labels)
                 value = float(loss.detach())
-                if not math.isfinite(value):
+                if not math.isfinite(value) and self._refuses:
                     raise Refused(
                         f"{where}: the loss is {value}; a lower training.learning_rate or a warm-up may keep it finite"
                     )
                 with own_code.blame("training.model", training.model, what=self._factory):
                     loss.backward()  # type: ignore[no-untyped-call]
-            if not math.isfinite(float(self._flat.gradient.sum())) and not bool(self._flat.gradient.isfinite().all()):
+            if self._refuses and not finite(self._flat.gradient):
                 raise Refused(f"{where}: the gradient has values that are not finite, though the loss is {value}")
         return value
 

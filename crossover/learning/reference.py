@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from crossover.algorithms import buffers, robust
+from crossover.algorithms import buffers
+from crossover.algorithms.aggregation import combined
 from crossover.algorithms.attacks import attacked
 from crossover.algorithms.averaging import mean
 from crossover.algorithms.convergence import verdict
 from crossover.algorithms.optimizer import adam_step, sgd_step
 from crossover.algorithms.randomness import generator
 from crossover.algorithms.schedule import learning_rate
-from crossover.experiment import Aggregation, Experiment
+from crossover.experiment import Experiment
 from crossover.learning.affine import constants
 from crossover.learning.datasets import Dataset
 from crossover.learning.learner import Learner
@@ -85,7 +86,9 @@ class _Reference:
                 counts.append(count)
                 losses += loss
             samples += sum(counts)
-            self.state = self._update(combined(averages, counts, self.experiment.aggregation), history)
+            names = [f"worker {worker}, round {self.round}: its average" for worker in range(self.experiment.workers)]
+            average = combined(averages, counts, self.experiment.aggregation, names=names)
+            self.state = self._update(average, history)
             self.round += 1
             if on_round is not None:
                 on_round(self.round, self.state)
@@ -150,16 +153,3 @@ class _Reference:
             statistics_momentum=statistics_momentum,
         )
         return State(model, tuple(moments))
-
-
-def combined(averages: Sequence[Tensor], counts: Sequence[int], aggregation: Aggregation) -> Tensor:
-    """The workers' averages, by rank, as one, by the rule that the experiment names."""
-    match aggregation.rule:
-        case "mean":
-            return mean(averages, counts)
-        case "median":
-            return robust.median(averages)
-        case "trimmed_mean":
-            return robust.trimmed_mean(averages, trim=aggregation.trim)
-        case "krum":
-            return robust.krum(averages, faulty=aggregation.faulty, select=aggregation.select)

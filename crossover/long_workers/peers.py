@@ -1,16 +1,17 @@
 """What an exchange sees: this worker's rank, the others' contributions by key, and the rule that makes them one."""
 
-import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from crossover.algorithms import buffers, robust
-from crossover.algorithms.running_mean import RunningMean
+from crossover import rounds
+from crossover.algorithms import buffers
+from crossover.algorithms.aggregation import combined, finite
+from crossover.algorithms.dropping import Agree
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
-from crossover.errors import Corrupt
+from crossover.errors import Corrupt, Refused
 from crossover.keys import Keys
 from crossover.long_workers.waits import Waits
 
@@ -51,8 +52,7 @@ class Peers:
         return self.waits.steadily(lambda: self.ctx.tensors[self.rank].exists(key))
 
     def fetch(self, key: str, out: "Tensor", *, sender: int, samples: int, unless: str | None = None) -> "Tensor":
-        """`out`, filled with what `sender` publishes under `key`; waits for it. Raises Corrupt on a wrong kind,
-        length or count, or on NaN.
+        """`out`, filled with what `sender` publishes under `key`; waits for it. Raises Corrupt on a wrong kind, length or count.
 
         `unless`: the key of what it is needed for; raises Settled should that be there already.
         """
@@ -72,31 +72,29 @@ class Peers:
             raise Corrupt(
                 f"worker {self.rank}, round {self.round}: {key} stands for {found.samples} samples; worker {sender} has {samples}"
             )
-        self.refuse_infinite(out, key=key)
         return out
 
-    def refuse_infinite(self, part: "Tensor", *, key: str) -> None:
-        # A sum is finite unless a term is not (or it overflows): the exact question is asked only then.
-        if part.numel() and not math.isfinite(float(part.sum())) and not bool(part.isfinite().all()):
+    def result(self, key: str, out: "Tensor", *, sender: int) -> "Tensor":
+        """`out`, filled with what `sender` has combined. Raises Corrupt as `fetch`, and where a sum has overflowed."""
+        if not finite(self.fetch(key, out, sender=sender, samples=sum(self.samples))):
             raise Corrupt(f"worker {self.rank}, round {self.round}: {key} contains NaN or infinite values")
+        return out
 
-    def combine(self, parts: "Iterable[Tensor]", out: "Tensor") -> "Tensor":
-        """`out`, filled with the parts (of all workers, by rank) made one by the rule of the YAML. For the mean, a
-        part may be overwritten once the next one is asked for."""
-        rule = self.ctx.experiment.aggregation
-        if rule.rule == "mean" or self.kind is Kind.MODEL:
-            mean = RunningMean(self.samples, total=out)
-            for part in parts:
-                mean.add(part)
-            return mean.result()
-        held = [part.clone() for part in parts]
-        match rule.rule:
-            case "median":
-                return out.copy_(robust.median(held))
-            case "trimmed_mean":
-                return out.copy_(robust.trimmed_mean(held, trim=rule.trim))
-            case "krum":
-                return out.copy_(robust.krum(held, faulty=rule.faulty, select=rule.select))
+    def agree(self, bad: list[int]) -> list[int]:
+        """Of the workers that this one would drop, whom all drop."""
+        return self.waits.steadily(lambda: rounds.dropping(self.ctx, self.round)(bad))
+
+    def combine(
+        self, parts: "Iterable[Tensor]", out: "Tensor", *, names: Sequence[str], agree: Agree | None = None
+    ) -> "Tensor":
+        """`out`, filled with the parts (of all workers, by rank) made one by the rule of the YAML; `names`: their keys.
+        For the mean, a part may be overwritten once the next one is asked for.
+        """
+        rule, agree = self.ctx.experiment.aggregation, agree or self.agree
+        try:
+            return combined(parts, self.samples, rule, names=names, agree=agree, out=out)
+        except Refused as error:
+            raise Refused(f"worker {self.rank}, round {self.round}: {error}") from error
 
 
 class Exchange(Protocol):

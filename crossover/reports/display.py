@@ -93,3 +93,15 @@ def attempts(result: Mapping[str, Any]) -> str:
     made, lost = result["invocations"], result.get("unrecorded") or {"count": 0}
     killed = f", {lost['count']} killed and billed without a record" if lost["count"] else ""
     return f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale, {made['retried']} retried{killed}"
+
+
+def dropped(result: Mapping[str, Any]) -> dict[int, str]:
+    """By worker, the rounds that it was left out of, in words."""
+    rounds: dict[int, list[int]] = {}
+    for each in result.get("dropped", []):
+        for worker in each["workers"]:
+            rounds.setdefault(worker, []).append(each["round"])
+    return {
+        worker: f"round {each[0]}" if len(each) == 1 else f"{len(each)} rounds, {each[0]} to {each[-1]}"
+        for worker, each in sorted(rounds.items())
+    }

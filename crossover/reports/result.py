@@ -47,6 +47,7 @@ def build(
     failure: str | None = None,
     data: Mapping[str, Any] | None = None,
     unrecorded: Unrecorded | None = None,
+    dropped: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """result.json as a dict. Raises ConfigError for an item without price.
 
@@ -55,6 +56,7 @@ def build(
     sample-weighted mean of the records' `loss`. `final`: `val_metric`, `parameters_sha256` and what else the run's
     end says. `expected`: how often each step was executed. `failure`: the plain cause, for a run that did not end
     well. `data`: facts of the staged data. `unrecorded`: None where the platform was not asked.
+    `dropped`: the `workers` that were left out of a `round`, because what they contributed was not finite.
     """
     if label not in LABELS:
         raise ValueError(f"label: {label!r} is unknown; one of {', '.join(LABELS)}")
@@ -95,6 +97,7 @@ def build(
         "steps": steps(records),
         "traffic": traffic(records),
         "staleness": staleness(records),
+        "dropped": [dict(each) for each in dropped],
         "cost": {**run.cost().as_json(where=where), "prices_as_of": prices.as_of, "region": prices.region},
         "final": dict(final) if final else None,
     }
@@ -204,6 +207,8 @@ def train_losses(records: Sequence[Record]) -> dict[int, float]:
         if record.get("loss") is not None:
             parts = [*parts, (record["epoch"], record["loss"], record.get("samples") or 1.0)]
         for epoch, loss, weight in parts:
+            if not math.isfinite(loss):
+                continue  # of a worker that was dropped
             total[epoch] += float(weight) * float(loss)
             samples[epoch] += float(weight)
     return {epoch: total[epoch] / samples[epoch] for epoch in sorted(samples)}

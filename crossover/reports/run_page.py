@@ -70,6 +70,10 @@ def tiles(result: Result) -> list[Tile]:
             Tile(name="staleness", value=f"{stale['mean']:.2f}", note=f"rounds in the mean, {stale['max']:.0f} at most")
         ]
     )
+    left_out = [
+        Tile(name="dropped", value=f"worker {worker}", note=f"from {rounds}: its contribution was not finite")
+        for worker, rounds in display.dropped(result).items()
+    ]
     return [
         Tile(
             name=metric.words,
@@ -90,6 +94,7 @@ def tiles(result: Result) -> list[Tile]:
         Tile(name="moved", value=display.bytes_(display.moved(result["traffic"])), note=f"{requests:,} requests"),
         Tile(name="invocations", value=f"{made['count']:,}", note=display.attempts(result)),
         *aged,
+        *left_out,
     ]
 
 

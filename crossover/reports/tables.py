@@ -77,6 +77,8 @@ def _figures(result: Result) -> Table:
     if stale := result.get("staleness"):
         rounds = f"rounds old at most, {stale['mean']:.2f} in the mean of {stale['gradients']:,} of peers' gradients"
         table.add_row("staleness", f"{stale['max']:.0f}", rounds)
+    for worker, rounds in display.dropped(result).items():
+        table.add_row("dropped", f"worker {worker}", f"from {rounds}, where its contribution was not finite")
     for channel, moved in result["traffic"].items():
         facts = f"{display.bytes_(moved['bytes_out'])} sent, {moved['requests']:,} requests"
         table.add_row(channel.replace("_", " "), display.bytes_(moved["bytes_in"]), f"received, {facts}")

@@ -1,6 +1,7 @@
 """A run's folder from what it recorded."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def _result(
     facts, records = prepared.facts, list(prepared.records.values())
     workers, decided, days = prepared.experiment.workers, len(prepared.decisions), calendar(run_facts(prepared))
     return build(
+        dropped=dropped(prepared),
         experiment=prepared.experiment,
         label="measured-aws" if where == "aws" else "measured-local",
         where=where,
@@ -61,6 +63,17 @@ def _result(
         unrecorded=prepared.unrecorded,
         data={**{k: v for k, v in facts["data_manifest"].items() if k != "counts"}, "fingerprint": facts["data"]},
     )
+
+
+def dropped(prepared: Prepared) -> list[dict[str, Any]]:
+    """Who was left out of which round; of a round that two attempts came to, what the later one did."""
+    objects, by_round = prepared.objects, dict[int, dict[str, Any]]()
+    if prepared.experiment.aggregation.non_finite == "drop":
+        with suppress(CrossoverError):  # a bucket that cannot be asked any more: the failure says so
+            for key in objects.list(prepared.keys.drops):
+                said = json.loads(objects.get(key))
+                by_round[said["round"]] = said
+    return [by_round[round] for round in sorted(by_round)]
 
 
 def so_far(prepared: Prepared, *, now: float) -> Run:

@@ -123,6 +123,12 @@ def scatter_reduce(life: Life) -> Process:
     yield from way.gather(
         "aggregate", "chunks", part, others, before=lambda last: last - int(last > rank) if last != rank else 0
     )
+    if world.experiment.aggregation.non_finite == "drop":  # whom any worker would drop, all drop
+        yield from way.put("", 4 * workers)
+        way.publish("verdict")
+        yield from way.gather(
+            "aggregate", "verdict", 4 * workers, others, before=lambda last: max(0, (last - rank) % workers - 1)
+        )
     yield from arithmetic(life, "aggregate", (workers + 1) * part)
     yield from way.put("", part)
     way.publish("merged")
@@ -145,7 +151,7 @@ def _finish(life: Life, way: Way) -> Process:
     yield from arithmetic(life, "update", (3 + 2 * kept) * world.workload.vector_bytes)
     yield from way.delete()
     old = standing.round - 2
-    for what in ("average", "merged", "chunks"):
+    for what in ("average", "merged", "chunks", "verdict"):
         world.forget(what, old)
 
 

@@ -139,10 +139,42 @@ def krum_has_enough_workers(e: Experiment) -> str | None:
 
 def krum_selects_among_honest(e: Experiment) -> str | None:
     rule, workers = e.aggregation, e.workers
-    if rule.rule == "krum" and rule.select > workers - rule.faulty:
+    most = workers - rule.faulty - 2
+    if rule.rule == "krum" and rule.select > most:
         return (
-            f"aggregation.select: {rule.select} of {workers} workers would take in a faulty one, with {rule.faulty} faulty; "
-            f"expected at most {max(1, workers - rule.faulty)}"
+            f"aggregation.select: {rule.select} of {workers} workers could take in a faulty one, with {rule.faulty} faulty; "
+            f"expected at most workers - faulty - 2, {max(1, most)}"
+        )
+    return None
+
+
+def dropping_is_borne(e: Experiment) -> str | None:
+    rule = e.aggregation
+    if rule.non_finite == "refuse":
+        return None
+    if rule.rule == "mean":
+        return (
+            "aggregation.non_finite: drop leaves out a faulty worker, and mean bears none; "
+            "expected refuse, or aggregation.rule: median, trimmed_mean or krum"
+        )
+    if rule.bears(e.workers) == 0:
+        return (
+            f"aggregation.non_finite: drop could never drop anybody: {rule.rule} of {e.workers} workers bears no faulty one, as it is set; "
+            "expected refuse, more workers, or a larger aggregation.trim or aggregation.faulty"
+        )
+    if _is_p2p(e) and e.p2p.compression == "qsgd":
+        return (
+            "aggregation.non_finite: drop must see what is not finite, and qsgd cannot encode it; "
+            "expected refuse, or p2p.compression: none or fp16"
+        )
+    return None
+
+
+def models_average(e: Experiment) -> str | None:
+    if e.exchange.what == "model" and e.aggregation.rule != "mean":
+        return (
+            f"aggregation.rule: {e.aggregation.rule} combines gradients, and exchange.what: model averages models; "
+            "expected mean, or exchange.what: gradients"
         )
     return None
 
@@ -338,6 +370,8 @@ ALWAYS: tuple[Check, ...] = (
     trimmed_mean_leaves_some,
     krum_has_enough_workers,
     krum_selects_among_honest,
+    dropping_is_borne,
+    models_average,
     attack_has_attackers,
     attackers_exist,
     adam_not_in_mlless,

@@ -34,7 +34,7 @@ std::size_t input_count(const Arguments& arguments) {
 }
 
 Options read_options(const Arguments& arguments, std::size_t n, std::vector<OptionRule> own) {
-    own.insert(own.end(), {{"OUT", 1}, {"KIND", 1}, {"NX", 0}, {"PX", 1}});
+    own.insert(own.end(), {{"OUT", 1}, {"FINITE", 0}, {"KIND", 1}, {"NX", 0}, {"PX", 1}});
     return {arguments, first_input + n, own};
 }
 
@@ -87,8 +87,15 @@ void start(const Call& call, std::unique_ptr<Job> job, const Aggregation& work, 
     run_job(call.ctx, std::move(job));
 }
 
+// With FINITE an input that holds a NaN or an infinity is refused by name.
+void refuse_nonfinite(const Job& job, const Aggregation& work) {
+    for (std::size_t k = 0; k < work.inputs.size(); ++k)
+        if (!kernels::finite(work.inputs[k].floats(), work.inputs[k].count(), on_pool()))
+            refuse(job.command, ": input key ", shown(work.names[k]), " contains NaN or infinite values; expected finite ones");
+}
+
 void mean(const Call& call) {
-    call.arguments.at_least(5, "TENSOR.MEAN n key.. [WEIGHTS weight..] OUT out [KIND kind] [NX] [PX ms]");
+    call.arguments.at_least(5, "TENSOR.MEAN n key.. [WEIGHTS weight..] OUT out [FINITE] [KIND kind] [NX] [PX ms]");
     const std::size_t n = input_count(call.arguments);
     const Options options = read_options(call.arguments, n, {{"WEIGHTS", n}});
     auto job = new_job(call, options, {options.required("OUT")});
@@ -101,14 +108,15 @@ void mean(const Call& call) {
     std::vector<float> weights;
     if (!equal) weights.assign(counts.begin(), counts.end());
     const float divisor = equal ? static_cast<float>(n) : static_cast<float>(sum);
-    job->compute = [work, weights, divisor](Job& self) {
+    job->compute = [work, weights, divisor, must_be_finite = options.has("FINITE")](Job& self) {
         Tensor& out = self.results.front().tensor;
-        if (work.inputs.size() == 1) {
-            out.payload = work.inputs.front().payload;
-            return;
-        }
         const std::size_t count = work.inputs.front().count();
-        kernels::mean(work.pointers(), weights, divisor, fresh_floats(out, count), count, on_pool());
+        if (work.inputs.size() == 1)
+            out.payload = work.inputs.front().payload;
+        else
+            kernels::mean(work.pointers(), weights, divisor, fresh_floats(out, count), count, on_pool());
+        // No sum is finite that has a term which is not: the one result is looked at before the many inputs.
+        if (must_be_finite && !kernels::finite(out.floats(), count, on_pool())) refuse_nonfinite(self, work);
     };
     start(call, std::move(job), work, common_kind(call, options, work), sum);
 }
@@ -125,13 +133,14 @@ std::uint64_t all_samples(const Call& call, const Aggregation& work) {
 }
 
 void median(const Call& call) {
-    call.arguments.at_least(5, "TENSOR.MEDIAN n key.. OUT out [KIND kind] [NX] [PX ms]");
+    call.arguments.at_least(5, "TENSOR.MEDIAN n key.. OUT out [FINITE] [KIND kind] [NX] [PX ms]");
     const std::size_t n = input_count(call.arguments);
     const Options options = read_options(call.arguments, n, {});
     auto job = new_job(call, options, {options.required("OUT")});
     if (!job) return;
     const Aggregation work = read_inputs(call, n);
-    job->compute = [work](Job& self) {
+    job->compute = [work, must_be_finite = options.has("FINITE")](Job& self) {
+        if (must_be_finite) refuse_nonfinite(self, work);
         const std::size_t count = work.inputs.front().count();
         float* out = fresh_floats(self.results.front().tensor, count);
         if (const auto poisoned = kernels::median(work.pointers(), out, count, on_pool()))
@@ -141,7 +150,7 @@ void median(const Call& call) {
 }
 
 void trimmed_mean(const Call& call) {
-    call.arguments.at_least(7, "TENSOR.TRIMMEDMEAN n key.. TRIM b OUT out [KIND kind] [NX] [PX ms]");
+    call.arguments.at_least(7, "TENSOR.TRIMMEDMEAN n key.. TRIM b OUT out [FINITE] [KIND kind] [NX] [PX ms]");
     const std::size_t n = input_count(call.arguments);
     const Options options = read_options(call.arguments, n, {{"TRIM", 1}});
     const auto trim = static_cast<std::size_t>(call.arguments.integer(
@@ -149,7 +158,8 @@ void trimmed_mean(const Call& call) {
     auto job = new_job(call, options, {options.required("OUT")});
     if (!job) return;
     const Aggregation work = read_inputs(call, n);
-    job->compute = [work, trim](Job& self) {
+    job->compute = [work, trim, must_be_finite = options.has("FINITE")](Job& self) {
+        if (must_be_finite) refuse_nonfinite(self, work);
         const std::size_t count = work.inputs.front().count();
         float* out = fresh_floats(self.results.front().tensor, count);
         if (const auto poisoned = kernels::trimmed_mean(work.pointers(), trim, out, count, on_pool()))
@@ -159,7 +169,7 @@ void trimmed_mean(const Call& call) {
 }
 
 void krum(const Call& call) {
-    call.arguments.at_least(7, "TENSOR.KRUM n key.. FAULTY f [SELECT m] OUT out [KIND kind] [NX] [PX ms]");
+    call.arguments.at_least(7, "TENSOR.KRUM n key.. FAULTY f [SELECT m] OUT out [FINITE] [KIND kind] [NX] [PX ms]");
     const std::size_t n = input_count(call.arguments);
     if (n > most_krum_inputs)
         refuse(call.arguments.command(), ": ", n, " inputs; expected at most ", most_krum_inputs,
@@ -170,14 +180,16 @@ void krum(const Call& call) {
     if (n < 2 * faulty + 3)
         refuse(call.arguments.command(), ": FAULTY ", faulty, " needs at least ", 2 * faulty + 3, " inputs; ", n,
                " given");
-    const std::size_t select = options.has("SELECT")
-                                   ? static_cast<std::size_t>(call.arguments.integer(options.place("SELECT"), "SELECT",
-                                                                                     1, static_cast<std::int64_t>(n)))
-                                   : 1;
+    // More would take in one of the faulty, which may lie right behind the best n - f - 2.
+    const auto most_selected = static_cast<std::int64_t>(n - faulty - 2);
+    const std::size_t select = options.has("SELECT") ? static_cast<std::size_t>(call.arguments.integer(
+                                                           options.place("SELECT"), "SELECT", 1, most_selected))
+                                                     : 1;
     auto job = new_job(call, options, {options.required("OUT")});
     if (!job) return;
     const Aggregation work = read_inputs(call, n);
-    job->compute = [work, faulty, select](Job& self) {
+    job->compute = [work, faulty, select, must_be_finite = options.has("FINITE")](Job& self) {
+        if (must_be_finite) refuse_nonfinite(self, work);
         const std::size_t count = work.inputs.front().count();
         const std::vector<const float*> inputs = work.pointers();
         const kernels::KrumChoice choice = kernels::krum(inputs, faulty, select, count, on_pool(), pool::stopping);

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from crossover.algorithms import robust
 from crossover.algorithms.buffers import tensor
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import StateKeys, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind
 from crossover.errors import Corrupt, Missing, Refused
+from crossover.experiment import Aggregation
 from tests.conformance.conftest import MakeTensors
 from tests.conformance.vectors import at_once, of, random, vector
 
@@ -52,6 +55,10 @@ def database(request: pytest.FixtureRequest, make_tensors: MakeTensors) -> Datab
     traffic = Traffic()
     store = make_tensors(name, traffic)
     return Database(store, connecting.tensor_compute(store, compute=where), traffic)  # type: ignore[arg-type]
+
+
+def by_rule(rule: Aggregation, compute: TensorCompute, keys: list[str], out: str) -> None:
+    compute.combine(keys, rule=rule, out=out)
 
 
 def bits(values: Tensor) -> bytes:
@@ -122,7 +129,7 @@ def test_median_has_the_references_bits(database: Database, shape: tuple[int, in
     vectors = [random(elements, seed=seed + i) + i for i in range(count)]  # + i: no zeros, whose order signs leave open
     keys = [database.put(f"d{i}", each, samples=i + 1) for i, each in enumerate(vectors)]
     database.store.delete("median")
-    database.compute.median(keys, out="median")
+    database.compute.combine(keys, rule=Aggregation(rule="median"), out="median")
     rows = np.sort(np.stack([each.numpy() for each in vectors]), axis=0)
     middle = rows[count // 2] if count % 2 else (rows[count // 2 - 1] + rows[count // 2]) / np.float32(2)
     np.testing.assert_array_equal(database.get("median").numpy(), middle)
@@ -139,7 +146,7 @@ def test_trimmed_mean_has_the_references_bits(
     vectors = [random(elements, seed=seed + i) for i in range(count)]
     keys = [database.put(f"t{i}", each) for i, each in enumerate(vectors)]
     database.store.delete("trimmed")
-    database.compute.trimmed_mean(keys, trim=trim, out="trimmed")
+    database.compute.combine(keys, rule=Aggregation(rule="trimmed_mean", trim=trim), out="trimmed")
     rows = np.sort(np.stack([each.numpy() for each in vectors]), axis=0)[trim : count - trim]
     total = rows[0].copy()
     for row in rows[1:]:
@@ -152,12 +159,12 @@ def test_trimmed_mean_has_the_references_bits(
 def test_krum_selects_as_the_reference(database: Database, elements: int, seed: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(3, 7))
     faulty = data.draw(st.integers(0, (count - 3) // 2))
-    select = data.draw(st.integers(1, count))
+    select = data.draw(st.integers(1, count - faulty - 2))
     vectors = [random(elements, seed=seed + i) for i in range(count)]
     vectors[-1] = vectors[0].clone()  # a tie: the lower index wins
     keys = [database.put(f"k{i}", each) for i, each in enumerate(vectors)]
     database.store.delete("krum")
-    database.compute.krum(keys, faulty=faulty, select=select, out="krum")
+    database.compute.combine(keys, rule=Aggregation(rule="krum", faulty=faulty, select=select), out="krum")
     wide = [each.numpy().astype(np.float64) for each in vectors]
     scores = [
         sum(sorted(float(((a - b) ** 2).sum()) for j, b in enumerate(wide) if j != i)[: count - faulty - 2])
@@ -168,21 +175,75 @@ def test_krum_selects_as_the_reference(database: Database, elements: int, seed: 
     np.testing.assert_array_equal(database.get("krum").numpy(), expected)
 
 
-ROBUST: dict[str, Callable[[TensorCompute, list[str], str], None]] = {
-    "median": lambda compute, keys, out: compute.median(keys, out=out),
-    "trimmed_mean": lambda compute, keys, out: compute.trimmed_mean(keys, trim=1, out=out),
-    "krum": lambda compute, keys, out: compute.krum(keys, faulty=0, out=out),
+BY_RULE = {
+    "mean": Aggregation(),
+    "median": Aggregation(rule="median"),
+    "trimmed_mean": Aggregation(rule="trimmed_mean", trim=1),
+    "krum": Aggregation(rule="krum", faulty=0),
 }
-RULES = {"mean": lambda compute, keys, out: compute.mean(keys, out=out), **ROBUST}
+RULES: dict[str, Callable[[TensorCompute, list[str], str], None]] = {
+    "mean of minibatches": lambda compute, keys, out: compute.mean(keys, out=out),
+    **{name: partial(by_rule, rule) for name, rule in BY_RULE.items()},
+}
 
 
-@pytest.mark.parametrize("rule", ROBUST)
-def test_a_poisoned_input_of_a_robust_rule_is_named(database: Database, run: str, rule: str) -> None:
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("rule", BY_RULE)
+def test_an_input_that_is_not_finite_is_named(database: Database, run: str, rule: str, bad: float) -> None:
     values = [torch.ones(70_000) for _ in range(3)]
-    values[1][66_000] = math.nan
+    values[1][66_000] = bad
     keys = [database.put(f"{run}/{i}", each) for i, each in enumerate(values)]
-    with pytest.raises(Refused, match=f"{run}/1.*NaN"):
-        ROBUST[rule](database.compute, keys, f"{run}/out")
+    with pytest.raises(Refused, match=f"{run}/1.*NaN or infinite"):
+        RULES[rule](database.compute, keys, f"{run}/out")
+    assert not database.store.exists(f"{run}/out")
+
+
+DROPPING = (
+    Aggregation(rule="median", non_finite="drop"),
+    Aggregation(rule="trimmed_mean", trim=2, non_finite="drop"),
+    Aggregation(rule="krum", faulty=2, select=3, non_finite="drop"),
+)
+
+
+@pytest.mark.parametrize("found_elsewhere", [[], [5]])
+@pytest.mark.parametrize("rule", DROPPING, ids=lambda rule: rule.rule)
+def test_a_dropped_input_is_as_if_it_had_not_come(
+    database: Database, run: str, rule: Aggregation, found_elsewhere: list[int]
+) -> None:
+    """The rest is combined by the rule for so many fewer, of whom so many fewer may be faulty."""
+    values = [random(3_000, seed=i) for i in range(7)]
+    keys = [database.put(f"{run}/{i}", each, samples=i + 1) for i, each in enumerate(values)]
+    database.put(keys[2], torch.full((3_000,), math.nan))
+    asked: list[list[int]] = []
+
+    def agree(bad: list[int]) -> list[int]:
+        asked.append(bad)
+        return bad + found_elsewhere
+
+    database.compute.combine(keys, rule=rule, out=f"{run}/out", agree=agree)
+    assert asked == [[2]]
+    dropped = [2, *found_elsewhere]
+    kept = [values[i] for i in range(7) if i not in dropped]
+    match rule.rule:
+        case "median":
+            expected = robust.median(kept)
+        case "trimmed_mean":
+            expected = robust.trimmed_mean(kept, trim=2 - len(dropped))
+        case _:
+            expected = robust.krum(kept, faulty=2 - len(dropped), select=3)
+    assert bits(database.get(f"{run}/out")) == bits(expected)
+    assert database.store.get(f"{run}/out").samples == sum(i + 1 for i in range(7) if i not in dropped)
+    database.store.delete(*keys)
+    database.compute.combine(keys, rule=rule, out=f"{run}/out", agree=agree)  # finished: nobody is asked again
+    assert asked == [[2]]
+
+
+@pytest.mark.parametrize("rule", DROPPING, ids=lambda rule: rule.rule)
+def test_more_dropped_than_the_rule_bears_are_named(database: Database, run: str, rule: Aggregation) -> None:
+    bears = rule.bears(7)
+    keys = [database.put(f"{run}/{i}", torch.full((4,), math.inf if i <= bears else 1.0)) for i in range(7)]
+    with pytest.raises(Refused, match=f"{run}/0, {run}/1.*: {bears + 1} of 7 .*{rule.rule} bears {bears}"):
+        database.compute.combine(keys, rule=rule, out=f"{run}/out")
     assert not database.store.exists(f"{run}/out")
 
 
@@ -205,12 +266,13 @@ def test_rules_refuse_what_does_not_fit_and_store_nothing(database: Database, ru
 
 def test_rules_refuse_impossible_parameters(database: Database, run: str) -> None:
     keys = [database.put(f"{run}/{i}", torch.ones(4)) for i in range(4)]
-    with pytest.raises(Refused):
-        database.compute.trimmed_mean(keys, trim=2, out=f"{run}/out")
-    with pytest.raises(Refused):
-        database.compute.krum(keys, faulty=1, out=f"{run}/out")
-    with pytest.raises(Refused):
-        database.compute.krum(keys, faulty=0, select=5, out=f"{run}/out")
+    for impossible in (
+        Aggregation(rule="trimmed_mean", trim=2),
+        Aggregation(rule="krum", faulty=1),
+        Aggregation(rule="krum", faulty=0, select=3),  # of four, with none faulty: 4 - 0 - 2
+    ):
+        with pytest.raises(Refused):
+            database.compute.combine(keys, rule=impossible, out=f"{run}/out")
     assert not database.store.exists(f"{run}/out")
 
 
@@ -416,6 +478,8 @@ def test_in_database_no_vector_leaves_it(make_tensors: MakeTensors, run: str) ->
         sent = traffic.bytes_out
         compute = connecting.tensor_compute(store, compute="in_database")
         compute.mean(keys, out=f"{run}/mean")
-        compute.median(keys, out=f"{run}/median")
+        for non_finite in ("refuse", "drop"):
+            rule = Aggregation(rule="median", non_finite=non_finite)  # type: ignore[arg-type]
+            compute.combine(keys, rule=rule, out=f"{run}/median/{non_finite}")
         assert (traffic.bytes_in, traffic.bytes_out) == (0, sent)
-        assert all(store.client.control("PTTL", f"{run}/{out}") > 0 for out in ("mean", "median"))  # type: ignore[attr-defined]
+        assert all(store.client.control("PTTL", f"{run}/{out}") > 0 for out in ("mean", "median/refuse", "median/drop"))  # type: ignore[attr-defined]

@@ -153,6 +153,30 @@ def test_a_poisoned_input_is_named(client: Client, command: tuple[object, ...]) 
     assert not client.exists("m")
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "command",
+    [("TENSOR.MEAN",), ("TENSOR.MEDIAN",), ("TENSOR.TRIMMEDMEAN", "TRIM", 1), ("TENSOR.KRUM", "FAULTY", 1)],
+    ids=lambda c: c[0],
+)
+def test_with_finite_every_input_that_is_not_is_named(client: Client, command: tuple[object, ...], bad: float) -> None:
+    rows = [np.zeros(5000, np.float32) for _ in range(5)]
+    rows[3][4321] = bad
+    keys = put_all(client, rows)
+    with pytest.raises(redis.ResponseError, match=r"input key 'in3' contains NaN or infinite values"):
+        client.execute_command(command[0], 5, *keys, *command[1:], "OUT", "m", "FINITE")
+    assert not client.exists("m")
+    put(client, "in3", np.ones(5000, np.float32), "KIND", "gradient")
+    assert client.execute_command(command[0], 5, *keys, *command[1:], "FINITE", "OUT", "m") == b"OK"
+
+
+def test_with_finite_a_single_input_is_looked_at_too(client: Client) -> None:
+    put(client, "a", floats([1, np.inf]))
+    with pytest.raises(redis.ResponseError, match=r"input key 'a' contains NaN or infinite values"):
+        client.execute_command("TENSOR.MEAN", 1, "a", "OUT", "m", "FINITE")
+    assert not client.exists("m")
+
+
 def test_nx_is_answered_even_when_the_inputs_are_gone(client: Client) -> None:
     keys = put_all(client, [floats([1]), floats([3])])
     assert client.execute_command("TENSOR.MEAN", 2, *keys, "OUT", "m", "NX", "PX", 90_000) == 1
@@ -175,7 +199,10 @@ REFUSED = [
     (("TENSOR.MEAN",), r"wrong number of arguments: 0 given, expected at least 4: TENSOR.MEAN n key"),
     (("TENSOR.MEAN", 0, "a", "OUT", "m"), r"argument 1 \(number of keys\) is '0'; expected an integer from 1 to 4096"),
     (("TENSOR.MEAN", 9, "a", "OUT", "m"), r"3 keys given; expected 9"),
-    (("TENSOR.MEAN", 2, "a", "b", "INTO", "m"), r"argument 4 is 'INTO'; expected one of WEIGHTS, OUT, KIND, NX, PX"),
+    (
+        ("TENSOR.MEAN", 2, "a", "b", "INTO", "m"),
+        r"argument 4 is 'INTO'; expected one of WEIGHTS, OUT, FINITE, KIND, NX, PX",
+    ),
     (("TENSOR.MEAN", 2, "a", "b", "NX"), r"OUT is missing"),
     (("TENSOR.MEAN", 1, "a", "OUT", "m", "OUT", "k"), r"OUT is given twice, again at argument 5"),
     (("TENSOR.MEAN", 1, "a", "NX", "OUT"), r"OUT at argument 4 has 0 values; expected 1"),
@@ -190,7 +217,10 @@ REFUSED = [
     (("TENSOR.TRIMMEDMEAN", 2, "a", "b", "TRIM", 1, "OUT", "m"), r"TRIM, below half of the inputs\) is '1'"),
     (("TENSOR.TRIMMEDMEAN", 2, "a", "b", "OUT", "m", "NX"), r"TRIM is missing"),
     (("TENSOR.KRUM", 2, "a", "b", "FAULTY", 0, "OUT", "m"), r"FAULTY 0 needs at least 3 inputs; 2 given"),
-    (("TENSOR.KRUM", 3, "a", "b", "a", "FAULTY", 0, "SELECT", 4, "OUT", "m"), r"SELECT\) is '4'; expected .* 1 to 3"),
+    (
+        ("TENSOR.KRUM", 4, "a", "b", "a", "b", "FAULTY", 0, "SELECT", 3, "OUT", "m"),
+        r"SELECT\) is '3'; expected .* 1 to 2",
+    ),
     (("TENSOR.MEDIAN", 1, "a", "OUT", "m", "PX", "soon"), r"PX\) is 'soon'"),
 ]
 

@@ -7,6 +7,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 
 from crossover.algorithms import buffers
 from crossover.errors import ConfigError, Refused
-from crossover.experiment import Data, Experiment, Training
+from crossover.experiment import Aggregation, Data, Experiment, Training
 from crossover.learning import learner as learner_module
 from crossover.learning.batch import Batch
 from crossover.learning.images import Preparation
@@ -344,6 +345,10 @@ def test_a_gradient_that_overflows_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "own_models", own_module)
     with pytest.raises(Refused, match="round 3, minibatch 1: the gradient has values that are not finite"):
         learner("own_models:steep").compute_gradient(batch(), **WHERE)
+    own = replace(experiment("own_models:steep"), aggregation=Aggregation(rule="median", non_finite="drop"))
+    dropping = Learner(own, classes=10, input_shape=(3, 32, 32), affine=AFFINE)
+    dropping.compute_gradient(batch(), **WHERE)  # the peers leave it out
+    assert not buffers.tensor(dropping.gradient).isfinite().all()
 
 
 # --- functions run without numpy --------------------------------------------------------------------------------------
@@ -362,7 +367,7 @@ def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
         sys.meta_path.insert(0, NoNumpy())
         import torch
         from crossover.algorithms import attacks, averaging, buffers, optimizer, randomness, robust
-        from crossover.experiment import Data, Experiment, Training
+        from crossover.experiment import Aggregation, Data, Experiment, Training
         from crossover.learning.batch import Batch, decode, encode
         from crossover.learning.learner import Learner
 

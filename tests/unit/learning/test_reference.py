@@ -136,7 +136,7 @@ def test_early_stopping_and_target_end_it() -> None:
     [
         Aggregation(rule="median"),
         Aggregation(rule="trimmed_mean", trim=1),
-        Aggregation(rule="krum", faulty=1, select=3),
+        Aggregation(rule="krum", faulty=1, select=2),
     ],
 )
 def test_robust_rules_learn_under_attack_and_the_mean_does_not(attack: Any, aggregation: Aggregation) -> None:

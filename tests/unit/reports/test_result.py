@@ -149,6 +149,12 @@ def test_a_diverged_loss_is_null_not_nan() -> None:
     json.dumps(found, allow_nan=False)
 
 
+def test_a_dropped_workers_loss_does_not_count() -> None:
+    record = next(r for r in EXAMPLE.records if r.get("loss") is not None)
+    found = result.train_losses([record, record | {"worker": 63, "loss": math.nan}])
+    assert found == {record["epoch"]: pytest.approx(record["loss"])}
+
+
 def test_local_seconds_are_never_measured_dollars() -> None:
     local = EXAMPLE.result()["cost"]
     assert (local["label"], local["basis"]) == ("projected", "projected from local seconds")

@@ -43,6 +43,17 @@ def test_warnings_are_printed() -> None:
     assert "! completeness not checked" in printed(tables.summary(EXAMPLE.result(expected=None)))
 
 
+def test_who_was_dropped_is_named_with_the_rounds() -> None:
+    dropped = [{"round": 2, "workers": [1, 3]}, {"round": 5, "workers": [3]}]
+    lines = printed(tables.summary(EXAMPLE.result(dropped=dropped))).splitlines()
+    told = [line.split(",")[0] for line in lines if "dropped" in line]
+    assert [" ".join(line.split()) for line in told] == [
+        "dropped worker 1 from round 2",
+        "dropped worker 3 from 2 rounds",
+    ]
+    assert "2 to 5" in next(line for line in lines if "worker 3" in line)
+
+
 def test_square_brackets_in_a_cause_are_text() -> None:
     result = EXAMPLE.result(failure="[red]KeyError[/nonsense]: 'x'")
     assert "! this run failed: [red]KeyError[/nonsense]: 'x'" in printed(tables.summary(result))

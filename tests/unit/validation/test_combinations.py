@@ -119,9 +119,41 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         combinations.krum_selects_among_honest,
-        {"workers": 5, "aggregation": {"rule": "krum", "select": 5}},
-        {"workers": 5, "aggregation": {"rule": "krum", "select": 4}},
-        "expected at most 4",
+        {"workers": 5, "aggregation": {"rule": "krum", "select": 3}},
+        {"workers": 5, "aggregation": {"rule": "krum", "select": 2}},
+        "expected at most workers - faulty - 2, 2",
+    ),
+    (
+        combinations.dropping_is_borne,
+        {"aggregation": {"non_finite": "drop"}},
+        {"aggregation": {"non_finite": "drop", "rule": "median"}},
+        "mean bears none",
+    ),
+    (
+        combinations.dropping_is_borne,
+        {"workers": 3, "aggregation": {"non_finite": "drop", "rule": "trimmed_mean", "trim": 0}},
+        {"workers": 3, "aggregation": {"non_finite": "drop", "rule": "trimmed_mean", "trim": 1}},
+        "could never drop anybody",
+    ),
+    (
+        combinations.dropping_is_borne,
+        {
+            "architecture": "p2p-instance",
+            "aggregation": {"non_finite": "drop", "rule": "median"},
+            "p2p": {"compression": "qsgd"},
+        },
+        {
+            "architecture": "p2p-instance",
+            "aggregation": {"non_finite": "drop", "rule": "median"},
+            "p2p": {"compression": "fp16"},
+        },
+        "qsgd cannot encode it",
+    ),
+    (
+        combinations.models_average,
+        {"architecture": "all-reduce", "aggregation": {"rule": "median"}, "exchange": {"what": "model"}},
+        {"architecture": "all-reduce", "aggregation": {"rule": "median"}},
+        "averages models",
     ),
     (
         combinations.attack_has_attackers,

@@ -1,0 +1,131 @@
+"""A worker whose contribution is not finite ends the run, or all alike leave it out of the round (docs/correctness.md, 3)."""
+
+import os
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crossover.algorithms import aggregation
+from crossover.errors import CrossoverError, Refused, Unavailable
+from crossover.experiment import Aggregation, Experiment, Faults
+from crossover.learning.datasets import load as load_dataset
+from crossover.learning.reference import train_reference
+from crossover.running.results import dropped
+from tests.architectures.fleet import Fleet, Killed
+from tests.architectures.harness import Job, Zombies, chosen, every_step, retrying, small, tree_architectures
+
+TREES = [name for name in tree_architectures() if name != "mlless"]
+PROGRAMS = ["p2p_instance", "p2p_serverless", "gpu"]
+RULES = {
+    "median": Aggregation(rule="median", non_finite="drop"),
+    "trimmed_mean": Aggregation(rule="trimmed_mean", trim=1, non_finite="drop"),
+    "krum": Aggregation(rule="krum", faulty=1, select=2, non_finite="drop"),
+}
+TAKES = [(name, rule) for name in (*TREES, *PROGRAMS) for rule in RULES if (name, rule) != ("scatter_reduce", "krum")]
+
+
+def attacked(architecture: str, aggregation: Aggregation, *attackers: int, epochs: int = 1) -> Experiment:
+    experiment = small(architecture, workers=5, epochs=epochs)
+    return replace(experiment, aggregation=aggregation, faults=Faults(attack="non_finite", workers=attackers))
+
+
+def trained(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, bytes]:
+    job = Job(experiment)
+    return job, Fleet(job).run(monkeypatch) if experiment.architecture in PROGRAMS else job.run()
+
+
+@pytest.mark.parametrize(("architecture", "rule"), TAKES)
+def test_who_is_dropped_is_dropped_by_all_and_named(
+    architecture: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One coordinate is spoilt, in one chunk: all of that worker's gradient goes, everywhere, bit for bit as in the reference."""
+    experiment = attacked(architecture, RULES[rule], 3, epochs=2)
+    job, model = trained(experiment, monkeypatch)
+    assert model == train_reference(job.prepared.experiment, load_dataset(experiment))[0]
+    assert job.tensor_keys() == []
+    found = dropped(job.prepared)
+    assert [each["round"] for each in found] == list(range(len(found)))
+    assert len(found) >= 2 and all(each["workers"] == [3] for each in found)
+
+
+@pytest.mark.parametrize("rule", ["mean", "median"])
+@pytest.mark.parametrize("architecture", [*TREES, *PROGRAMS])
+def test_by_default_the_run_ends_and_says_whose_it_is(
+    architecture: str, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CrossoverError, match="NaN or infinite values") as failure:
+        trained(attacked(architecture, Aggregation(rule=rule), 3), monkeypatch)
+    assert "/3" in str(failure.value) or "peer 3" in str(failure.value)
+
+
+@pytest.mark.parametrize("architecture", [*TREES, *PROGRAMS])
+def test_more_than_the_rule_bears_are_refused_by_name(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=r"2 of 5 contain NaN .* trimmed_mean bears 1") as failure:
+        trained(attacked(architecture, RULES["trimmed_mean"], 1, 3), monkeypatch)
+    names = str(failure.value)
+    assert ("/1" in names and "/3" in names) or ("peer 1" in names and "peer 3" in names)
+
+
+@pytest.mark.parametrize("architecture", TREES)
+def test_the_reference_refuses_too(architecture: str) -> None:
+    experiment = attacked(architecture, Aggregation(), 2)
+    with pytest.raises(Refused, match="worker 2, round 0: its average contains NaN"):
+        train_reference(Job(experiment).prepared.experiment, load_dataset(experiment))
+
+
+# --- between agreeing and combining -----------------------------------------------------------------------------------
+
+
+class DyingBeforeItCombines:
+    """Everywhere, the n-th combining of the run does not begin: whom to drop is agreed by then."""
+
+    def __init__(self, n: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.lock = 0, threading.Lock()
+
+        def applied(*arguments: Any) -> Any:
+            with self.lock:
+                self.count += 1
+                hit = self.count == n
+            if hit:
+                raise error(f"combining {n} did not begin")
+            return combine(*arguments)
+
+        combine = aggregation.applied
+        monkeypatch.setattr(aggregation, "applied", applied)
+
+
+@pytest.mark.parametrize("architecture", [*TREES, *PROGRAMS])
+def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, error = attacked(architecture, RULES["median"], 3), Killed if architecture in PROGRAMS else Unavailable
+    with monkeypatch.context() as patch:
+        counting = DyingBeforeItCombines(0, error, patch)
+        clean, model = trained(experiment, patch)
+    assert counting.count >= 2
+    for n in range(1, counting.count + 1):
+        with monkeypatch.context() as patch, every_step(patch, retrying):
+            DyingBeforeItCombines(n, error, patch)
+            job, again = trained(experiment, patch)
+        assert again == model, n
+        assert job.tensor_keys() == [], n
+        assert dropped(job.prepared) == dropped(clean.prepared), n
+
+
+@pytest.mark.parametrize("until_end", [False, True], ids=["until the retry is done", "until the run is over"])
+@pytest.mark.parametrize("architecture", TREES)
+def test_a_late_attempt_agrees_with_what_was_agreed(
+    architecture: str, until_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = attacked(architecture, RULES["median"], 3)
+    clean = Job(experiment)
+    model, step = clean.run(), "aggregate_peers" if architecture == "spirt" else "train"
+    for k in chosen(range(3, 33, 1 if os.environ.get("CROSSOVER_EVERY_CALL") else 6)):
+        job = Job(experiment)
+        zombies = Zombies(step, k, job.clients, until_end=until_end)
+        with every_step(monkeypatch, zombies.wrap):
+            assert job.run() == model, f"stopped at call {k}"
+        zombies.finish()
+        assert dropped(job.prepared) == dropped(clean.prepared), f"stopped at call {k}"
