@@ -1,0 +1,76 @@
+"""The faults that measure the tests: drawn alike from the same source, found again when lines have moved."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.mutation import mutants
+
+SOURCE = '''"""Words with 1 < 2 stay."""
+LIMIT: int = 3
+
+
+class Store:
+    def get(self, key: str, size: int = 4) -> int:
+        if key == "a < 1" and size > 2:
+            self.note(f"{key:>3} < 1")
+        size += self.between(key, size)
+        return size if size in (1, 2) else 0
+
+    def note(self, text: str) -> None:
+        if len(text) == 1:
+            raise ValueError("text", 7)
+'''
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in mutants.SOURCES:
+        (tmp_path / name).mkdir()
+    (tmp_path / "crossover" / "store.py").write_text(SOURCE)
+    return tmp_path
+
+
+def test_every_fault_changes_one_line_and_still_compiles(root: Path) -> None:
+    path, lines = root / "crossover" / "store.py", SOURCE.splitlines()
+    found = list(mutants.faults_of(SOURCE, "crossover/store.py"))
+    assert {fault.kind for fault in found} == set(mutants.KINDS)
+    for fault in found:
+        mutants.apply(fault, root)
+        changed = path.read_text().splitlines()
+        ast.parse("\n".join(changed))
+        assert len(changed) == len(lines)
+        assert [a for a, b in zip(changed, lines, strict=True) if a != b] != [], fault
+        assert sum(a != b for a, b in zip(changed, lines, strict=True)) == 1, fault
+        path.write_text(SOURCE)
+
+
+def test_strings_annotations_and_what_stands_outside_functions_stay() -> None:
+    after = "\n".join(fault.after for fault in mutants.faults_of(SOURCE, "crossover/store.py"))
+    assert "Words" not in after and "LIMIT" not in after and "{key:>2}" not in after
+    assert 'key == "a < 1"' in after
+
+
+def test_the_same_seed_draws_the_same(root: Path) -> None:
+    drawn = mutants.draw(root, seed=1, of_a_kind=1)
+    assert [fault.kind for fault in drawn] == list(mutants.KINDS)
+    assert drawn == mutants.draw(root, seed=1, of_a_kind=1)
+
+
+def test_a_fault_is_found_by_what_its_line_says(root: Path) -> None:
+    fault = next(each for each in mutants.faults_of(SOURCE, "crossover/store.py") if each.before.startswith("size +="))
+    path = root / "crossover" / "store.py"
+    before = mutants.line_of(fault, root)
+    assert before is not None
+    path.write_text("# a line more\n" + SOURCE)
+    assert mutants.line_of(fault, root) == before + 1
+    path.write_text(SOURCE.replace("size +=", "size -="))
+    assert mutants.line_of(fault, root) is None
+
+
+def test_the_drawn_faults_can_be_read() -> None:
+    """Those whose lines a later change took away are no longer there; the rest must still be found."""
+    faults = [mutants.Fault(**each) for each in mutants.json.loads(mutants.FAULTS.read_text())]
+    assert len(faults) == len(mutants.KINDS) * mutants.OF_A_KIND
+    assert any(mutants.line_of(fault, mutants.ROOT) for fault in faults)
