@@ -48,7 +48,8 @@ test: setup redis-module redis-module-torch lint ## Run every test, and the lint
 .PHONY: test-every-call
 test-every-call: setup redis-module ## Faults at every call of the data plane; every architecture through the CDK command line, and on ARM
 	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest tests/architectures tests/cloud tests/layer \
-		tests/infrastructure/test_templates.py tests/local/test_secrets.py tests/local/test_killed_children.py tests/redis_module/test_pauses.py $(PYTEST)
+		tests/infrastructure/test_templates.py tests/local/test_secrets.py tests/local/test_killed_children.py \
+		tests/redis_module/test_pauses.py tests/redis_module/test_storm.py $(PYTEST)
 
 .PHONY: check
 check: setup redis-module lint witness-environment-asl_validator ## Linters, types, quick tests, synthesis with validation and cdk-nag
@@ -61,7 +62,7 @@ check: setup redis-module lint witness-environment-asl_validator ## Linters, typ
 # Judges that we did not write, each in build/witnesses/<name>, made from what lies in tests/witnesses/<name>/. Those that take longer than
 # a minute or two are named here; the others are asked in CI.
 WITNESSES := $(patsubst tests/witnesses/test_%.py,%,$(wildcard tests/witnesses/test_*.py))
-LONG_WITNESSES := cfn_lint checkov valkey_8
+LONG_WITNESSES := cfn_lint checkov sanitizers valkey_8
 
 .PHONY: witnesses witnesses-quick
 witnesses: $(WITNESSES:%=witness-%) ## Ask every judge that we did not write; witness-<name> for one

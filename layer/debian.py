@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from crossover.errors import MissingTool
@@ -42,34 +42,52 @@ def command(root: Path, program: Path) -> list[str]:
 
 def unpacked(folder: Path, packages: Sequence[str], *, architecture: str) -> Path:
     """`folder` with the files of these packages, fetched once. Raises MissingTool where Debian's archive cannot be had."""
+
+    def fetch(work: Path) -> Path:
+        _ask(work, "deb", "download", packages, architecture=architecture)
+        for package in sorted(work.glob("*.deb")):
+            subprocess.run(["dpkg", "-x", package, work / "root"], check=True, capture_output=True, text=True)
+        link = work / "root" / "lib"
+        if not link.exists():  # base-files would make it
+            link.symlink_to("usr/lib")
+        return work / "root"
+
+    return _made(folder, fetch, needs=("apt-get", "dpkg"))
+
+
+def source(folder: Path, package: str) -> Path:
+    """`folder` with the source that Debian builds a package of, fetched once. Raises MissingTool where it cannot be had."""
+
+    def fetch(work: Path) -> Path:
+        _ask(work, "deb-src", "source", [package], architecture=architecture())
+        return next(path for path in work.glob(f"{package}-*") if path.is_dir())
+
+    return _made(folder, fetch, needs=("apt-get", "dpkg-source"))
+
+
+def _made(folder: Path, fetch: Callable[[Path], Path], *, needs: Sequence[str]) -> Path:
     if folder.is_dir():
         return folder
-    missing = [program for program in ("apt-get", "dpkg") if shutil.which(program) is None]
+    missing = [program for program in needs if shutil.which(program) is None]
     if missing or not KEYRING.is_file():
         raise MissingTool(
             f"{' and '.join(missing) or KEYRING}: not on this machine, so Debian's packages cannot be had"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="debian-") as name:
-        work = Path(name)
         try:
-            _download(work, packages, architecture=architecture)
-            for package in sorted(work.glob("*.deb")):
-                subprocess.run(["dpkg", "-x", package, work / "root"], check=True, capture_output=True, text=True)
+            fetch(Path(name)).rename(folder)
         except subprocess.CalledProcessError as error:
             raise MissingTool(f"Debian's archive: {(error.stderr or str(error)).strip()[:500]}") from error
-        link = work / "root" / "lib"
-        if not link.exists():  # base-files would make it
-            link.symlink_to("usr/lib")
-        (work / "root").rename(folder)
     return folder
 
 
-def _download(work: Path, packages: Sequence[str], *, architecture: str) -> None:
+def _ask(work: Path, kind: str, command: str, packages: Sequence[str], *, architecture: str) -> None:
+    """Has apt-get fetch `kind` (deb, deb-src) of packages into `work`."""
     for each in ("state/lists/partial", "cache/archives/partial", "parts", "root"):
         (work / each).mkdir(parents=True)
     (work / "status").touch()
-    (work / "sources").write_text(f"deb [signed-by={KEYRING}] {_archive()} {SUITE} main\n")
+    (work / "sources").write_text(f"{kind} [signed-by={KEYRING}] {_archive()} {SUITE} main\n")
     settings = {
         "Dir::State": work / "state",
         "Dir::State::status": work / "status",
@@ -85,8 +103,8 @@ def _download(work: Path, packages: Sequence[str], *, architecture: str) -> None
         "Debug::NoLocking": "1",
     }
     options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-    for command in (["update", "--error-on=any"], ["download", *packages]):
-        subprocess.run(["apt-get", "-q", *options, *command], check=True, capture_output=True, text=True, cwd=work)
+    for words in (["update", "--error-on=any"], [command, *packages]):
+        subprocess.run(["apt-get", "-q", *options, *words], check=True, capture_output=True, text=True, cwd=work)
 
 
 def _archive() -> str:

@@ -25,6 +25,7 @@ from tests.ports import held_port
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "redis_module"
 READY_S = 60  # an emulated server needs seconds
+ANSWER_S = 120  # and one that a sanitizer watches, too
 NO_RETRY = Retry(NoBackoff(), 0)
 # What a server or a sanitizer says that found itself broken.
 BROKEN = ("ASSERTION FAILED", "BUG REPORT START", "ERROR: AddressSanitizer", "WARNING: ThreadSanitizer")
@@ -115,7 +116,7 @@ class Server:
 
     def client(self, **options: Any) -> Client:
         """A client of its own connection over the socket."""
-        made = Client(unix_socket_path=self.path, retry=NO_RETRY, **options)
+        made = Client(unix_socket_path=self.path, retry=NO_RETRY, **{"socket_timeout": ANSWER_S, **options})
         self._clients.append(made)
         return made
 
@@ -132,9 +133,10 @@ class Server:
         if self._process is not None and self._process.poll() is None:
             self.stop(signal.SIGKILL)
         self._port_holder.close()
-        found = [self.log[self.log.index(word) :] for word in BROKEN if word in self.log]
+        log = self.log
+        begins = [log.index(word) for word in BROKEN if word in log]
         shutil.rmtree(self.folder, ignore_errors=True)
-        assert not found, max(found, key=len)[:12_000]
+        assert not begins, log[max(0, min(begins) - 2_000) :][:20_000]
 
 
 Start = Callable[..., Server]

@@ -16,7 +16,7 @@ import redis
 
 from tests.redis_module.servers import Client, Server, Start, until
 from tests.redis_module.test_persistence import digest
-from tests.redis_module.test_server import encode
+from tests.redis_module.test_server import encode, sent
 
 EVERY = os.environ.get("CROSSOVER_EVERY_CALL") == "1"
 SEEDS = [int(seed) for seed in os.environ.get("CROSSOVER_STORMS", "").split()] or range(10 if EVERY else 1)
@@ -116,18 +116,20 @@ def disturb(server: Server, partner: Server, rng: random.Random) -> None:
         return lambda: client.execute_command(*command)
 
     def shutdown_given_up() -> None:
-        with standing_still(partner), server.client() as stopping:
+        with standing_still(partner):
             client.set("later", 1)
             if client.info("replication").get("slave0", {}).get("state") == "online":
-                stopping.connection_pool.get_connection().send_command("SHUTDOWN")
-                until(lambda: "shutdown_in_milliseconds" in client.info("server"), what="the shutdown's begin")
-                client.execute_command("SHUTDOWN", "ABORT")
+                patient = server.client()
+                with sent(server, "SHUTDOWN"):  # has no reply
+                    until(lambda: "shutdown_in_milliseconds" in patient.info("server"), what="the shutdown's begin")
+                    patient.execute_command("SHUTDOWN", "ABORT")
 
     def reload() -> None:
-        # Two of Redis's own ways to end itself are left out, they need no module. A replica's sync may begin within a reload, then keys are
-        # there twice; a reload that ends before a BGSAVE makes the next one count as a change, which a paused server must not send on.
+        # Redis's own ways to end itself are left out, they need no module. A replica's sync or another reload may begin within a reload,
+        # then keys are there twice; one that ends before a BGSAVE makes the next one count as a change, which a paused server must not
+        # send on.
         if client.info("replication")["role"] == "master":
-            client.execute_command("DEBUG", "RELOAD")
+            server.client().execute_command("DEBUG", "RELOAD")
 
     here, there = ("127.0.0.1", server.port), ("127.0.0.1", partner.port)
     choices: list[Callable[[], object]] = [
@@ -155,19 +157,27 @@ def disturb(server: Server, partner: Server, rng: random.Random) -> None:
         rng.choice(choices)()
 
 
+def insist(server: Server, command: str) -> None:
+    """Says it as often as the server answers that it loads. That there is nothing to end is well."""
+
+    def taken() -> bool:
+        try:
+            server.client().execute_command(*command.split())
+        except redis.BusyLoadingError:
+            return False
+        except redis.ResponseError:
+            pass
+        return True
+
+    until(taken, what=f"{command} at the end of a load")
+
+
 def settle(master: Server, replica: Server) -> tuple[Client, Client]:
     for server in (master, replica):
-        for command in (
-            "FAILOVER ABORT",
-            "SHUTDOWN ABORT",
-            "CLIENT UNPAUSE",
-            "CONFIG SET maxmemory 0",
-            "REPLICAOF NO ONE",
-        ):
-            with contextlib.suppress(redis.ResponseError):
-                server.client().execute_command(*command.split())
+        for command in ("CLIENT UNPAUSE", "FAILOVER ABORT", "REPLICAOF NO ONE", "CONFIG SET maxmemory 0"):
+            insist(server, command)
+    insist(replica, f"REPLICAOF 127.0.0.1 {master.port}")
     client, other = master.client(), replica.client()
-    other.execute_command("REPLICAOF", "127.0.0.1", master.port)
     until(lambda: other.info("replication")["master_link_status"] == "up", what="the replica's link")
     return client, other
 
@@ -178,7 +188,7 @@ def test_nothing_that_happens_beside_jobs_harms_the_servers(start: Start, seed: 
     servers = [start(module_arguments=["threads", "2", "intra-op-threads", "2"], config=SETTINGS) for _ in range(2)]
     over = threading.Event()
     with ThreadPoolExecutor(CLIENTS) as pool:
-        sent = [pool.submit(send_jobs, servers, random.Random(f"{seed}:{k}"), over) for k in range(CLIENTS)]
+        sending = [pool.submit(send_jobs, servers, random.Random(f"{seed}:{k}"), over) for k in range(CLIENTS)]
         try:
             for _ in range(DISTURBANCES):
                 disturb(*rng.sample(servers, 2), rng)
@@ -188,7 +198,7 @@ def test_nothing_that_happens_beside_jobs_harms_the_servers(start: Start, seed: 
             for server in servers:
                 with contextlib.suppress(redis.RedisError):
                     server.client().client_unpause()
-        print(f"seed {seed}: {sum(each.result() for each in sent)} commands beside {DISTURBANCES} disturbances")
+        print(f"seed {seed}: {sum(each.result() for each in sending)} commands beside {DISTURBANCES} disturbances")
     client, other = settle(*servers)
     until(lambda: not any(each["expires"] for each in client.info("keyspace").values()), what="the mortal keys' end")
     client.wait(1, 30_000)

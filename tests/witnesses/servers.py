@@ -1,4 +1,5 @@
 """Debian 13's Redis, Valkey and RabbitMQ, unpacked below build/witnesses and started by their own loader; nothing is installed.
+Its Redis also compiled here, from Debian's source, once for each sanitizer.
 
 Programs of another Debian need that Debian's C library. A chroot would hide the folders that a server is given, user namespaces are
 forbidden in many containers, and a binary that was changed would no longer be Debian's. So each program gives its name to a script
@@ -9,8 +10,10 @@ that calls the program's own loader; where programs start others, as Erlang's do
 
 import os
 import shlex
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from crossover.errors import MissingTool
@@ -27,6 +30,11 @@ PACKAGES = {
     "redis_8": ("redis-server", "redis-tools", *_REDIS_LIBRARIES),
     "valkey_8": ("valkey-server", "valkey-tools", *_REDIS_LIBRARIES),
     "rabbitmq_4": ("rabbitmq-server", *(f"erlang-{name}" for name in _ERLANG), "libtinfo6", *_BASE),
+}
+# An allocation that is refused is a command's error; what a server keeps until it ends is no leak. Nothing is suppressed.
+_SANITIZERS = {
+    "address": {"ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=0"},
+    "thread": {"TSAN_OPTIONS": "allocator_may_return_null=1:report_thread_leaks=0"},
 }
 # What Amazon MQ's 4.2 sets otherwise than 4.0: queues that name no type are quorum queues, Khepri keeps the metadata. And nothing
 # that RabbitMQ calls deprecated is permitted, because the next release may take it away.
@@ -47,6 +55,21 @@ def program(name: str) -> Path:
         root = debian.unpacked(folder / "root", PACKAGES[name], architecture=debian.architecture())
         (_rabbitmq if name.startswith("rabbitmq") else _redis)(root, server)
     return server
+
+
+def sanitized() -> None:
+    """build/witnesses/sanitizers/redis-server-address and redis-server-thread. Raises MissingTool where they cannot be made."""
+    folder = BUILD / "sanitizers"
+    source = debian.source(folder / "source", "redis")
+    for sanitizer, options in _SANITIZERS.items():
+        binary = folder / sanitizer / "src" / "redis-server"
+        shutil.copytree(source, folder / sanitizer, dirs_exist_ok=True)
+        variables = (f"SANITIZER={sanitizer}", "MALLOC=libc", "OPTIMIZATION=-O1", "BUILD_TLS=no")
+        command = ["make", "-C", binary.parent, *variables, binary.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise MissingTool(f"Redis could not be compiled with -fsanitize={sanitizer}: {done.stderr[-500:]}")
+        _script(folder / f"redis-server-{sanitizer}", [str(binary)], options)
 
 
 def _redis(root: Path, server: Path) -> None:
@@ -81,7 +104,7 @@ def _programs(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _script(path: Path, command: list[str], environment: dict[str, object] | None = None) -> None:
+def _script(path: Path, command: list[str], environment: Mapping[str, object] | None = None) -> None:
     """Written last of all under its own name: what is there is whole."""
     set_ = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in (environment or {}).items())
     being_made = path.with_name(f"{path.name}.new")
@@ -92,6 +115,6 @@ def _script(path: Path, command: list[str], environment: dict[str, object] | Non
 
 if __name__ == "__main__":
     try:
-        print(program(sys.argv[1]))
+        print(program(sys.argv[1]) if sys.argv[1] in PACKAGES else sanitized())
     except MissingTool as error:
         sys.exit(str(error))

@@ -19,11 +19,10 @@ RUNS = (
 )
 
 
-def hold(suites: Sequence[str], *, with_server: Path, chosen_by: str) -> None:
+def hold(suites: Sequence[str], *, with_server: Path, chosen_by: str, **environment: str) -> None:
     """Every test of `suites` (and options of pytest) passes with this server; fails with what pytest says."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, chosen_by: str(with_server)}, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, **environment, chosen_by: str(with_server)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
     print(done.stdout[-2_000:])  # with the reasons of those that were skipped
