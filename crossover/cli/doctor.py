@@ -33,7 +33,7 @@ def doctor(
     """Check what the experiment needs, on this machine or on AWS; nothing is changed, and each line says how to mend it."""
     experiment = accepted(config, override)
     findings = list(examine(experiment) if on is Place.LOCAL else examine_account(experiment))
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(emoji=False, highlight=False, soft_wrap=True)
     for finding in findings:
         console.print(f"{'ok     ' if finding.holds else 'missing'}  {finding.name}: {finding.detail}", markup=False)
     missing = [finding.name for finding in findings if not finding.holds]
@@ -44,7 +44,8 @@ def doctor(
 
 
 def examine_account(experiment: Experiment) -> Iterator[Finding]:
-    """What a deployment needs: tools here, the layers, and what AWS says of the account."""
+    """What a deployment needs: own code, tools here, the layers, and what AWS says of the account."""
+    yield from own(experiment)
     check_deployment(experiment)
     import boto3
 
@@ -57,6 +58,14 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     yield from hosts_module(experiment)
     with aws_errors_explained():
         yield from readiness.examine(boto3.Session(), experiment)
+
+
+def own(experiment: Experiment) -> Iterator[Finding]:
+    """What was found of code of one's own; faults of it end the command."""
+    from crossover.running.trying import try_out
+
+    if found := try_out(experiment):
+        yield Finding("your code", True, found)
 
 
 def _packaging(experiment: Experiment) -> Iterator[Finding]:
@@ -85,7 +94,8 @@ def hosts_module(experiment: Experiment) -> Iterator[Finding]:
 
 
 def examine(experiment: Experiment) -> Iterator[Finding]:
-    """Programs, the tensor module, the data set's folder."""
+    """Own code, programs, the tensor module, the data set's folder."""
+    yield from own(experiment)
     from crossover.local import tools
 
     for program, package in tools.PACKAGES.items():

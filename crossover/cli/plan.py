@@ -19,9 +19,14 @@ def plan(config: Config, override: Override = None, debug: Debug = False) -> Non
     """Show the functions, state machines and hosts that `deploy` would make."""
     experiment = accepted(config, override)
     check_deployment(experiment)
+    from crossover.running.trying import try_out  # reports and their plots come with it: not for --help
+
+    own = try_out(experiment)
     architecture = workflow.load(experiment.architecture)
-    console = Console(highlight=False)
+    console = Console(emoji=False, highlight=False)
     console.print(headline(experiment, architecture), soft_wrap=True)
+    if own:
+        console.print(f"your code: {own}", markup=False, soft_wrap=True)
     if workflow.steps(architecture):
         console.print(functions_table(experiment, architecture))
     for line in machines_and_hosts(experiment, architecture):

@@ -23,7 +23,7 @@ def show_progress(
     experiment: Experiment, *, where: str, out: Path, console: Console | None = None
 ) -> Iterator[Callable[["Progress"], None]]:
     """Within it the yielded function shows an epoch that has ended; plain lines where the output is no terminal."""
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or Console(emoji=False, highlight=False, soft_wrap=True)
     started = time.monotonic()
     epochs, training = experiment.training.epochs, experiment.training
     console.print(

@@ -151,7 +151,7 @@ def _summarise(folder: "RunFolder") -> None:
 
     from crossover.reports.tables import summary
 
-    console = Console()
+    console = Console(emoji=False)
     console.print(summary(folder.result))
     console.print(f"report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True)
 

@@ -5,7 +5,7 @@ They lie beside the experiment's file or in the current folder, and no edit of t
 
 from crossover.own_code.faults import blame, failure
 from crossover.own_code.finding import folders, load, look_in
-from crossover.own_code.travelling import bundled, check, digests, fingerprint, names
+from crossover.own_code.travelling import bundled, check, digests, fingerprint, names, used
 from crossover.own_code.watching import building
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "load",
     "look_in",
     "names",
+    "used",
 ]

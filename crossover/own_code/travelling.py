@@ -19,6 +19,12 @@ def names(experiment: Experiment) -> dict[str, str]:
     return dict(_named("training", experiment.resolved()["training"]))
 
 
+def used(experiment: Experiment) -> dict[str, str]:
+    """As `names`, with the data set's loader, which this machine alone uses."""
+    dataset = experiment.data.dataset
+    return {**({"data.dataset": dataset} if ":" in dataset else {}), **names(experiment)}
+
+
 def _named(field: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for name, each in value.items():
@@ -35,8 +41,8 @@ def check(experiment: Experiment, *, travels: bool = True) -> list[str]:
     for field, name in names(experiment).items():
         with watching.building(field, name):
             finding.load(name, field=field)
-    if ":" in experiment.data.dataset:
-        finding.load(experiment.data.dataset, field="data.dataset")
+    for field, name in used(experiment).items():
+        finding.load(name, field=field)
     return _notes(bundled(experiment)) if travels else []
 
 
@@ -113,7 +119,10 @@ def _help(top: str, file: Path) -> str:
 
 def _installed(top: str) -> Path | None:
     """The package's folder, or its only file."""
-    spec = importlib.util.find_spec(top)
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # something that is no package stands under its name
+        return None
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import crossover
-from crossover import resumption, spending
+from crossover import own_code, resumption, spending
 from crossover.context import RunFacts
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing, UserError
@@ -59,7 +59,7 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
     learner = Learner(
         experiment, classes=manifest["classes"], input_shape=tuple(manifest["input_shape"]), affine=manifest["affine"]
     )
-    if _has_own_code(experiment):
+    if own_code.used(experiment):
         learner.try_out(first_samples(dataset))
     run = run or new_run_id()
     facts = {
@@ -75,11 +75,6 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
     }
     objects.put(Keys(run).experiment, json.dumps(facts).encode())
     return Prepared(run, experiment, architecture, objects, facts)
-
-
-def _has_own_code(experiment: Experiment) -> bool:
-    training = experiment.training
-    return any(":" in name for name in (training.model, training.loss, training.metric.name, experiment.data.dataset))
 
 
 def _check_resumed(run: str, experiment: Experiment, objects: ObjectStore, *, fingerprint: str) -> None:

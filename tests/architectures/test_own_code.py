@@ -1,6 +1,7 @@
 """A model and a data set of one's own, beside the experiment's file: trained without an edit of this project."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from cdk.synthesis import synthesize
 from crossover import own_code, running, validation
+from crossover.cli.main import main
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
 from crossover.local import assembly
@@ -30,7 +32,8 @@ def factory(classes, shape):
 
 def load(experiment):
     """Read here; functions get what is staged, not the file."""
-    rows = torch.tensor([[float(v) for v in line.split(",")] for line in Path(__file__).with_name("table.csv").open()])
+    lines = Path(__file__).with_name("table.csv").read_text().splitlines()
+    rows = torch.tensor([[float(value) for value in line.split(",")] for line in lines])
     return Samples(rows[:, None, None, :-1].contiguous(), rows[:, -1].long(), 2)
 '''
 LAYERS = """
@@ -152,11 +155,45 @@ def test_what_cannot_travel_is_named_with_what_would_help(text: str, said: str, 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["inline", "local"])
 def test_a_failure_while_it_trains_is_told_as_theirs(on: str, tmp_path: Path) -> None:
-    failing = LAYERS.replace("return self.body(rows)", "assert not self.training, 'not like this'\n        return rows")
-    config = write(tmp_path / "study", **{"parts/layers": failing})
+    later = "assert not self.training or next(calls) < 5, 'not like this'\n        return self.body(rows)"
+    failing = LAYERS.replace("return self.body(rows)", later)
+    config = write(tmp_path / "study", **{"parts/layers": f"import itertools{failing}\n\ncalls = itertools.count()\n"})
     run = getattr(running, f"run_{on}")
     with pytest.raises(
         CrossoverError, match=r"your code, .*parts/layers.py, line 12, in forward: AssertionError"
     ) as failed:
         run(validation.load(config), tmp_path / "out", lambda progress: None)
     assert failed.value.exit_code == 2
+
+
+def test_a_package_copied_beside_the_module_travels(tmp_path: Path) -> None:
+    import sortedcontainers
+
+    config = write(
+        tmp_path / "study", late="from sortedcontainers import SortedList\n\nWIDTH = len(SortedList(range(5)))\n"
+    )
+    shutil.copytree(Path(sortedcontainers.__file__).parent, tmp_path / "study" / "sortedcontainers")
+    computing = [files for files in bundles(validation.load(config), tmp_path / "assembly") if "mytask.py" in files]
+    assert all("sortedcontainers/sortedlist.py" in files for files in computing)
+
+
+@pytest.mark.parametrize("command", ["plan", "doctor"])
+def test_plan_and_doctor_say_what_was_found(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write(tmp_path / "study")
+    with pytest.raises(SystemExit):
+        main([command, str(config)])
+    found = "your code: mytask:load, mytask:factory: 32 parameters, 48 training and 16 validation samples of (1, 1, 3) float32"
+    assert found in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["plan", "doctor", "run"])
+def test_every_command_tells_their_fault_as_theirs(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write(tmp_path / "study", late="WIDTH = None.width\n")
+    with pytest.raises(SystemExit) as ended:
+        main([command, str(config)])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "training.model: 'mytask:factory': your code, " in told and "late.py, line 1: AttributeError" in told
+    assert "fault of Crossover" not in told and "Traceback" not in told

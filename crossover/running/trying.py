@@ -1,0 +1,38 @@
+"""Own code tried out before anything is started: the data loaded, the model built, a gradient and an evaluation made of two samples."""
+
+from crossover import own_code
+from crossover.errors import DataError
+from crossover.experiment import Experiment
+from crossover.workflow import load
+
+
+def try_out(experiment: Experiment) -> str | None:
+    """What was found, in words; None where no code is the user's own. Raises OwnCodeError, ConfigError, DataError.
+
+    A data set of ours whose files are not here hinders nothing but the trial.
+    """
+    used = own_code.used(experiment)
+    if not used:
+        return None
+    from crossover.learning import affine  # torch: not for --help
+    from crossover.learning.datasets import load as load_dataset
+    from crossover.learning.learner import Learner
+    from crossover.learning.staging import first_samples
+
+    experiment = load(experiment.architecture).resolve(experiment)
+    names = ", ".join(dict.fromkeys(used.values()))
+    try:
+        dataset = load_dataset(experiment)
+    except DataError as error:
+        if "data.dataset" in used:
+            raise
+        return f"{names}: imported, and not tried, since the data is not here: {error}"
+    scale, shift = affine.constants(dataset.train_inputs, experiment.data.preprocess)
+    shape = tuple(dataset.train_inputs.shape[1:])
+    learner = Learner(experiment, classes=dataset.classes, input_shape=shape, affine={"scale": scale, "shift": shift})
+    learner.try_out(first_samples(dataset))
+    kind = str(dataset.train_inputs.dtype).removeprefix("torch.")
+    return (
+        f"{names}: {learner.parameters:,} parameters, {len(dataset.train_labels):,} training and "
+        f"{len(dataset.validation_labels):,} validation samples of {shape} {kind}"
+    )
