@@ -25,6 +25,7 @@ from benchmarks.report import Figure, write
 from crossover.algorithms.averaging import mean
 from crossover.algorithms.buffers import tensor, view
 from crossover.algorithms.optimizer import sgd_step
+from crossover.algorithms.update import Update
 from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.protocols import StateKeys, TensorCompute
 from crossover.dataplane.redis_address import redis_address
@@ -107,7 +108,7 @@ def step_by_redis_py(python: redis.Redis) -> None:
 
 
 def step_by(compute: TensorCompute) -> None:
-    compute.sgd_step(STATE, "gradient", out=NEXT, learning_rate=RATE, momentum=MOMENTUM)
+    compute.update(STATE, "gradient", out=NEXT, update=Update(number=1, learning_rate=RATE, momentum=MOMENTUM))
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------

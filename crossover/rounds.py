@@ -15,6 +15,7 @@ from crossover import attempts, keys
 from crossover.algorithms.convergence import verdict
 from crossover.algorithms.dropping import Agree
 from crossover.algorithms.schedule import learning_rate
+from crossover.algorithms.update import Update
 from crossover.context import Context, RunFacts
 from crossover.dataplane.protocols import StateKeys, TensorCompute, TensorStore
 from crossover.dataplane.vector import Kind, Vector, decode, header
@@ -162,33 +163,8 @@ def update(ctx: Context, compute: TensorCompute, event: Event, *, gradient: str)
     old, new = (
         ctx.keys.state(r, worker, optimizer=training.optimizer, momentum=training.momentum) for r in (round, round + 1)
     )
-    # One update from running averages follows many minibatches; one per minibatch averages them as torch does by default.
-    statistics_momentum = 0.1 if days.sync_every == 1 else 1.0
-    if training.optimizer == "sgd":
-        compute.sgd_step(
-            old,
-            gradient,
-            out=new,
-            learning_rate=rate,
-            momentum=training.momentum,
-            nesterov=training.nesterov,
-            weight_decay=training.weight_decay,
-            first=round == 0,
-            buffers=ctx.facts.buffers,
-            statistics_momentum=statistics_momentum,
-        )
-    else:
-        compute.adam_step(
-            old,
-            gradient,
-            out=new,
-            step=round + 1,
-            learning_rate=rate,
-            weight_decay=training.weight_decay,
-            decoupled=training.optimizer == "adamw",
-            buffers=ctx.facts.buffers,
-            statistics_momentum=statistics_momentum,
-        )
+    step = Update.of(training, number=round, rate=rate, buffers=ctx.facts.buffers, sync_every=days.sync_every)
+    compute.update(old, gradient, out=new, update=step)
 
 
 def settle(ctx: Context, worker: int, *stored: str) -> None:

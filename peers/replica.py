@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from crossover import rounds
-from crossover.algorithms import buffers
-from crossover.algorithms.optimizer import adam_step, sgd_step
+from crossover.algorithms import buffers, optimizer
 from crossover.algorithms.schedule import learning_rate
+from crossover.algorithms.update import Update
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Missing, StaleAttempt
@@ -34,7 +34,7 @@ class Replica:
         self._ctx, self._rank, self._every, self._confirm = ctx, rank, every, confirm
         self.days = rounds.calendar(ctx.facts)
         self.model: Tensor = buffers.tensor(ctx.learner.model)
-        self.optimizer: list[Tensor] = []
+        self.optimizer: tuple[Tensor, ...] = ()
         self.round = 0
         self.facts: dict[str, Any] = {}
         self._saved: list[int] = []
@@ -61,7 +61,7 @@ class Replica:
                     self._ctx.objects.delete(*later)
             if not saved:
                 self._ctx.learner.initial_model()
-                self.optimizer, self.round, self.facts = [], 0, {}
+                self.optimizer, self.round, self.facts = (), 0, {}
                 return
             try:
                 self._take(checkpoints.read(self._ctx.objects.get(saved[-1]), key=saved[-1]))
@@ -74,7 +74,7 @@ class Replica:
     def _take(self, checkpoint: Checkpoint) -> None:
         self._ctx.learner.model[:] = checkpoint.vectors["model"].data
         names = sorted(name for name in checkpoint.vectors if name.startswith("optimizer"))
-        self.optimizer = [buffers.tensor(checkpoint.vectors[name].data).clone() for name in names]
+        self.optimizer = tuple(buffers.tensor(checkpoint.vectors[name].data).clone() for name in names)
         self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
 
     def save(self, *, agreed: bool = False) -> None:
@@ -101,35 +101,12 @@ class Replica:
 
     def update(self, gradient: "Tensor", *, history: list[tuple[float, float]]) -> None:
         """The state of the next round, by the combined gradient, (P + B,) float32."""
-        training, buffers_ = self._ctx.experiment.training, self._ctx.facts.buffers
+        training = self._ctx.experiment.training
         rate = learning_rate(training, round=self.round, rounds=self.days.rounds, history=history)
-        momentum = 0.1 if self.days.sync_every == 1 else 1.0  # of the statistics, as in crossover/rounds.py
-        if training.optimizer == "sgd":
-            model, velocity = sgd_step(
-                self.model,
-                gradient,
-                *self.optimizer,
-                learning_rate=rate,
-                momentum=training.momentum,
-                nesterov=training.nesterov,
-                weight_decay=training.weight_decay,
-                first=self.round == 0,
-                buffers=buffers_,
-                statistics_momentum=momentum,
-            )
-            self.optimizer = [] if velocity is None else [velocity]
-        else:
-            model, *self.optimizer = adam_step(
-                self.model,
-                gradient,
-                *self.optimizer,
-                step=self.round + 1,
-                learning_rate=rate,
-                weight_decay=training.weight_decay,
-                decoupled=training.optimizer == "adamw",
-                buffers=buffers_,
-                statistics_momentum=momentum,
-            )
+        update = Update.of(
+            training, number=self.round, rate=rate, buffers=self._ctx.facts.buffers, sync_every=self.days.sync_every
+        )
+        model, self.optimizer = optimizer.step(self.model, gradient, self.optimizer, update)
         self.model.copy_(model)
         self.round += 1
 

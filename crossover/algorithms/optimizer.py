@@ -4,8 +4,45 @@ A model vector is [P parameters | B buffers], a gradient vector [P gradient | B 
 moments are (P,). Nothing passed in is changed, so a retried update computes the same state again.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from crossover.algorithms.update import Update
+
+
+def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Update) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """(model', the optimizer's vectors') after `update`; `state`: its vectors before, none at the first step."""
+    if update.optimizer == "sgd":
+        model, velocity = sgd_step(
+            model,
+            gradient,
+            *state,
+            learning_rate=update.learning_rate,
+            momentum=update.momentum,
+            nesterov=update.nesterov,
+            weight_decay=update.weight_decay,
+            first=update.first,
+            buffers=update.buffers,
+            statistics_momentum=update.statistics_momentum,
+        )
+        return model, () if velocity is None else (velocity,)
+    model, *moments = adam_step(
+        model,
+        gradient,
+        *state,
+        step=update.number + 1,
+        learning_rate=update.learning_rate,
+        beta1=update.beta1,
+        beta2=update.beta2,
+        epsilon=update.epsilon,
+        weight_decay=update.weight_decay,
+        decoupled=update.optimizer == "adamw",
+        buffers=update.buffers,
+        statistics_momentum=update.statistics_momentum,
+    )
+    return model, tuple(moments)
 
 
 def sgd_step(

@@ -6,6 +6,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from crossover.algorithms.dropping import Agree
+from crossover.algorithms.update import Update
 from crossover.dataplane.protocols import StateKeys, TensorStore
 from crossover.dataplane.states import optimizer_keys
 from crossover.dataplane.vector import Kind, Vector
@@ -42,78 +43,21 @@ class FetchCompute:
 
         self._combine(keys, out, apply)
 
-    def sgd_step(
-        self,
-        state: StateKeys,
-        gradient: str,
-        *,
-        out: StateKeys,
-        learning_rate: float,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-        first: bool = False,
-        buffers: int = 0,
-        statistics_momentum: float = 1.0,
-    ) -> None:
-        from crossover.algorithms.optimizer import sgd_step
+    def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
+        from crossover.algorithms.optimizer import step
 
-        optimizer_keys("sgd_step", state, out, vectors=1 if momentum else 0, first=first)
+        optimizer_keys(state, out, update)
         if self._store.exists(out.model):
             return
-        with _refusing("sgd_step"):
-            model, velocity = sgd_step(
+        kind = Kind.VELOCITY if update.optimizer == "sgd" else Kind.MOMENT
+        with _refusing(update.optimizer):
+            model, others = step(
                 self._tensor(state.model, Kind.MODEL),
                 self._tensor(gradient, Kind.GRADIENT),
-                self._tensor(state.optimizer[0], Kind.VELOCITY) if momentum and not first else None,
-                learning_rate=learning_rate,
-                momentum=momentum,
-                nesterov=nesterov,
-                weight_decay=weight_decay,
-                first=first,
-                buffers=buffers,
-                statistics_momentum=statistics_momentum,
+                [] if update.first else [self._tensor(key, kind) for key in state.optimizer],
+                update,
             )
-        self._store_state(out, model, [velocity] if velocity is not None else [], Kind.VELOCITY)
-
-    def adam_step(
-        self,
-        state: StateKeys,
-        gradient: str,
-        *,
-        out: StateKeys,
-        step: int,
-        learning_rate: float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        decoupled: bool = False,
-        buffers: int = 0,
-        statistics_momentum: float = 1.0,
-    ) -> None:
-        from crossover.algorithms.optimizer import adam_step
-
-        optimizer_keys("adam_step", state, out, vectors=2, first=step == 1)
-        if self._store.exists(out.model):
-            return
-        moments = [None, None] if step == 1 else [self._tensor(key, Kind.MOMENT) for key in state.optimizer]
-        with _refusing("adam_step"):
-            model, *new_moments = adam_step(
-                self._tensor(state.model, Kind.MODEL),
-                self._tensor(gradient, Kind.GRADIENT),
-                *moments,
-                step=step,
-                learning_rate=learning_rate,
-                beta1=beta1,
-                beta2=beta2,
-                epsilon=epsilon,
-                weight_decay=weight_decay,
-                decoupled=decoupled,
-                buffers=buffers,
-                statistics_momentum=statistics_momentum,
-            )
-        self._store_state(out, model, new_moments, Kind.MOMENT)
+        self._store_state(out, model, others, kind)
 
     def norm(self, key: str) -> float:
         values = self._tensor(key)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from crossover.algorithms.dropping import Agree
+from crossover.algorithms.update import Update
 from crossover.dataplane.vector import Kind, Vector
 from crossover.experiment import Aggregation
 
@@ -91,42 +92,10 @@ class TensorCompute(Protocol):
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
         """The workers' vectors, by rank, as one. What is not finite is refused by its key, or dropped as all `agree`."""
 
-    def sgd_step(
-        self,
-        state: StateKeys,
-        gradient: str,
-        *,
-        out: StateKeys,
-        learning_rate: float,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-        first: bool = False,
-        buffers: int = 0,
-        statistics_momentum: float = 1.0,
-    ) -> None:
-        """torch.optim.SGD on the first P elements; the last `buffers` elements take the gradient's statistics with `statistics_momentum`.
-
-        `first`: the velocity does not exist yet. The whole new state appears by one command or not at all.
+    def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
+        """torch.optim's step on the first P elements, the rule for the buffers on the rest (algorithms/update.py). The whole new
+        state appears by one command or not at all.
         """
-
-    def adam_step(
-        self,
-        state: StateKeys,
-        gradient: str,
-        *,
-        out: StateKeys,
-        step: int,
-        learning_rate: float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        decoupled: bool = False,
-        buffers: int = 0,
-        statistics_momentum: float = 1.0,
-    ) -> None:
-        """torch.optim.Adam (AdamW where `decoupled`) likewise; `step` counts from 1, at 1 the moments do not exist yet."""
 
     def norm(self, key: str) -> float:
         """L2 norm, accumulated in float64."""

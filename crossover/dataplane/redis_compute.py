@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from crossover.algorithms.dropping import Agree, participants
+from crossover.algorithms.update import Update
 from crossover.dataplane.protocols import StateKeys
 from crossover.dataplane.redis_tensors import RedisTensorStore, text
 from crossover.dataplane.redis_wire import Argument
@@ -44,57 +45,22 @@ class RedisCompute:
             case "krum":
                 self._combine("KRUM", keys, out, "FAULTY", rule.faulty, "SELECT", rule.select, *options)
 
-    def sgd_step(
-        self,
-        state: StateKeys,
-        gradient: str,
-        *,
-        out: StateKeys,
-        learning_rate: float,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-        first: bool = False,
-        buffers: int = 0,
-        statistics_momentum: float = 1.0,
-    ) -> None:
-        optimizer_keys("sgd_step", state, out, vectors=1 if momentum else 0, first=first)
-        velocity = _NONE if first or not momentum else state.optimizer[0]
-        new_velocity = out.optimizer[0] if momentum else _NONE
-        options: list[Argument] = ["LR", learning_rate, "MOMENTUM", momentum, "WEIGHTDECAY", weight_decay]
-        options += ["NESTEROV"] if nesterov else []
+    def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
+        optimizer_keys(state, out, update)
+        options: list[Argument] = ["LR", update.learning_rate, "WEIGHTDECAY", update.weight_decay]
+        if update.optimizer == "sgd":
+            rule, kind, slots = "SGD", Kind.VELOCITY, 1
+            options += ["MOMENTUM", update.momentum, *(["NESTEROV"] if update.nesterov else [])]
+        else:
+            rule, kind, slots = "ADAM", Kind.MOMENT, 2
+            options += ["BETA1", update.beta1, "BETA2", update.beta2, "EPS", update.epsilon, "STEP", update.number + 1]
+            options += ["DECOUPLED"] if update.optimizer == "adamw" else []
+        old = [_NONE] * slots if update.first or not update.vectors else state.optimizer
         self._update(
-            "SGD",
-            [(state.model, Kind.MODEL), (gradient, Kind.GRADIENT), (velocity, Kind.VELOCITY)],
-            [out.model, new_velocity],
-            [*options, "BUFFERS", buffers, "STATS", statistics_momentum],
-        )
-
-    def adam_step(
-        self,
-        state: StateKeys,
-        gradient: str,
-        *,
-        out: StateKeys,
-        step: int,
-        learning_rate: float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        decoupled: bool = False,
-        buffers: int = 0,
-        statistics_momentum: float = 1.0,
-    ) -> None:
-        optimizer_keys("adam_step", state, out, vectors=2, first=step == 1)
-        moments = [_NONE, _NONE] if step == 1 else state.optimizer
-        options: list[Argument] = ["LR", learning_rate, "BETA1", beta1, "BETA2", beta2, "EPS", epsilon]
-        options += ["WEIGHTDECAY", weight_decay, *(["DECOUPLED"] if decoupled else []), "STEP", step]
-        self._update(
-            "ADAM",
-            [(state.model, Kind.MODEL), (gradient, Kind.GRADIENT), *((key, Kind.MOMENT) for key in moments)],
-            [out.model, *out.optimizer],
-            [*options, "BUFFERS", buffers, "STATS", statistics_momentum],
+            rule,
+            [(state.model, Kind.MODEL), (gradient, Kind.GRADIENT), *((key, kind) for key in old)],
+            [out.model, *(out.optimizer or [_NONE])],
+            [*options, "BUFFERS", update.buffers, "STATS", update.statistics_momentum],
         )
 
     def norm(self, key: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 from crossover.algorithms.dropping import Agree, participants
+from crossover.algorithms.update import Update
 from crossover.dataplane.protocols import StateKeys
 from crossover.dataplane.redis_wire import Argument
 from crossover.dataplane.redisai import About, RedisAITensorStore, temporary_key, tensor_get
@@ -51,62 +52,35 @@ class RedisAICompute:
                     raise Refused(f"krum: select {rule.select} of {len(keys)} vectors; at most {most} are expected")
                 self._combine("krum", keys, out, [rule.faulty, rule.select])
 
-    def sgd_step(
-        self,
-        state: StateKeys,
-        gradient: str,
-        *,
-        out: StateKeys,
-        learning_rate: float,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-        first: bool = False,
-        buffers: int = 0,
-        statistics_momentum: float = 1.0,
-    ) -> None:
-        optimizer_keys("sgd_step", state, out, vectors=1 if momentum else 0, first=first)
-        if nesterov and not momentum:
-            raise Refused("sgd_step: nesterov needs a momentum above 0")
-        self._update(
-            "sgd",
-            state,
-            gradient,
-            out,
-            kind=Kind.VELOCITY,
-            first=first,
-            buffers=buffers,
-            numbers=[learning_rate, momentum, int(nesterov), weight_decay, buffers, statistics_momentum],
-        )
-
-    def adam_step(
-        self,
-        state: StateKeys,
-        gradient: str,
-        *,
-        out: StateKeys,
-        step: int,
-        learning_rate: float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        decoupled: bool = False,
-        buffers: int = 0,
-        statistics_momentum: float = 1.0,
-    ) -> None:
-        optimizer_keys("adam_step", state, out, vectors=2, first=step == 1)
-        numbers = [learning_rate, beta1, beta2, epsilon, weight_decay, int(decoupled), step]
-        self._update(
-            "adam",
-            state,
-            gradient,
-            out,
-            kind=Kind.MOMENT,
-            first=step == 1,
-            buffers=buffers,
-            numbers=[*numbers, buffers, statistics_momentum],
-        )
+    def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
+        optimizer_keys(state, out, update)
+        if update.optimizer == "sgd":
+            if update.nesterov and not update.momentum:
+                raise Refused("sgd: nesterov needs a momentum above 0")
+            function, kind = "sgd", Kind.VELOCITY
+            numbers = [update.learning_rate, update.momentum, int(update.nesterov), update.weight_decay]
+        else:
+            function, kind = "adam", Kind.MOMENT
+            numbers = [update.learning_rate, update.beta1, update.beta2, update.epsilon, update.weight_decay]
+            numbers += [int(update.optimizer == "adamw"), update.number + 1]
+        if self._store.exists(out.model):
+            return
+        optimizer = [] if update.first else list(state.optimizer)
+        keys = [state.model, gradient, *optimizer]
+        kinds = [Kind.MODEL, Kind.GRADIENT, *(kind for _ in optimizer)]
+        abouts = self._store.about(keys)
+        total, buffers = abouts[0].elements, update.buffers
+        if not 0 <= buffers <= total:
+            raise Refused(f"{function}: buffers {buffers} of a model of {total} elements")
+        for key, about, expected in zip(keys, abouts, kinds, strict=True):
+            if about.kind != expected:
+                raise Corrupt(f"{key}: holds a {about.kind} vector where a {expected} was expected")
+            length = total - buffers if expected == kind else total
+            if about.elements != length or about.dtype != "float32":
+                raise Refused(f"{key}: holds {about.elements} {about.dtype}; {length} float32 are expected")
+        outputs = [(out.model, abouts[0])]
+        outputs += [(key, About(kind, 0, "float32", total - buffers)) for key in out.optimizer]
+        self._run(function, keys, [*numbers, buffers, update.statistics_momentum], outputs)
 
     def norm(self, key: str) -> float:
         return sqrt(self._facts([key])[0][0])
@@ -129,37 +103,6 @@ class RedisAICompute:
         weights = [about.samples or 1 for about in abouts]
         about = About(abouts[0].kind, sum(weights), "float32", abouts[0].elements)
         self._run(function, keys, weights if numbers is None else numbers, [(out, about)])
-
-    def _update(
-        self,
-        function: str,
-        state: StateKeys,
-        gradient: str,
-        out: StateKeys,
-        *,
-        kind: Kind,
-        first: bool,
-        buffers: int,
-        numbers: Sequence[float],
-    ) -> None:
-        if self._store.exists(out.model):
-            return
-        optimizer = [] if first else list(state.optimizer)
-        keys = [state.model, gradient, *optimizer]
-        kinds = [Kind.MODEL, Kind.GRADIENT, *(kind for _ in optimizer)]
-        abouts = self._store.about(keys)
-        total = abouts[0].elements
-        if not 0 <= buffers <= total:
-            raise Refused(f"{function}_step: buffers {buffers} of a model of {total} elements")
-        for key, about, expected in zip(keys, abouts, kinds, strict=True):
-            if about.kind != expected:
-                raise Corrupt(f"{key}: holds a {about.kind} vector where a {expected} was expected")
-            length = total - buffers if expected == kind else total
-            if about.elements != length or about.dtype != "float32":
-                raise Refused(f"{key}: holds {about.elements} {about.dtype}; {length} float32 are expected")
-        outputs = [(out.model, abouts[0])]
-        outputs += [(key, About(kind, 0, "float32", total - buffers)) for key in out.optimizer]
-        self._run(function, keys, numbers, outputs)
 
     def _facts(self, keys: Sequence[str]) -> list[tuple[float, float]]:
         """Per vector: the sum of squares in float64, whether all is finite."""

@@ -1,12 +1,14 @@
 """What every TensorCompute checks about the keys of an optimizer step."""
 
+from crossover.algorithms.update import Update
 from crossover.dataplane.protocols import StateKeys
 from crossover.errors import Refused
 
 
-def optimizer_keys(step: str, state: StateKeys, out: StateKeys, *, vectors: int, first: bool) -> None:
-    """Refused unless `out` names `vectors` keys beside the model (SGD with momentum 1, Adam 2), and `state` too after the first step."""
-    if len(out.optimizer) != vectors:
-        raise Refused(f"{step}: out.optimizer: {list(out.optimizer)}; {vectors} keys are needed here")
-    if not first and len(state.optimizer) != vectors:
-        raise Refused(f"{step}: state.optimizer: {list(state.optimizer)}; {vectors} keys are needed here")
+def optimizer_keys(state: StateKeys, out: StateKeys, update: Update) -> None:
+    """Refused unless `out` names a key for each of the optimizer's vectors, and `state` too after the first step."""
+    for name, keys in (("out", out), *(() if update.first else (("state", state),))):
+        if len(keys.optimizer) != update.vectors:
+            raise Refused(
+                f"{update.optimizer}: {name}.optimizer: {list(keys.optimizer)}; {update.vectors} keys are needed here"
+            )

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from crossover.algorithms import buffers
+from crossover.algorithms import buffers, optimizer
 from crossover.algorithms.aggregation import combined
 from crossover.algorithms.attacks import attacked
 from crossover.algorithms.averaging import mean
 from crossover.algorithms.convergence import verdict
-from crossover.algorithms.optimizer import adam_step, sgd_step
 from crossover.algorithms.randomness import generator
 from crossover.algorithms.schedule import learning_rate
+from crossover.algorithms.update import Update
 from crossover.experiment import Experiment
 from crossover.learning.affine import constants
 from crossover.learning.datasets import Dataset
@@ -119,37 +119,14 @@ class _Reference:
         return attacked(own, attack=faults.attack, scale=faults.scale, generator=random, buffers=self.learner.buffers)
 
     def _update(self, gradient: Tensor, history: Sequence[Epoch]) -> State:
-        training, buffer_count = self.experiment.training, self.learner.buffers
+        training = self.experiment.training
         rate = learning_rate(
             training,
             round=self.round,
             rounds=training.epochs * self.rounds_per_epoch,
             history=[(epoch.val_loss, epoch.val_metric) for epoch in history],
         )
-        statistics_momentum = 0.1 if self.per_round == 1 else 1.0
-        if training.optimizer == "sgd":
-            model, velocity = sgd_step(
-                self.state.model,
-                gradient,
-                *self.state.optimizer,
-                learning_rate=rate,
-                momentum=training.momentum,
-                nesterov=training.nesterov,
-                weight_decay=training.weight_decay,
-                first=self.round == 0,
-                buffers=buffer_count,
-                statistics_momentum=statistics_momentum,
-            )
-            return State(model, () if velocity is None else (velocity,))
-        model, *moments = adam_step(
-            self.state.model,
-            gradient,
-            *self.state.optimizer,
-            step=self.round + 1,
-            learning_rate=rate,
-            weight_decay=training.weight_decay,
-            decoupled=training.optimizer == "adamw",
-            buffers=buffer_count,
-            statistics_momentum=statistics_momentum,
+        update = Update.of(
+            training, number=self.round, rate=rate, buffers=self.learner.buffers, sync_every=self.per_round
         )
-        return State(model, tuple(moments))
+        return State(*optimizer.step(self.state.model, gradient, self.state.optimizer, update))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from crossover.algorithms import buffers, significance, sparse
 from crossover.algorithms.running_mean import RunningMean
 from crossover.algorithms.schedule import learning_rate
+from crossover.algorithms.update import statistics_momentum
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
@@ -128,7 +129,7 @@ class FilteringWorker:
             nesterov=training.nesterov,
             weight_decay=training.weight_decay,
             buffers=self._ctx.facts.buffers,
-            statistics_momentum=0.1 if invocation.days.sync_every == 1 else 1.0,
+            statistics_momentum=statistics_momentum(invocation.days.sync_every),
         )
         base, residual = self._base()[:count], self._residual[:count]
         try:

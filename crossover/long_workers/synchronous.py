@@ -8,10 +8,10 @@ learning/reference.py.
 
 from typing import TYPE_CHECKING, Any
 
-from crossover.algorithms import buffers
-from crossover.algorithms.optimizer import adam_step, sgd_step
+from crossover.algorithms import buffers, optimizer
 from crossover.algorithms.running_mean import RunningMean
 from crossover.algorithms.schedule import learning_rate
+from crossover.algorithms.update import Update
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import StaleAttempt
@@ -45,7 +45,7 @@ class SynchronousWorker:
         ctx.learner.model[:] = checkpoint.vectors["model"].data
         # Copies: what the checkpoint was read into is let go, and an optimizer's vector is replaced, never changed.
         names = sorted(name for name in checkpoint.vectors if name.startswith("optimizer"))
-        self._optimizer = [buffers.tensor(checkpoint.vectors[name].data).clone() for name in names]
+        self._optimizer = tuple(buffers.tensor(checkpoint.vectors[name].data).clone() for name in names)
         self._sum = self._model.new_empty(0 if self._averages_models else self._model.numel())
         if "sum" in checkpoint.vectors:
             self._sum.copy_(buffers.tensor(checkpoint.vectors["sum"].data))
@@ -89,8 +89,7 @@ class SynchronousWorker:
             if self._averages_models:
                 self._model.copy_(self._received)
             else:
-                momentum = 0.1 if invocation.days.sync_every == 1 else 1.0  # as in crossover/rounds.py
-                self._step(self._received, number=invocation.round, statistics_momentum=momentum)
+                self._step(self._received, number=invocation.round, sync_every=invocation.days.sync_every)
         spent = self._used_up(peers)
         if invocation.journal.is_due(invocation.round):
             # All have contributed to this round, so all have a checkpoint at its start: older results are no longer
@@ -126,7 +125,7 @@ class SynchronousWorker:
 
         def step(gradient: Vector) -> None:
             number = before + invocation.position.minibatch
-            self._step(buffers.tensor(gradient.data), number=number, statistics_momentum=0.1)
+            self._step(buffers.tensor(gradient.data), number=number, sync_every=1)
 
         while invocation.position.minibatch < len(invocation.minibatch_samples()):
             invocation.compute(step)
@@ -147,36 +146,12 @@ class SynchronousWorker:
     def _used_up(self, peers: Peers) -> list[str]:
         return self._exchange.used_up(peers.keys, peers.round, rank=peers.rank, count=peers.count)
 
-    def _step(self, gradient: "Tensor", *, number: int, statistics_momentum: float) -> None:
+    def _step(self, gradient: "Tensor", *, number: int, sync_every: int) -> None:
         """The optimizer's step `number` (from 0), on the learner's model."""
         training, invocation = self._training, self._invocation
         rate = learning_rate(
             training, round=invocation.round, rounds=invocation.days.rounds, history=invocation.history()
         )
-        if training.optimizer == "sgd":
-            model, velocity = sgd_step(
-                self._model,
-                gradient,
-                *self._optimizer,
-                learning_rate=rate,
-                momentum=training.momentum,
-                nesterov=training.nesterov,
-                weight_decay=training.weight_decay,
-                first=number == 0,
-                buffers=self._ctx.facts.buffers,
-                statistics_momentum=statistics_momentum,
-            )
-            self._optimizer = [] if velocity is None else [velocity]
-        else:
-            model, *self._optimizer = adam_step(
-                self._model,
-                gradient,
-                *self._optimizer,
-                step=number + 1,
-                learning_rate=rate,
-                weight_decay=training.weight_decay,
-                decoupled=training.optimizer == "adamw",
-                buffers=self._ctx.facts.buffers,
-                statistics_momentum=statistics_momentum,
-            )
+        update = Update.of(training, number=number, rate=rate, buffers=self._ctx.facts.buffers, sync_every=sync_every)
+        model, self._optimizer = optimizer.step(self._model, gradient, self._optimizer, update)
         self._model.copy_(model)

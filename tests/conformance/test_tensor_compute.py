@@ -15,6 +15,7 @@ from torch import Tensor
 
 from crossover.algorithms import robust
 from crossover.algorithms.buffers import tensor
+from crossover.algorithms.update import Update
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import StateKeys, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
@@ -338,9 +339,8 @@ def test_sgd_has_torchs_bits_over_several_steps(
         state = StateKeys(f"model{step}", (f"velocity{step}",) if momentum and step else ())
         out = StateKeys(f"model{step + 1}", (f"velocity{step + 1}",) if momentum else ())
         database.store.delete(out.model, *out.optimizer)
-        database.compute.sgd_step(
-            state, "gradient", out=out, momentum=momentum, nesterov=nesterov, first=step == 0, **options
-        )
+        update = Update(number=step, momentum=momentum, nesterov=nesterov, **options)
+        database.compute.update(state, "gradient", out=out, update=update)
         weights.grad = gradient[:parameters].clone()
         sgd.step()
         running = blended(running, gradient[parameters:], options["statistics_momentum"])
@@ -371,7 +371,8 @@ def test_adam_is_torchs_within_a_millionth_of_the_update(
         state = StateKeys(f"adam{step - 1}", (f"m{step - 1}", f"v{step - 1}") if step > 1 else ())
         out = StateKeys(f"adam{step}", (f"m{step}", f"v{step}"))
         database.store.delete(out.model, *out.optimizer)
-        database.compute.adam_step(state, "gradient", out=out, step=step, decoupled=decoupled, **options)
+        own = Update(optimizer="adamw" if decoupled else "adam", number=step - 1, **options)
+        database.compute.update(state, "gradient", out=out, update=own)
         before = weights.detach().clone()
         weights.grad = gradient[:parameters].clone()
         optimizer.step()
@@ -393,16 +394,14 @@ def step_of(database: Database, run: str, **options: Any) -> Callable[[], None]:
     database.put(f"{run}/model", torch.ones(8), Kind.MODEL)
     database.put(f"{run}/gradient", torch.full((8,), 2.0), samples=9)
     database.put(f"{run}/velocity", torch.full((6,), 3.0), Kind.VELOCITY)
-    values: dict[str, Any] = {
+    keys = {
         "state": StateKeys(f"{run}/model", (f"{run}/velocity",)),
         "gradient": f"{run}/gradient",
         "out": StateKeys(f"{run}/model1", (f"{run}/velocity1",)),
-        "learning_rate": 0.5,
-        "momentum": 0.5,
-        "buffers": 2,
-        **options,
     }
-    return lambda: database.compute.sgd_step(values.pop("state"), values.pop("gradient"), **values)
+    given: dict[str, Any] = {name: options.pop(name, key) for name, key in keys.items()}
+    own = Update(number=1, **{"learning_rate": 0.5, "momentum": 0.5, "buffers": 2} | options)
+    return lambda: database.compute.update(**given, update=own)
 
 
 def test_the_whole_state_appears_once(database: Database, run: str) -> None:
