@@ -24,6 +24,7 @@ from crossover.errors import ConfigError, CrossoverError, Missing, UserError
 from crossover.experiment import Experiment, from_resolved
 from crossover.keys import Keys
 from crossover.reports.folder import RESULT
+from crossover.workflow import load
 
 FOLDER = "unfinished"
 _LOOKS, _PAUSE_S = 10, 0.2  # workers that still run replace checkpoints while they are copied
@@ -40,11 +41,14 @@ class Unfinished:
     facts: Mapping[str, Any]
     objects: ObjectStore
 
-    def check(self, experiment: Experiment, *, where: str, versions: Mapping[str, str]) -> None:
+    def check(
+        self, experiment: Experiment, *, where: str, versions: Mapping[str, str], code: Mapping[str, Any]
+    ) -> None:
         """Raises ConfigError where it would not end with the bits that it was to end with."""
         if where != self.where:
             raise ConfigError(f"--resume: run {self.run} was started --on {self.where}; go on with it there")
         check_settings(self.facts, experiment)
+        check_code(self.facts, code)
         then = self.facts["versions"]
         if other := [name for name in _DECISIVE if then.get(name) != versions.get(name)]:
             there, here = (", ".join(f"{name} {each.get(name)}" for name in other) for each in (then, versions))
@@ -82,8 +86,12 @@ def find(folder: Path) -> Unfinished:
 def _why_not(folder: Path) -> str:
     if not (folder / RESULT).is_file():
         return f"{folder} is no run's folder; give that of a run that failed, such as results/spirt"
-    failed = json.loads((folder / RESULT).read_text(encoding="utf-8")).get("failure")
-    return "its run failed before there was a checkpoint; start a new run" if failed else "its run is finished"
+    result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    if not result.get("failure"):
+        return "its run is finished"
+    if load(result["architecture"]).state == "checkpoints":
+        return "its run failed before there was a checkpoint; start a new run"
+    return "its state lay in the database, which ended with the run, and held no whole round that could be kept; start a new run"
 
 
 def _newest(objects: ObjectStore) -> dict[str, Any]:
@@ -104,6 +112,23 @@ def check_settings(facts: Mapping[str, Any], experiment: Experiment) -> None:
         raise ConfigError(
             f"--resume: run {facts['run']} was started with other settings: {', '.join(changed)}; "
             "set them as they were, or start a new run"
+        )
+
+
+def check_code(facts: Mapping[str, Any], code: Mapping[str, Any]) -> None:
+    """Raises ConfigError naming what differs between the code of the run of `facts` and `code`, as running/provenance.py tells it."""
+    there = facts.get("code", code)  # runs of earlier versions do not know theirs
+    then, now = there["settings"], code["settings"]
+    changed = [f"{name}: {then.get(name)} then, {now[name]} now" for name in now if now[name] != then.get(name)]
+    files = {**there["files"], **code["files"]}
+    for name in sorted(files):
+        if there["files"].get(name) != code["files"].get(name):
+            gone, new = name not in code["files"], name not in there["files"]
+            changed.append(f"{name} is {'gone' if gone else 'new' if new else 'changed'}")
+    if changed:
+        raise ConfigError(
+            f"--resume: run {facts['run']} was started with other code: {'; '.join(changed)}; its end would be another; put back what was "
+            "there, or start a new run"
         )
 
 

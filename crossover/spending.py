@@ -6,7 +6,7 @@ of reports/cost.py on what the bucket holds: the records of what has ended, the 
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,12 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing
 from crossover.expectations import state_transitions
 from crossover.experiment import Experiment
-from crossover.keys import DEADLINE, MOMENT
+from crossover.keys import DEADLINE, MOMENT, Keys
 from crossover.reports import infrastructure as infrastructures
 from crossover.reports import prices as pricing
 from crossover.reports.cost import Quantities, Run, bill
 from crossover.reports.infrastructure import Fleet, Infrastructure
+from crossover.reports.invocations import Record
 from crossover.reports.prices import Price, Prices
 from crossover.reports.stopped import under_way
 from crossover.workflow import load
@@ -89,28 +90,60 @@ def judged(ctx: "Context", before: Facts) -> dict[str, Any]:
 
 def so_far(ctx: "Context", *, epochs: int) -> float:
     """Dollars until now, after `epochs` of them, by what lies in the bucket."""
-    objects, now = ctx.objects, time.time()
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        ended = [json.loads(body) for body in pool.map(objects.get, objects.list(ctx.keys.records))]
-        known = {ctx.keys.mark(record["request_id"]) for record in ended}
-        marks = [key for key in objects.list(ctx.keys.marks) if key not in known]
-        records = [*ended, *(under_way(json.loads(body), now) for body in pool.map(if_there(objects), marks) if body)]
-    started_at = min([ctx.facts.created_at, *(float(record["started_at"]) for record in records)])
-    run = Run(
-        experiment=ctx.experiment,
-        records=records,
-        infrastructure=_infrastructure(ctx.facts.money["infrastructure"]),
-        prices=_prices(ctx.facts.money["prices"]),
-        started_at=started_at,
-        duration_s=max(0.0, now - started_at),
-        transitions=state_transitions(
-            load(ctx.experiment.architecture), ended, workers=ctx.experiment.workers, epochs=epochs
-        ),
+    ended = dict[str, dict[str, Any]]()
+    marks, money = read(ctx.objects, ctx.keys, ended), ctx.facts.money
+    run = going_on(
+        ctx.experiment,
+        ended=list(ended.values()),
+        marks=marks,
+        began=ctx.facts.created_at,
+        epochs=epochs,
+        now=time.time(),
+        infrastructure=_infrastructure(money["infrastructure"]),
+        prices=_prices(money["prices"]),
     )
     return run.cost().full_usd
 
 
-def if_there(objects: ObjectStore) -> Callable[[str], bytes | None]:
+def going_on(
+    experiment: Experiment,
+    *,
+    ended: Sequence[Record],
+    marks: Iterable[Record],
+    began: float,
+    epochs: int,
+    now: float,
+    infrastructure: Infrastructure,
+    prices: Prices,
+) -> Run:
+    """The bill of a run that goes on, `now` in unix seconds, `epochs` of it decided: of what has ended by its records, of what is under way
+    by its marks.
+    """
+    records = [*ended, *(under_way(mark, now) for mark in marks)]
+    started_at = min([began, *(float(record["started_at"]) for record in records)])
+    return Run(
+        experiment=experiment,
+        records=records,
+        infrastructure=infrastructure,
+        prices=prices,
+        started_at=started_at,
+        duration_s=max(0.0, now - started_at),
+        transitions=state_transitions(load(experiment.architecture), ended, workers=experiment.workers, epochs=epochs),
+    )
+
+
+def read(objects: ObjectStore, keys: Keys, ended: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put the records that are new into `ended`, by their keys, several at a time; the marks of invocations that have left none yet."""
+    new = [key for key in objects.list(keys.records) if key not in ended]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        for key, body in zip(new, pool.map(objects.get, new), strict=True):
+            ended[key] = json.loads(body)
+        known = {keys.mark(record["request_id"]) for record in ended.values()}
+        marks = [key for key in objects.list(keys.marks) if key not in known]
+        return [json.loads(body) for body in pool.map(_if_there(objects), marks) if body]
+
+
+def _if_there(objects: ObjectStore) -> Callable[[str], bytes | None]:
     """A mark goes when its invocation's record is there: then the record is for the next look."""
 
     def get(key: str) -> bytes | None:

@@ -210,6 +210,7 @@ class Architecture:
     machines: Mapping[str, Node] = field(default_factory=dict)
     program: Program | None = None
     tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
+    state: Literal["checkpoints", "database"] = "checkpoints"  # where a run that failed finds what it goes on with
     sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
 
     def resolve(self, experiment: Experiment) -> Experiment:

@@ -153,5 +153,6 @@ ARCHITECTURE = Architecture(
         collect,
     ),
     tensor_hosts="per_worker",
+    state="database",
     sync_every="epoch",
 )

@@ -4,16 +4,20 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from crossover.cli.arguments import Config, Debug
 from crossover.cli.credentials import aws_errors_explained
+from crossover.errors import ConfigError, CrossoverError
 from crossover.experiment import Experiment
 from crossover.surroundings import shared_stacks
 from crossover.validation import load
+
+if TYPE_CHECKING:
+    from crossover.cli.aws.ownership import Owner
 
 
 def status(config: Config, debug: Debug = False) -> None:
@@ -37,7 +41,7 @@ def status(config: Config, debug: Debug = False) -> None:
         owner = ownership.of(session, experiment.project, experiment.name)
         found = inventory.take(session, owner)
         console.print(table)
-        for line in [*alive(found), *running(session, experiment)]:
+        for line in [*alive(found), *running(session, experiment, owner, now=now)]:
             console.print(line)
         console.print(standing.since(session, experiment, now=now))
 
@@ -72,13 +76,30 @@ def alive(found: list[Any]) -> Iterator[str]:
     yield from (f"not provably ours: {each}: {each.why}" for each in found if each.whose is Whose.UNPROVEN)
 
 
-def running(session: Any, experiment: Experiment) -> Iterator[str]:
-    """The executions of the run machine that have not ended."""
-    states = session.client("stepfunctions")
-    name = f"{experiment.project}-{experiment.name}-run"
-    for page in states.get_paginator("list_state_machines").paginate():
-        for machine in page["stateMachines"]:
-            if machine["name"] == name:
-                found = states.list_executions(stateMachineArn=machine["stateMachineArn"], statusFilter="RUNNING")
-                for execution in found["executions"]:
-                    yield f"running: {execution['name']} since {execution['startDate']:%Y-%m-%d %H:%M} UTC"
+def running(session: Any, experiment: Experiment, owner: "Owner", *, now: datetime) -> Iterator[str]:
+    """The run under way in what the experiment's own stack holds: how far it is, and what it has cost, as the run's own lines say it."""
+    from crossover import running as runs
+    from crossover.cli.aws.listings import FLEET
+    from crossover.reports import display, prices
+    from crossover.running.stack import Deployed
+
+    held = {*owner.held.get("AWS::StepFunctions::StateMachine", ()), *owner.held.get(FLEET, ())}
+    if not held:
+        return
+    try:
+        deployed = Deployed.of(experiment, session)
+    except ConfigError:  # half way
+        return
+    if (deployed.run_machine or deployed.fleet) not in held or not (found := runs.under_way(experiment, session)):
+        return
+    try:
+        run, cost = runs.spent(found, experiment, session, now=now.timestamp())
+    except CrossoverError as error:
+        yield f"running: {found.run}; what it has cost cannot be told: {error}"
+        return
+    began = datetime.fromtimestamp(run.facts["created_at"], UTC)
+    yield (
+        f"running: {found.run} since {began:%Y-%m-%d %H:%M} UTC, {len(run.decisions)} of {run.experiment.training.epochs} epochs; "
+        f"{display.usd(cost.full_usd)} so far in full, {display.usd(cost.paper_method_usd)} by the papers' method "
+        f"(prices of {prices.load().as_of})"
+    )

@@ -46,6 +46,7 @@ def build(
     infrastructure: Infrastructure | None = None,
     failure: str | None = None,
     data: Mapping[str, Any] | None = None,
+    code: Mapping[str, Any] | None = None,
     unrecorded: Unrecorded | None = None,
     dropped: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def build(
     and either `at` (unix seconds when it was agreed) or `wall_s`; `train_loss` where known, else it is the
     sample-weighted mean of the records' `loss`. `final`: `val_metric`, `parameters_sha256` and what else the run's
     end says. `expected`: how often each step was executed. `failure`: the plain cause, for a run that did not end
-    well. `data`: facts of the staged data. `unrecorded`: None where the platform was not asked.
+    well. `data`: facts of the staged data. `code`: digests of what computed, by file. `unrecorded`: None where the platform was not asked.
     `dropped`: the `workers` that were left out of a `round`, because what they contributed was not finite.
     """
     if label not in LABELS:
@@ -86,6 +87,7 @@ def build(
         "started_at": datetime.fromtimestamp(started_at, UTC).isoformat(timespec="milliseconds"),
         "duration_s": duration_s,
         "versions": dict(versions),
+        "code": dict(code or {}),
         "experiment": experiment.resolved(),
         "data": dict(data or {}),
         "epochs": rows,

@@ -11,7 +11,7 @@ from crossover.running.following import OnProgress, Progress
 from crossover.running.inline import run_inline
 from crossover.running.local import run_local
 from crossover.running.preparing import Prepared, prepare
-from crossover.running.unattended import UnderWay, under_way
+from crossover.running.unattended import UnderWay, spent, under_way
 
 __all__ = [
     "OnProgress",
@@ -23,5 +23,6 @@ __all__ = [
     "run_deployed",
     "run_inline",
     "run_local",
+    "spent",
     "under_way",
 ]

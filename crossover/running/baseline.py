@@ -7,6 +7,7 @@ from crossover import resumption
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder, read
 from crossover.resumption import Unfinished
+from crossover.running import provenance
 from crossover.running.preparing import versions
 from crossover.workflow import load
 
@@ -33,5 +34,6 @@ def with_baseline(
 def _unfinished(experiment: Experiment, folder: Path, *, where: str) -> Unfinished:
     """Raises UserError where `folder` holds none, or one of another experiment."""
     found = resumption.find(folder)
-    found.check(load(experiment.architecture).resolve(experiment), where=where, versions=versions())
+    asked = load(experiment.architecture).resolve(experiment)
+    found.check(asked, where=where, versions=versions(), code=provenance.code(asked))
     return found

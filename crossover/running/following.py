@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -131,9 +130,14 @@ def _until_it_ends(prepared: Prepared, execution: Execution, on_progress: OnProg
 def _read_the_rest(prepared: Prepared) -> None:
     """What the end was faster than. Where nothing can be read any more, what was read before is kept."""
     with suppress(CrossoverError):
-        while _next_decision(prepared):
-            pass
-        read_records(prepared)
+        catch_up(prepared)
+
+
+def catch_up(prepared: Prepared) -> None:
+    """Whatever decisions and records there are now."""
+    while _next_decision(prepared):
+        pass
+    read_records(prepared)
 
 
 def _stop(execution: Execution, *, why: BaseException) -> None:
@@ -173,15 +177,8 @@ def _next_decision(prepared: Prepared) -> bool:
 
 
 def read_records(prepared: Prepared) -> None:
-    """The records that are new since the last call, several at a time, and the marks of invocations that have left none yet."""
-    objects, keys = prepared.objects, prepared.keys
-    new = [key for key in objects.list(keys.records) if key not in prepared.records]
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        for key, body in zip(new, pool.map(objects.get, new), strict=True):
-            prepared.records[key] = json.loads(body)
-        ended = {keys.mark(record["request_id"]) for record in prepared.records.values()}
-        marks = [key for key in objects.list(keys.marks) if key not in ended]
-        prepared.under_way = [json.loads(body) for body in pool.map(spending.if_there(objects), marks) if body]
+    """The records that are new since the last call, and the marks of invocations that have left none yet."""
+    prepared.under_way = spending.read(prepared.objects, prepared.keys, prepared.records)
 
 
 def _progress(prepared: Prepared, *, seconds: float) -> Progress:

@@ -44,10 +44,8 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
     prepared = prepare(experiment, objects=objects, data=[objects], run=unfinished.run if unfinished else "")
 
     def databases() -> resumption.Databases:
-        if architecture.tensor_hosts != "per_worker":
-            return nullcontext({})
-        workers = range(experiment.workers)
-        return nullcontext({worker: clients.tensor_stores[worker].beside(Traffic()) for worker in workers})
+        stores = clients.tensor_stores if architecture.state == "database" else []
+        return nullcontext({rank: store.beside(Traffic()) for rank, store in enumerate(stores)})
 
     with resumption.keeping(objects, out, databases=databases, resumed=unfinished is not None):
         if architecture.run is None:

@@ -60,7 +60,7 @@ def run_on_cloud(
     (out / SERVER_LOG).unlink(missing_ok=True)  # an earlier run's
 
     def of_workers() -> resumption.Databases:
-        if architecture.tensor_hosts != "per_worker":
+        if architecture.state != "database":
             return nullcontext({})
         step = steps(architecture)[0].name.replace("_", "-")
         return databases.of(cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}")

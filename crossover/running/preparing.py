@@ -4,7 +4,7 @@ import json
 import platform
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.reports.invocations import Unrecorded
 from crossover.rounds import calendar_of
+from crossover.running import provenance
 from crossover.workflow import Architecture, load
 
 
@@ -53,8 +54,9 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
     architecture = load(experiment.architecture)
     experiment = architecture.resolve(experiment)
     dataset = load_dataset(experiment)
+    code = provenance.code(experiment)
     if run:
-        _check_resumed(run, experiment, objects, fingerprint=dataset.fingerprint)
+        _check_resumed(run, experiment, objects, fingerprint=dataset.fingerprint, code=code)
     manifest = stage(experiment, dataset, data)
     learner = Learner(
         experiment, classes=manifest["classes"], input_shape=tuple(manifest["input_shape"]), affine=manifest["affine"]
@@ -72,13 +74,16 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
         "created_at": time.time(),
         "money": spending.facts(experiment, side_by_side=calendar_of(experiment, manifest).minibatches_in(0)),
         "versions": versions(),
+        "code": code,
     }
     objects.put(Keys(run).experiment, json.dumps(facts).encode())
     return Prepared(run, experiment, architecture, objects, facts)
 
 
-def _check_resumed(run: str, experiment: Experiment, objects: ObjectStore, *, fingerprint: str) -> None:
-    """Raises UserError where there is no such run, or it was started with other settings or data."""
+def _check_resumed(
+    run: str, experiment: Experiment, objects: ObjectStore, *, fingerprint: str, code: Mapping[str, Any]
+) -> None:
+    """Raises UserError where there is no such run, or it was started with other settings, code or data."""
     try:
         began = json.loads(objects.get(Keys(run).experiment))
     except Missing:
@@ -88,6 +93,7 @@ def _check_resumed(run: str, experiment: Experiment, objects: ObjectStore, *, fi
     if objects.exists(Keys(run).outcome):
         raise UserError(f"--resume {run}: the run is finished; leave --resume out for a new one")
     resumption.check_settings(began, experiment)
+    resumption.check_code(began, code)
     resumption.check_data(began, fingerprint)
 
 

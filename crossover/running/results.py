@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from crossover import spending
 from crossover.dataplane.vector import Kind, decode
 from crossover.errors import CrossoverError
 from crossover.expectations import expected_records, state_transitions
@@ -13,7 +14,6 @@ from crossover.reports.cost import Run
 from crossover.reports.folder import RunFolder, write
 from crossover.reports.html import write_report
 from crossover.reports.result import build
-from crossover.reports.stopped import under_way
 from crossover.rounds import calendar
 from crossover.running.preparing import Prepared, run_facts
 
@@ -56,6 +56,7 @@ def _result(
         epochs=prepared.decisions,
         started_at=facts["created_at"],
         versions=facts["versions"],
+        code=facts.get("code"),
         final=final,
         expected=expected_records(prepared.architecture, workers=workers, days=days, epochs=decided),
         transitions=state_transitions(prepared.architecture, records, workers=workers, epochs=decided),
@@ -77,19 +78,14 @@ def dropped(prepared: Prepared) -> list[dict[str, Any]]:
 
 
 def so_far(prepared: Prepared, *, now: float) -> Run:
-    """The bill of a run that goes on, `now` in unix seconds: of what has ended by its records, of what is under way by its marks. By AWS's
-    prices; of a local run it is projected from local seconds.
-    """
-    ended = list(prepared.records.values())
-    records = [*ended, *(under_way(mark, now) for mark in prepared.under_way)]
-    started_at = min([prepared.facts["created_at"], *(float(record["started_at"]) for record in records)])
-    workers, epochs = prepared.experiment.workers, len(prepared.decisions)
-    return Run(
-        experiment=prepared.experiment,
-        records=records,
+    """The bill of a run that goes on, `now` in unix seconds. By AWS's prices; of a local run it is projected from local seconds."""
+    return spending.going_on(
+        prepared.experiment,
+        ended=list(prepared.records.values()),
+        marks=prepared.under_way,
+        began=prepared.facts["created_at"],
+        epochs=len(prepared.decisions),
+        now=now,
         infrastructure=infrastructure.of(prepared.experiment),
         prices=prices.load(),
-        started_at=started_at,
-        duration_s=max(0.0, now - started_at),
-        transitions=state_transitions(prepared.architecture, ended, workers=workers, epochs=epochs),
     )

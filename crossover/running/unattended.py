@@ -7,10 +7,14 @@ from typing import Any
 
 from crossover import resumption
 from crossover.dataplane.protocols import ObjectStore
+from crossover.dataplane.traffic import Traffic
 from crossover.errors import UserError
 from crossover.experiment import Experiment, from_resolved
 from crossover.keys import Keys, current_run
+from crossover.reports.cost import Cost
+from crossover.running.following import catch_up
 from crossover.running.preparing import Prepared
+from crossover.running.results import so_far
 from crossover.running.stack import Deployed
 from crossover.workflow import load
 
@@ -52,3 +56,13 @@ def taken_up(run: str, experiment: Experiment, *, objects: ObjectStore, resume: 
             f"run {run} is under way with other settings: {', '.join(differing)}; --resume {run} follows that one to its end"
         )
     return Prepared(run, there, architecture, objects, facts)
+
+
+def spent(found: UnderWay, experiment: Experiment, session: Any, *, now: float) -> tuple[Prepared, Cost]:
+    """A run under way with all that it has told, and what it has cost until `now`, in unix seconds, as the run's own lines say it."""
+    from crossover.dataplane.s3 import S3ObjectStore
+
+    objects = S3ObjectStore(Deployed.of(experiment, session).bucket, Traffic(), client=session.client("s3"))
+    prepared = taken_up(found.run, experiment, objects=objects, resume=found.run)
+    catch_up(prepared)
+    return prepared, so_far(prepared, now=now).until(now)

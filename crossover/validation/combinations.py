@@ -317,7 +317,8 @@ def workers_share_the_data(e: Experiment, architecture: Architecture) -> str | N
 
 
 def channel_is_a_choice(e: Experiment, architecture: Architecture) -> str | None:
-    if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or talks(architecture)):
+    keeps = architecture.state == "database"  # which would not be there
+    if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or keeps or talks(architecture)):
         return (
             f"storage.channel: s3 is a choice of all-reduce and scatter-reduce; {e.architecture} exchanges in its own way; "
             "leave it out"

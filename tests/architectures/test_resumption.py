@@ -19,8 +19,9 @@ from crossover.cli.main import main
 from crossover.context import Context
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Experiment, Functions
-from crossover.running import Progress, baseline, run_inline, run_local
-from crossover.workflow import architectures
+from crossover.running import Progress, baseline, provenance, run_inline, run_local
+from crossover.workflow import architectures, load
+from functions import all_reduce, spirt
 from tests.architectures.harness import small, tree_architectures
 
 EPOCHS = 3
@@ -159,6 +160,84 @@ def test_another_version_is_named(failed: Path, monkeypatch: pytest.MonkeyPatch)
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
     monkeypatch.setattr(baseline, "versions", lambda: {**here, "python": "3.99"})
     assert run_inline(experiment("all_reduce"), failed, quietly, resume=True)
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project's sources that runs take for theirs, to be changed at will."""
+    for part in ("crossover", "functions", "peers"):
+        shutil.copytree(
+            provenance.ROOT / part, tmp_path / "sources" / part, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    monkeypatch.setattr(provenance, "ROOT", tmp_path / "sources")
+    provenance.digests_of_project.cache_clear()
+    return tmp_path / "sources"
+
+
+@pytest.mark.parametrize(
+    ("file", "decisive"),
+    [
+        ("functions/all_reduce.py", True),
+        ("crossover/long_workers/synchronous.py", True),
+        ("crossover/algorithms/optimizer.py", True),
+        ("crossover/learning/models/small_cnn.py", True),
+        ("crossover/learning/models/vgg.py", False),
+        ("functions/spirt.py", False),
+        ("crossover/reports/cost.py", False),
+        ("crossover/cli/plan.py", False),
+    ],
+)
+def test_changed_code_of_the_architecture_is_named_and_no_other(
+    file: str, decisive: bool, failed: Path, sources: Path
+) -> None:
+    """A constant that went from 0.9 to 0.1 between two attempts gave a run whose parts were trained differently."""
+    text = (sources / file).read_text()
+    (sources / file).write_text(f"{text}FACTOR = 0.1\n")
+    if not decisive:
+        assert run_inline(experiment("all_reduce"), failed, quietly, resume=True)
+        return
+    with pytest.raises(ConfigError, match=rf"other code: {re.escape(file)} is changed; .* put back"):
+        run_inline(experiment("all_reduce"), failed, quietly, resume=True)
+    (sources / file).write_text(text)
+    provenance.digests_of_project.cache_clear()
+    resumption.find(failed).check(
+        load("all_reduce").resolve(experiment("all_reduce")),
+        where="inline",
+        versions=baseline.versions(),
+        code=provenance.code(experiment("all_reduce")),
+    )
+
+
+def test_what_the_architecture_says_of_itself_is_named(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = replace(all_reduce.ARCHITECTURE, tensor_hosts="per_worker")
+    monkeypatch.setattr(all_reduce, "ARCHITECTURE", changed)
+    with pytest.raises(ConfigError, match="other code: tensor_hosts: shared then, per_worker now"):
+        run_inline(experiment("all_reduce"), failed, quietly, resume=True)
+
+
+def test_the_record_of_a_run_says_which_code_it_was(failed: Path) -> None:
+    result = json.loads((failed / "result.json").read_text())
+    assert result["code"] == provenance.code(experiment("all_reduce"))
+    assert "functions/all_reduce.py" in result["code"]["files"] and len(result["code"]["digest"]) == 64
+
+
+@pytest.mark.parametrize("hosts", ["per_worker", "shared"])
+def test_state_in_a_database_is_kept_whoever_shares_it(
+    hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a database which all workers share was taken for checkpoints, and "failed before there was a checkpoint" told instead."""
+    monkeypatch.setattr(spirt, "ARCHITECTURE", replace(spirt.ARCHITECTURE, tensor_hosts=hosts))
+    whole = run_inline(experiment("spirt"), tmp_path / "whole", quietly)
+    fail("spirt", tmp_path / "run")
+    assert sha(run_inline(experiment("spirt"), tmp_path / "run", quietly, resume=True)) == sha(whole)
+
+
+def test_a_database_that_held_no_whole_state_is_what_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "start", lambda *_, **__: 1 / 0)
+    with pytest.raises(RunFailed):
+        run_inline(experiment("spirt"), tmp_path, quietly)
+    with pytest.raises(UserError, match="its state lay in the database, which ended with the run, and held no whole"):
+        run_inline(experiment("spirt"), tmp_path, quietly, resume=True)
 
 
 def test_other_data_under_the_same_name_is_noticed(failed: Path) -> None:

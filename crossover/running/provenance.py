@@ -1,0 +1,72 @@
+"""Which code a run's bits come from, so that what is resumed goes on with the same: the files that its architecture's functions and
+programs consist of, the user's own among them, and what the architecture says of itself.
+
+Left out is what neither computes nor lays down a run's state: reports, what a run costs, records and their times, words of errors, and the
+models that this run does not train. Settings are compared by their values, data by their fingerprint.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cdk.bundling import Sources
+from crossover.experiment import Experiment
+from crossover.learning.models.registry import MODELS, factory
+from crossover.own_code.reach import reach
+from crossover.workflow import Architecture, load, steps
+
+ROOT = Path(__file__).parents[2]
+UNDECISIVE = {
+    f"crossover.{name}" for name in ("budget", "errors", "expectations", "experiment", "metering", "own_code")
+}
+UNDECISIVE |= {f"crossover.{name}" for name in ("reports", "slots", "spending", "surroundings", "threads", "volumes")}
+_REGISTRY = "crossover.learning.models.registry"  # imports every model; the run's own is followed by itself
+
+
+def code(experiment: Experiment) -> dict[str, Any]:
+    """`files`: digests by path, `settings`: what the architecture says of itself, `digest`: of both."""
+    architecture = load(experiment.architecture)
+    digests = {**digests_of_project(ROOT, _modules(architecture, experiment)), **_own_files(experiment)}
+    settings = {
+        "tensor_hosts": architecture.tensor_hosts,
+        "state": architecture.state,
+        "sync_every": architecture.sync_every,
+        "steps": [step.name for step in steps(architecture)],
+    }
+    whole = hashlib.sha256(repr((sorted(digests.items()), settings)).encode()).hexdigest()
+    return {"digest": whole, "settings": settings, "files": digests}
+
+
+def _modules(architecture: Architecture, experiment: Experiment) -> tuple[str, ...]:
+    program = [architecture.program.module] if architecture.program else []
+    model = [factory(experiment.training.model).__module__] if experiment.training.model in MODELS else []
+    named = [f"{package}.{experiment.module}" for package in ("functions", "peers")]  # where ARCHITECTURE stands
+    return tuple(dict.fromkeys([*named, *(step.module for step in steps(architecture)), *program, *model]))
+
+
+@lru_cache(maxsize=8)
+def digests_of_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str]:
+    """By path, of what `modules` reach below `root`: read once per process, as Python itself does."""
+    sources, seen, todo = Sources(root), set[str](), list(modules)
+    while todo:
+        module = todo.pop()
+        if module in seen or not sources.path(module) or ".".join(module.split(".")[:2]) in UNDECISIVE:
+            continue
+        seen.add(module)
+        if module != _REGISTRY:
+            found = sources.imports(module)
+            todo += found.at_once | found.deferred
+    paths = sorted(path for module in seen if (path := sources.path(module)))
+    return {path.as_posix(): _digest(root / path) for path in paths}
+
+
+def _own_files(experiment: Experiment) -> dict[str, str]:
+    names = [name for name in (experiment.training.model, experiment.data.dataset) if ":" in name]
+    found = reach(*names).files if names else {}
+    return {place.as_posix(): _digest(path) for place, path in sorted(found.items())}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -1,0 +1,74 @@
+"""The run under way as `crossover status` tells of it: by what the experiment's own stack holds, in the dollars of the run's own lines."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from crossover.cli import status
+from crossover.cli.aws.ownership import Owner
+from crossover.dataplane.s3 import S3ObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.keys import Keys
+from crossover.reports import display
+from crossover.running import prepare
+from crossover.running.results import so_far
+from tests.architectures.harness import small
+from tests.unit.reports.example_run import spirt
+
+MINE = small("spirt")
+MACHINE = "AWS::StepFunctions::StateMachine"
+
+
+@pytest.fixture(autouse=True)
+def account() -> Iterator[None]:
+    with mock_aws():
+        yield
+
+
+def machine(name: str) -> str:
+    """The ARN of a machine in which an execution runs."""
+    client, role = boto3.client("stepfunctions"), "arn:aws:iam::123456789012:role/any"
+    definition = json.dumps({"StartAt": "A", "States": {"A": {"Type": "Pass", "End": True}}})
+    return str(client.create_state_machine(name=name, definition=definition, roleArn=role)["stateMachineArn"])
+
+
+def lines(owner: Owner, *, now: float) -> list[str]:
+    return list(status.running(boto3.Session(), MINE, owner, now=datetime.fromtimestamp(now, UTC)))
+
+
+def owner(*machines: str) -> Owner:
+    return Owner(project=MINE.project, experiment=MINE.name, held={MACHINE: frozenset(machines)})
+
+
+def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
+    s3 = boto3.client("s3")
+    s3.create_bucket(Bucket="storage")
+    objects = S3ObjectStore("storage", Traffic(), client=s3)
+    prepared = prepare(MINE, objects=objects, data=[objects])
+    record = {**spirt().records[0], "started_at": prepared.facts["created_at"]}
+    objects.put(Keys(prepared.run).record("train", "a"), json.dumps(record).encode())
+    objects.put(Keys(prepared.run).decision(1), json.dumps({"epoch": 1}).encode())
+    arn = machine("a-name-that-says-nothing")
+    boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name=f"{prepared.run}-0", input="{}")
+    for name, value in (("bucket", "storage"), ("run_machine", arn), ("shape", "{}")):
+        path = f"/crossover/{MINE.project}/{MINE.name}/{name}"
+        boto3.client("ssm").put_parameter(Name=path, Value=value, Type="String")
+    prepared.records["only"] = record
+    prepared.decisions.append({"epoch": 1})
+    now = prepared.facts["created_at"] + 100.0
+    cost = so_far(prepared, now=now).until(now)
+    (said,) = lines(owner(arn), now=now)
+    assert said.startswith(f"running: {prepared.run} since ") and f", 1 of {MINE.training.epochs} epochs; " in said
+    assert f"{display.usd(cost.full_usd)} so far in full, {display.usd(cost.paper_method_usd)} by the papers" in said
+    assert cost.full_usd > cost.paper_method_usd > 0
+
+
+def test_a_machine_that_only_has_our_name_is_not_ours() -> None:
+    arn = machine(f"{MINE.project}-{MINE.name}-run")
+    boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name="theirs-0", input="{}")
+    assert lines(owner(), now=0.0) == []
+    assert lines(owner("another"), now=0.0) == []
