@@ -6,9 +6,9 @@ on the stack and on every resource at each deployment. So the template of the sa
 The machine below looks four times an hour. It deletes experiments that are over; only when none is left it deletes the broker, and one look
 later the network, which holds the machine itself. Its role may do little else: CloudFormation deletes with the role that deployed.
 
-Before that, and as soon as the moment has passed that a run has put into its bucket (`keys.DEADLINE`: what is left of the budget at the
-highest rate, `maximum_run_hours`), it stops the executions of the experiment's machines and empties its fleets: nobody's command need be
-alive for that. Which machines and fleets those are, the stack's own listing says, never a name.
+Before that, and as soon as the moment has passed that the run under way has put into its bucket (`Keys.deadline`: what is left of the
+budget at the highest rate, `maximum_run_hours`), it stops the executions of the experiment's machines and empties its fleets: nobody's
+command need be alive for that. Which machines and fleets those are, the stack's own listing says, never a name.
 """
 
 import json
@@ -22,9 +22,10 @@ from cdk import grants
 from cdk.expiry_machine import PROJECT, definition
 from cdk.nag import acknowledge
 from cdk.names import arn, parameter_path, stack_name
-from crossover.keys import DEADLINE
+from crossover.keys import UNDER_WAY
 
 LOOK_EVERY_MINUTES = 15
+DEADLINES = "runs/*/deadline/*"  # as Keys.deadline names them
 INPUT = {"now": "<aws.scheduler.scheduled-time>"}  # the scheduler puts the moment there
 
 
@@ -49,9 +50,9 @@ def _ending_runs(project: str, only: str) -> list[grants.Grant]:
         ),
         grants.Grant(
             actions=["s3:GetObject"],
-            resources=[f"arn:{Aws.PARTITION}:s3:::{(only or project)[:20]}*/{DEADLINE}"],
+            resources=[f"arn:{Aws.PARTITION}:s3:::{(only or project)[:20]}*/{key}" for key in (UNDER_WAY, DEADLINES)],
             conditions={"StringEquals": {"aws:ResourceAccount": Aws.ACCOUNT_ID}},
-            why="One object of each experiment's bucket, whose name CloudFormation makes.",
+            why="Which run is under way and when it ends; the bucket's name CloudFormation makes.",
         ),
         grants.Grant(
             actions=["states:ListExecutions"],

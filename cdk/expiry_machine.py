@@ -7,7 +7,7 @@ in a path, a filter's single match is a list to some interpreters and a value to
 import json
 from typing import Any
 
-from crossover.keys import DEADLINE
+from crossover.keys import UNDER_WAY
 
 EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
 EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
@@ -117,12 +117,20 @@ def _look(project: str, *, then: str) -> State:
             "Arguments": {"Name": f"{{% {named} %}}"},
             "Output": "{% $merge([$states.input, {'bucket': $states.result.Parameter.Value}]) %}",
             "Catch": WITHOUT_DEADLINE,
+            "Next": "Find its run",
+        },
+        "Find its run": {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::aws-sdk:s3:getObject",
+            "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": UNDER_WAY},
+            "Output": "{% $merge([$states.input, {'key': $states.result.Body}]) %}",
+            "Catch": WITHOUT_DEADLINE,
             "Next": "Read the deadline",
         },
         "Read the deadline": {
             "Type": "Task",
             "Resource": "arn:aws:states:::aws-sdk:s3:getObject",
-            "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": DEADLINE},
+            "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": "{% $states.input.key %}"},
             "Output": "{% $merge([$states.input, {'deadline': $states.result.Body}]) %}",
             "Catch": WITHOUT_DEADLINE,
             "Next": "Looked",

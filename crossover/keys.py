@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from crossover.dataplane.protocols import StateKeys
 
-DEADLINE = "runs/deadline"  # when the run under way ends, whoever follows it: a MOMENT, read by cdk/expiry.py
+UNDER_WAY = "runs/under-way"  # the key of the deadline that counts, read by cdk/expiry.py
 MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # UTC: so written, an earlier one sorts first, which is how the expiry compares
 
 
@@ -28,6 +28,11 @@ class Keys:
     @property
     def experiment(self) -> str:
         return f"runs/{self.run}/experiment.json"
+
+    def deadline(self, began: float) -> str:
+        """When the attempt that began then (unix seconds) ends, whoever follows it: a MOMENT. One each: a late function of an earlier one
+        meets its own alone."""
+        return f"runs/{self.run}/deadline/{began:.6f}"
 
     @property
     def attempt_markers(self) -> str:

@@ -16,7 +16,7 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing
 from crossover.expectations import state_transitions
 from crossover.experiment import Experiment
-from crossover.keys import DEADLINE, MOMENT, Keys
+from crossover.keys import MOMENT, Keys
 from crossover.reports import infrastructure as infrastructures
 from crossover.reports import prices as pricing
 from crossover.reports.cost import Quantities, Run, bill
@@ -71,9 +71,12 @@ def deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, 
     return time.strftime(MOMENT, time.gmtime(ends))
 
 
-def write_deadline(objects: ObjectStore, experiment: Experiment, money: Facts, *, began: float, usd: float) -> None:
-    """Where the expiry finds it."""
-    objects.put(DEADLINE, deadline(experiment, money, began=began, usd=usd, now=time.time()).encode())
+def write_deadline(
+    objects: ObjectStore, keys: Keys, experiment: Experiment, money: Facts, *, began: float, usd: float
+) -> None:
+    """Where the expiry finds it, once this run is the one under way."""
+    moment = deadline(experiment, money, began=began, usd=usd, now=time.time())
+    objects.put(keys.deadline(began), moment.encode())
 
 
 def judged(ctx: "Context", before: Facts) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def judged(ctx: "Context", before: Facts) -> dict[str, Any]:
     assert limit is not None
     usd = so_far(ctx, epochs=before["epoch"] + 1)
     dearest = max(before.get("dearest_usd", 0.0), usd - before.get("usd", 0.0))
-    write_deadline(ctx.objects, ctx.experiment, ctx.facts.money, began=ctx.facts.created_at, usd=usd)
+    write_deadline(ctx.objects, ctx.keys, ctx.experiment, ctx.facts.money, began=ctx.facts.created_at, usd=usd)
     return {"usd": usd, "dearest_usd": dearest, "over_budget": budget.no_room(limit, usd, dearest_usd=dearest)}
 
 

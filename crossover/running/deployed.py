@@ -18,7 +18,7 @@ from crossover.reports.billing import gb_seconds
 from crossover.reports.folder import RunFolder
 from crossover.reports.invocations import Unrecorded
 from crossover.running.fleet import run_fleet
-from crossover.running.following import Check, OnProgress, all_well, finish, put_off
+from crossover.running.following import Check, OnProgress, all_well, begin_deadline, finish
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.stack import Deployed
@@ -55,7 +55,7 @@ def run_deployed(
         prepared = prepare(experiment, objects=objects, data=data, run=resume)
         give_back_freed_memory()  # the data set's, which was here and on its way: a local run's functions need it
         facts.check(prepared)
-        put_off(prepared)  # before anything is started: from now on nobody need look
+        begin_deadline(prepared)  # from now on nobody need look
     complete = partial(ask_platform, session=session, where=where)
     if prepared.architecture.program:
         announced = found is not None

@@ -14,6 +14,7 @@ from crossover import budget, spending
 from crossover.budget import BudgetReached
 from crossover.errors import ConfigError, CrossoverError, RunFailed
 from crossover.experiment import Metric
+from crossover.keys import UNDER_WAY
 from crossover.reports.folder import RunFolder
 from crossover.reports.result import train_losses
 from crossover.running.patience import Look, at_once
@@ -155,10 +156,16 @@ def put_off(prepared: Prepared, *, usd: float | None = None) -> None:
         read_records(prepared)  # of a run that is resumed
         now = time.time()
         usd = so_far(prepared, now=now).until(now).full_usd
-    facts = prepared.facts
+    facts, money = prepared.facts, prepared.facts.get("money", {})
     spending.write_deadline(
-        prepared.objects, prepared.experiment, facts.get("money", {}), began=facts["created_at"], usd=usd
+        prepared.objects, prepared.keys, prepared.experiment, money, began=facts["created_at"], usd=usd
     )
+
+
+def begin_deadline(prepared: Prepared) -> None:
+    """Before anything is started: this run's deadline counts from now on, and no other's."""
+    put_off(prepared)
+    prepared.objects.put(UNDER_WAY, prepared.keys.deadline(prepared.facts["created_at"]).encode())
 
 
 def _check_budget(prepared: Prepared) -> None:

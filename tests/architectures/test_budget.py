@@ -13,7 +13,6 @@ from crossover.budget import BudgetReached
 from crossover.context import Context, InlineClients, Resources
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Lifetime
-from crossover.keys import DEADLINE
 from crossover.reports import folder
 from crossover.running import following, run_inline
 from crossover.running.preparing import prepare
@@ -50,7 +49,8 @@ def test_a_decision_says_what_the_bill_says() -> None:
     assert decided[-1]["usd"] == pytest.approx(following.so_far(prepared, now=last).until(last).full_usd, rel=0.05)
     usd = [agreed["usd"] for agreed in decided]
     assert decided[-1]["dearest_usd"] == pytest.approx(max(b - a for a, b in zip([0.0, *usd], usd, strict=False)))
-    ends = datetime.strptime(objects.get(DEADLINE).decode(), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    told = objects.get(prepared.keys.deadline(prepared.facts["created_at"])).decode()
+    ends = datetime.strptime(told, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     left_s = (50.0 - usd[-1]) / prepared.facts["money"]["most_usd_per_s"]
     assert ends == pytest.approx(min(decided[-1]["at"] + left_s, prepared.facts["created_at"] + 6 * 3_600), abs=2)
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from cdk import expiry_machine
-from crossover.keys import DEADLINE
+from crossover.keys import UNDER_WAY, Keys
 
 SOON, LATER, NOON = "2026-03-01T11:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"
 A, B, NET, MQ = "crossover-a", "crossover-b", "crossover-network", "crossover-broker"
@@ -42,9 +42,14 @@ class Account:
         return str(self.states.start_execution(stateMachineArn=f"{self.machine}{name}-run")["executionArn"])
 
     def deadline(self, experiment: str, moment: str) -> None:
+        """Of the run under way; what others left over is long past."""
         bucket = f"crossover-{experiment}-{uuid4().hex[:8]}"
         self.s3.create_bucket(Bucket=bucket)
-        self.s3.put_object(Bucket=bucket, Key=DEADLINE, Body=moment.encode())
+        key = Keys("run").deadline(1.5)
+        self.s3.put_object(Bucket=bucket, Key=UNDER_WAY, Body=key.encode())
+        self.s3.put_object(Bucket=bucket, Key=key, Body=moment.encode())
+        for late in (Keys("earlier").deadline(1.5), Keys("run").deadline(0.5)):  # of a run, an attempt before it
+            self.s3.put_object(Bucket=bucket, Key=late, Body=b"2000-01-01T00:00:00Z")
         name = f"/crossover/crossover/{experiment}/bucket"
         self.ssm.put_parameter(Name=name, Value=bucket, Type="String", Overwrite=True)
 

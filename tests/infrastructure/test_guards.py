@@ -104,7 +104,7 @@ def test_its_role_ends_what_is_the_projects_and_nothing_else(assembly: Assembly)
         "cloudformation:ListStackResources": {STACKS},
         "cloudformation:ListStacks": {"*"},
         "ssm:GetParameter": {f"{HERE.format('ssm')}:parameter/crossover/crossover/*/bucket"},
-        "s3:GetObject": {"arn:<AWS::Partition>:s3:::crossover*/runs/deadline"},
+        "s3:GetObject": {f"arn:<AWS::Partition>:s3:::crossover*/runs/{key}" for key in ("under-way", "*/deadline/*")},
         "states:ListExecutions": {f"{HERE.format('states')}:stateMachine:crossover-*"},
         "states:StopExecution": {f"{HERE.format('states')}:execution:crossover-*:*"},
         "autoscaling:SetDesiredCapacity": {

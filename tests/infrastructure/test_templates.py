@@ -69,7 +69,7 @@ def test_findings_stand_for_written_reasons_and_nothing_else_stands(assembled: A
 
 RUN = "Keys are made as the run goes on."
 CHILD = "Executions of these machines, whose names carry run, worker and round."
-DEADLINE = "One object of each experiment's bucket, whose name CloudFormation makes."
+DEADLINE = "Which run is under way and when it ends; the bucket's name CloudFormation makes."
 BEFOREHAND = "there will be is not known beforehand"
 KEPT, UNTAGGED = "; name and tag keep it to this project's.", "; executions have no tags to go by."
 MAPS = "Iterations of this machine's own Maps, whose names Step Functions makes."
@@ -123,7 +123,8 @@ WILDCARDS: dict[tuple[str, str], str] = {
         "ssm:GetParameter",
         "ssm:parameter/crossover/crossover/*/bucket",
     ): "Each experiment publishes the name of its bucket.",
-    ("s3:GetObject", "arn:<AWS::Partition>:s3:::{name}*/runs/deadline"): DEADLINE,
+    ("s3:GetObject", "arn:<AWS::Partition>:s3:::{name}*/runs/under-way"): DEADLINE,
+    ("s3:GetObject", "arn:<AWS::Partition>:s3:::{name}*/runs/*/deadline/*"): DEADLINE,
 }
 
 
