@@ -84,7 +84,7 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
     """Synthesize, tell what would change, deploy just that. Raises UserError where a run under way would lose what it works on."""
     import boto3
 
-    from crossover.cli.aws import failures, preview
+    from crossover.cli.aws import failures, leaving, preview
 
     with _folder() as folder, aws_errors_explained():
         assembly = folder / "assembly"
@@ -101,6 +101,8 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
             for line in failures.reasons(boto3.Session(), stacks, since=begun, project=project):
                 tell(line)
             raise
+        for stack in expected_minutes(experiment):
+            leaving.return_functions(boto3.Session(), stack, experiment.project, tell)
 
 
 def _differences(folder: Path, pairs: str) -> str | None:

@@ -4,13 +4,15 @@ The cloud on one machine has the worse of AWS's two ways here: CloudFormation ma
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdk.synthesis import synthesize
 from crossover.cli import destruction
-from crossover.cli.aws import leaving
+from crossover.cli.aws import changes, leaving
+from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.local import assembly as assemblies
 from crossover.local.cloud import LocalCloud
@@ -98,6 +100,29 @@ def test_functions_leave_before_their_stack_is_deleted(session: Any, capsys: pyt
     for function, stack in ((f"{STACK}-step", STACK), (f"{NETWORK}-keeper", NETWORK)):
         assert said.index(f"taking function {function} out") < said.index(f"deleting stack {stack}")
     assert interfaces(session) == []
+
+
+def test_functions_that_an_interrupted_deletion_took_out_come_back(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CloudFormation sees no change where its template is the same: every run waited for databases that were out of reach."""
+    client, function = session.client("lambda"), f"{STACK}-step"
+    before = client.get_function_configuration(FunctionName=function)["VpcConfig"]
+    leaving.release_functions(session, STACK, lambda line: None)
+    assert leaving.outside(session, STACK) == [function]
+    for part in ("_functions", "_instances", "_broker", "_published"):
+        monkeypatch.setattr(changes, part, lambda *_: [])
+    with pytest.raises(UserError, match=rf"function {function}: not in the network; crossover deploy x.yaml brings"):
+        changes.check_unchanged(session, PEERS, config=Path("x.yaml"))
+    told: list[str] = []
+    leaving.return_functions(session, STACK, "crossover", told.append)
+    assert told == [f"putting function {function} back into the network, where an interrupted deletion took it out"]
+    after = client.get_function_configuration(FunctionName=function)["VpcConfig"]
+    assert (after["SubnetIds"], after["SecurityGroupIds"]) == (before["SubnetIds"], before["SecurityGroupIds"])
+    changes.check_unchanged(session, PEERS, config=Path("x.yaml"))
+    leaving.return_functions(session, STACK, "crossover", told.append)
+    leaving.return_functions(session, "crossover-gone", "crossover", told.append)
+    assert len(told) == 1
 
 
 def test_only_functions_of_the_stack_leave(session: Any) -> None:

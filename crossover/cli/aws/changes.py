@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover import asl, own_code
-from crossover.cli.aws import ownership, stacks
+from crossover.cli.aws import leaving, ownership, stacks
 from crossover.cli.aws.listings import FUNCTION, INSTANCE
 from crossover.cli.aws.ownership import Owner
 from crossover.errors import UserError
@@ -23,6 +23,8 @@ def check_unchanged(session: Any, experiment: Experiment, *, config: Path) -> No
     owner = ownership.of(session, experiment.project, experiment.name)
     differing = [*_functions(session, experiment, owner), *_instances(session, experiment, owner)]
     differing += [*_broker(session, experiment), *_published(session, experiment)]
+    stack = f"{experiment.project}-{experiment.name}"
+    differing += [f"function {name}: not in the network" for name in leaving.outside(session, stack)]
     if differing:
         raise UserError(
             f"{config}: changed since it was deployed: {'; '.join(differing)}; crossover deploy {config} brings the stack up to date"

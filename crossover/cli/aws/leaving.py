@@ -1,8 +1,10 @@
 """Before a stack is deleted its functions leave the network, while their roles are there: Lambda needs one to take interfaces away.
 
-Which functions: those that CloudFormation lists for the stack, and no other.
+Which functions: those that CloudFormation lists for the stack, and no other. A deletion that was interrupted leaves them outside, which
+CloudFormation does not see: a deployment puts back what its template has in the network.
 """
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +18,7 @@ def release_functions(session: Any, stack: str, tell: Tell) -> None:
     from botocore.exceptions import ClientError, WaiterError
 
     client, left = session.client("lambda"), list[str]()
-    for name in _functions(session, stack):
+    for name in _functions(session, stack).values():
         try:
             there = client.get_function_configuration(FunctionName=name)
             if not there.get("VpcConfig", {}).get("SubnetIds"):
@@ -34,7 +36,39 @@ def release_functions(session: Any, stack: str, tell: Tell) -> None:
             tell(f"{name}: did not leave the network: {error}")
 
 
-def _functions(session: Any, stack: str) -> list[str]:
+def outside(session: Any, stack: str) -> list[str]:
+    """The stack's functions that its template has in the network and that are not there; none where there is no such stack."""
+    client, functions = session.client("lambda"), _functions(session, stack)
+    if not functions:
+        return []
+    template = session.client("cloudformation").get_template(StackName=stack)["TemplateBody"]
+    declared = (json.loads(template) if isinstance(template, str) else template)["Resources"]
+    inside = [name for resource, name in functions.items() if declared[resource]["Properties"].get("VpcConfig")]
+    return [
+        name
+        for name in inside
+        if not client.get_function_configuration(FunctionName=name).get("VpcConfig", {}).get("SubnetIds")
+    ]
+
+
+def return_functions(session: Any, stack: str, project: str, tell: Tell) -> None:
+    """Once the stack is deployed. Raises botocore's ClientError, WaiterError: without the network a run would wait in vain."""
+    client, ssm = session.client("lambda"), session.client("ssm")
+    for name in (left := outside(session, stack)):
+        subnet, group = (
+            ssm.get_parameter(Name=f"/crossover/{project}/network/{each}")["Parameter"]["Value"]
+            for each in ("functions_subnet", "functions_group")
+        )
+        tell(f"putting function {name} back into the network, where an interrupted deletion took it out")
+        client.update_function_configuration(
+            FunctionName=name, VpcConfig={"SubnetIds": [subnet], "SecurityGroupIds": [group]}
+        )
+    for name in left:
+        client.get_waiter("function_updated_v2").wait(FunctionName=name)
+
+
+def _functions(session: Any, stack: str) -> dict[str, str]:
+    """By the names that the template gives them."""
     from botocore.exceptions import ClientError
 
     pages = session.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)
@@ -42,32 +76,42 @@ def _functions(session: Any, stack: str) -> list[str]:
         listed = [each for page in pages for each in page["StackResourceSummaries"]]
     except ClientError as error:
         if "does not exist" in str(error):
-            return []
+            return {}
         raise
-    return [
-        each["PhysicalResourceId"]
+    return {
+        each["LogicalResourceId"]: each["PhysicalResourceId"]
         for each in listed
         if each["ResourceType"] == "AWS::Lambda::Function" and each.get("PhysicalResourceId")
-    ]
+    }
 
 
 def wait_for_interfaces(
-    session: Any, project: str, tell: Tell, *, poll_s: float = 15.0, timeout_s: float = 2_700.0
+    session: Any,
+    project: str,
+    tell: Tell,
+    *,
+    poll_s: float = 15.0,
+    timeout_s: float = 2_700.0,
+    tell_every_s: float = 60.0,
 ) -> None:
-    """Until Lambda has taken its interfaces out of the project's network, with the keeper's role, which goes with the network."""
+    """Until Lambda has taken its interfaces out of the project's network, with the keeper's role, which goes with the network. What it
+    waits for is told at once, and again while it waits: nobody is to take it for dead.
+    """
     ssm = session.client("ssm")
     try:
         path = f"/crossover/{project}/network/functions_group"
         group = ssm.get_parameter(Name=path)["Parameter"]["Value"]
     except ssm.exceptions.ParameterNotFound:
         return None
-    ends, told = time.monotonic() + timeout_s, False
+    began = time.monotonic()
+    told = began - tell_every_s
     while held := _interfaces(session, group):
-        if time.monotonic() > ends:
+        now = time.monotonic()
+        if now - began > timeout_s:
             return tell(f"{', '.join(held)} still there; the deletion may fail on them")
-        if not told:
-            tell(f"waiting for Lambda to take away {', '.join(held)}, which may take 20 minutes")
-            told = True
+        if now - told >= tell_every_s:
+            told, waited = now, f", {(now - began) / 60:.0f} minutes so far" if told >= began else ""
+            tell(f"waiting for Lambda to take away {', '.join(held)}, which may take 20 minutes{waited}")
         time.sleep(poll_s)
     return None
 

@@ -1,0 +1,50 @@
+"""What is said while Lambda takes its network interfaces away, which may be for 45 minutes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from crossover.cli.aws import leaving
+
+
+class Clock:
+    """Goes on by what is slept."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def waited(monkeypatch: pytest.MonkeyPatch, held: Callable[[float], list[str]]) -> list[str]:
+    clock, told = Clock(), list[str]()
+    monkeypatch.setattr(leaving, "time", clock)
+    monkeypatch.setattr(leaving, "_interfaces", lambda session, group: held(clock.now - 1_000.0))
+    with mock_aws():
+        session: Any = boto3.Session()
+        name = "/crossover/crossover/network/functions_group"
+        session.client("ssm").put_parameter(Name=name, Value="sg-1", Type="String")
+        leaving.wait_for_interfaces(session, "crossover", told.append)
+    return told
+
+
+def test_a_wait_says_every_minute_that_it_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = waited(monkeypatch, lambda s: ["eni-1"] if s < 600 else [])
+    assert told[0] == "waiting for Lambda to take away eni-1, which may take 20 minutes"
+    assert len(told) == 10 and told[3].endswith(", 3 minutes so far")
+
+
+def test_what_does_not_go_is_named_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = waited(monkeypatch, lambda s: ["eni-1"])
+    assert len(told) == 47 and told[-1] == "eni-1 still there; the deletion may fail on them"
+
+
+def test_where_nothing_is_left_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert waited(monkeypatch, lambda s: []) == []
