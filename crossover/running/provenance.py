@@ -14,7 +14,7 @@ from typing import Any
 from cdk.bundling import Sources
 from crossover.experiment import Experiment
 from crossover.learning.models.registry import MODELS, factory
-from crossover.own_code.reach import reach
+from crossover.own_code import travelling
 from crossover.workflow import Architecture, load, steps
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ _REGISTRY = "crossover.learning.models.registry"  # imports every model; the run
 def code(experiment: Experiment) -> dict[str, Any]:
     """`files`: digests by path, `settings`: what the architecture says of itself, `digest`: of both."""
     architecture = load(experiment.architecture)
-    digests = {**digests_of_project(ROOT, _modules(architecture, experiment)), **_own_files(experiment)}
+    digests = {**digests_of_project(ROOT, _modules(architecture, experiment)), **travelling.digests(experiment)}
     settings = {
         "tensor_hosts": architecture.tensor_hosts,
         "state": architecture.state,
@@ -60,12 +60,6 @@ def digests_of_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str
             todo += found.at_once | found.deferred
     paths = sorted(path for module in seen if (path := sources.path(module)))
     return {path.as_posix(): _digest(root / path) for path in paths}
-
-
-def _own_files(experiment: Experiment) -> dict[str, str]:
-    names = [name for name in (experiment.training.model, experiment.data.dataset) if ":" in name]
-    found = reach(*names).files if names else {}
-    return {place.as_posix(): _digest(path) for place, path in sorted(found.items())}
 
 
 def _digest(path: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aws_cdk import App
 
+from cdk import synthesis
 from cdk.synthesis import check_with_nag, compose, feature_flags
 from crossover import validation, workflow
 from crossover.errors import ConfigError
@@ -52,6 +53,15 @@ def test_the_app_with_validation_and_nag(tmp_path: Path) -> None:
     assert {(tmp_path / f"crossover-{name}.template.json").exists() for name in ("network", "broker", "spirt")} == {
         True
     }
+
+
+def test_steps_without_a_stack_run_here_and_are_refused_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of an architecture of one's own before its stack is written."""
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "gpu.py").touch()
+    monkeypatch.setattr(synthesis, "ROOT", tmp_path)
+    with pytest.raises(ConfigError, match=r"architecture: 'spirt' cannot be deployed yet; one of gpu$"):
+        synthesis.synthesize(validation.load(ROOT / "config" / "spirt.yaml"), tmp_path / "out")
 
 
 def test_both_would_have_spoken_up(tmp_path: Path) -> None:

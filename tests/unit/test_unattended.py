@@ -20,7 +20,7 @@ RUN = "20270101-100000-abcdef"
 
 def objects(experiment: Experiment) -> Any:
     """A store that holds the facts of RUN, which was started with `experiment`."""
-    settings = running.resolve(experiment, load(experiment.architecture)).resolved()
+    settings = load(experiment.architecture).resolve(experiment).resolved()
     stored = {Keys(RUN).experiment: json.dumps({"experiment": settings, "run": RUN}).encode()}
     return SimpleNamespace(get=stored.__getitem__)
 

@@ -36,6 +36,12 @@ def machine(name: str) -> str:
     return str(client.create_state_machine(name=name, definition=definition, roleArn=role)["stateMachineArn"])
 
 
+def publish(machine: str) -> None:
+    for name, value in (("bucket", "storage"), ("run_machine", machine), ("shape", "{}")):
+        path = f"/crossover/{MINE.project}/{MINE.name}/{name}"
+        boto3.client("ssm").put_parameter(Name=path, Value=value, Type="String")
+
+
 def lines(owner: Owner, *, now: float) -> list[str]:
     return list(status.running(boto3.Session(), MINE, owner, now=datetime.fromtimestamp(now, UTC)))
 
@@ -54,9 +60,7 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     objects.put(Keys(prepared.run).decision(1), json.dumps({"epoch": 1}).encode())
     arn = machine("a-name-that-says-nothing")
     boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name=f"{prepared.run}-0", input="{}")
-    for name, value in (("bucket", "storage"), ("run_machine", arn), ("shape", "{}")):
-        path = f"/crossover/{MINE.project}/{MINE.name}/{name}"
-        boto3.client("ssm").put_parameter(Name=path, Value=value, Type="String")
+    publish(arn)
     prepared.records["only"] = record
     prepared.decisions.append({"epoch": 1})
     now = prepared.facts["created_at"] + 100.0
@@ -70,5 +74,7 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
 def test_a_machine_that_only_has_our_name_is_not_ours() -> None:
     arn = machine(f"{MINE.project}-{MINE.name}-run")
     boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name="theirs-0", input="{}")
+    boto3.client("s3").create_bucket(Bucket="storage")
+    publish(arn)
     assert lines(owner(), now=0.0) == []
     assert lines(owner("another"), now=0.0) == []

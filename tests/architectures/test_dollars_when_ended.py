@@ -1,0 +1,85 @@
+"""Dollars at an epoch of a long run, beside the bill of a run that was really ended there: its own records, in the long run's seconds.
+
+Requests, bytes, invocations and transitions are each run's own. Seconds of two runs on one machine are never the same: those of the run
+that was ended are replaced by what the long run's marks and records say of the same work; only its end is in its own. That end, which a
+long run has not come to, is what they differ by: `collect`, its transitions, the last objects.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.expectations import state_transitions
+from crossover.experiment import Data, Experiment, Training
+from crossover.reports import infrastructure, prices
+from crossover.reports.cost import Cost, Run
+from crossover.reports.folder import RunFolder
+from crossover.reports.invocations import Record, cell, latest
+from crossover.running import run_inline, run_local
+from crossover.workflow import load
+from tests.architectures.harness import small
+
+LONG, ENDED = 30, 20  # as many epochs as config/ trains
+PLACES: dict[str, Callable[..., RunFolder]] = {"inline": run_inline, "local": run_local}
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("CROSSOVER_EVERY_CALL"),
+    reason="minutes: `make test-every-call` runs it, or CROSSOVER_EVERY_CALL=1",
+)
+
+
+def experiment(architecture: str, epochs: int) -> Experiment:
+    training = Training(model="small_cnn", epochs=epochs, batch_size=60, learning_rate=0.05)
+    return replace(small(architecture, workers=4), training=training, data=Data(dataset="digits"))
+
+
+def in_seconds_of(long: RunFolder, record: Record) -> dict[str, Any]:
+    """The record of the run that was ended, as long as the long run took for the same work."""
+    same = next((each for each in long.records if cell(each) == cell(record) and each["outcome"] == "ok"), None)
+    if same is None or record["step"] in ("initialise", "collect"):
+        return dict(record)
+    marks, wall_s = record.get("marks", ()), float(same["wall_s"])
+    if marks:
+        after_s = float(record["wall_s"]) - float(marks[-1]["wall_s"])
+        wall_s = float(same["marks"][len(marks) - 1]["wall_s"]) + after_s
+    share = wall_s / float(record["wall_s"])
+    stages = [{**stage, "wall_s": share * stage["wall_s"]} for stage in record["stages"]]
+    return {**record, "wall_s": wall_s, "stages": stages, **{name: same[name] for name in ("cold", "init_s")}}
+
+
+def bill(ended: RunFolder, long: RunFolder, *, architecture: str) -> Cost:
+    """Of the run that was ended, in the long run's seconds."""
+    setting, records = experiment(architecture, ENDED), [in_seconds_of(long, each) for each in ended.records]
+    begun_s = latest(ended.records) or 0.0
+    agreed_s = min(float(each["started_at"]) for each in ended.records) + ended.result["epochs"][-1]["elapsed_s"]
+    return Run(
+        experiment=setting,
+        records=records,
+        infrastructure=infrastructure.of(setting),
+        prices=prices.load(),
+        started_at=0.0,
+        duration_s=long.result["epochs"][ENDED - 1]["elapsed_s"] + max(0.0, begun_s - agreed_s),
+        transitions=state_transitions(load(architecture), records, workers=setting.workers, epochs=ENDED),
+    ).cost()
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("architecture", ["all_reduce", "mlless", "p2p_serverless"])
+def test_dollars_at_an_epoch_are_the_bill_of_a_run_that_was_ended_there(
+    architecture: str, place: Callable[..., RunFolder], tmp_path: Path
+) -> None:
+    long, ended = (
+        place(experiment(architecture, epochs), tmp_path / str(epochs), lambda progress: None)
+        for epochs in (LONG, ENDED)
+    )
+    found, at = bill(ended, long, architecture=architecture), long.result["epochs"][ENDED - 1]
+    for method in ("paper_method_usd", "full_usd"):
+        there, billed = at[method], getattr(found, method)
+        print(
+            f"{architecture}, {place.__name__}, {method}: {there:.6g} at epoch {ENDED}, {billed:.6g} ended: {there / billed - 1:+.2%}"
+        )
+        assert there == pytest.approx(billed, rel=0.05), method
