@@ -15,6 +15,7 @@ from cdk.bundling import Sources
 from crossover.experiment import Experiment
 from crossover.learning.models.registry import MODELS, factory
 from crossover.own_code import travelling
+from crossover.own_code.reach import reach
 from crossover.workflow import Architecture, load, steps
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,11 @@ _REGISTRY = "crossover.learning.models.registry"  # imports every model; the run
 def code(experiment: Experiment) -> dict[str, Any]:
     """`files`: digests by path, `settings`: what the architecture says of itself, `digest`: of both."""
     architecture = load(experiment.architecture)
-    digests = {**digests_of_project(ROOT, _modules(architecture, experiment)), **travelling.digests(experiment)}
+    digests = {**digests_of_project(ROOT, _modules(architecture, experiment)), **_own_files(experiment)}
+    if architecture.state == "database" and experiment.database.compute == "in_database":
+        digests |= {
+            path.relative_to(ROOT).as_posix(): _digest(path) for path in (ROOT / "redis_module/src").rglob("*.?pp")
+        }
     settings = {
         "tensor_hosts": architecture.tensor_hosts,
         "state": architecture.state,
@@ -60,6 +65,14 @@ def digests_of_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str
             todo += found.at_once | found.deferred
     paths = sorted(path for module in seen if (path := sources.path(module)))
     return {path.as_posix(): _digest(root / path) for path in paths}
+
+
+def _own_files(experiment: Experiment) -> dict[str, str]:
+    """Wherever it runs: what functions lack may be there in this process."""
+    found: dict[str, str] = {}
+    for field, name in travelling.names(experiment).items():
+        found |= {place.as_posix(): _digest(path) for place, path in reach(name, field=field).files.items()}
+    return found
 
 
 def _digest(path: Path) -> str:
