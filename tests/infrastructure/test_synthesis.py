@@ -59,6 +59,7 @@ def test_steps_without_a_stack_run_here_and_are_refused_there(tmp_path: Path, mo
     """As those of an architecture of one's own before its stack is written."""
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "gpu.py").touch()
+    (tmp_path / "cdk.json").write_text((ROOT / "cdk.json").read_text())
     monkeypatch.setattr(synthesis, "ROOT", tmp_path)
     with pytest.raises(ConfigError, match=r"architecture: 'spirt' cannot be deployed yet; one of gpu$"):
         synthesis.synthesize(validation.load(ROOT / "config" / "spirt.yaml"), tmp_path / "out")
