@@ -1,4 +1,7 @@
-"""Clients that send jobs and leave as they like, while the servers pause, change roles, reload, flush, save and end connections."""
+"""Clients that send jobs and leave as they like, while the servers pause, change roles, reload, flush, save and end connections.
+
+CROSSOVER_STORMS="3 17" asks for those seeds; what a seed does still depends on who is faster.
+"""
 
 from __future__ import annotations
 
