@@ -21,7 +21,7 @@ from crossover.workflow import load
 _ALIKE = re.compile(
     r"(name|project|owner|seed|recipe|baseline|(faults|lifetime|network)\..*|data\.directory|database\.image_generation"
     r"|training\.(epochs|learning_rate|nesterov|weight_decay|label_smoothing|schedule|warm_up|plateau_\w+|early_stopping"
-    r"|target_accuracy))$"
+    r"|target|metric\..*))$"
 ).match
 
 

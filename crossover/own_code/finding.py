@@ -22,9 +22,9 @@ from crossover.packages import DATAPLANE, PROJECT, RUNTIME, TORCH
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _TAKEN = {
-    "this project's": PROJECT,
-    "a package's that every function has": RUNTIME | DATAPLANE | TORCH,
-    "a module's of Python's standard library": frozenset(sys.stdlib_module_names),
+    "a package of this project": PROJECT,
+    "a package that every function has": RUNTIME | DATAPLANE | TORCH,
+    "a module of Python's standard library": frozenset(sys.stdlib_module_names),
 }
 
 _lock = threading.RLock()
@@ -138,7 +138,7 @@ def check_name(name: str, field: str) -> None:
         )
     top = name.partition(":")[0].split(".")[0]
     if whose := taken(top):
-        raise ConfigError(f"{field}: {name!r}: {top} is {whose} name; give your module another one")
+        raise ConfigError(f"{field}: {name!r}: {top} is the name of {whose}; give your module another one")
 
 
 def taken(top: str) -> str | None:

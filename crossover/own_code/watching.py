@@ -38,17 +38,16 @@ def imports(field: str, name: str) -> Iterator[None]:
 
 @contextmanager
 def building(field: str, name: str) -> Iterator[None]:
-    """As `imports`, of what a function does as well: it has the Python files alone, so no other file may be read. In a function itself
-    nothing is watched."""
-    if not finding.told():
-        yield
-        return
+    """As `imports`, of what a function does as well: it has the Python files alone, so no other file may be read."""
     with _watched(field, name, when="when it is imported or called", files=True):
         yield
 
 
 @contextmanager
 def _watched(field: str, name: str, *, when: str, files: bool) -> Iterator[None]:
+    if not finding.told():  # a function or program: whoever started the run has watched
+        yield
+        return
     _install()
     outer: _Watch | None = getattr(_own, "watch", None)
     watch = _own.watch = _Watch(field, name, when, files or bool(outer and outer.files))

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cdk.bundling import Sources
+from crossover import own_code
 from crossover.experiment import Experiment
 from crossover.learning.models.registry import MODELS, factory
-from crossover.own_code import travelling
-from crossover.own_code.reach import reach
 from crossover.workflow import Architecture, load, steps
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +28,7 @@ _REGISTRY = "crossover.learning.models.registry"  # imports every model; the run
 def code(experiment: Experiment) -> dict[str, Any]:
     """`files`: digests by path, `settings`: what the architecture says of itself, `digest`: of both."""
     architecture = load(experiment.architecture)
-    digests = {**digests_of_project(ROOT, _modules(architecture, experiment)), **_own_files(experiment)}
+    digests = {**digests_of_project(ROOT, _modules(architecture, experiment)), **own_code.digests(experiment)}
     if architecture.state == "database" and experiment.database.compute == "in_database":
         digests |= {
             path.relative_to(ROOT).as_posix(): _digest(path) for path in (ROOT / "redis_module/src").rglob("*.?pp")
@@ -65,14 +64,6 @@ def digests_of_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str
             todo += found.at_once | found.deferred
     paths = sorted(path for module in seen if (path := sources.path(module)))
     return {path.as_posix(): _digest(root / path) for path in paths}
-
-
-def _own_files(experiment: Experiment) -> dict[str, str]:
-    """Wherever it runs: what functions lack may be there in this process."""
-    found: dict[str, str] = {}
-    for field, name in travelling.names(experiment).items():
-        found |= {place.as_posix(): _digest(path) for place, path in reach(name, field=field).files.items()}
-    return found
 
 
 def _digest(path: Path) -> str:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover import own_code, running, validation
+from crossover import own_code, resumption, running, validation
 from crossover.cli.main import main
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
 from crossover.local import assembly
+from crossover.running import provenance
 
 TASK = '''
 from pathlib import Path
@@ -197,3 +198,13 @@ def test_every_command_tells_their_fault_as_theirs(
     assert ended.value.code == 2
     assert "training.model: 'mytask:factory': your code, " in told and "late.py, line 1: AttributeError" in told
     assert "fault of Crossover" not in told and "Traceback" not in told
+
+
+def test_a_run_is_not_resumed_with_other_own_code(tmp_path: Path) -> None:
+    experiment = validation.load(write(tmp_path / "study"))
+    began = {"run": "r", "code": provenance.code(experiment)}
+    write(tmp_path / "study", unrelated="x = 1\n")
+    resumption.check_code(began, provenance.code(experiment))
+    write(tmp_path / "study", late="WIDTH = 6\n")
+    with pytest.raises(CrossoverError, match=r"other code: late\.py is changed"):
+        resumption.check_code(began, provenance.code(experiment))

@@ -102,7 +102,7 @@ def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Pat
     "change",
     [
         {"seed": 7, "lifetime": Lifetime(ttl_hours=2.0), "owner": "another"},
-        {"training": replace(SPIRT.training, learning_rate=0.5, target_accuracy=0.9)},
+        {"training": replace(SPIRT.training, learning_rate=0.5, target=0.9)},
         {"training": replace(SPIRT.training, sync_every="epoch")},  # as SPIRT's own: a run's record says which it was
     ],
 )

@@ -86,9 +86,9 @@ def test_each_fault_is_told_as_theirs_with_file_and_line(folders: Folders, text:
 
 def test_a_name_that_is_somebody_elses_is_refused(folders: Folders) -> None:
     folders.experiment(torch="", json="", stacks="", crossover="", functions="", redis="")
-    assert "stacks is this project's name" in message("stacks:factory")
-    assert "json is a module's of Python's standard library name" in message("json:factory")
-    assert "torch is a package's that every function has name" in message("torch.nn:Linear")
+    assert "stacks is the name of a package of this project" in message("stacks:factory")
+    assert "json is the name of a module of Python's standard library" in message("json:factory")
+    assert "torch is the name of a package that every function has" in message("torch.nn:Linear")
 
 
 def test_a_module_that_is_not_there_names_the_folders(folders: Folders) -> None:
