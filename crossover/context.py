@@ -114,6 +114,9 @@ class Resources:
     clients: Clients
     facts: dict[str, RunFacts] = field(default_factory=dict)
     learners: dict[str, list["Learner"]] = field(default_factory=dict)  # idle ones, by run
+    records: dict[str, dict[str, dict[str, Any]]] = field(
+        default_factory=dict
+    )  # what decisions have read, by run and key
     lock: Lock = field(default_factory=Lock)
 
     def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:

@@ -92,9 +92,10 @@ def judged(ctx: "Context", before: Facts) -> dict[str, Any]:
 
 
 def so_far(ctx: "Context", *, epochs: int) -> float:
-    """Dollars until now, after `epochs` of them, by what lies in the bucket."""
-    ended = dict[str, dict[str, Any]]()
+    """Dollars until now, after `epochs` of them, by what lies in the bucket: a record is read once as long as the process lives."""
+    ended = dict(ctx.resources.records.get(ctx.run, {}))  # a copy: in one process workers decide side by side
     marks, money = read(ctx.objects, ctx.keys, ended), ctx.facts.money
+    ctx.resources.records = {ctx.run: ended}
     run = going_on(
         ctx.experiment,
         ended=list(ended.values()),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from crossover import spending
 from crossover.budget import BudgetReached
 from crossover.context import Context, InlineClients, Resources
+from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Lifetime
 from crossover.reports import folder
@@ -53,6 +55,26 @@ def test_a_decision_says_what_the_bill_says() -> None:
     ends = datetime.strptime(told, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     left_s = (50.0 - usd[-1]) / prepared.facts["money"]["most_usd_per_s"]
     assert ends == pytest.approx(min(decided[-1]["at"] + left_s, prepared.facts["created_at"] + 6 * 3_600), abs=2)
+
+
+def test_a_decision_reads_what_is_new_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every decision read all records of the run: their number squared."""
+    get, read = MemoryObjectStore.get, Counter[str]()
+
+    def counted(self: MemoryObjectStore, key: str) -> bytes:
+        read[key] += "/records/" in key
+        return get(self, key)
+
+    monkeypatch.setattr(MemoryObjectStore, "get", counted)
+    clients = InlineClients(workers=1)
+    objects = clients.objects(Traffic())
+    experiment = replace(small("spirt", workers=1, epochs=4), lifetime=Lifetime(budget_usd=50.0))
+    prepared = prepare(experiment, objects=objects, data=[objects])
+    tree = prepared.architecture.run
+    assert tree is not None
+    execute(tree, Context(Resources(clients), run=prepared.run), first_event(prepared.run, workers=1))
+    records = [key for key in read if "/records/" in key]
+    assert len(records) > 10 and {read[key] for key in records} == {1}
 
 
 @pytest.mark.parametrize("architecture", architectures())
