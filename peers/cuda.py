@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from crossover import own_code
 from crossover.algorithms import buffers
 from crossover.algorithms.seeds import seed
 from crossover.errors import ConfigError, Refused
@@ -150,9 +151,7 @@ class CudaLearner:
             self._flat.evaluate()
             for batch in batches:
                 inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
-                with self._autocast():
-                    outputs = self._flat.module(self._prepare(inputs))
-                part = self._objective.judged(outputs, labels)
+                part = self._objective.judged(self._outputs(inputs), labels)
                 loss, metric = loss + part[0], metric + part[1]
                 samples += batch.samples
         return Evaluation(loss / samples, metric / samples, samples)
@@ -160,14 +159,17 @@ class CudaLearner:
     def _backward(self, batch: Batch) -> float:
         """The gradient, unscaled, in the device's flat vector; the loss."""
         self._flat.train()
-        with self._autocast():
-            outputs = self._flat.module(self._prepare(batch.inputs))
-        loss = self._objective.loss(outputs, batch.labels)
+        loss = self._objective.loss(self._outputs(batch.inputs), batch.labels)
         (loss * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         if self._scale.scale != 1.0:
             self._flat.gradient[: self.parameters].div_(self._scale.scale)
         value = float(loss.detach())
         return value if math.isfinite(value) else float("nan")
+
+    def _outputs(self, inputs: torch.Tensor) -> torch.Tensor:
+        with own_code.blame("training.model", self._experiment.training.model), self._fitting(), self._autocast():
+            outputs: torch.Tensor = self._flat.module(self._prepare(inputs))
+        return outputs
 
     def _seed_draws(self, number: int) -> None:
         if is_own(self._experiment.training):  # one process for each device, so its global generator is this learner's

@@ -12,12 +12,13 @@ from torch import Tensor
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
 from crossover.learning import batch
+from crossover.learning.affine import is_measured
 from crossover.learning.models import registry
 from crossover.learning.objectives import NO_CLASS
 from crossover.own_code import faults
 
 if TYPE_CHECKING:
-    from crossover.learning.datasets import Samples
+    from crossover.learning.datasets import Dataset, Samples
 
 FIELD = "data.dataset"
 
@@ -31,6 +32,16 @@ def check(samples: "Samples", experiment: Experiment, *, loader: Callable[..., o
         raise faults.told(FIELD, name, problem, place=faults.of_definition(loader))
     if problem := _impossible(samples, experiment):
         raise ConfigError(problem)
+
+
+def description(dataset: "Dataset", *, preprocess: str) -> str:
+    """Samples, their shapes and dtypes, and what becomes of them on their way to the model."""
+    inputs, labels = dataset.train_inputs, dataset.train_labels
+    measured = f"{preprocess} by channel" if preprocess != "none" else "as they are"
+    fate = measured if is_measured(inputs) else "as they are: whole numbers, so names"
+    classes = f", {dataset.classes} classes" if dataset.classes else ""
+    counts = f"{len(labels):,} samples to train on, {len(dataset.validation_labels):,} to validate"
+    return f"{counts}; inputs: {_rows(inputs)}, {fate}; labels: {_rows(labels)}{classes}"
 
 
 def _malformed(samples: Any) -> str:

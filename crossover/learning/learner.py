@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from crossover.algorithms.randomness import generator
 from crossover.algorithms.seeds import seed
 from crossover.errors import ConfigError, Refused
 from crossover.experiment import Experiment, Training
+from crossover.learning.affine import constants
 from crossover.learning.batch import Batch
 from crossover.learning.flat import FlatModel, flattened
 from crossover.learning.images import Preparation, crop_flip
@@ -26,6 +27,9 @@ from crossover.learning.models import registry
 from crossover.learning.models.layers import Dropout
 from crossover.learning.objectives import Objective
 from crossover.own_code import faults
+
+if TYPE_CHECKING:
+    from crossover.learning.datasets import Dataset
 
 Shape = tuple[int, ...]
 # Samples of an evaluation's forward pass. Measured for MobileNet: 1,024 take half as long again and three times the memory.
@@ -185,6 +189,17 @@ class Learner:
                 " sees one value per channel; set data.drop_last, or a batch size whose last minibatch has 2 samples or more"
             ) from error
         return outputs
+
+
+def learner_for(experiment: Experiment, dataset: "Dataset") -> Learner:
+    """A learner by the data set itself, staged or not."""
+    scale, shift = constants(dataset.train_inputs, experiment.data.preprocess)
+    return Learner(
+        experiment,
+        classes=dataset.classes,
+        input_shape=tuple(dataset.train_inputs.shape[1:]),
+        affine={"scale": scale, "shift": shift},
+    )
 
 
 def is_own(training: Training) -> bool:

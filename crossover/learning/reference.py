@@ -17,9 +17,8 @@ from crossover.algorithms.randomness import generator
 from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import Update
 from crossover.experiment import Experiment
-from crossover.learning.affine import constants
 from crossover.learning.datasets import Dataset
-from crossover.learning.learner import Learner
+from crossover.learning.learner import learner_for
 from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan
 
 
@@ -65,13 +64,7 @@ class _Reference:
         self.rounds_per_epoch = -(-self.plan.minibatches // self.per_round)
         self.minibatches = Minibatches(experiment, dataset, self.plan)
         self.chunks = -(-len(dataset.validation_labels) // VALIDATION_CHUNK)
-        scale, shift = constants(dataset.train_inputs, experiment.data.preprocess)
-        self.learner = Learner(
-            experiment,
-            classes=dataset.classes,
-            input_shape=tuple(dataset.train_inputs.shape[1:]),
-            affine={"scale": scale, "shift": shift},
-        )
+        self.learner = learner_for(experiment, dataset)
         self.state = State(buffers.tensor(bytes(self.learner.initial_model())))
         self.round = 0
 

@@ -14,9 +14,9 @@ def try_out(experiment: Experiment) -> str | None:
     used = own_code.used(experiment)
     if not used:
         return None
-    from crossover.learning import affine  # torch: not for --help
+    from crossover.learning import fitness  # torch: not for --help
     from crossover.learning.datasets import load as load_dataset
-    from crossover.learning.learner import Learner
+    from crossover.learning.learner import learner_for
     from crossover.learning.staging import first_samples
 
     experiment = load(experiment.architecture).resolve(experiment)
@@ -27,12 +27,7 @@ def try_out(experiment: Experiment) -> str | None:
         if "data.dataset" in used:
             raise
         return f"{names}: imported, and not tried, since the data is not here: {error}"
-    scale, shift = affine.constants(dataset.train_inputs, experiment.data.preprocess)
-    shape = tuple(dataset.train_inputs.shape[1:])
-    learner = Learner(experiment, classes=dataset.classes, input_shape=shape, affine={"scale": scale, "shift": shift})
+    learner = learner_for(experiment, dataset)
     learner.try_out(first_samples(dataset))
-    kind = str(dataset.train_inputs.dtype).removeprefix("torch.")
-    return (
-        f"{names}: {learner.parameters:,} parameters, {len(dataset.train_labels):,} training and "
-        f"{len(dataset.validation_labels):,} validation samples of {shape} {kind}"
-    )
+    found = fitness.description(dataset, preprocess=experiment.data.preprocess)
+    return f"{names}: {learner.parameters:,} parameters; {found}"

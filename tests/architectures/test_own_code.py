@@ -183,7 +183,9 @@ def test_plan_and_doctor_say_what_was_found(command: str, tmp_path: Path, capsys
     config = write(tmp_path / "study")
     with pytest.raises(SystemExit):
         main([command, str(config)])
-    found = "your code: mytask:load, mytask:factory: 32 parameters, 48 training and 16 validation samples of (1, 1, 3) float32"
+    found = (
+        "your code: mytask:load, mytask:factory: 32 parameters; 48 samples to train on, 16 to validate; inputs: rows of"
+    )
     assert found in capsys.readouterr().out
 
 

@@ -27,6 +27,11 @@ def factory(classes, input_shape): return {model}
 def loss(outputs, labels): return {loss}
 def metric(outputs, labels): return {metric}
 """
+SUM = """
+class Sum(nn.Linear):
+    def __init__(self): super().__init__(2, 3)
+    def forward(self, tokens): return super().forward(tokens.float())
+"""
 LOADER, FACTORY, LOSS, METRIC = 6, 7, 8, 9  # their lines
 GOOD = {
     "samples": "INPUTS, LABELS, 3",
@@ -257,6 +262,19 @@ def test_losses_and_metrics_against_their_definitions() -> None:
     assert numbers.judged(torch.tensor([[1.0], [4.0]]), torch.tensor([[2.0], [1.0]])) == (10.0, 4.0)
     yes = Objective(Training(loss="bce_with_logits"))
     assert yes.judged(torch.tensor([-1.0, 2.0, 3.0, 4.0]), torch.tensor([0.0, 1.0, 0.0, 1.0]))[1] == 3.0
+
+
+def test_what_is_tried_out_is_told_with_what_becomes_of_the_inputs(folders: Folders) -> None:
+    from crossover.running.trying import try_out
+
+    folders.experiment(task=TASK.format(**{**GOOD, "samples": "INPUTS.long(), LABELS, 3", "model": "Sum()"}) + SUM)
+    data = Data(dataset="task:loader")
+    own = Experiment(name="own", architecture="all-reduce", workers=2, training=OWN, data=data)
+    found = try_out(own)
+    assert found is not None and found.endswith(
+        "9 parameters; 16 samples to train on, 4 to validate; inputs: rows of the shape (2) torch.int64, as they are: whole "
+        "numbers, so names; labels: single values torch.int64, 3 classes"
+    )
 
 
 def test_torchs_own_dropout_is_drawn_anew_for_each_minibatch_and_the_same_everywhere(folders: Folders) -> None:
