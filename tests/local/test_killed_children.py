@@ -78,8 +78,8 @@ def test_a_database_that_dies_ends_the_run(architecture: str, tmp_path: Path) ->
     check(ended, tmp_path / "out", digest="")
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_one_random_child_at_a_random_moment(architecture: str, seed: int, tmp_path: Path, folder: Path) -> None:
     rng = random.Random(f"{architecture} {seed}")
     early, other = rng.random() < 0.2, undisturbed(architecture, folder / architecture)

@@ -6,6 +6,7 @@ Sources: https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_L
 days after the stack has been deleted"), API_DescribeStackResources.html (PhysicalResourceId), API_DeleteStack.html (answers at once).
 """
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ def install(changes: Replacements) -> None:
 
 
 def _deletion(changes: Replacements) -> None:
-    from moto.cloudformation.models import CloudFormationBackend, Event
+    from moto.cloudformation.models import CloudFormationBackend, Event, Stack
     from moto.cloudformation.parsing import ResourceMap
 
     def delete_resource(old: Any, self: Any, resource: Any, described: Any) -> Any:
@@ -41,9 +42,13 @@ def _deletion(changes: Replacements) -> None:
         stack = self.stacks.get(name_or_id)
         if stack is None:  # by name: moto asks again, by id
             return old(self, name_or_id)
+        with _being_made(stack):
+            return delete_made(old, self, stack)
+
+    def delete_made(old: Any, self: Any, stack: Any) -> Any:
         setattr(stack, _REMEMBERED, _remembered(stack))
         try:
-            return old(self, name_or_id)
+            return old(self, stack.stack_id)
         except Exception as error:
             self.stacks[stack.stack_id] = stack
             reason = str(getattr(error, "message", None) or error)
@@ -54,8 +59,19 @@ def _deletion(changes: Replacements) -> None:
                 stack.events.append(Event(stack.stack_id, stack.name, *given, "DELETE_FAILED", why, None))
             stack._add_stack_event("DELETE_FAILED", reason)
 
+    def create(old: Any, self: Any) -> None:
+        with _being_made(self):
+            if not self.status.startswith("DELETE"):
+                old(self)
+
+    changes.wrap(Stack, "create_resources", create)
     changes.wrap(ResourceMap, "_delete_resource", delete_resource)
     changes.wrap(CloudFormationBackend, "delete_stack", delete)
+
+
+def _being_made(stack: Any) -> Any:
+    """Held while it is made: a deletion that comes meanwhile, as after Ctrl-C, waits, and takes all of it. CloudFormation would cancel."""
+    return stack.__dict__.setdefault("crossover_being_made", threading.RLock())
 
 
 def _remembered(stack: Any) -> list[Any]:

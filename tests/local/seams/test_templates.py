@@ -3,13 +3,17 @@
 import itertools
 import json
 import string
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from crossover.errors import RunFailed
+from crossover.local import hosted
 from crossover.local.cloud import LocalCloud
 from crossover.local.seams import deletion, supported
 from crossover.local.seams.resource_types import WITHOUT_EFFECT
@@ -203,6 +207,44 @@ def test_state_machines_take_their_substitutions(cloud: LocalCloud, deploy: Depl
     )["Arn"]
     described = cloud.session().client("stepfunctions").describe_state_machine(stateMachineArn=arn)
     assert json.loads(described["definition"])["States"]["only"]["Result"] == {"is": "us-east-1"}
+
+
+def test_a_stack_that_is_deleted_while_it_is_made_leaves_nothing(
+    cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a Ctrl-C in a terminal asks for: its request for the stack is still being answered."""
+    starts, deleted, stopped = threading.Event(), threading.Event(), list[str]()
+
+    class Broker:
+        url = "amqp://127.0.0.1:1"
+
+        def __init__(self, folder: Path, **login: str) -> None:
+            starts.set()
+            deleted.wait(2.0)  # where the deletion does not wait for us, it is through by then
+
+        def stop(self) -> None:
+            stopped.append(self.url)
+
+    monkeypatch.setattr(hosted, "RabbitServer", Broker)
+    user = {"Username": "ada", "Password": "correct-horse-battery"}
+    broker = {
+        "BrokerName": "half-made",
+        "DeploymentMode": "SINGLE_INSTANCE",
+        "EngineType": "RABBITMQ",
+        "HostInstanceType": "mq.m7g.medium",
+        "Users": [user],
+    }
+    template = {"Resources": {"Broker": {"Type": "AWS::AmazonMQ::Broker", "Properties": broker}}}
+    session = cloud.session()
+    stacks, brokers = session.client("cloudformation"), session.client("mq")
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(stacks.create_stack, StackName="half-made", TemplateBody=json.dumps(template))
+        assert starts.wait(60)
+        session.client("cloudformation").delete_stack(StackName="half-made")
+        deleted.set()
+        made.result(60)
+    assert brokers.list_brokers()["BrokerSummaries"] == []
+    assert stopped == [Broker.url]
 
 
 @pytest.mark.parametrize("late", [False, True])
