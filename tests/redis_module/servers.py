@@ -155,7 +155,7 @@ def starting(default: Path) -> Iterator[Start]:
         yield start
 
 
-def until(condition: Callable[[], bool], *, what: str, timeout_s: float = 30) -> None:
+def until(condition: Callable[[], bool], *, what: str, timeout_s: float = ANSWER_S) -> None:
     """Waits for a condition that no event announces; fails naming it."""
     give_up = time.monotonic() + timeout_s
     while not condition():
