@@ -231,13 +231,19 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"lifetime": {"maximum_run_hours": 5}}, "lifetime.maximum_run_hours: 5, deployed 6"),
     ({"workers": 3}, "workers: 3, deployed for 2"),
     ({"storage": {"channel": "redis"}}, "channel: 'redis', deployed 's3'"),
+    (
+        {"training": {"model": "mytask:factory", "epochs": 1, "batch_size": 20}},
+        "your code (mytask.py): its files are others than those deployed",
+    ),
 ]
+OWN = "from torch import nn\n\n\ndef factory(classes, shape):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
 
 
 def test_a_file_that_was_changed_since_it_was_deployed(
     cloud: LocalCloud, session: Any, refused: Refused, tmp_path: Path
 ) -> None:
     cloud.deploy(synthesize(validation.load(config(tmp_path)), tmp_path / "assembly"))
+    (tmp_path / "mytask.py").write_text(OWN)
     steps = session.client("lambda").list_functions()["Functions"]
     torch = next(each["FunctionName"] for each in steps if each["MemorySize"] == 1_769).removeprefix("crossover-tiny-")
     for change, words in CHANGES:

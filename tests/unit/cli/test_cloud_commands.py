@@ -169,7 +169,8 @@ def test_deploy_calls_the_cdk_for_this_experiment_alone(npx: Path) -> None:
     assert call("deploy", str(CONFIG), "--yes") == 0
     synthesized, deployed = npx.read_text().splitlines()
     synthesized, _, folder = synthesized.partition(" --output ")
-    assert synthesized == f"{ROOT} --yes aws-cdk@2.1148.1 synth --quiet crossover-spirt --context config={CONFIG}"
+    context = f"--context config={CONFIG} --context current={Path.cwd()}"  # own code is looked for beside it, and here
+    assert synthesized == f"{ROOT} --yes aws-cdk@2.1148.1 synth --quiet crossover-spirt {context}"
     assert deployed == (
         f"{ROOT} --yes aws-cdk@2.1148.1 deploy --method direct --require-approval never "
         f"--parameters crossover-network:Zone=us-east-1b crossover-spirt --app {folder}"
