@@ -6,7 +6,6 @@ long run has not come to, is what they differ by: `collect`, its transitions, th
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from crossover.reports import infrastructure, prices
 from crossover.reports.cost import Cost, Run
 from crossover.reports.folder import RunFolder
 from crossover.reports.invocations import Record, cell, latest
-from crossover.running import run_inline, run_local
+from crossover.running import run_inline
 from crossover.workflow import load
 from tests.architectures.harness import small
 
 LONG, ENDED = 30, 20  # as many epochs as config/ trains
-PLACES: dict[str, Callable[..., RunFolder]] = {"inline": run_inline, "local": run_local}
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("CROSSOVER_EVERY_CALL"),
@@ -67,19 +65,14 @@ def bill(ended: RunFolder, long: RunFolder, *, architecture: str) -> Cost:
     ).cost()
 
 
-@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("architecture", ["all_reduce", "mlless", "p2p_serverless"])
-def test_dollars_at_an_epoch_are_the_bill_of_a_run_that_was_ended_there(
-    architecture: str, place: Callable[..., RunFolder], tmp_path: Path
-) -> None:
+def test_dollars_at_an_epoch_are_the_bill_of_a_run_that_was_ended_there(architecture: str, tmp_path: Path) -> None:
     long, ended = (
-        place(experiment(architecture, epochs), tmp_path / str(epochs), lambda progress: None)
+        run_inline(experiment(architecture, epochs), tmp_path / str(epochs), lambda progress: None)
         for epochs in (LONG, ENDED)
     )
     found, at = bill(ended, long, architecture=architecture), long.result["epochs"][ENDED - 1]
     for method in ("paper_method_usd", "full_usd"):
         there, billed = at[method], getattr(found, method)
-        print(
-            f"{architecture}, {place.__name__}, {method}: {there:.6g} at epoch {ENDED}, {billed:.6g} ended: {there / billed - 1:+.2%}"
-        )
+        print(f"{architecture}, {method}: {there:.6g} at epoch {ENDED}, {billed:.6g} ended: {there / billed - 1:+.2%}")
         assert there == pytest.approx(billed, rel=0.05), method
