@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from crossover.keys import UNDER_WAY
+from crossover.keys import DEADLINE
 from crossover.local.cloud import LocalCloud
+from crossover.workflow import architectures, load
 from tests.cloud import neighbours
 from tests.cloud.interruptions import Interrupter, Point
 from tests.cloud.test_command_line import written
 
 pytestmark = pytest.mark.slow
+EVERYWHERE = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
 
 KILL, TERM, HUP = signal.SIGKILL, signal.SIGTERM, signal.SIGHUP
 HOURS, BUDGET = 4.0, 5.0
@@ -71,8 +73,7 @@ class Account:
 
     def deadline(self) -> datetime | None:
         try:
-            key = self.s3.get_object(Bucket=self.bucket, Key=UNDER_WAY)["Body"].read().decode()
-            told = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read().decode()
+            told = self.s3.get_object(Bucket=self.bucket, Key=DEADLINE)["Body"].read().decode()
         except self.s3.exceptions.NoSuchKey:
             return None
         return datetime.strptime(told, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
@@ -98,10 +99,12 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
 
 
 def points(architecture: str) -> Sequence[Point]:
-    return EVERY[architecture] if os.environ.get("CROSSOVER_EVERY_CALL") else SAMPLED[architecture]
+    """One architecture of machines and one of programs at every kind of call, the others as their kind is sampled."""
+    kind = "p2p_instance" if load(architecture).program else "spirt"
+    return EVERY[architecture] if EVERYWHERE and architecture in EVERY else SAMPLED[kind]
 
 
-@pytest.mark.parametrize("architecture", ["spirt", "p2p_instance"])
+@pytest.mark.parametrize("architecture", architectures() if EVERYWHERE else list(SAMPLED))
 def test_whatever_kills_the_command_the_run_ends(cloud: LocalCloud, tmp_path: Path, architecture: str) -> None:
     name, lifetime = (
         f"tiny-{architecture.replace('_', '-')}",
