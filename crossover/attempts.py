@@ -6,6 +6,8 @@ then takes back what it left. Markers are created and never deleted, so that no 
 """
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from crossover.context import Context
 from crossover.errors import StaleAttempt
@@ -23,6 +25,19 @@ def begin(ctx: Context) -> list[Keys]:
     for each in lower:
         objects.put_new(each.overtaken, b"")
     return lower
+
+
+@contextmanager
+def setting_up(ctx: Context, take_back: Callable[[], None]) -> Iterator[None]:
+    """Around what sets an attempt up: raises StaleAttempt where a higher one has begun meanwhile, which has not seen what came late: that
+    is taken back.
+    """
+    try:
+        yield
+        give_way(ctx)
+    except StaleAttempt:
+        take_back()
+        raise
 
 
 def before(ctx: Context) -> list[Keys]:
@@ -43,6 +58,20 @@ def concluded(ctx: Context) -> bool:
     """Whether this attempt has concluded the run: one before it may do so while this one still trains."""
     objects, key = ctx.objects, ctx.keys.outcome
     return objects.exists(key) and json.loads(objects.get(key))["attempt"] == ctx.keys.attempt
+
+
+def settle(ctx: Context, take_back: Callable[[], None]) -> None:
+    """After a program, or a function of one, has written something: raises StaleAttempt, and takes it back, where the run is over. Whoever
+    clears away says so before; so one of the two finds what was written, in whatever order they come.
+    """
+    if ctx.objects.exists(ctx.keys.over):
+        take_back()
+        raise StaleAttempt(f"{ctx.run}: the run is over")
+
+
+def useless(ctx: Context) -> bool:
+    """Whether nobody needs anything any more that this attempt's training writes."""
+    return overtaken(ctx) or concluded(ctx)
 
 
 def give_way(ctx: Context) -> None:

@@ -129,7 +129,7 @@ class Keys:
         return f"runs/{self.run}/lease/"
 
     def lease(self, rank: int, attempt: int) -> str:
-        """Who holds `rank`; a program that takes over a silent one's rank does so as the next attempt."""
+        """Who holds `rank`: nobody where it is empty. A program that takes over a silent one's rank does so as the next attempt."""
         return f"{self.leases}{rank}/{attempt:06d}"
 
     def heartbeat(self, rank: int) -> str:
@@ -151,6 +151,11 @@ class Keys:
     def rendezvous(self) -> str:
         """Where the members of a collective meet: the address of rank 0."""
         return f"runs/{self.run}/rendezvous"
+
+    @property
+    def over(self) -> str:
+        """Nobody trains any more, and what the run left behind is being cleared away: whoever writes yet takes that back himself."""
+        return f"runs/{self.run}/over"
 
     @property
     def finished(self) -> str:

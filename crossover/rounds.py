@@ -281,10 +281,24 @@ def start(ctx: Context, event: Event) -> Event:
     """The seeded model in every worker's store, or, when a run is resumed, the last round that every worker can take up. What attempts
     before this one left goes.
     """
-    before, workers = attempts.begin(ctx), range(event["workers"])
+    workers, days = range(event["workers"]), calendar(ctx.facts)
+
+    def take_back() -> None:
+        ctx.bus.remove(barriers=[(ctx.keys.barrier, len(workers))])
+        round = resumable(ctx.tensors, ctx.keys, days, decided=days.epochs)
+        if round is not None:
+            _delete_around(ctx, ctx.keys, round, workers)
+
+    with attempts.setting_up(ctx, take_back):
+        return at(ctx, event, _set_up(ctx, workers, days))
+
+
+def _set_up(ctx: Context, workers: range, days: Calendar) -> int:
+    """The round to begin at."""
+    before = attempts.begin(ctx)
     ctx.bus.remove(barriers=[(names.barrier, len(workers)) for names in before])
     ctx.bus.declare(barriers=[(ctx.keys.barrier, len(workers))])
-    decided, days = len(ctx.objects.list(ctx.keys.decisions)), calendar(ctx.facts)
+    decided = len(ctx.objects.list(ctx.keys.decisions))
     reached = [(resumable(ctx.tensors, each, days, decided=decided), each) for each in (ctx.keys, *before)]
     known = [(round, names) for round, names in reached if round is not None]
     if known:  # this attempt's own first: its first step may be tried again
@@ -293,10 +307,16 @@ def start(ctx: Context, event: Event) -> Event:
         first, source = _kept(ctx, decided), ctx.keys
     _share(ctx, workers, first, source)
     for round, names in known:
-        for worker in workers if names is not ctx.keys else ():
-            left = [key for near in range(round - 1, round + 3) for key in spent(ctx, names, near, worker)]
-            ctx.tensors[worker].delete(*left)
-    return at(ctx, event, first)
+        if names is not ctx.keys:
+            _delete_around(ctx, names, round, workers)
+    return first
+
+
+def _delete_around(ctx: Context, names: Keys, round: int, workers: range) -> None:
+    """What an attempt whose workers stood at `round`, or one further, left in their stores."""
+    for worker in workers:
+        left = [key for near in range(round - 1, round + 3) for key in spent(ctx, names, near, worker)]
+        ctx.tensors[worker].delete(*left)
 
 
 def _share(ctx: Context, workers: range, round: int, source: Keys) -> None:

@@ -8,7 +8,7 @@ alone: these functions need no network of their own.
 import itertools
 from typing import Any
 
-from crossover import rounds
+from crossover import attempts, rounds
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
@@ -43,6 +43,7 @@ def compute_gradient(ctx: Context, event: Event) -> None:
     with ctx.stage("store"):
         for key, part in zip(keys, _split(ctx, event, gradient), strict=True):
             ctx.objects.put_new(key, [header(part), part.data])
+        attempts.settle(ctx, lambda: ctx.objects.delete(*keys))
 
 
 @step(torch=True)
@@ -70,6 +71,7 @@ def average_part(ctx: Context, event: Event) -> None:
         average = Vector(Kind.GRADIENT, buffers.view(mean.result()), sum(samples))
     with ctx.stage("store"):
         ctx.objects.put_new(out, [header(average), average.data])
+        attempts.settle(ctx, lambda: ctx.objects.delete(out))
 
 
 def _gradient_keys(ctx: Context, event: Event) -> list[str]:

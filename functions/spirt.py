@@ -79,20 +79,18 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
     out = ctx.keys.aggregate(round, worker)
     if own.exists(out):
         return
-    averages = []
-    with ctx.stage("synchronise"):
-        for peer in range(event["workers"]):
-            source = ctx.keys.average(round, peer)
-            if peer == worker:
-                averages.append(source)  # in its rank's place: the sum's order is the same on every worker
-                continue
-            copy = ctx.keys.average(round, worker, copy_of=peer)
-            if not own.exists(copy):
-                own.create(copy, ctx.tensors[peer].get(source, kind=Kind.GRADIENT))
-            averages.append(copy)
-    with ctx.stage("aggregate"):
-        rule, agree = ctx.experiment.aggregation, rounds.dropping(ctx, round)
-        ctx.compute[worker].combine(averages, rule=rule, out=out, agree=agree)
+    copies = {peer: ctx.keys.average(round, worker, copy_of=peer) for peer in range(event["workers"]) if peer != worker}
+    # The own one in its rank's place: the sum's order is the same on every worker.
+    averages = [copies.get(peer, ctx.keys.average(round, worker)) for peer in range(event["workers"])]
+    try:
+        with ctx.stage("synchronise"):
+            for peer, copy in copies.items():
+                if not own.exists(copy):
+                    own.create(copy, ctx.tensors[peer].get(ctx.keys.average(round, peer), kind=Kind.GRADIENT))
+        with ctx.stage("aggregate"):
+            rule, agree = ctx.experiment.aggregation, rounds.dropping(ctx, round)
+            ctx.compute[worker].combine(averages, rule=rule, out=out, agree=agree)
+    finally:  # also where an average is gone: copies of the others may have come too late
         rounds.settle(ctx, worker, out, *averages)
 
 

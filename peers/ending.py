@@ -27,6 +27,7 @@ def leave(ctx: Context, member: Membership, exchange: "Exchange") -> None:
         return
     if not objects.exists(keys.outcome):
         _conclude_for(ctx, member.rank)
+    objects.put_new(keys.over, b"")
     exchange.close()
     for prefix in (keys.bodies, keys.computing, keys.checkpoints):
         objects.delete_prefix(prefix)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from crossover import attempts
 from crossover.algorithms import buffers
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector, decode, header
@@ -41,7 +42,9 @@ class Gathering:
         vector = Vector(Kind.GRADIENT, buffers.view(gradient), round_samples(self._ctx, round)[self._member.rank])
         self._member.confirm()
         key = self._ctx.keys.body(round, self._member.rank)
-        if not self._ctx.objects.put_new(key, [header(vector), vector.data]):
+        created = self._ctx.objects.put_new(key, [header(vector), vector.data])
+        attempts.settle(self._ctx, lambda: self._ctx.objects.delete(key))
+        if not created:
             # An earlier attempt has shown its own; a GPU need not come to the same bits twice.
             with suppress(Missing):
                 gradient.copy_(buffers.tensor(decode(self._ctx.objects.get(key), key=key, kind=Kind.GRADIENT).data))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from crossover import attempts
 from crossover.context import Context
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.programs import Membership
@@ -44,6 +45,7 @@ class LatestMailboxes:
         self._replica = replica
         self._member.confirm()  # the run may be over, and its mailboxes gone for good
         self._ctx.bus.declare(mailboxes=self._mailboxes)
+        attempts.settle(self._ctx, self.close)
 
     def send(self, gradient: "Tensor", round: int) -> None:
         self._post.send(gradient, round=round, mailbox=self._ctx.keys.mailbox(self._member.rank))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from crossover import attempts
 from crossover.context import Context
 from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.programs import Membership
@@ -44,6 +45,7 @@ class Post:
         if sum(memoryview(part).nbytes for part in parts) > self._limit:
             key = ctx.keys.body(round, rank)
             ctx.objects.put_new(key, parts)
+            attempts.settle(ctx, lambda: ctx.objects.delete(key))
         text = messages.encode(Message(ctx.run, rank, round, samples, key, memoryview(b"")), [] if key else parts)
         ctx.bus.replace(mailbox, text)
         self._sent[mailbox] = (round, text)
@@ -92,6 +94,7 @@ class SynchronousMailboxes:
     def open(self, replica: Replica) -> None:
         self._member.confirm()  # the run may be over, and what is declared here gone for good
         self._ctx.bus.declare(mailboxes=self._mailboxes, barriers=self._barriers)
+        attempts.settle(self._ctx, self.close)
 
     def send(self, gradient: "Tensor", round: int) -> None:
         self._post.send(gradient, round=round, mailbox=self._ctx.keys.mailbox(self._member.rank, round % 2))

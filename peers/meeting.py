@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from crossover import attempts
 from crossover.context import Context
 from crossover.errors import Missing, WaitTimeout
 from crossover.programs import Membership
@@ -77,6 +78,7 @@ class Meeting:
             if self._ctx.objects.get(self._ctx.keys.rendezvous) == place:
                 return
         self._ctx.objects.put(self._ctx.keys.rendezvous, place)
+        attempts.settle(self._ctx, lambda: self._ctx.objects.delete(self._ctx.keys.rendezvous))
 
     def _visit(self) -> Any:
         """None: there is no meeting, or rank 0 holds another one by now, or is gone.

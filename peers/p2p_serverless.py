@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from crossover import rounds
+from crossover import attempts, rounds
 from crossover.context import Context, Resources, process_resources
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
@@ -26,7 +26,9 @@ class ByFunctions:
     def gradient(self, event: Event, out: "Tensor") -> None:
         ctx, model = self._ctx, Vector(Kind.MODEL, self._ctx.learner.model)
         self._member.confirm()
-        ctx.objects.put_new(ctx.keys.peer_model(event["round"], event["worker"]), [header(model), model.data])
+        key = ctx.keys.peer_model(event["round"], event["worker"])
+        ctx.objects.put_new(key, [header(model), model.data])
+        attempts.settle(ctx, lambda: ctx.objects.delete(key))
         ctx.machines.run("gradients", event)
         if ctx.experiment.p2p.average_in == "lambda":
             ctx.machines.run("averages", event)

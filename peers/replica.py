@@ -8,7 +8,7 @@ mode), the first one written holds for both.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from crossover import rounds
+from crossover import attempts, rounds
 from crossover.algorithms import buffers, optimizer
 from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import Update
@@ -92,7 +92,9 @@ class Replica:
         self._confirm()
         key = self._ctx.keys.checkpoint(self._rank, self.round)
         body = checkpoints.encode(Checkpoint(Position(self.round), vectors, self.facts))
-        if not self._ctx.objects.put_new(key, body) and agreed:
+        created = self._ctx.objects.put_new(key, body)
+        attempts.settle(self._ctx, lambda: self._ctx.objects.delete(key))
+        if not created and agreed:
             self._take(checkpoints.read(self._ctx.objects.get(key), key=key))
         self._saved.append(self.round)
         spent, self._saved = self._saved[:-KEPT], self._saved[-KEPT:]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from crossover.asl import children
 from crossover.asl.events import RETRY, State, fields
 from crossover.asl.limits import INLINE_MAP_LIMIT, NAME_LIMIT, check_history
+from crossover.errors import StaleAttempt
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step
 
 
@@ -90,12 +91,23 @@ class Block:
         self.states[name] = state | ({"Next": then} if then else {"End": True})
         return name
 
-    def ending(self, wanted: str, failure: State) -> str:
-        """Add the end of a way that failed: in a tolerant block it ends that block alone."""
+    def ending(self, wanted: str, failure: State, *, cause: str) -> str:
+        """Add the end of a way that failed; the name of its first state. In a tolerant block it ends that block alone, unless `cause`, a
+        path, names StaleAttempt: a worker that gave way to another attempt is no dead worker, so its execution ends.
+        """
         name = self.reserve(wanted)
-        self.states[name] = (
-            {"Type": "Pass", "Result": {}, "End": True} if self.tolerant else {"Type": "Fail", **failure}
-        )
+        if not self.tolerant:
+            self.states[name] = {"Type": "Fail", **failure}
+            return name
+        alone, gave_way = self.reserve(f"{wanted} alone"), self.reserve(f"{wanted} late")
+        names_it = {"Variable": cause, "StringMatches": f"*{StaleAttempt.__name__}*"}
+        self.states[name] = {
+            "Type": "Choice",
+            "Choices": [{"And": [{"Variable": cause, "IsPresent": True}, names_it], "Next": gave_way}],
+            "Default": alone,
+        }
+        self.states[alone] = {"Type": "Pass", "Result": {}, "End": True}
+        self.states[gave_way] = {"Type": "Fail", **failure}
         return name
 
     def failing(self, subject: str) -> list[State]:
@@ -108,6 +120,7 @@ class Block:
                 "CausePath": f"States.Format('{subject} failed, worker {{}}, epoch {{}}, round {{}}: {{}}: {{}}', "
                 "$.worker, $.epoch, $.round, $.failure.Error, $.failure.Cause)",
             },
+            cause="$.failure.Cause",
         )
         return [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": failed}]
 

@@ -57,6 +57,7 @@ def _adopt(block: "Block", node: Child, name: str, then: str | None) -> str:
             "CausePath": f"States.Format('an earlier execution of {node.name} ended as {{}}, worker {{}}, epoch {{}}, round {{}}: "
             "resume the run, which starts it under a new name', $.adopted.Status, $.worker, $.epoch, $.round)",
         },
+        cause="$.adopted.Cause",
     )
     status = "$.adopted.Status"
     how = block.reserve(f"adopt {node.name}?")

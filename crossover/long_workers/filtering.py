@@ -17,7 +17,7 @@ from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
 from crossover.long_workers import supervision
-from crossover.long_workers.invocation import Invocation
+from crossover.long_workers.invocation import Invocation, through
 from crossover.long_workers.supervision import Report
 from crossover.workflow import Event
 
@@ -32,8 +32,7 @@ def train(ctx: Context, event: Event) -> Event:
     """Table 1's four stages, step after step, until training ends, the supervisor sends this worker home, or the
     invocation must end.
     """
-    invocation = Invocation(ctx, event)
-    return invocation.run(FilteringWorker(invocation))
+    return through(ctx, event, FilteringWorker)
 
 
 class FilteringWorker:

@@ -34,6 +34,19 @@ class Worker(Protocol):
         """The keys under which this worker may have stored something for a round."""
 
 
+def through(ctx: Context, event: Event, begin: Callable[["Invocation"], Worker]) -> Event:
+    """One invocation of a worker; the event to go on with. Lambda delivers an event at least once: where a duplicate of this invocation has
+    gone on beyond it, what this one waits for may be gone. Neither knows whose answer counts, so this one goes on where the other stands.
+    """
+    while True:
+        invocation = Invocation(ctx, event)
+        try:
+            return invocation.run(begin(invocation))
+        except StaleAttempt:
+            if attempts.useless(ctx) or not invocation.journal.overtaken(invocation.round):
+                raise
+
+
 class Invocation:
     """The position of one worker, moved on by its `Worker`; deadline, checkpoints and agreement around it."""
 
@@ -68,16 +81,16 @@ class Invocation:
 
     def run(self, worker: Worker) -> Event:
         """Rounds until training is over or the invocation must end; the event to go on with. Raises StaleAttempt where the run was resumed
-        meanwhile, and leaves nothing then.
+        or concluded meanwhile, and leaves nothing then.
         """
         self.ctx.mark()
         try:
             return self._live(worker)
         except CrossoverError as error:
-            if not attempts.overtaken(self.ctx):
+            if not attempts.useless(self.ctx):
                 raise
             self._take_back(worker)
-            raise StaleAttempt(f"worker {self.rank}, round {self.round}: the run was resumed") from error
+            raise StaleAttempt(f"worker {self.rank}, round {self.round}: the run was resumed, or is over") from error
 
     def _live(self, worker: Worker) -> Event:
         try:
@@ -109,7 +122,8 @@ class Invocation:
             if self.waits.since:
                 facts["waiting_since"] = self.waits.since
             self.waits.steadily(lambda: self.journal.save(self.position, vectors, facts))
-            self.waits.steadily(lambda: attempts.give_way(self.ctx))
+            if self.waits.steadily(lambda: attempts.useless(self.ctx)):
+                raise StaleAttempt(f"worker {self.rank}, round {self.round}: nobody needs its checkpoint any more")
 
     def _ended(self, worker: Worker) -> bool:
         """At the start of a round: checkpoint if one is due, agree if an epoch is over. Whether training is."""

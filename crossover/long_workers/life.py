@@ -36,14 +36,15 @@ def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
     worker can start from.
     """
     workers = event["workers"]
-    before = attempts.begin(ctx)
-    round = take_over(ctx, before, lambda keys: range(workers))
-    if round is None:
-        write_first_checkpoints(ctx, workers)
-        return rounds.at(ctx, event, 0)
-    for keys in before:
-        _delete(ctx, keys, workers, exchange, _left_around(ctx, round))
-    return rounds.at(ctx, event, round)
+    with attempts.setting_up(ctx, lambda: ctx.objects.delete_prefix(ctx.keys.own_checkpoints)):
+        before = attempts.begin(ctx)
+        round = take_over(ctx, before, lambda keys: range(workers))
+        if round is None:
+            write_first_checkpoints(ctx, workers)
+            return rounds.at(ctx, event, 0)
+        for keys in before:
+            _delete(ctx, keys, workers, exchange, _left_around(ctx, round))
+        return rounds.at(ctx, event, round)
 
 
 def _left_around(ctx: Context, round: int, *, slack: int = 0) -> range:
@@ -135,18 +136,24 @@ def keys_of(keys: Keys, exchange: "Exchange", round: int, rank: int, workers: in
 
 def start_supervised(ctx: Context, event: Event) -> Event:
     """As `start`, for MLLess: the supervisor is a member more, and workers that left are not called back."""
-    supervisor = supervision.supervisor(ctx)
-    before = attempts.begin(ctx)
-    ctx.bus.remove(barriers=[(keys.updates, event["workers"] + 1) for keys in before])
-    ctx.bus.declare(barriers=[(ctx.keys.updates, event["workers"] + 1)])
-    round = take_over(ctx, before, lambda keys: [*_staying(ctx, keys, supervisor), supervisor])
-    if round is None:
-        write_first_checkpoints(ctx, event["workers"])
-        ctx.objects.put_new(ctx.keys.checkpoint(supervisor, 0), checkpoints.encode(Checkpoint(Position(0), {})))
-        return rounds.at(ctx, event, 0)
-    for keys in before:
-        _forget(ctx, keys, _left_around(ctx, round, slack=ctx.experiment.mlless.slack))
-    return rounds.at(ctx, event, round)
+    supervisor, members = supervision.supervisor(ctx), event["workers"] + 1
+
+    def take_back() -> None:
+        ctx.bus.remove(barriers=[(ctx.keys.updates, members)])
+        ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
+
+    with attempts.setting_up(ctx, take_back):
+        before = attempts.begin(ctx)
+        ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
+        ctx.bus.declare(barriers=[(ctx.keys.updates, members)])
+        round = take_over(ctx, before, lambda keys: [*_staying(ctx, keys, supervisor), supervisor])
+        if round is None:
+            write_first_checkpoints(ctx, event["workers"])
+            ctx.objects.put_new(ctx.keys.checkpoint(supervisor, 0), checkpoints.encode(Checkpoint(Position(0), {})))
+            return rounds.at(ctx, event, 0)
+        for keys in before:
+            _forget(ctx, keys, _left_around(ctx, round, slack=ctx.experiment.mlless.slack))
+        return rounds.at(ctx, event, round)
 
 
 def _staying(ctx: Context, keys: Keys, supervisor: int) -> list[int]:

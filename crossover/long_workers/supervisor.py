@@ -27,16 +27,20 @@ _BEGIN, _DECISION, _REPORTS = range(3)
 
 
 def supervise(ctx: Context, event: Event) -> Event:
-    """Step after step until training is over or the invocation must end."""
-    supervisor = Supervisor(ctx, event)
+    """Step after step until training is over or the invocation must end. Where a duplicate of this invocation has gone on beyond it,
+    this one goes on where the other stands, as a worker does (`invocation.through`).
+    """
     ctx.mark()
-    try:
-        return _live(ctx, event, supervisor)
-    except CrossoverError as error:
-        if not attempts.overtaken(ctx):
-            raise
-        supervisor.take_back()
-        raise StaleAttempt("the supervisor: the run was resumed") from error
+    while True:
+        supervisor = Supervisor(ctx, event)
+        try:
+            return _live(ctx, event, supervisor)
+        except CrossoverError as error:
+            if attempts.useless(ctx):
+                supervisor.take_back()
+                raise StaleAttempt("the supervisor: the run was resumed, or is over") from error
+            if not (isinstance(error, StaleAttempt) and supervisor.passed()):
+                raise
 
 
 def _live(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
@@ -242,7 +246,12 @@ class Supervisor:
         if self._waits.since:
             facts["waiting_since"] = self._waits.since
         self._waits.steadily(lambda: self._journal.save(Position(self._step, self._at), {}, facts))
-        self._waits.steadily(lambda: attempts.give_way(self._ctx))
+        if self._waits.steadily(lambda: attempts.useless(self._ctx)):
+            raise StaleAttempt(f"the supervisor, step {self._step}: nobody needs its checkpoint any more")
+
+    def passed(self) -> bool:
+        """Whether a duplicate of this invocation has a checkpoint beyond this step."""
+        return self._journal.overtaken(self._step)
 
     def take_back(self) -> None:
         """The words that this attempt gave after the next one had begun."""

@@ -15,7 +15,7 @@ from crossover.algorithms.update import Update
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import StaleAttempt
-from crossover.long_workers.invocation import Invocation
+from crossover.long_workers.invocation import Invocation, through
 from crossover.long_workers.peers import Exchange, Peers
 from crossover.long_workers.waits import Settled
 from crossover.workflow import Event
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 def train(ctx: Context, event: Event, exchange: Exchange) -> Event:
     """Table 1's four stages, round after round, until training ends or the invocation must."""
-    invocation = Invocation(ctx, event)
-    return invocation.run(SynchronousWorker(invocation, exchange))
+    return through(ctx, event, lambda invocation: SynchronousWorker(invocation, exchange))
 
 
 class SynchronousWorker:

@@ -126,7 +126,7 @@ class Waits:
 
     def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
         """Is there still a point? Evidence first, then one more look: what came in between is not lost."""
-        overtaken = attempts.overtaken(self.ctx) or self.overtaken(round) or attempts.concluded(self.ctx)
+        overtaken = attempts.useless(self.ctx) or self.overtaken(round)
         cause = self.failure_of(sender)
         waited_s = self.ctx.clock() - (self.since or 0.0)
         late = waited_s > patience * patience_s(self.ctx.experiment)

@@ -9,15 +9,19 @@ from typing import Any
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import CrossoverError, RunFailed, ended_with
 from crossover.keys import Keys, current_run
+from crossover.programs.lease import NOBODY, Hearts
 
 ECHOES = ("RunFailed", "WaitTimeout", "StaleAttempt")  # what a failure elsewhere looks like to the others
 
 
 def announce(objects: ObjectStore, *, fleet: str, run: str, members: int) -> None:
-    """Point the fleet to the run. What a failed attempt of it left is cleared first: a resumed run starts without it."""
+    """Point the fleet to the run. Of a resumed run every rank is taken from the program that held it, which may live on for a while: what
+    it says from now on is not this attempt's. Then the failures go that were told before.
+    """
     keys = Keys(run)
+    for rank, attempt in Hearts(objects, keys).newest().items():
+        objects.put_new(keys.lease(rank, attempt + 1), NOBODY)
     objects.delete_prefix(keys.failures)
-    objects.delete(keys.finished, *(keys.left(rank) for rank in range(members)))
     objects.put(current_run(fleet), json.dumps({"run": run, "members": members}).encode())
 
 

@@ -13,6 +13,8 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import CrossoverError, RunFailed, StaleAttempt, WaitTimeout
 from crossover.keys import Keys
 
+NOBODY = b""  # what the lease of a rank says that was taken from its program, and is free
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -69,9 +71,9 @@ class Hearts:
         beat = self._beat(rank)
         return bool(beat) and bool((said := json.loads(beat))["over"]) and said["attempt"] == attempt
 
-    def mine(self, rank: int, attempt: int) -> bool:
-        """Whether this program created that lease, though the answer may have been lost."""
-        return self.objects.get(self.keys.lease(rank, attempt)) == self.me
+    def free(self, rank: int, attempt: int) -> bool:
+        """Whether nobody holds that lease, or this program created it, though the answer may have been lost."""
+        return self.objects.get(self.keys.lease(rank, attempt)) in (NOBODY, self.me)
 
     def joined(self, rank: int) -> bool:
         return self.objects.exists(self.keys.lease(rank, 0))
@@ -108,7 +110,7 @@ class Membership:
                 # Where all have left and none has cleared away, any rank will do for that.
                 taken = (rank in left and len(left) < members) or objects.exists(keys.failure(rank))
                 silent = hearts.silent_s(rank, held) >= settings.lease_s  # looked at each time: it needs two looks
-                if taken or not (silent or hearts.given_back(rank, held) or hearts.mine(rank, held)):
+                if taken or not (silent or hearts.given_back(rank, held) or hearts.free(rank, held)):
                     continue
             attempt = 0 if held is None else held + 1
             if objects.create(keys.lease(rank, attempt), hearts.me) == hearts.me:

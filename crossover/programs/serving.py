@@ -78,9 +78,11 @@ def join(objects: ObjectStore, settings: Settings, *, me: bytes = b"") -> Member
 
 
 def give_up(objects: ObjectStore, membership: Membership, error: Exception) -> None:
-    """Leave the cause for the runner."""
+    """Leave the cause for the runner, unless another holds the rank by now: that one has not failed."""
     said = {"error": type(error).__name__, "cause": str(error), "attempt": membership.attempt}
+    key = Keys(membership.run).failure(membership.rank)
     try:
-        objects.put_new(Keys(membership.run).failure(membership.rank), json.dumps(said).encode())
+        if objects.put_new(key, json.dumps(said).encode()) and membership.overtaken():
+            objects.delete(key)
     except CrossoverError:
         return  # the error itself is on its way

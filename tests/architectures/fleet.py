@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from crossover.context import Context, Resources
-from crossover.dataplane.traffic import Traffic
 from crossover.errors import Unavailable
 from crossover.keys import Keys
 from crossover.programs import Membership, Settings
@@ -45,9 +44,25 @@ class Fleet:
 
     def run(self, monkeypatch: pytest.MonkeyPatch) -> bytes:
         """The trained model's bytes, once the run is finished and every program has ended."""
-        self._begin(monkeypatch)
+        self.begin(monkeypatch)
+        self.attempt()
+        self.await_end()
+        self.join()
+        return self.job.model()
+
+    def join(self) -> None:
+        for thread in list(self.threads):
+            thread.join(timeout=30)
+
+    def attempt(self) -> None:
+        """A fleet of programs for the run's next attempt."""
+        announce(
+            self.job.clients.object_store, fleet="test", run=self.job.prepared.run, members=self.job.experiment.workers
+        )
         for _ in range(self.members):
             self._start()
+
+    def await_end(self) -> None:
         store, end_s = self.job.clients.object_store, time.monotonic() + PATIENCE_S
         while not store.exists(self.job.prepared.keys.finished):
             assert time.monotonic() < end_s, f"the run did not end; errors so far: {self.errors}"
@@ -56,11 +71,8 @@ class Fleet:
                     break  # since the last look
                 raise self.errors[-1]
             time.sleep(0.005)
-        for thread in list(self.threads):
-            thread.join(timeout=30)
-        return self.job.model()
 
-    def _begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
         experiment, fleet = self.job.experiment, self
         self.members = self.members or experiment.workers
         claim, enter = Membership.claim, Membership.__enter__
@@ -81,7 +93,6 @@ class Fleet:
         self.job.clients.run_machine = lambda name, event: execute(
             machines[name], Context(functions, run=event["run"]), event
         )
-        announce(self.job.clients.object_store, fleet="test", run=self.job.prepared.run, members=experiment.workers)
 
     def _start(self) -> None:
         clients = WatchedClients(self.job.clients)
@@ -119,7 +130,7 @@ class Fleet:
         store, run = self.job.clients.object_store, self.job.prepared.run
         hearts = Hearts(store, Keys(run), me)
         for rank, attempt in hearts.newest().items():
-            if hearts.mine(rank, attempt):
+            if hearts.free(rank, attempt):
                 held = Membership(
                     store, run=run, members=self.members, rank=rank, attempt=attempt, settings=Settings(fleet="test")
                 )
@@ -129,11 +140,6 @@ class Fleet:
         """Objects that the run should have cleared away."""
         keys, store = self.job.prepared.keys, self.job.clients.object_store
         return [key for prefix in (keys.bodies, keys.computing, keys.checkpoints) for key in store.list(prefix)]
-
-    def queues(self) -> dict[str, Any]:
-        """What is left on the bus."""
-        state = self.job.clients.message_bus.beside(Traffic())._state
-        return {**state.queues, **state.mailboxes, **state.barriers}
 
 
 READS = ("get", "exists", "list", "peek", "arrived")  # how often one looks is a matter of the others' pace

@@ -123,6 +123,15 @@ class Job:
         store = self.clients.object_store
         return [json.loads(store.get(key)) for key in store.list(self.prepared.keys.decisions)]
 
+    def object_keys(self, *parts: str) -> list[str]:
+        """What is left of some parts of the run in the object store."""
+        return [key for part in parts for key in self.clients.object_store.list(f"{self.prepared.keys.prefix}{part}/")]
+
+    def queues(self) -> dict[str, Any]:
+        """What is left on the bus."""
+        state = self.clients.message_bus.beside(Traffic())._state
+        return {**state.queues, **state.mailboxes, **state.barriers}
+
     def tensor_keys(self) -> list[str]:
         """What is left in the tensor stores."""
         return [key for store in self.clients.tensor_stores for key in store._vectors]
@@ -233,5 +242,63 @@ class Zombies:
         for thread in self.threads:
             thread.join(timeout=60)
         # Refused: the run ended and took its barrier back before the late attempt asked for it.
+        unexpected = [e for e in self.outcomes if e is not None and not isinstance(e, StaleAttempt | Refused)]
+        assert not unexpected, unexpected
+
+
+class Duplicates:
+    """Every invocation of `step` for worker 0 comes twice. The one whose answer counts stops at its k-th call until the other has made
+    `ahead` calls, or is through.
+    """
+
+    def __init__(self, step: str, k: int, clients: WatchedClients, *, ahead: int) -> None:
+        self.step, self.k, self.ahead = step, k, ahead
+        self.local = threading.local()
+        self.threads: list[threading.Thread] = []
+        self.outcomes: list[BaseException | None] = []
+        clients.hook = self._hook
+
+    def _hook(self, moment: str, operation: str) -> None:
+        mine = getattr(self.local, "mine", None)
+        if mine is None or moment != "before":
+            return
+        mine["calls"] += 1
+        if mine["live"] and mine["calls"] == self.k:
+            mine["go on"].wait(timeout=60)
+        if not mine["live"] and mine["calls"] == self.ahead:
+            mine["go on"].set()
+
+    def wrap(self, run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
+        def twice(step: Step, ctx: Context, event: Event) -> Event:
+            if step.name != self.step or event["worker"]:
+                return run(step, ctx, event)
+            go_on = threading.Event()
+
+            def duplicate() -> None:
+                self.local.mine = {"live": False, "calls": 0, "go on": go_on}
+                try:
+                    with ctx.child() as own:
+                        run(step, own, event)
+                    self.outcomes.append(None)
+                except BaseException as error:
+                    self.outcomes.append(error)
+                finally:
+                    go_on.set()
+
+            thread = threading.Thread(target=duplicate, daemon=True)
+            self.threads.append(thread)
+            thread.start()
+            self.local.mine = {"live": True, "calls": 0, "go on": go_on}
+            try:
+                return run(step, ctx, event)
+            finally:
+                self.local.mine = None
+
+        return twice
+
+    def finish(self) -> None:
+        for thread in self.threads:
+            thread.join(timeout=60)
+        assert not any(thread.is_alive() for thread in self.threads)
         unexpected = [e for e in self.outcomes if e is not None and not isinstance(e, StaleAttempt | Refused)]
         assert not unexpected, unexpected

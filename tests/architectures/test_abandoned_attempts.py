@@ -1,21 +1,30 @@
-"""A run is stopped and resumed while functions of the stopped execution are still at work: whole abandoned attempts, let go at random
-moments of the next one, change nothing and leave nothing.
+"""A run is stopped and resumed while functions and programs of the stopped attempt are still at work: whole abandoned attempts, let go at
+random moments of the next one, change nothing and leave nothing.
 """
 
+import itertools
 import os
 import random
 import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import pytest
 
 from crossover.context import Context, Resources
 from crossover.errors import CrossoverError
-from crossover.workflow import Event, Step, execute, first_event, load
-from tests.architectures.harness import FailAt, Job, every_step, small, tree_architectures
+from crossover.experiment import Experiment
+from crossover.workflow import Event, Step, architectures, execute, first_event, load, steps
+from tests.architectures.fleet import READS, Fleet, Hook, counting
+from tests.architectures.harness import FailAt, Job, chosen, every_step, small, tree_architectures
 
 SEEDS = int(os.environ.get("CROSSOVER_ABANDONED", "20" if os.environ.get("CROSSOVER_EVERY_CALL") else "2"))
+EVERY_CALL = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
+FEW_WRITES = 3  # of a step that are tried, unless every one is
 JOIN_S = 120.0
+SILENT: Hook = lambda moment, operation: None  # noqa: E731
 
 
 class Stopped(CrossoverError):
@@ -23,8 +32,8 @@ class Stopped(CrossoverError):
 
 
 class Abandoned:
-    """Attempt 0 is stopped at a random call. Each of its invocations stops at one of its next calls, and goes on at a random call of
-    attempt 1: as functions do that run on for up to 15 minutes.
+    """Attempt 0 is stopped at a random call. Each of its invocations, and each of its programs, stops at one of its next calls, and goes on
+    at a random call of attempt 1: as functions do that run on for up to 15 minutes, and instances that take their time to end.
     """
 
     def __init__(self, job: Job, seed: int, *, calls: int) -> None:
@@ -35,23 +44,46 @@ class Abandoned:
         self._counts = [0, 0]
         self._paused: list[tuple[int, threading.Event]] = []
         self._all = list[threading.Event]()
-        self.stopped = threading.Event()
-        job.clients.hook = self._hook
+        self.stopped, self.resumed = threading.Event(), threading.Event()
+        job.clients.hook = lambda moment, operation: self._called(getattr(self._local, "mine", None), moment, operation)
 
-    def wrap(self, run: Any) -> Any:
-        def invoked(step: Step, ctx: Context, event: Event) -> Event:
-            attempt = event["attempt"]
-            if attempt == 0 and self.stopped.is_set():
+    def executing(self, run: Any) -> Any:
+        """Step.run of executions: one that is stopped invokes nothing any more, and what it has invoked may be held up."""
+
+        def executed(step: Step, ctx: Context, event: Event) -> Event:
+            if event["attempt"] == 0 and self.stopped.is_set():
                 raise Stopped(step.name)
-            with self._lock:
-                self._local.mine = {"attempt": attempt, "left": self._random.randint(0, 12), "held": False}
-            return run(step, ctx, event)  # type: ignore[no-any-return]
+            return self._invoked(run, step, ctx, event, attempt=event["attempt"])
 
-        return invoked
+        return executed
 
-    def _hook(self, moment: str, operation: str) -> None:
-        mine = getattr(self._local, "mine", None)
+    def serving(self, run: Any) -> Any:
+        """Step.run of programs' functions, whose executions are not stopped; those begun before the run was resumed may be held up."""
+        return lambda step, ctx, event: self._invoked(run, step, ctx, event, attempt=int(self.resumed.is_set()))
+
+    def _invoked(self, run: Any, step: Step, ctx: Context, event: Event, *, attempt: int) -> Event:
+        with self._lock:
+            self._local.mine = self._subject(attempt)
+        return run(step, ctx, event)  # type: ignore[no-any-return]
+
+    def program(self, attempt: int) -> Hook:
+        """What is told of every call of a program that was started for that attempt."""
+        mine = self._subject(attempt)
+        return lambda moment, operation: self._called(mine, moment, operation)
+
+    def _subject(self, attempt: int) -> dict[str, Any]:
+        """Half of them stop at a write only: what one looked up before it may be no longer true then."""
+        writes = self._random.random() < 0.5
+        resume = threading.Event()
+        resume.set()
+        left = self._random.randint(0, 3 if writes else 12)
+        return {"attempt": attempt, "left": left, "writes": writes, "held": False, "resume": resume}
+
+    def _called(self, mine: dict[str, Any] | None, moment: str, operation: str) -> None:
         if mine is None or moment != "before":
+            return
+        if threading.current_thread().name.startswith("heart"):
+            mine["resume"].wait(timeout=JOIN_S)  # a program that is held up shows no life
             return
         with self._lock:
             self._counts[mine["attempt"]] += 1
@@ -62,13 +94,14 @@ class Abandoned:
                 return
             if self._counts[0] >= self._until_stop:
                 self.stopped.set()
-            if not self.stopped.is_set() or mine["held"] or self._over:
+            if not self.stopped.is_set() or mine["held"] or self._over or (mine["writes"] and operation in READS):
                 return
             mine["left"] -= 1
             if mine["left"] > 0:
                 return
-            mine["held"], resume = True, threading.Event()
-            self._paused.append((self._random.randint(1, self._calls), resume))
+            mine["held"], resume = True, mine["resume"]
+            resume.clear()
+            self._paused.append((self._random.randint(1, 2 * self._calls), resume))  # beyond its calls: when it is over
             self._all.append(resume)
         resume.wait(timeout=JOIN_S)
 
@@ -79,10 +112,10 @@ class Abandoned:
                 resume.set()
 
 
-def abandoned_and_resumed(job: Job, seed: int, *, calls: int, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    architecture, run = load(job.experiment.architecture), job.prepared.run
+def executions(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree's: the first execution, stopped, and the one that goes on with its run."""
+    architecture, run, workers = load(job.experiment.architecture), job.prepared.run, job.experiment.workers
     assert architecture.run is not None
-    attempts, workers = Abandoned(job, seed, calls=calls), job.experiment.workers
 
     def first() -> None:
         try:
@@ -92,7 +125,7 @@ def abandoned_and_resumed(job: Job, seed: int, *, calls: int, monkeypatch: pytes
         finally:
             attempts.stopped.set()
 
-    with every_step(monkeypatch, attempts.wrap):
+    with every_step(monkeypatch, attempts.executing):
         thread = threading.Thread(target=first, daemon=True)
         thread.start()
         attempts.stopped.wait(timeout=JOIN_S)
@@ -104,21 +137,192 @@ def abandoned_and_resumed(job: Job, seed: int, *, calls: int, monkeypatch: pytes
             attempts.release()
             thread.join(timeout=JOIN_S)
         assert not thread.is_alive()
-    return job.model()
+    assert_nothing_left(job)
+
+
+def assert_nothing_left(job: Job) -> None:
+    assert job.tensor_keys() == []
+    assert job.queues() == {}
+    assert job.object_keys("checkpoint", "evaluating") == []
+
+
+def programs(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first fleet's, which is told to end, and the next one's. The functions that a program has started are not stopped."""
+    workers = job.experiment.workers
+    fleet = Fleet(job, hooks=lambda number: attempts.program(0 if number < workers else 1))
+    with every_step(monkeypatch, attempts.serving):
+        fleet.begin(monkeypatch)
+        fleet.attempt()
+        while not attempts.stopped.wait(timeout=0.01) and any(thread.is_alive() for thread in list(fleet.threads)):
+            pass  # until it is stopped, or through before that
+        try:
+            if not job.clients.object_store.exists(job.prepared.keys.outcome):
+                attempts.resumed.set()
+                fleet.attempt()
+                fleet.await_end()
+        finally:
+            attempts.release()
+            fleet.join()
+    assert_clean(fleet)
+
+
+def assert_clean(fleet: Fleet) -> None:
+    assert not any(thread.is_alive() for thread in fleet.threads)
+    assert fleet.errors == []
+    assert fleet.left_behind() == []
+    assert fleet.job.queues() == {}
+
+
+@lru_cache
+def undisturbed(architecture: str) -> tuple[bytes, int]:
+    """The model, and how many calls it takes."""
+    job = Job(experiment(architecture))
+    if architecture in tree_architectures():
+        counter = FailAt(0, "before")
+        job.clients.hook = counter
+        return job.run(), counter.count
+    calls: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        return Fleet(job, hooks=lambda number: counting(calls)).run(patch), sum(calls)
+
+
+def experiment(architecture: str) -> Experiment:
+    """Programs run longer than the few rounds that they would have by default, so that some are stopped in the middle."""
+    return small(
+        architecture, epochs=3, **({} if architecture in tree_architectures() else {"sync_every": 1, "batch_size": 10})
+    )
+
+
+class Late:
+    """A program that stops at its k-th write, its heart with it, until the next attempt is over."""
+
+    def __init__(self, k: int) -> None:
+        self.k, self.count = k, 0
+        self.stopped, self.over = threading.Event(), threading.Event()
+
+    def __call__(self, moment: str, operation: str) -> None:
+        if threading.current_thread().name.startswith("heart"):
+            if self.stopped.is_set():
+                self.over.wait(timeout=JOIN_S)
+        elif moment == "before" and operation not in READS:
+            self.count += 1
+            if self.count == self.k:
+                self.stopped.set()
+                self.over.wait(timeout=JOIN_S)
+
+
+class LateStep:
+    """The first invocation of a step stops at its k-th write until the next attempt is over; nothing follows it in its own."""
+
+    def __init__(self, job: Job, step: str, k: int) -> None:
+        self.step, self.k = step, k
+        self.stopped, self.over = threading.Event(), threading.Event()
+        self._first, self._local = threading.Lock(), threading.local()
+        job.clients.hook = self._called
+
+    def wrap(self, run: Any) -> Any:
+        def invoked(step: Step, ctx: Context, event: Event) -> Event:
+            if event["attempt"] == 0 and self.stopped.is_set():
+                raise Stopped(step.name)
+            if step.name == self.step and self._first.acquire(blocking=False):
+                self._local.writes = 0
+            return run(step, ctx, event)  # type: ignore[no-any-return]
+
+        return invoked
+
+    def _called(self, moment: str, operation: str) -> None:
+        if moment == "before" and operation not in READS and hasattr(self._local, "writes"):
+            self._local.writes += 1
+            if self._local.writes == self.k:
+                self.stopped.set()
+                self.over.wait(timeout=JOIN_S)
+
+
+def steps_of_trees() -> list[tuple[str, str]]:
+    return [(name, step.name) for name in tree_architectures() for step in steps(load(name))]
+
+
+@pytest.mark.parametrize(("architecture", "step"), steps_of_trees())
+def test_a_step_that_goes_on_when_the_resumed_run_is_over_leaves_nothing(
+    architecture: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whichever write it was held up."""
+    for k in itertools.count(1):
+        job = Job(experiment(architecture))
+        late = LateStep(job, step, k)
+        if not resumed_beside(job, late, monkeypatch) or (k == FEW_WRITES and not EVERY_CALL):
+            break
+        assert_nothing_left(job)
+        assert job.model() == undisturbed(architecture)[0], f"write {k}"
+
+
+def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the first attempt was stopped at all; the second one then ran to its end, and the late step after it."""
+    tree, run, workers = load(job.experiment.architecture).run, job.prepared.run, job.experiment.workers
+    assert tree is not None
+    ended = threading.Event()
+
+    def first() -> None:
+        with suppress(CrossoverError):
+            execute(tree, Context(Resources(job.clients), run=run), first_event(run, workers=workers))
+        ended.set()
+
+    with every_step(monkeypatch, late.wrap):
+        thread = threading.Thread(target=first, daemon=True)
+        thread.start()
+        while not late.stopped.wait(timeout=0.01) and not ended.is_set():
+            pass
+        held = late.stopped.is_set() and not job.clients.object_store.exists(job.prepared.keys.outcome)
+        try:
+            if held:
+                execute(tree, Context(Resources(job.clients), run=run), first_event(run, workers=workers, attempt=1))
+        finally:
+            late.over.set()
+            thread.join(timeout=JOIN_S)
+        assert not thread.is_alive()
+    return held
+
+
+def program_architectures() -> list[str]:
+    return [name for name in architectures() if name not in tree_architectures()]
+
+
+@pytest.mark.parametrize("architecture", program_architectures())
+def test_a_program_that_wakes_up_when_the_resumed_run_is_over_leaves_nothing(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whichever write it was held up: between looking whether it still holds its rank, and writing."""
+    model, _ = undisturbed(architecture)
+    writes: list[int] = []
+    with monkeypatch.context() as patch:
+        Fleet(Job(experiment(architecture)), hooks=lambda number: counting(writes, reads=False)).run(patch)
+    for k in chosen(range(1, max(writes) + 1)):
+        job, late = Job(experiment(architecture)), Late(k)
+        fleet = Fleet(job, hooks=lambda number, late=late: late if number == 0 else SILENT)  # type: ignore[misc]
+        with monkeypatch.context() as patch:
+            fleet.begin(patch)
+            fleet.attempt()
+            while not late.stopped.wait(timeout=0.01) and any(thread.is_alive() for thread in list(fleet.threads)):
+                pass
+            try:
+                if not job.clients.object_store.exists(job.prepared.keys.outcome):  # a finished run is not resumed
+                    fleet.attempt()
+                    fleet.await_end()
+            finally:
+                late.over.set()
+                fleet.join()
+        assert_clean(fleet)
+        assert job.model() == model, f"write {k}"
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("architecture", tree_architectures())
+@pytest.mark.parametrize("architecture", architectures())
 def test_an_abandoned_attempt_changes_nothing_in_the_next_one_and_leaves_nothing(
     architecture: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counter, undisturbed = FailAt(0, "before"), Job(small(architecture, epochs=3))
-    undisturbed.clients.hook = counter
-    model = undisturbed.run()
-    job = Job(small(architecture, epochs=3))
-    assert abandoned_and_resumed(job, seed, calls=counter.count, monkeypatch=monkeypatch) == model
-    assert job.tensor_keys() == []
-    run = f"runs/{job.prepared.run}"
-    assert [
-        key for part in ("checkpoint", "evaluating") for key in job.clients.object_store.list(f"{run}/{part}/")
-    ] == []
+    model, calls = undisturbed(architecture)
+    job = Job(experiment(architecture))
+    attempts = Abandoned(job, seed, calls=calls)
+    abandon: Callable[..., None] = executions if architecture in tree_architectures() else programs
+    abandon(job, attempts, monkeypatch)
+    assert job.model() == model

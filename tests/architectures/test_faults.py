@@ -3,6 +3,7 @@
 A clean run gives the bits that every disturbed run must end with (docs/correctness.md, 1).
 """
 
+import os
 from functools import lru_cache
 from typing import Any
 
@@ -10,15 +11,29 @@ import pytest
 
 from crossover.context import Context
 from crossover.workflow import Event, Step, load, steps
-from tests.architectures.harness import FailAt, Job, Zombies, chosen, every_step, retrying, small, tree_architectures
+from tests.architectures.harness import (
+    Duplicates,
+    FailAt,
+    Job,
+    Zombies,
+    chosen,
+    every_step,
+    retrying,
+    small,
+    tree_architectures,
+)
+from tests.architectures.lives import LONG
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
+EVERY_CALL = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
+
+
 @lru_cache
-def clean(architecture: str) -> tuple[bytes, int]:
+def clean(architecture: str, epochs: int = 2) -> tuple[bytes, int]:
     """The undisturbed model and how many calls the run made."""
-    job = Job(small(architecture))
+    job = Job(small(architecture, epochs=epochs))
     counter = FailAt(0, "before")
     job.clients.hook = counter
     return job.run(), counter.count
@@ -77,3 +92,22 @@ def test_a_first_attempt_that_comes_late_changes_nothing(
         zombies.finish()
     assert model == clean(architecture)[0]
     assert job.model() == model
+
+
+@pytest.mark.parametrize("ahead", [10, 40, 10_000])
+@pytest.mark.parametrize("k", range(1, 60) if EVERY_CALL else (4, 12, 30))
+@pytest.mark.parametrize(
+    ("architecture", "step"), [pair for name in tree_architectures() for pair in steps_of(name) if pair[1] in LONG]
+)
+def test_a_live_invocation_overtaken_by_a_duplicate_of_itself_goes_on(
+    architecture: str, step: str, k: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lambda delivers at least once: the same event runs twice side by side, and the one whose answer is waited for falls behind."""
+    job = Job(small(architecture, epochs=4))
+    duplicates = Duplicates(step, k, job.clients, ahead=ahead)
+    with every_step(monkeypatch, duplicates.wrap):
+        model = job.run()
+        duplicates.finish()
+    assert model == clean(architecture, epochs=4)[0]
+    assert job.tensor_keys() == []
+    assert job.object_keys("checkpoint", "evaluating") == []

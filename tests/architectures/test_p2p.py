@@ -38,7 +38,7 @@ def assert_equal_to_reference(experiment: Experiment, monkeypatch: pytest.Monkey
     assert model == reference
     assert [d["val_metric"] for d in decisions(fleet.job)] == [epoch.val_metric for epoch in history]
     assert fleet.left_behind() == []
-    assert fleet.queues() == {}
+    assert fleet.job.queues() == {}
     assert fleet.errors == []
 
 
@@ -425,7 +425,7 @@ def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkey
     assert fleet.run(monkeypatch) == model
     assert asleep
     assert fleet.left_behind() == []
-    assert fleet.queues() == {}
+    assert fleet.job.queues() == {}
     assert fleet.errors == []
 
 

@@ -63,7 +63,7 @@ def test_each_gradient_counts_once_and_versions_never_fall(
     fleet.run(monkeypatch)
     assert_invariants(fleet.job, limit=limit, reuse=reuse)
     assert fleet.left_behind() == []
-    assert fleet.queues() == {}
+    assert fleet.job.queues() == {}
     epochs = {(record["worker"], record["epoch"]) for record in records(fleet.job)}
     assert epochs == {(worker, epoch) for worker in range(3) for epoch in (1, 2, 3)}
 

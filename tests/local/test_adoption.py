@@ -11,11 +11,12 @@ import pytest
 from crossover import asl
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
-from crossover.workflow import Architecture, Child, Step, first_event
+from crossover.workflow import Architecture, Child, ForEach, Step, first_event
 from tests.local.parts import HANDLERS, ROLE, eventually, zipped
 
 UNDER_WAY = replace(Step("work", "functions.x", lambda ctx, event: None), waits=True)
 TREE = Architecture("x", run=Child("child", UNDER_WAY))
+TOLERANT = Architecture("x", run=ForEach("worker", "workers", Child("child", UNDER_WAY), tolerant=True))
 ARN = "arn:aws:states:us-east-1:123456789012:"
 EVENT = first_event("run1", workers=1)
 NAME = "run1-child-w0-e0-r0-a0"
@@ -37,13 +38,14 @@ class Machines:
         started = self.states.start_execution(stateMachineArn=arn, name=NAME, input=json.dumps(EVENT))
         return str(started["executionArn"])
 
-    def run(self) -> str:
+    def run(self, tree: Architecture = TREE) -> str:
         """Started; the execution's ARN."""
-        text = json.dumps(asl.definitions(TREE, Experiment(name="x", architecture="x"))["run"])
+        text = json.dumps(asl.definitions(tree, Experiment(name="x", architecture="x", workers=1))["run"])
         for kind, service in (("machine", "stateMachine"), ("executions", "execution")):
             text = text.replace(f"${{{kind}_child}}", f"{ARN}{service}:child{self._end}")
         definition = json.loads(text)
-        definition["States"]["wait for child"]["Seconds"] = 1
+        if "wait for child" in definition["States"]:
+            definition["States"]["wait for child"]["Seconds"] = 1
         arn = self._made("run", definition)
         return str(self.states.start_execution(stateMachineArn=arn, input=json.dumps(EVENT))["executionArn"])
 
@@ -140,3 +142,18 @@ def test_one_that_did_not_succeed_ends_the_run_with_a_message(
         f"an earlier execution of child ended as {status}, worker 0, epoch 0, round 0: resume"
     )
     assert machines.entered(execution) == ["child", "adopt child", "adopt child?", "child ended before"]
+
+
+@pytest.mark.parametrize(("error", "status"), [("RunFailed", "SUCCEEDED"), ("StaleAttempt", "FAILED")])
+@pytest.mark.parametrize("adopted", [False, True], ids=["started", "adopted"])
+def test_where_deaths_are_tolerated_one_that_gave_way_is_none(
+    machines: Machines, error: str, status: str, adopted: bool
+) -> None:
+    """A worker of MLLess that fails ends alone; one that another attempt has overtaken ends its execution."""
+    cause = f'work failed, worker 0, epoch 1, round 2: {error}: {{"errorMessage": "worker 0: the run was resumed"}}'
+    fail = {"Type": "Fail", "Error": "StepFailed", "Cause": cause}
+    if adopted:
+        machines.ended(machines.child(fail))
+    else:
+        machines._made("child", {"StartAt": "only", "States": {"only": fail}})
+    assert machines.ended(machines.run(TOLERANT))["status"] == status

@@ -14,7 +14,7 @@ from crossover.keys import Keys, current_run
 from crossover.programs import Membership, Settings, lease
 from crossover.programs.execution import ProgramsExecution, announce
 from crossover.programs.lease import Hearts
-from crossover.programs.serving import join
+from crossover.programs.serving import give_up, join
 
 KEYS = Keys("run")
 
@@ -143,11 +143,22 @@ def test_a_program_without_a_run_or_rank_leaves_after_a_while(store: MemoryObjec
 
 def test_announcing_a_run_again_forgets_how_it_failed(store: MemoryObjectStore) -> None:
     store.put(KEYS.failure(0), b"{}")
-    store.put(KEYS.left(1), b"")
     announce(store, fleet="f", run="run", members=2)
     assert store.list(KEYS.failures) == []
-    assert not store.exists(KEYS.left(1))
     assert json.loads(store.get(current_run("f"))) == {"run": "run", "members": 2}
+
+
+def test_a_resumed_run_takes_every_rank_from_its_program_at_once(store: MemoryObjectStore) -> None:
+    """Which may live on, and fail: that is none of the new attempt's failures."""
+    with claim(store) as former:
+        assert former is not None
+        announce(store, fleet="f", run="run", members=1)
+        with pytest.raises(StaleAttempt, match="peer 0: attempt 0 was overtaken by attempt 1"):
+            former.confirm()
+        give_up(store, former, RunFailed("peer 1 gave up"))
+        assert store.list(KEYS.failures) == []
+        now = claim(store)
+        assert now is not None and (now.rank, now.attempt) == (0, 2)
 
 
 def fail(store: MemoryObjectStore, rank: int, error: str, cause: str) -> None:
