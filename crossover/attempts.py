@@ -28,7 +28,7 @@ def begin(ctx: Context) -> list[Keys]:
 
 
 @contextmanager
-def setting_up(ctx: Context, take_back: Callable[[], None]) -> Iterator[None]:
+def setting_up(ctx: Context, take_back: Callable[[], object]) -> Iterator[None]:
     """Around what sets an attempt up: raises StaleAttempt where a higher one has begun meanwhile, which has not seen what came late: that
     is taken back.
     """
@@ -60,7 +60,7 @@ def concluded(ctx: Context) -> bool:
     return objects.exists(key) and json.loads(objects.get(key))["attempt"] == ctx.keys.attempt
 
 
-def settle(ctx: Context, take_back: Callable[[], None]) -> None:
+def settle(ctx: Context, take_back: Callable[[], object]) -> None:
     """After a program, or a function of one, has written something: raises StaleAttempt, and takes it back, where the run is over. Whoever
     clears away says so before; so one of the two finds what was written, in whatever order they come.
     """
