@@ -17,7 +17,7 @@ def try_out(experiment: Experiment) -> str | None:
     from crossover.learning import fitness  # torch: not for --help
     from crossover.learning.datasets import load as load_dataset
     from crossover.learning.learner import learner_for
-    from crossover.learning.staging import first_samples
+    from crossover.learning.staging import first_samples, plan
 
     experiment = load(experiment.architecture).resolve(experiment)
     names = ", ".join(dict.fromkeys(used.values()))
@@ -27,6 +27,7 @@ def try_out(experiment: Experiment) -> str | None:
         if "data.dataset" in used:
             raise
         return f"{names}: imported, and not tried, since the data is not here: {error}"
+    plan(experiment, len(dataset.train_labels))  # refuses what would leave a worker without a minibatch or a round
     learner = learner_for(experiment, dataset)
     learner.try_out(first_samples(dataset))
     found = fitness.description(dataset, preprocess=experiment.data.preprocess)

@@ -189,6 +189,15 @@ def test_plan_and_doctor_say_what_was_found(command: str, tmp_path: Path, capsys
     assert found in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("setting", ["training.sync_every=7", "training.batch_size=40"])
+def test_plan_refuses_what_the_loaded_data_is_too_small_for(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(write(tmp_path / "study")), "--set", setting])
+    assert ended.value.code == 2 and f"{setting.replace('=', ': ')} is " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["plan", "doctor", "run"])
 def test_every_command_tells_their_fault_as_theirs(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

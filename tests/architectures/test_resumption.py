@@ -268,7 +268,8 @@ def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.C
     with failing_at(2), pytest.raises(SystemExit) as ended:
         main([*command, "--out", str(out)])
     assert ended.value.code == 1
-    assert f"this goes on: crossover run {config} --on inline --resume {out}" in capsys.readouterr().err
+    kept = f"{out} holds an unfinished run; with the --set that it was started with, this goes on: "
+    assert f"{kept}crossover run {config} --on inline --resume {out}" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         main([*command, "--resume", str(out), "--out", str(tmp_path / "elsewhere")])
     assert ended.value.code == 2 and "results go to the folder that is resumed" in capsys.readouterr().err
