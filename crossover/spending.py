@@ -24,7 +24,7 @@ from crossover.reports.infrastructure import Fleet, Infrastructure
 from crossover.reports.invocations import Record
 from crossover.reports.prices import Price, Prices
 from crossover.reports.stopped import under_way
-from crossover.workflow import load
+from crossover.workflow import Step, load, walk
 
 if TYPE_CHECKING:
     from crossover.context import Context
@@ -123,8 +123,11 @@ def going_on(
     """The bill of a run that goes on, `now` in unix seconds, `epochs` of it decided: of what has ended by its records, of what is under way
     by its marks.
     """
-    records = [*ended, *(under_way(mark, now) for mark in marks)]
+    records, architecture = [*ended, *(under_way(mark, now) for mark in marks)], load(experiment.architecture)
     started_at = min([began, *(float(record["started_at"]) for record in records)])
+    states = state_transitions(architecture, ended, workers=experiment.workers, epochs=epochs)
+    steps = {node.name for node in walk(architecture.run) if isinstance(node, Step)} if architecture.run else set()
+    to_come = len(steps - {record["step"] for record in records})  # their states are counted, and not yet entered
     return Run(
         experiment=experiment,
         records=records,
@@ -132,7 +135,7 @@ def going_on(
         prices=prices,
         started_at=started_at,
         duration_s=max(0.0, now - started_at),
-        transitions=state_transitions(load(experiment.architecture), ended, workers=experiment.workers, epochs=epochs),
+        transitions=states * len(records) // max(1, len(records) + to_come),
     )
 
 

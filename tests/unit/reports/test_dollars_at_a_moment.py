@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossover import spending
+from crossover.expectations import state_transitions
 from crossover.experiment import Experiment
 from crossover.reports import cost, infrastructure, prices
 from crossover.reports.invocations import end
 from crossover.reports.stopped import begin, stopped_at, under_way
+from crossover.workflow import load
 from tests.unit.reports.test_cost import record
 
 PRICES = prices.load()
@@ -163,3 +166,25 @@ def test_training_on_past_the_goal_does_not_make_the_goal_cheaper() -> None:
     longer = run("all_reduce", [long(wall_s=900.0, marks=18)])
     moment = STARTED_AT + 100.0
     assert longer.until(moment).full_usd == pytest.approx(short.cost().full_usd, rel=0.01)
+
+
+def test_what_a_run_under_way_costs_is_what_its_records_tell_later() -> None:
+    """The live dollars fell at the end: states that had yet to be entered were counted as if they had been."""
+    begun = record(step="initialise", started_at=STARTED_AT, wall_s=2.0)
+    workers = [long(wall_s=98.0, marks=14, started_s=2.0, worker=rank, request_id=str(rank)) for rank in range(2)]
+    collected = record(step="collect", started_at=STARTED_AT + 100.0, wall_s=1.0)
+    moment, setting = STARTED_AT + 51.0, experiment("all_reduce")
+    live = spending.going_on(
+        setting,
+        ended=[begun],
+        marks=[{**worker, **worker["marks"][7], "marks": worker["marks"][:8]} for worker in workers],
+        began=STARTED_AT,
+        epochs=7,
+        now=moment + 0.25,
+        infrastructure=infrastructure.of(setting),
+        prices=PRICES,
+    )
+    records = [begun, *workers, collected]
+    states = state_transitions(load("all_reduce"), records, workers=2, epochs=14)
+    later = run("all_reduce", records, transitions=states)
+    assert live.until(moment).full_usd == pytest.approx(later.until(moment).full_usd, rel=0.01)
