@@ -84,7 +84,8 @@ class Codec:
             return [header(vector), vector.data]
         values, statistics = gradient[: self._parameters], gradient[self._parameters :]
         if p2p.compression == "fp16":
-            small = values.clamp(-_HALF_MAX, _HALF_MAX).half().view(torch.uint8)
+            clamped = values.clamp(-_HALF_MAX, _HALF_MAX)  # what was finite stays so; what was not must be seen
+            small = torch.where(values.isinf(), values, clamped).half().view(torch.uint8)
         else:
             random = generator("qsgd", experiment.seed, round, peer)
             small = qsgd.compress(values, bits=p2p.bits, bucket=p2p.bucket, norm=p2p.norm, generator=random)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crossover.algorithms import buffers
 from crossover.errors import Corrupt
-from crossover.experiment import Experiment, PeerToPeer
+from crossover.experiment import Aggregation, Experiment, PeerToPeer
 from peers import messages
 from peers.messages import Codec, Message
 
@@ -100,3 +100,16 @@ def test_half_precision_does_not_overflow() -> None:
     each = codec(parameters=2, statistics=0, compression="fp16")
     body = body_of(each.encode(torch.tensor([1e6, -1e6]), samples=1, round=0, peer=0))
     assert each.decode(body, samples=1, what="x").tolist() == [65_504.0, -65_504.0]
+
+
+def test_half_precision_keeps_infinity_for_the_rule_to_see() -> None:
+    """It became float16's largest number: peers took for finite what `aggregation.non_finite: drop` leaves out."""
+    experiment = Experiment(
+        name="x",
+        architecture="p2p_instance",
+        p2p=PeerToPeer(compression="fp16"),
+        aggregation=Aggregation(rule="median", non_finite="drop"),
+    )
+    kept, sent = Codec(experiment, parameters=2, statistics=1), torch.tensor([1.0, -float("inf"), 0.5])
+    body = body_of(kept.encode(sent, samples=1, round=0, peer=0))
+    assert torch.equal(kept.decode(body, samples=1, what="m"), sent)
