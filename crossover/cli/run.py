@@ -109,7 +109,7 @@ def _say_how_to_go_on(config: Path, on: Place, folder: Path) -> None:
 
     if on is not Place.AWS and (resumption.holds(folder) or resumption.holds(folder / "baseline")):
         again = f"crossover run {config} --on {on} --resume {folder}"
-        kept = f"{folder} holds an unfinished run; with the --set that it was started with, this goes on: {again}"
+        kept = f"{folder} holds an unfinished run; with the code and the --set that it was started with, this goes on: {again}"
         print(kept, file=sys.stderr, flush=True)  # an earlier one's, where this run failed before it began
 
 

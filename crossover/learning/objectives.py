@@ -5,6 +5,7 @@ Labels are classes (int64), for which outputs have one value per class in dimens
 is not there, for cross entropy and accuracy alike. One's own loss and metric are called with (outputs, labels).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -85,7 +86,11 @@ class Objective:
             return right * len(labels) / max(1, answers)
         if self._own_metric is None:
             return float((outputs - labels).abs().mean()) * len(labels)
-        return float(self._called(self._own_metric, _METRIC, name, outputs, labels)) * len(labels)
+        value = float(self._called(self._own_metric, _METRIC, name, outputs, labels))
+        if not math.isfinite(value):
+            problem = f"returned {value} for {len(labels)} samples; a finite number is expected, the mean over them"
+            raise faults.told(_METRIC, name, problem, place=faults.of_definition(self._own_metric))
+        return value * len(labels)
 
     def _called(self, own: Callable[..., Any], field: str, name: str, outputs: Tensor, labels: Tensor) -> Any:
         with own_code.blame(field, name, what=own):

@@ -125,7 +125,7 @@ def _load(name: str, field: str) -> Any:
         raise faults.told(field, name, f"defines no {attribute!r}{hint}", place=_file(module))
     found = getattr(module, attribute)
     if not callable(found):
-        problem = f"{attribute} is a {type(found).__name__}; a function is expected"
+        problem = f"{attribute} is of type {type(found).__name__}; a function is expected"
         raise faults.told(field, name, problem, place=_file(module))
     return found
 

@@ -12,6 +12,7 @@ MUST_AGREE = (
     ("experiment", "data", "limit"),
     ("experiment", "training", "model"),
     ("experiment", "training", "metric", "name"),
+    ("experiment", "training", "metric", "higher_is_better"),
     # What was staged: a data set of the same name may still be another one.
     ("data", "classes"),
     ("data", "train_samples"),

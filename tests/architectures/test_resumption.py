@@ -268,7 +268,7 @@ def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.C
     with failing_at(2), pytest.raises(SystemExit) as ended:
         main([*command, "--out", str(out)])
     assert ended.value.code == 1
-    kept = f"{out} holds an unfinished run; with the --set that it was started with, this goes on: "
+    kept = f"{out} holds an unfinished run; with the code and the --set that it was started with, this goes on: "
     assert f"{kept}crossover run {config} --on inline --resume {out}" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         main([*command, "--resume", str(out), "--out", str(tmp_path / "elsewhere")])

@@ -80,7 +80,7 @@ def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("own_models:missing", "defines no 'missing'"),
         ("no_such_package:model", "there is no module no_such_package"),
         (":model", "is no package.module:name"),
-        ("own_models:number", "is a int; a function"),
+        ("own_models:number", "is of type int; a function"),
     ):
         with pytest.raises(ConfigError, match=message):
             registry.factory(name)

@@ -65,7 +65,7 @@ def test_another_experiments_modules_are_forgotten(folders: Folders, tmp_path: P
         ("\n\nraise ValueError('no')\n", "task.py, line 3: ValueError: no"),
         ("import sys\nsys.exit(3)\n", "task.py, line 2: ends the program when it is imported"),
         ("def factoy(): pass\n", "task.py: defines no 'factory'; did you mean factoy?"),
-        ("factory = 3\n", "task.py: factory is a int; a function is expected"),
+        ("factory = 3\n", "task.py: factory is of type int; a function is expected"),
         ("import os\nif os.fork() == 0: os._exit(0)\n", "task.py, line 2: starts a process when it is imported"),
         ("import subprocess\nsubprocess.run(['true'])\n", "task.py, line 2: starts a process when it is imported"),
         ("import socket\nsocket.socket()\n", "task.py, line 2: opens a socket when it is imported"),

@@ -184,6 +184,7 @@ def test_labels_that_a_loss_of_numbers_cannot_take(folders: Folders, loss: str, 
         ({"metric": "outputs"}, OWN, "metric.name:metric", METRIC, "returned a tensor (2, 3); one number is expected"),
         ({"metric": "labels.nothing"}, OWN, "metric.name:metric", METRIC, "AttributeError"),
         ({"metric": "None"}, OWN, "metric.name:metric", METRIC, "returned a NoneType"),
+        ({"metric": "float('nan')"}, OWN, "metric.name:metric", METRIC, "returned nan for 2 samples; a finite number"),
     ],
 )
 def test_what_a_model_a_loss_or_a_metric_does_wrongly_is_told_before_the_run(

@@ -261,9 +261,9 @@ def test_where_one_overtakes_another() -> None:
 def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Save) -> None:
     """The same runs, judged by their error: the same places win at the same moments, in the metric's own words."""
 
-    def by_error(run: RunFolder) -> RunFolder:
+    def by_error(run: RunFolder, *, higher_is_better: bool = False) -> RunFolder:
         experiment = run.result["experiment"]
-        metric = {"name": "houses:mean_error", "higher_is_better": False}
+        metric = {"name": "houses:mean_error", "higher_is_better": higher_is_better}
         epochs = [epoch | {"val_metric": 20 * (1 - epoch["val_metric"])} for epoch in run.result["epochs"]]
         final = run.result["final"] | {"val_metric": epochs[-1]["val_metric"]}
         training = experiment["training"] | {"metric": metric}
@@ -289,6 +289,8 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
         assert "mean error" in told and "ccuracy" not in told.split("What the papers printed")[0]
     with pytest.raises(ConfigError, match=r"training\.metric\.name differs"):
         compare.of([runs[0], by_error(runs[1])])
+    with pytest.raises(ConfigError, match=r"training\.metric\.higher_is_better differs"):
+        compare.of([by_error(runs[0]), by_error(runs[1], higher_is_better=True)])
 
 
 def rendered(table: Any) -> str:
