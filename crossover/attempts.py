@@ -6,7 +6,7 @@ then takes back what it left. Markers are created and never deleted, so that no 
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from crossover.context import Context
@@ -38,6 +38,22 @@ def setting_up(ctx: Context, take_back: Callable[[], object]) -> Iterator[None]:
     except StaleAttempt:
         take_back()
         raise
+
+
+def take(ctx: Context, lower: Sequence[Keys]) -> None:
+    """This attempt has taken over what it needs of those before it: now what they left may be deleted. Raises StaleAttempt where a
+    higher one has begun, which may need it.
+    """
+    give_way(ctx)
+    for each in lower:
+        ctx.objects.put_new(each.taken_over, b"")
+
+
+def spare(ctx: Context) -> bool:
+    """Whether nobody needs this attempt's state any more. An attempt that was overtaken must not delete what the next one is yet to take
+    over; that one deletes it afterwards, with all that was written until it said that it has taken over.
+    """
+    return concluded(ctx) or ctx.objects.exists(ctx.keys.taken_over)
 
 
 def before(ctx: Context) -> list[Keys]:

@@ -48,6 +48,11 @@ class Keys:
         return f"runs/{self.run}/overtaken/{self.attempt}"
 
     @property
+    def taken_over(self) -> str:
+        """That a higher attempt has what it needs of this one's state: what is left, or comes late, may go."""
+        return f"runs/{self.run}/taken-over/{self.attempt}"
+
+    @property
     def records(self) -> str:
         return f"runs/{self.run}/records/"
 

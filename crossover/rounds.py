@@ -285,9 +285,8 @@ def start(ctx: Context, event: Event) -> Event:
 
     def take_back() -> None:
         ctx.bus.remove(barriers=[(ctx.keys.barrier, len(workers))])
-        round = resumable(ctx.tensors, ctx.keys, days, decided=days.epochs)
-        if round is not None:
-            _delete_around(ctx, ctx.keys, round, workers)
+        if attempts.spare(ctx):
+            _delete(ctx, ctx.keys, days, workers, decided=days.epochs)
 
     with attempts.setting_up(ctx, take_back):
         return at(ctx, event, _set_up(ctx, workers, days))
@@ -306,14 +305,17 @@ def _set_up(ctx: Context, workers: range, days: Calendar) -> int:
     else:
         first, source = _kept(ctx, decided), ctx.keys
     _share(ctx, workers, first, source)
-    for round, names in known:
-        if names is not ctx.keys:
-            _delete_around(ctx, names, round, workers)
+    attempts.take(ctx, before)
+    for names in before:
+        _delete(ctx, names, days, workers, decided=decided + 1)
     return first
 
 
-def _delete_around(ctx: Context, names: Keys, round: int, workers: range) -> None:
-    """What an attempt whose workers stood at `round`, or one further, left in their stores."""
+def _delete(ctx: Context, names: Keys, days: Calendar, workers: range, *, decided: int) -> None:
+    """What an attempt left in its workers' stores: around the round at which they stood."""
+    round = resumable(ctx.tensors, names, days, decided=decided)
+    if round is None:
+        return
     for worker in workers:
         left = [key for near in range(round - 1, round + 3) for key in spent(ctx, names, near, worker)]
         ctx.tensors[worker].delete(*left)

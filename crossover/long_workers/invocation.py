@@ -114,7 +114,8 @@ class Invocation:
         spent = [key for round in range(oldest, self.round + 1) for key in worker.stored(round)]
         self.ctx.tensors[self.rank].delete(*spent)
         self.ctx.objects.delete_prefix(self.ctx.keys.evaluations)
-        self.journal.forget()
+        if attempts.spare(self.ctx):
+            self.journal.forget()
 
     def save(self, worker: Worker) -> None:
         with self.ctx.stage("checkpoint"):

@@ -36,7 +36,7 @@ def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
     worker can start from.
     """
     workers = event["workers"]
-    with attempts.setting_up(ctx, lambda: ctx.objects.delete_prefix(ctx.keys.own_checkpoints)):
+    with attempts.setting_up(ctx, lambda: _take_back(ctx)):
         before = attempts.begin(ctx)
         round = take_over(ctx, before, lambda keys: range(workers))
         if round is None:
@@ -45,6 +45,11 @@ def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
         for keys in before:
             _delete(ctx, keys, workers, exchange, _left_around(ctx, round))
         return rounds.at(ctx, event, round)
+
+
+def _take_back(ctx: Context) -> None:
+    if attempts.spare(ctx):
+        ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
 
 
 def _left_around(ctx: Context, round: int, *, slack: int = 0) -> range:
@@ -61,8 +66,17 @@ def write_first_checkpoints(ctx: Context, workers: int) -> None:
 
 def take_over(ctx: Context, before: Several[Keys], members_of: Callable[[Keys], Several[int]]) -> int | None:
     """The round to resume at: the newest that all members of an attempt before this one can start from. Their checkpoints become this
-    attempt's first, and those of the attempts before go. None where there is none because nobody got so far. Raises Missing.
+    attempt's first, and those of the attempts before go. None where there is none because nobody got so far. Raises Missing, and
+    StaleAttempt where a higher attempt has begun.
     """
+    round = _copied(ctx, before, members_of)
+    attempts.take(ctx, before)
+    for keys in before:
+        ctx.objects.delete_prefix(keys.own_checkpoints)
+    return round
+
+
+def _copied(ctx: Context, before: Several[Keys], members_of: Callable[[Keys], Several[int]]) -> int | None:
     objects, starts = ctx.objects, list[tuple[int, Keys]]()
     with suppress(Missing):  # this attempt has begun already, and its first step is tried again
         return checkpoints.common_rounds(ctx, ctx.keys, members_of(ctx.keys))[0]
@@ -76,8 +90,6 @@ def take_over(ctx: Context, before: Several[Keys], members_of: Callable[[Keys], 
     round, source = max(starts, key=lambda each: (each[0], each[1].attempt))
     for member in members_of(source):
         objects.put_new(ctx.keys.checkpoint(member, round), objects.get(source.checkpoint(member, round)))
-    for keys in before:
-        objects.delete_prefix(keys.own_checkpoints)
     return round
 
 
@@ -140,7 +152,7 @@ def start_supervised(ctx: Context, event: Event) -> Event:
 
     def take_back() -> None:
         ctx.bus.remove(barriers=[(ctx.keys.updates, members)])
-        ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
+        _take_back(ctx)
 
     with attempts.setting_up(ctx, take_back):
         before = attempts.begin(ctx)

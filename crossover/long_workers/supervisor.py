@@ -257,7 +257,8 @@ class Supervisor:
         """The words that this attempt gave after the next one had begun."""
         oldest = max(0, self._step - 2 * (self._ctx.experiment.functions.checkpoint_every + self._slack))
         self._ctx.tensors[0].delete(*(self._ctx.keys.expected(step) for step in range(oldest, self._step + 1)))
-        self._journal.forget()
+        if attempts.spare(self._ctx):
+            self._journal.forget()
 
     def leave(self) -> Event:
         self._save()

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from crossover import attempts
 from crossover.context import Context, Resources
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
+from crossover.keys import Keys
 from crossover.workflow import Event, Step, architectures, execute, first_event, load, steps
 from tests.architectures.fleet import READS, Fleet, Hook, counting
 from tests.architectures.harness import FailAt, Job, chosen, every_step, small, tree_architectures
@@ -256,8 +258,21 @@ def test_a_step_that_goes_on_when_the_resumed_run_is_over_leaves_nothing(
         assert job.model() == undisturbed(architecture)[0], f"write {k}"
 
 
-def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the first attempt was stopped at all; the second one then ran to its end, and the late step after it."""
+@pytest.mark.parametrize("architecture", tree_architectures())
+def test_what_the_next_attempt_is_yet_to_take_over_stays(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt finds itself overtaken, and takes back what it wrote, before the one that has begun has read anything of it."""
+    step = "update_model" if architecture == "spirt" else "train"
+    for k in (9, 13, 17) if EVERY_CALL else (13,):
+        job = Job(experiment(architecture))
+        assert resumed_beside(job, LateStep(job, step, k), monkeypatch, goes_on_at_once=True)
+        assert_nothing_left(job)
+        assert job.model() == undisturbed(architecture)[0], f"write {k}"
+
+
+def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch, *, goes_on_at_once: bool = False) -> bool:
+    """Whether the first attempt was stopped at all; the second one then ran to its end, and the late step after it, or
+    with `goes_on_at_once` when the second one had begun and done nothing more.
+    """
     tree, run, workers = load(job.experiment.architecture).run, job.prepared.run, job.experiment.workers
     assert tree is not None
     ended = threading.Event()
@@ -267,7 +282,16 @@ def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch) ->
             execute(tree, Context(Resources(job.clients), run=run), first_event(run, workers=workers))
         ended.set()
 
-    with every_step(monkeypatch, late.wrap):
+    def begun(ctx: Context) -> list[Keys]:
+        lower = begin(ctx)
+        if lower and goes_on_at_once:
+            late.over.set()
+            thread.join(timeout=JOIN_S)
+        return lower
+
+    with every_step(monkeypatch, late.wrap), monkeypatch.context() as patch:
+        begin = attempts.begin
+        patch.setattr(attempts, "begin", begun)
         thread = threading.Thread(target=first, daemon=True)
         thread.start()
         while not late.stopped.wait(timeout=0.01) and not ended.is_set():
