@@ -23,9 +23,11 @@ os.environ.update(
 for _name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL"):
     os.environ.pop(_name, None)
 
-# A shell's background jobs ignore Ctrl-C, and so would every program that tests start in order to interrupt it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell's background jobs ignore Ctrl-C, what runs under nohup a terminal that is gone; and so would every program that tests start in
+# order to interrupt it.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # The same examples on every machine, whatever else this process has imported (Hypothesis would take constants from there), and
 # without a deadline: how fast they run is the benchmarks' matter.
