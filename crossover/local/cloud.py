@@ -182,8 +182,7 @@ class LocalCloud:
 
     def _end_executions(self) -> None:
         """While moto is still ours: a task that came back to the real moto would look for a Lambda service on port 5000."""
-        pages = self.client("stepfunctions").get_paginator("list_state_machines").paginate()
-        self._stop_executions([each["stateMachineArn"] for page in pages for each in page["stateMachines"]])
+        executions.stop()
         self.lambdas.close()
         self.servers.stop()  # a stack that is still being made fails at its next server
         executions.join(_EXECUTIONS_END_S)

@@ -6,11 +6,15 @@ moto runs each in a thread of its own, and changes it step by step under the eye
 import threading
 import time
 import uuid
+import weakref
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 from crossover.local.seams.replacing import Replacements
 
+_STARTED: weakref.WeakSet[Any] = weakref.WeakSet()
+_adding = threading.Lock()
 _BEGINS_S = 10.0
 _LOOK_S = 0.001
 
@@ -19,6 +23,14 @@ def install(changes: Replacements) -> None:
     _starts(changes)
     _ends(changes)
     _stops(changes)
+
+
+def stop() -> None:
+    """All that still run, those of deleted state machines too, which moto no longer lists: one may wait for hours."""
+    with _adding:
+        running = [each for each in _STARTED if not each.crossover_end.is_set()]
+    for execution in running:
+        execution.stop(stop_date=datetime.now(UTC), error=None, cause="its cloud ends")
 
 
 def join(patience_s: float) -> None:
@@ -57,6 +69,8 @@ def _ends(changes: Replacements) -> None:
     def start(old: Any, self: Any) -> None:
         self.crossover_end = threading.Event()
         old(self)
+        with _adding:
+            _STARTED.add(self)
 
     def terminated(old: Any, self: Any) -> None:
         execution = self.execution
