@@ -32,7 +32,7 @@ def compute_gradient(world: World, place: Place) -> Script:
     model, batch = workload.vector_bytes + VECTOR_HEADER_BYTES, workload.batch_bytes(samples)
     pieces = parts(workload, place.minibatches) if _by_functions(world) else 1
     gradient = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
-    tally = Tally().count("objects", "exists").count("objects", "get", 2, into=model + batch)
+    tally = Tally().count("objects", "exists", 2).count("objects", "get", 2, into=model + batch)  # there already; over
     tally.count("objects", "put", pieces, out=gradient)
     memory_mb = world.experiment.functions.memory_of("compute_gradient", torch=True)
     return Script(
@@ -41,7 +41,7 @@ def compute_gradient(world: World, place: Place) -> Script:
             Phase(
                 "compute", compute_s=calibration.in_function(world.experiment, workload, samples, memory_mb=memory_mb)
             ),
-            Phase("store", request_s=calibration.objects.seconds(gradient, requests=pieces)),
+            Phase("store", request_s=calibration.objects.seconds(gradient, requests=pieces + 1)),
         ),
         tally,
     )
@@ -53,14 +53,15 @@ def average_part(world: World, place: Place) -> Script:
     if place.minibatch >= pieces:
         return Script((), Tally())
     calibration, one = world.calibration, world.workload.vector_bytes // pieces + VECTOR_HEADER_BYTES
-    tally = Tally().count("objects", "exists").count("objects", "get", place.minibatches, into=place.minibatches * one)
+    tally = Tally().count("objects", "exists", 2)
+    tally.count("objects", "get", place.minibatches, into=place.minibatches * one)
     tally.count("objects", "put", out=one)
     read_s = calibration.objects.seconds(place.minibatches * one, requests=place.minibatches + 1)
     compute_s = (place.minibatches + 1) * one / calibration.arithmetic_bytes_s
     return Script(
         (
             Phase("average", request_s=read_s, compute_s=compute_s),
-            Phase("store", request_s=calibration.objects.seconds(one)),
+            Phase("store", request_s=calibration.objects.seconds(one, requests=2)),
         ),
         tally,
     )

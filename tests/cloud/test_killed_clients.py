@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crossover.keys import DEADLINE
+from crossover.keys import UNDER_WAY
 from crossover.local.cloud import LocalCloud
 from crossover.workflow import architectures, load
 from tests.cloud import neighbours
@@ -73,7 +73,8 @@ class Account:
 
     def deadline(self) -> datetime | None:
         try:
-            told = self.s3.get_object(Bucket=self.bucket, Key=DEADLINE)["Body"].read().decode()
+            key = self.s3.get_object(Bucket=self.bucket, Key=UNDER_WAY)["Body"].read().decode()
+            told = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read().decode()
         except self.s3.exceptions.NoSuchKey:
             return None
         return datetime.strptime(told, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)

@@ -125,7 +125,7 @@ def test_a_quota_of_zero_for_the_baseline_beside_it(cloud: LocalCloud, session: 
 def test_too_few_functions_at_once(cloud: LocalCloud, session: Any, refused: Refused) -> None:
     cloud.account.concurrency = 10
     try:
-        said = refused(DEPLOY, workers=12)
+        said = refused(DEPLOY, workers=12, training={"model": "small_cnn", "epochs": 1, "batch_size": 4})
     finally:
         cloud.account.concurrency = 1_000
     assert "Lambda concurrency: 10 free, 12 functions run at once" in said and "L-B99A9384" in said

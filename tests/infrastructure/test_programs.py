@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cdk.bundling import DATAPLANE
 from cdk.hosts import USER_DATA_LIMIT_BYTES
 from cdk.synthesis import synthesize
 from crossover import validation
+from crossover.packages import DATAPLANE
 from layer.contents import TORCH
 from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, only, resources
 from tests.infrastructure.conftest import NOW, ROOT

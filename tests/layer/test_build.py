@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cdk.bundling import DATAPLANE, TORCH, Sources
+from cdk.bundling import Sources
 from cdk.packaging import ROOT
 from crossover import workflow
+from crossover.packages import DATAPLANE, TORCH
 from layer import archive, build, checks, elf, pruning
 from layer.bytecode import Interpreter
 from layer.contents import Layer, layers
