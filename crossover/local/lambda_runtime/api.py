@@ -128,9 +128,11 @@ class RuntimeApi:
 
 
 async def _closed(server: asyncio.Server) -> None:
-    """Close the server of an environment that is dead: what it had connected is accepted in the next turn, and begins in
-    the one after that.
+    """Close the server of an environment that is dead, or about to be: nothing is accepted any more, and what was accepted begins within
+    two turns. A connection whose server closes before it begins asyncio would forget to close.
     """
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
     for _ in range(3):
         await asyncio.sleep(0)
     server.close()

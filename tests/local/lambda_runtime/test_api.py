@@ -1,11 +1,13 @@
 """The end of the Runtime API: connections are closed in order, whatever they are in the middle of."""
 
+import asyncio
 import gc
 import socket
 import warnings
 
 import pytest
 
+from crossover.local.lambda_runtime import api
 from crossover.local.lambda_runtime.api import Handout, RuntimeApi
 
 
@@ -67,3 +69,24 @@ def test_a_connection_that_comes_with_its_environments_end_is_closed() -> None:
                 api.release(address)
         api.close()
         gc.collect()
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_connection_that_comes_while_its_server_is_released_is_closed(turns: int) -> None:
+    """From an environment that is told as dead and is still about to be: asyncio forgot one that was accepted a turn before."""
+
+    async def released() -> None:
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        closing = asyncio.get_running_loop().create_task(api._closed(server))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        with socket.create_connection(server.sockets[0].getsockname()):
+            await closing
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        asyncio.run(released())
+        gc.collect()
+    assert [str(each.message) for each in told if issubclass(each.category, ResourceWarning)] == []
