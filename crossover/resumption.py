@@ -106,9 +106,20 @@ def _newest(objects: ObjectStore) -> dict[str, Any]:
 # --- is it the same run? ----------------------------------------------------------------------------------------------
 
 
+def started_with(facts: Mapping[str, Any]) -> Experiment:
+    """The experiment of the run of `facts`. Raises UserError where it has fields that this version does not know."""
+    try:
+        return from_resolved(facts["experiment"])
+    except TypeError as error:
+        raise UserError(
+            f"run {facts['run']} was started by another version of crossover ({facts['versions'].get('crossover')}), which has other "
+            f"fields ({error}); go on with that version, or start a new run"
+        ) from error
+
+
 def check_settings(facts: Mapping[str, Any], experiment: Experiment) -> None:
-    """Raises ConfigError where the run of `facts` was started with other settings."""
-    if changed := differing(experiment, from_resolved(facts["experiment"])):
+    """Raises ConfigError where the run of `facts` was started with other settings, UserError as `started_with` does."""
+    if changed := differing(experiment, started_with(facts)):
         raise ConfigError(
             f"--resume: run {facts['run']} was started with other settings: {', '.join(changed)}; "
             "set them as they were, or start a new run"

@@ -48,6 +48,7 @@ def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
 
 
 def _take_back(ctx: Context) -> None:
+    """Of an attempt that was overtaken while it set itself up: its checkpoints, unless the next one is yet to read them."""
     if attempts.spare(ctx):
         ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
 

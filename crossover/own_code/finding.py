@@ -51,8 +51,8 @@ def folders() -> tuple[Path, ...]:
     return _folders or (Path(os.environ.get("LAMBDA_TASK_ROOT") or os.getcwd()),)
 
 
-def told() -> bool:
-    """Whether this process knows where an experiment's own modules lie: a function or program does not."""
+def has_folders() -> bool:
+    """Whether this process was told where an experiment's own modules lie: a function or program is not."""
     return bool(_folders)
 
 

@@ -45,7 +45,7 @@ def building(field: str, name: str) -> Iterator[None]:
 
 @contextmanager
 def _watched(field: str, name: str, *, when: str, files: bool) -> Iterator[None]:
-    if not finding.told():  # a function or program: whoever started the run has watched
+    if not finding.has_folders():  # a function or program: whoever started the run has watched
         yield
         return
     _install()

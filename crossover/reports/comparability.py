@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from crossover.reports import display
 from crossover.reports.folder import RunFolder
 from crossover.reports.race import Result
 
@@ -12,7 +13,6 @@ MUST_AGREE = (
     ("experiment", "data", "limit"),
     ("experiment", "training", "model"),
     ("experiment", "training", "metric", "name"),
-    ("experiment", "training", "metric", "higher_is_better"),
     # What was staged: a data set of the same name may still be another one.
     ("data", "classes"),
     ("data", "train_samples"),
@@ -41,7 +41,9 @@ def names(runs: Sequence[RunFolder]) -> list[str]:
 
 def apart(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     """Why these runs must not be compared: one sentence for each difference of data or model."""
-    return [mark for path in MUST_AGREE if (mark := _differs(runs, names, *path))]
+    found = [mark for path in MUST_AGREE if (mark := _differs(runs, names, *path))]
+    rises = _by(runs, names, lambda r: str(display.metric_of(r).rises))  # said, or implied by the metric's name
+    return [*found, *([f"training.metric.higher_is_better differs: {_listed(rises)}"] if len(rises) > 1 else [])]
 
 
 def same_prices(results: Sequence[Result]) -> bool:

@@ -20,14 +20,13 @@ class Comparison:
     runs: tuple[RunFolder, ...]
     entries: tuple[Entry, ...]
     goal: float | None
+    marks: tuple[str, ...]
+    verdict: str
 
     @property
     def metric(self) -> Metric:
         """What the runs are judged by: the first one's, where they differ."""
         return self.entries[0].metric
-
-    marks: tuple[str, ...]
-    verdict: str
 
 
 def read(paths: Sequence[Path], *, mixed: bool = False) -> Comparison:

@@ -57,7 +57,9 @@ def read(path: Path) -> RunFolder:
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
         state = "is not a run's result" if result is not None else "is not there"
         raise DataError(f"{path / RESULT}: {state}; give the folder of a run, such as results/spirt")
-    if absent := sorted(PARTS - result.keys()):
+    absent = sorted(PARTS - result.keys())
+    absent += ["val_metric of each epoch"] if any("val_metric" not in epoch for epoch in result["epochs"]) else []
+    if absent:
         raise DataError(f"{path / RESULT}: has no {', '.join(absent)}: another version wrote it; run it again")
     metrics = path / METRICS
     if not metrics.is_file():

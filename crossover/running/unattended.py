@@ -9,7 +9,7 @@ from crossover import resumption
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import UserError
-from crossover.experiment import Experiment, from_resolved
+from crossover.experiment import Experiment
 from crossover.keys import Keys, current_run
 from crossover.reports.cost import Cost
 from crossover.running.following import catch_up
@@ -50,7 +50,7 @@ def taken_up(run: str, experiment: Experiment, *, objects: ObjectStore, resume: 
     if resume and resume != run:
         raise UserError(f"--resume {resume}: run {run} is under way and would be in its way; --resume {run} follows it")
     facts = json.loads(objects.get(Keys(run).experiment))
-    there, architecture = from_resolved(facts["experiment"]), load(experiment.architecture)
+    there, architecture = resumption.started_with(facts), load(experiment.architecture)
     if not resume and (differing := resumption.differing(architecture.resolve(experiment), there)):
         raise UserError(
             f"run {run} is under way with other settings: {', '.join(differing)}; --resume {run} follows that one to its end"

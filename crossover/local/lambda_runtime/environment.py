@@ -55,6 +55,7 @@ class Environment:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._cold = True
+        self._zygote: Zygote | None = None
         self._baseline = 0
         self._started_at = self._handed_out_at = time.perf_counter()
         self._init_error: bytes | None = None
@@ -66,6 +67,11 @@ class Environment:
         return not self._over.is_set()
 
     @property
+    def usable(self) -> bool:
+        """Alive, and so is the fork server, whose end is seen before those of its environments are told one by one."""
+        return self.alive and self._zygote is not None and self._zygote.alive
+
+    @property
     def request_id(self) -> str | None:
         """Of the invocation it works on; None while idle."""
         return self._work[0] if self._work else None
@@ -73,7 +79,7 @@ class Environment:
     def start(self, zygote: Zygote) -> None:
         """Fork it. Raises Unavailable when the zygote is gone."""
         function = self.function
-        self._started_at = time.perf_counter()
+        self._zygote, self._started_at = zygote, time.perf_counter()
         with self.log.open("ab", buffering=0) as log:
             self.pid = zygote.fork(
                 Start(

@@ -161,7 +161,7 @@ class Lambdas:
             idle = self._idle.get(function.name, [])
             while idle:
                 environment = idle.pop()
-                if environment.alive and environment.function == function:
+                if environment.usable and environment.function == function:
                     return environment
                 environment.kill()
         return None

@@ -289,6 +289,24 @@ def test_a_killed_fork_server_takes_its_functions_with_it_and_has_a_successor(
     assert call(lambdas, function("echo"), 1)["event"] == 1
 
 
+def test_nobody_is_given_an_idle_environment_of_a_killed_fork_server(
+    tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+    tell = Lambdas._on_exit
+    monkeypatch.setattr(Lambdas, "_on_exit", lambda self, *end: told.wait(60) and tell(self, *end))
+    service = Lambdas(tmp_path)
+    try:
+        first = call(service, function("echo"))["pid"]
+        zygote = service._zygotes["plain"]
+        zygote._process.kill()
+        eventually(lambda: not zygote.alive, what="its end is seen; that of its idle environment was not told yet")
+        assert call(service, function("echo"))["pid"] != first
+    finally:
+        told.set()
+        service.close()
+
+
 def test_an_event_is_retried(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
     file = tmp_path / "calls"
     lambdas.invoke_event(function("flaky"), json.dumps({"file": str(file), "after": 2}).encode())

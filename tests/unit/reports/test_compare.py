@@ -184,6 +184,10 @@ def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
         DataError, match=r"result\.json: has no invocations, steps: another version wrote it; run it again"
     ):
         compare.read([run.path])
+    epochs = [{name: value for name, value in epoch.items() if name != "val_metric"} for epoch in run.result["epochs"]]
+    folder.write(run.path, result=run.result | {"epochs": epochs}, records=run.records)
+    with pytest.raises(DataError, match=r"has no val_metric of each epoch: another version wrote it"):
+        compare.read([run.path])
 
 
 def test_local_seconds_do_not_race_amazons(save: Save) -> None:
@@ -291,6 +295,18 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
         compare.of([runs[0], by_error(runs[1])])
     with pytest.raises(ConfigError, match=r"training\.metric\.higher_is_better differs"):
         compare.of([by_error(runs[0]), by_error(runs[1], higher_is_better=True)])
+
+
+def test_a_direction_that_is_said_is_the_one_that_the_metrics_name_implies(save: Save) -> None:
+    silent, said = (judged_upwards(save(name, run), said) for name, run, said in (("a", SPIRT, None), ("b", FAST, True)))
+    assert not any("metric" in mark for mark in compare.of([silent, said]).marks)
+
+
+def judged_upwards(run: RunFolder, said: bool | None) -> RunFolder:
+    """The run, judged by its accuracy, with the direction `said` in its settings or (None) left to the metric's name."""
+    experiment = run.result["experiment"]
+    metric = {"name": "accuracy", "higher_is_better": said}
+    return changed(run, experiment=experiment | {"training": experiment["training"] | {"metric": metric}})
 
 
 def rendered(table: Any) -> str:
