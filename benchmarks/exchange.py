@@ -34,9 +34,9 @@ from crossover.dataplane.vector import HEADER_BYTES, Kind
 from crossover.experiment import Experiment, Storage
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
-from crossover.long_workers.life import keys_of
-from crossover.long_workers.peers import Exchange, Peers
-from crossover.long_workers.waits import Waits
+from crossover.training.long_worker.group import Exchange, Peers
+from crossover.training.long_worker.life import keys_of
+from crossover.training.long_worker.waits import Waits
 from functions.all_reduce import AllReduce
 from functions.scatter_reduce import ScatterReduce
 

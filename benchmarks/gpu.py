@@ -63,7 +63,7 @@ def _batches(count: int) -> list[Batch]:
 
 
 def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], None]:
-    from peers.cuda import CudaLearner
+    from peers.gpu.cuda import CudaLearner
 
     training = Training(model=model, batch_size=count, precision="bf16", memory_format="channels_last")
     experiment = replace(Experiment(name="bench", architecture="gpu"), training=training)

@@ -4,7 +4,7 @@
 
 Execution environments of the local cloud, forked after the imports: before their first step, after one step of
 MobileNet on 32 images, which leaves the step's memory with the process for the next one (crossover/learning/memory.py
-says why), and a second later, when a worker that waits for the others has given it back (crossover/slots.py).
+says why), and a second later, when a worker that waits for the others has given it back (crossover/clients/slots.py).
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.report import Figure, write
-from crossover import slots
+from crossover.clients import slots
 from crossover.local.lambda_runtime import Function, Lambdas
 
 ROOT = Path(__file__).parents[1]

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossover import imports
 from crossover.errors import CrossoverError
-from crossover.packages import FIRST_PARTY, TORCH
+from crossover.own_code import imports
+from crossover.own_code.packages import FIRST_PARTY, TORCH
 
 
 class Unreachable(CrossoverError):

@@ -24,8 +24,9 @@ from cdk.network import Network
 from cdk.packaging import ROOT
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
-from crossover import own_code, packages
+from crossover import own_code
 from crossover.experiment import Experiment
+from crossover.own_code import packages
 from layer.contents import TORCH, pinned
 
 

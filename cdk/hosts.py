@@ -10,7 +10,7 @@ from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
 from cdk.names import boot_log
-from crossover.processors import processor
+from crossover.instances import processor
 
 BOOT = Path(__file__).parent / "boot"
 USER_DATA_LIMIT_BYTES = 16_384

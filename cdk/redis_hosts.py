@@ -26,10 +26,10 @@ from cdk.names import boot_log, resource_name
 from cdk.network import Network
 from cdk.storage import Storage
 from cdk.unbuilt import PLACEHOLDER, refuse_deployment
-from crossover import volumes
+from crossover import instances
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.processors import processor
+from crossover.instances import processor
 
 PORT = 6379
 BOOT_TIMEOUT_S = 1_500
@@ -142,7 +142,7 @@ class RedisHosts(Construct):
                     ebs=ec2.CfnInstance.EbsProperty(
                         encrypted=True,
                         volume_type="gp3",
-                        volume_size=volumes.DATABASE_GB,
+                        volume_size=instances.DATABASE_GB,
                         delete_on_termination=True,
                     ),
                 )

@@ -19,8 +19,7 @@ from cdk.names import stack_name
 from crossover import workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.minibatches import most_minibatches
-from crossover.surroundings import shared_stacks
+from crossover.surroundings import most_minibatches, shared_stacks
 
 ROOT = Path(__file__).parent.parent
 LAYERS = ROOT / "build"

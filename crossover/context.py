@@ -88,7 +88,7 @@ class RunFacts:
     created_at: float
     money: Mapping[str, Any] = field(
         default_factory=dict
-    )  # crossover/spending.py: what a run with a budget is judged by
+    )  # crossover/costs/spending.py: what a run with a budget is judged by
 
 
 class Clients(Protocol):
@@ -420,6 +420,6 @@ class InlineClients:
 @lru_cache(maxsize=1)
 def process_resources() -> Resources:
     """This process's resources, by its environment: the deployment facts that the stack wrote there."""
-    from crossover.deployment import DeployedClients
+    from crossover.clients.deployed import DeployedClients
 
     return Resources(DeployedClients(dict(os.environ)))

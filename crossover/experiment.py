@@ -6,7 +6,7 @@ Experiment at the edge, once;
 pydantic and the JSON Schema.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -250,7 +250,9 @@ class Experiment:
     seed: int = 1
     workers: Annotated[int, Ge(1), Le(64)] = 4
     baseline: Literal["none", "gpu"] = "none"
-    recipe: Literal["none", "paper", "fast"] = "none"  # crossover/recipes.py: the edge has put its values in place
+    recipe: Literal["none", "paper", "fast"] = (
+        "none"  # crossover/validation/recipes.py: the edge has put its values in place
+    )
     training: Training = field(default_factory=Training)
     data: Data = field(default_factory=Data)
     aggregation: Aggregation = field(default_factory=Aggregation)
@@ -288,6 +290,15 @@ def from_resolved(plain: Mapping[str, Any]) -> Experiment:
     experiment = _build(Experiment, plain)
     assert isinstance(experiment, Experiment)
     return experiment
+
+
+def flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`training.epochs` and its value, for every field of `Experiment.resolved()`, or of any nested mapping."""
+    for key, value in plain.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _plain(value: Any) -> Any:

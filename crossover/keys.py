@@ -14,7 +14,7 @@ MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # UTC: so written, an earlier one sorts first, wh
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one run. What one attempt of it writes and no other reads has `attempt` in its name: see crossover/attempts.py."""
+    """The keys of one run. What one attempt of it writes and no other reads has `attempt` in its name: see training/attempts.py."""
 
     run: str
     attempt: int = 0

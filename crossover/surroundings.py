@@ -1,7 +1,10 @@
-"""What stands around an experiment's functions and bucket, read off its architecture's tree: for templates, bills and commands alike."""
+"""What stands around an experiment's functions and bucket, read off its YAML and its architecture's tree: for templates, bills and
+commands alike.
+"""
 
 from crossover.experiment import Experiment
-from crossover.workflow import Architecture, load, steps
+from crossover.learning import sizes
+from crossover.workflow import Architecture, ForEach, load, steps, trees, walk
 
 NETWORK, BROKER = "network", "broker"  # stacks that a project's experiments share
 
@@ -29,3 +32,19 @@ def shared_stacks(experiment: Experiment, architecture: Architecture | None = No
     if architecture.program is not None or database_hosts(experiment, architecture):
         return (NETWORK,)
     return ()
+
+
+def most_minibatches(experiment: Experiment) -> int | None:
+    """The most in one round; None for a data set whose size only loading it would tell, which makes the Map distributed."""
+    found, training = sizes.split(experiment), experiment.training
+    if found is None:
+        return None
+    most = -(-found[0] // experiment.workers)
+    minibatches = max(1, -(-most // training.batch_size))
+    return min(minibatches, training.sync_every) if isinstance(training.sync_every, int) else minibatches
+
+
+def side_by_side(architecture: Architecture) -> bool:
+    """Whether a Map goes over the minibatches of a round."""
+    nodes = (node for tree in trees(architecture) for node in walk(tree))
+    return any(isinstance(node, ForEach) and node.count == "minibatches" for node in nodes)

@@ -225,26 +225,25 @@ PACKAGES = ("functions", "peers")
 
 
 def architectures() -> list[str]:
-    """The names of every architecture that exists: the modules of functions/ and peers/ that have a stack of the same
-    name.
-    """
+    """The names of every architecture that exists: the modules of functions/ and peers/ that have a stack of the same name."""
     root = Path(__file__).parent.parent
-    stacks = {path.stem for path in (root / "stacks").glob("*.py")}
-    return sorted(
-        {
-            path.stem
-            for package in PACKAGES
-            for path in (root / package).glob("*.py")
-            if path.stem in stacks and path.stem != "__init__"
-        }
-    )
+    stacks = {path.stem for path in (root / "stacks").glob("*.py")} - {"__init__"}
+    return sorted({path.stem for package in PACKAGES for path in (root / package).iterdir()} & stacks)
+
+
+def _file(package: str, name: str) -> str | None:
+    """`functions/<name>.py`, or `functions/<name>/__init__.py` where an architecture is a folder; an empty one is no architecture's."""
+    root = Path(__file__).parent.parent
+    file, folder = f"{package}/{name}.py", f"{package}/{name}/__init__.py"
+    if (root / folder).is_file() and (root / folder).read_text("utf-8").strip():
+        return folder
+    return file if (root / file).is_file() else None
 
 
 def load(name: str) -> Architecture:
-    """The ARCHITECTURE of `functions/<name>.py` or `peers/<name>.py`. Raises ConfigError naming the choices, or what its file lacks."""
+    """The ARCHITECTURE of `functions/<name>` or `peers/<name>`. Raises ConfigError naming the choices, or what its file lacks."""
     module_name = name.replace("-", "_")
-    root = Path(__file__).parent.parent
-    found = [f"{package}/{module_name}.py" for package in PACKAGES if (root / package / f"{module_name}.py").exists()]
+    found = [file for package in PACKAGES if (file := _file(package, module_name))]
     if not module_name.isidentifier() or not found:
         raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(architectures())}")
     for file in found:
@@ -255,8 +254,8 @@ def load(name: str) -> Architecture:
 
 
 def imported(file: str) -> ModuleType:
-    """The module of an architecture's file, such as functions/spirt.py. Raises ConfigError naming the line on which it fails."""
-    module = file.removesuffix(".py").replace("/", ".")
+    """The module of an architecture's file, such as functions/spirt/__init__.py. Raises ConfigError naming the line on which it fails."""
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     try:
         return importlib.import_module(module)
     except CrossoverError:

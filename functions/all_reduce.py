@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from crossover.context import Context
 from crossover.keys import Keys
-from crossover.long_workers import life
+from crossover.training.long_worker import life
 from crossover.workflow import Architecture, step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crossover.long_workers.peers import Peers
+    from crossover.training.long_worker.group import Peers
 
 Event = dict[str, Any]
 

@@ -8,11 +8,11 @@ alone: these functions need no network of their own.
 import itertools
 from typing import Any
 
-from crossover import attempts, rounds
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
 from crossover.keys import Keys
+from crossover.training import attempts, rounds
 from crossover.workflow import step
 
 Event = dict[str, Any]

@@ -3,7 +3,7 @@
 import os
 
 from crossover.context import Context, Resources, process_resources
-from crossover.programs import Membership, Settings, serve
+from crossover.fleet import Membership, Settings, serve
 from crossover.workflow import Architecture, Program
 
 
@@ -13,10 +13,10 @@ def main(resources: Resources | None = None, settings: Settings | None = None) -
 
 
 def peer(ctx: Context, member: Membership) -> None:
-    from peers import exchanges, p2p  # torch
-    from peers.computing import OnInstance
+    from peers.p2p import exchanges, peer  # torch
+    from peers.p2p.computing import OnInstance
 
-    p2p.train(
+    peer.train(
         ctx,
         member,
         computing=OnInstance(ctx),

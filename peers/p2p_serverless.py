@@ -3,11 +3,11 @@
 import os
 from typing import TYPE_CHECKING
 
-from crossover import attempts, rounds
 from crossover.context import Context, Resources, process_resources
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
-from crossover.programs import Membership, Settings, serve
+from crossover.fleet import Membership, Settings, serve
+from crossover.training import attempts, rounds
 from crossover.workflow import Architecture, Event, ForEach, Program
 from functions.p2p_serverless import average_part, compute_gradient, parts
 
@@ -53,7 +53,7 @@ class ByFunctions:
 
     def _average(self, event: Event, out: "Tensor") -> None:
         from crossover.algorithms.running_mean import RunningMean
-        from peers.computing import minibatch_samples
+        from peers.p2p.computing import minibatch_samples
 
         samples = minibatch_samples(self._ctx, event)
         mean = RunningMean(samples, total=out)
@@ -69,7 +69,7 @@ class ByFunctions:
 
     def _collect(self, event: Event, out: "Tensor") -> None:
         """The average that functions have made, part by part."""
-        from peers.computing import minibatch_samples
+        from peers.p2p.computing import minibatch_samples
 
         samples = sum(minibatch_samples(self._ctx, event))
         for number, part in enumerate(self._parts(event["minibatches"])):
@@ -100,9 +100,9 @@ def main(resources: Resources | None = None, settings: Settings | None = None) -
 
 
 def peer(ctx: Context, member: Membership) -> None:
-    from peers import exchanges, p2p  # torch
+    from peers.p2p import exchanges, peer  # torch
 
-    p2p.train(
+    peer.train(
         ctx,
         member,
         computing=ByFunctions(ctx, member),

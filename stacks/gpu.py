@@ -13,7 +13,7 @@ from cdk.guards import Budget
 from cdk.hosts import image
 from cdk.network import Network
 from cdk.storage import Storage
-from crossover import volumes
+from crossover import instances
 from crossover.experiment import Experiment
 from layer.contents import TORCH
 from peers.gpu import PROCESSES, PROGRAM
@@ -46,7 +46,7 @@ class GpuStack(Stack):
                 instance_type=gpu.instance_type,
                 image=image(self, IMAGE),
                 count=gpu.instances,
-                volume_gb=volumes.GPU_GB,
+                volume_gb=instances.GPU_GB,
                 requirements=PACKAGES,
                 venv=VENV,
                 spot=gpu.spot,

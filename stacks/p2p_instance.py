@@ -13,7 +13,7 @@ from cdk.guards import Budget
 from cdk.hosts import debian_image
 from cdk.network import Network
 from cdk.storage import Storage
-from crossover import volumes
+from crossover import instances
 from crossover.experiment import Experiment
 from peers.p2p_instance import PROGRAM
 
@@ -37,7 +37,7 @@ class P2PInstanceStack(Stack):
                 instance_type=experiment.p2p.instance_type,
                 image=debian_image(self, experiment.p2p.instance_type),
                 count=experiment.workers,
-                volume_gb=volumes.PEER_GB,
+                volume_gb=instances.PEER_GB,
                 requirements=f"{CPU_TORCH} {PACKAGES}",
             ),
             module=PROGRAM.module,

@@ -16,7 +16,7 @@ from cdk.layers import Layers
 from cdk.network import Network
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
-from crossover import asl, volumes, workflow
+from crossover import asl, instances, workflow
 from crossover.experiment import Experiment
 from peers.p2p_serverless import ARCHITECTURE, PROGRAM
 
@@ -55,7 +55,7 @@ class P2PServerlessStack(Stack):
                 instance_type=experiment.p2p.instance_type,
                 image=debian_image(self, experiment.p2p.instance_type),
                 count=experiment.workers,
-                volume_gb=volumes.PEER_GB,
+                volume_gb=instances.PEER_GB,
                 requirements=f"{CPU_TORCH} {PACKAGES}",
             ),
             module=PROGRAM.module,

@@ -38,7 +38,7 @@ def breakeven(
     debug: Debug = False,
 ) -> None:
     """Project where serverless overtakes the GPU fleet: over model size, batch, workers and epochs."""
-    from crossover.reports import prices  # matplotlib comes with the page: not for --help
+    from crossover.costs import prices  # matplotlib comes with the page: not for --help
     from crossover.simulation import breakeven_page as page
     from crossover.simulation.breakeven import breakeven as swept
 
@@ -114,7 +114,7 @@ def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
     from crossover.simulation import AWS
     from crossover.simulation.measured import calibrated
     from crossover.simulation.papers import PAPERS
-    from crossover.simulation.published import calibration as fitted
+    from crossover.simulation.papers_deployments import calibration as fitted
 
     given = given or []
     papers = [name for name in given if name in PAPERS]

@@ -17,7 +17,7 @@ from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.cli.docker import check_docker
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
-from crossover.processors import processor
+from crossover.instances import processor
 from crossover.surroundings import shared_stacks
 from crossover.validation import check_deployment
 
@@ -57,7 +57,7 @@ def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Calla
     """
     import boto3
 
-    from crossover.cli.aws import names, readiness, stacks, standing, sweeping
+    from crossover.account import names, readiness, stacks, standing, sweeping
 
     session, project = boto3.Session(), experiment.project
     for stack in (f"{project}-{part}" for part in (*shared_stacks(experiment), experiment.name)):
@@ -84,7 +84,7 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
     """Synthesize, tell what would change, deploy just that. Raises UserError where a run under way would lose what it works on."""
     import boto3
 
-    from crossover.cli.aws import failures, leaving, preview
+    from crossover.account import failures, leaving, preview
 
     with _folder() as folder, aws_errors_explained():
         assembly = folder / "assembly"
@@ -107,7 +107,7 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
 
 def _differences(folder: Path, pairs: str) -> str | None:
     """What the preview's program prints; None where npm cannot be reached for its package, or it fails."""
-    from crossover.cli.aws import preview
+    from crossover.account import preview
 
     command = [*npx(), "--yes", f"--package={preview.PACKAGE}", "--", "node", "-e", preview.PROGRAM]
     ended = _run_node(command, folder, told=pairs)
@@ -118,7 +118,7 @@ def chosen_zone(experiment: Experiment, *, tell: Callable[[str], None]) -> list[
     """What hands the network its availability zone: the one that it has, else the first that offers everything; nothing without one."""
     import boto3
 
-    from crossover.cli.aws import zones
+    from crossover.account import zones
 
     if not zones.matters(experiment):
         return []
@@ -232,7 +232,7 @@ def _end_marked() -> None:
 
 def hosts_processor(experiment: Experiment) -> str:
     """That of the Redis hosts, for which the tensor module is built; empty where there are none."""
-    from crossover.reports import infrastructure
+    from crossover.costs import infrastructure
 
     hosted = any(fleet.purpose == infrastructure.DATABASE for fleet in infrastructure.of(experiment).fleets)
     return processor(experiment.database.instance_type) if hosted else ""

@@ -55,8 +55,8 @@ def _experiments(experiment: Experiment) -> list[str | None]:
 
 def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator[str]:
     """What is about to be removed, and what looks like it and stays. Raises UserError for a stack of our name that is not ours."""
-    from crossover.cli.aws import inventory, ownership, stacks
-    from crossover.cli.aws.ownership import Whose
+    from crossover.account import inventory, ownership, stacks
+    from crossover.account.ownership import Whose
 
     project, names = experiment.project, _experiments(experiment)
     _wait(session, project, [*names, *(stacks.SHARED if shared else ())])
@@ -79,7 +79,7 @@ def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator
 
 def _wait(session: Any, project: str, names: list[str | None]) -> None:
     """Until nothing of them is in progress, so that what is shown is what will be there."""
-    from crossover.cli.aws import stacks, sweeping
+    from crossover.account import stacks, sweeping
 
     for name in names:
         stacks.check_ours(session, f"{project}-{name}", project=project)
@@ -88,7 +88,7 @@ def _wait(session: Any, project: str, names: list[str | None]) -> None:
 
 
 def _check_unneeded(session: Any, experiment: Experiment, *, going: list[str | None]) -> None:
-    from crossover.cli.aws import ownership, stacks
+    from crossover.account import ownership, stacks
 
     project = experiment.project
     unneeded = [f"{project}-{name}" for name in (*stacks.SHARED, *going)]
@@ -113,8 +113,8 @@ def _delete(session: Any, project: str, experiment: str | None) -> None:
     """What is the experiment's, or with None the project's. Whatever stops it, the message says what is gone and what is not."""
     from botocore.exceptions import ClientError
 
-    from crossover.cli.aws import inventory, ownership, stacks
-    from crossover.cli.aws.ownership import Whose
+    from crossover.account import inventory, ownership, stacks
+    from crossover.account.ownership import Whose
 
     gone, wanted = list[str](), list[str]()
     try:
@@ -140,14 +140,14 @@ def _delete(session: Any, project: str, experiment: str | None) -> None:
 
 def _order(stack: Any) -> int:
     """Of deletion: experiments (-1), broker, network."""
-    from crossover.cli.aws import stacks
+    from crossover.account import stacks
 
     return stacks.SHARED.index(stack.tags[stacks.KIND]) if stack.tags[stacks.KIND] in stacks.SHARED else -1
 
 
 def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> None:
     """By its id: exactly the one that was looked at. CloudFormation deletes with the role that made it."""
-    from crossover.cli.aws import leaving, stacks, sweeping
+    from crossover.account import leaving, stacks, sweeping
 
     sweeping.stop_running(session, owner, _tell)
     leaving.release_functions(session, stack.id, _tell)
@@ -168,7 +168,7 @@ def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> No
 
 def _remove_orphans(session: Any, orphans: list[Any], gone: list[str]) -> None:
     """What no stack holds any more. Raises CrossoverError naming what cannot be removed; interfaces of functions AWS removes itself."""
-    from crossover.cli.aws import sweeping
+    from crossover.account import sweeping
 
     problems = []
     for orphan in sorted(orphans, key=lambda each: [*sweeping.REMOVERS, each.kind].index(each.kind)):
@@ -186,9 +186,9 @@ def _remove_orphans(session: Any, orphans: list[Any], gone: list[str]) -> None:
 
 def verified(session: Any, project: str, experiment: str | None) -> str:
     """What was looked at and what was not, and what looks like ours. Raises CrossoverError naming everything of ours that is left."""
-    from crossover.cli.aws import inventory, ownership, stacks
-    from crossover.cli.aws.listings import KINDS
-    from crossover.cli.aws.ownership import Whose
+    from crossover.account import inventory, ownership, stacks
+    from crossover.account.listings import KINDS
+    from crossover.account.ownership import Whose
 
     owner = ownership.of(session, project, experiment)
     taken = inventory.take(session, owner)

@@ -4,13 +4,13 @@ from rich.console import Console
 from rich.table import Table
 
 from crossover import workflow
+from crossover.account import standing
 from crossover.asl import definitions
 from crossover.cli import estimates
 from crossover.cli.arguments import Config, Debug, Override, accepted
-from crossover.cli.aws import standing
+from crossover.costs import prices
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
-from crossover.reports import prices
 from crossover.surroundings import database_hosts, shared_stacks
 from crossover.validation import check_deployment
 

@@ -7,8 +7,8 @@ import typer
 
 from crossover.cli.arguments import Debug
 from crossover.cli.credentials import aws_errors_explained
+from crossover.costs import prices as listed
 from crossover.errors import CrossoverError
-from crossover.reports import prices as listed
 
 app = typer.Typer(help="What AWS charges, as dated data.", no_args_is_help=True)
 
@@ -23,7 +23,7 @@ def refresh(debug: Debug = False) -> None:
     """Ask AWS for today's prices and write them into config/pricing.yaml with today's date; what it does not list keeps its own."""
     import boto3
 
-    from crossover.cli.aws.price_list import refreshed
+    from crossover.account.price_list import refreshed
 
     path, listed_now = listed.PRICING, listed.load()
     with aws_errors_explained():

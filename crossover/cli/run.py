@@ -94,7 +94,7 @@ def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgres
 
 def _resumed(resume: str, out: Path | None) -> Path:
     """The folder to go on in. Raises UserError before anything heavy is started."""
-    from crossover import resumption
+    from crossover.running import resumption
 
     folder = Path(resume)
     if out is not None and out.resolve() != folder.resolve():
@@ -105,7 +105,7 @@ def _resumed(resume: str, out: Path | None) -> Path:
 
 
 def _say_how_to_go_on(config: Path, on: Place, folder: Path) -> None:
-    from crossover import resumption
+    from crossover.running import resumption
 
     if on is not Place.AWS and (resumption.holds(folder) or resumption.holds(folder / "baseline")):
         again = f"crossover run {config} --on {on} --resume {folder}"
@@ -118,7 +118,7 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
     import boto3
 
     from crossover import running
-    from crossover.cli.aws import changes, stacks, standing
+    from crossover.account import changes, stacks, standing
     from crossover.cli.credentials import aws_errors_explained
 
     now, session = datetime.now(UTC), boto3.Session()

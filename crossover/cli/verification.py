@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from crossover.account import evidence, proofs, stacks, unproven, verified
+from crossover.account.evidence import Evidence
+from crossover.account.observed import Observed, uncovered
 from crossover.cli.arguments import Debug, Yes
-from crossover.cli.aws import evidence, proofs, stacks, unproven, verified
-from crossover.cli.aws.evidence import Evidence
-from crossover.cli.aws.observed import Observed, uncovered
 from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -81,9 +81,9 @@ def refuse(session: Any, config: Path, experiment: Experiment) -> None:
 
 def cost_before(experiment: Experiment, *, whole: bool) -> str:
     """One line: dollars and minutes of the whole, before anything is done. Each step says its own again before it begins."""
+    from crossover.account import standing
+    from crossover.account.verification_steps import planned
     from crossover.cli import deployment
-    from crossover.cli.aws import standing
-    from crossover.cli.aws.verification_steps import planned
 
     hourly = standing.usd(standing.lines(experiment, running=True))
     deletion_min = 32  # it may wait for network interfaces
@@ -99,9 +99,9 @@ def cost_before(experiment: Experiment, *, whole: bool) -> str:
 
 def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str, Observed]) -> None:
     """Step after step (`verification_steps`), from the cheapest on; the first that fails ends it."""
-    from crossover.cli.aws import ownership
-    from crossover.cli.aws.verification_steps import STEPS
-    from crossover.cli.aws.walking import Walk, walk_through
+    from crossover.account import ownership
+    from crossover.account.verification_steps import STEPS
+    from crossover.account.walking import Walk, walk_through
 
     experiment = seen.experiment
     shared = {f"{experiment.project}-{part}" for part in ("network", "broker")}
@@ -111,10 +111,10 @@ def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str,
 
 def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]) -> None:
     """Everything goes, the shared stacks too where no other experiment of the project stands. Raises CrossoverError for what is left."""
+    from crossover.account import ownership
+    from crossover.account.verification_steps import SMALLEST
+    from crossover.account.walking import timed
     from crossover.cli import destruction
-    from crossover.cli.aws import ownership
-    from crossover.cli.aws.verification_steps import SMALLEST
-    from crossover.cli.aws.walking import timed
 
     experiment, session = seen.experiment, seen.session
     try:

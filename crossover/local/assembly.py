@@ -13,7 +13,7 @@ from typing import Any
 
 from crossover.errors import ConfigError
 from crossover.local.lambda_runtime.zygotes import Kind
-from crossover.local.seams.resource_types import ACCOUNT, REGION
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 

@@ -18,19 +18,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from crossover import slots
+from crossover.clients import slots
 from crossover.errors import RunFailed
 from crossover.local import assembly as assemblies
-from crossover.local import permissions, processes, seams
+from crossover.local import moto_patches, permissions, processes
 from crossover.local.code import Code
 from crossover.local.endpoint import Endpoint, credentials, session
 from crossover.local.fleets import Fleets
 from crossover.local.hosted import Servers
 from crossover.local.lambda_runtime import Answer, Function, Lambdas, Runtime
-from crossover.local.seams import executions
-from crossover.local.seams.account import Account
-from crossover.local.seams.replacing import Replacements
-from crossover.local.seams.resource_types import ACCOUNT, REGION
+from crossover.local.moto_patches import executions
+from crossover.local.moto_patches.account import Account
+from crossover.local.moto_patches.replacing import Replacements
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 _EXECUTIONS_END_S = 3.0  # their functions are killed by then
@@ -91,11 +91,11 @@ class LocalCloud:
             self.workspace / "logs" / "fleets",
             unpacked=self._program_code,
             environment=self._program_environment,
-            left=seams.fleets.decrement,
+            left=moto_patches.fleets.decrement,
         )
         self._end.callback(self.fleets.stop)
         changes = self._end.enter_context(Replacements())
-        seams.install(changes, cloud=self)
+        moto_patches.install(changes, cloud=self)
         self._end.callback(_forget_everything)
         _forget_everything()
         self.endpoint = Endpoint(self.workspace / "logs" / "endpoint.log")
@@ -257,13 +257,13 @@ class LocalCloud:
         self.client("s3").create_bucket(Bucket=f"cdk-hnb659fds-assets-{ACCOUNT}-{REGION}")
 
     def _check_types(self, stacks: list[assemblies.Stack]) -> None:
-        known = seams.supported(self)
+        known = moto_patches.supported(self)
         for stack in stacks:
             for logical_id, kind in stack.types.items():
                 if kind not in known:
                     raise RunFailed(
                         f"{stack.name}: {logical_id} is an {kind}, which the local cloud does not know; give it a maker in "
-                        f"crossover/local/seams, or add it to WITHOUT_EFFECT there"
+                        f"crossover/local/moto_patches, or add it to WITHOUT_EFFECT there"
                     )
 
     def _upload(self, stacks: list[assemblies.Stack], assets: list[assemblies.Asset]) -> None:

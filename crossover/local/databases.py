@@ -8,7 +8,7 @@ from crossover.dataplane import connecting
 from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Experiment
-from crossover.local.seams.resource_types import ACCOUNT, REGION, secret
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, secret
 
 if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud

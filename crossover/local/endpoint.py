@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from crossover.errors import CrossoverError
 from crossover.local import permissions
-from crossover.local.seams.resource_types import REGION
+from crossover.local.moto_patches.resource_types import REGION
 
 _SILENT = logging.NullHandler()
 _LAST_ANSWERS_S = 20.0  # a broker that starts within its request takes five, on a busy machine longer

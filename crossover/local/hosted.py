@@ -10,10 +10,10 @@ from pathlib import Path
 
 from crossover.errors import Lost, MissingTool, RunFailed
 from crossover.local import processes
+from crossover.local.moto_patches.hosts import ROLE_TAG
+from crossover.local.moto_patches.resource_types import secret
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
-from crossover.local.seams.hosts import ROLE_TAG
-from crossover.local.seams.resource_types import secret
 
 _SECRET_ARN = re.compile(r"arn:aws:secretsmanager:[\w:/+=.@-]+")
 _MODULE = Path(__file__).resolve().parents[2] / "redis_module"

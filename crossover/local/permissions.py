@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from crossover.local.seams.resource_types import ACCOUNT
+from crossover.local.moto_patches.resource_types import ACCOUNT
 
 PREFIX = "role."
 # X-Amz-Target -> the fields of the request that name the resource

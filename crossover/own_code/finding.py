@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from crossover.errors import ConfigError, CrossoverError, OwnCodeError
-from crossover.packages import DATAPLANE, PROJECT, RUNTIME, TORCH
+from crossover.own_code.packages import DATAPLANE, PROJECT, RUNTIME, TORCH
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _TAKEN = {

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crossover import imports
-from crossover.own_code import faults, finding
-from crossover.packages import FIRST_PARTY
+from crossover.own_code import faults, finding, imports
+from crossover.own_code.packages import FIRST_PARTY
 
 
 @dataclass(frozen=True)

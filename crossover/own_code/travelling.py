@@ -10,8 +10,8 @@ from typing import Any
 
 from crossover.experiment import Experiment
 from crossover.own_code import faults, finding, watching
+from crossover.own_code.packages import COMPUTING, FIRST_PARTY, PROJECT
 from crossover.own_code.reach import Reach, Wanted, reach
-from crossover.packages import COMPUTING, FIRST_PARTY, PROJECT
 
 
 def names(experiment: Experiment) -> dict[str, str]:

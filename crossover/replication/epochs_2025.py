@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from crossover.costs import paper_cost
 from crossover.replication import figures, runs_2025
 from crossover.replication.cells import Cell, Missing, Ours, Section, Unit, measured, printed, projected, where
 from crossover.replication.part import Found
 from crossover.replication.runs_2025 import BATCH, MINIBATCHES, WORKERS
-from crossover.reports import paper_cost
 from crossover.reports.folder import RunFolder
 from crossover.reports.published import Row
 

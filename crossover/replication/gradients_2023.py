@@ -1,5 +1,6 @@
 """Tables II and III, figure 3 and the text of the 2023 paper: gradients in functions and on the instance."""
 
+from crossover.costs import paper_cost
 from crossover.replication import figures, runs_2023
 from crossover.replication.cells import (
     Cell,
@@ -15,7 +16,6 @@ from crossover.replication.cells import (
 from crossover.replication.part import Found
 from crossover.replication.runs_2023 import BATCH_SIZES, MEASURED_SIZE, MNIST_IMAGES, PEER_COUNTS, PEERS
 from crossover.replication.stages_2023 import NO_NUMBERS, best
-from crossover.reports import paper_cost
 from crossover.reports.folder import RunFolder
 from crossover.reports.published import Row
 

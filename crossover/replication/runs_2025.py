@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from crossover import recipes
 from crossover.replication.measurement import CONFIG, Measurement, Overrides, Scale, smaller
 from crossover.reports import published
 from crossover.reports.published import Row
-from crossover.validation import load
+from crossover.validation import load, recipes
 
 PAPER = "comparison-2025"
 CONFIGS = {

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crossover.reports.invocations import Record, cell
+from crossover.costs.invocations import Record, cell
 
 
 def attempts(records: Sequence[Record]) -> dict[str, int]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossover.costs.invocations import Record
 from crossover.errors import DataError
-from crossover.reports.invocations import Record
 
 RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetensors", "report.html"
 SERVER_LOG = "server.log"  # of the database or broker with which a run on this machine has ended

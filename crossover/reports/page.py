@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from crossover.experiment import flat
 from crossover.reports import display
 
 LABELS = {
@@ -137,15 +138,3 @@ def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
 def facts_sheet(title: str, facts: Mapping[str, Any], *, folded: bool = False, note: str = "") -> Sheet:
     rows = [[name, str(value)] for name, value in flat(facts)]
     return Sheet(title=title, head=["name", "value"], rows=rows, note=note, words=2, folded=folded)
-
-
-def flat(facts: Mapping[str, Any], *, prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested mappings as (dotted name, value)."""
-    found: list[tuple[str, Any]] = []
-    for name, value in facts.items():
-        dotted = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            found += flat(value, prefix=f"{dotted}.")
-        else:
-            found.append((dotted, value))
-    return found

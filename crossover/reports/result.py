@@ -7,13 +7,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
-from crossover.experiment import Experiment
-from crossover.reports import cost as costs
-from crossover.reports import infrastructure as infrastructures
-from crossover.reports import prices as pricing
-from crossover.reports.completeness import attempts, missing
-from crossover.reports.infrastructure import Infrastructure
-from crossover.reports.invocations import (
+from crossover.costs import cost as costs
+from crossover.costs import infrastructure as infrastructures
+from crossover.costs import prices as pricing
+from crossover.costs.infrastructure import Infrastructure
+from crossover.costs.invocations import (
     Record,
     Unrecorded,
     billed_ms,
@@ -24,7 +22,9 @@ from crossover.reports.invocations import (
     on_instance,
     traffic,
 )
-from crossover.reports.prices import Prices
+from crossover.costs.prices import Prices
+from crossover.experiment import Experiment
+from crossover.reports.completeness import attempts, missing
 
 Label = Literal["measured-local", "measured-aws", "published", "projected"]
 LABELS: tuple[str, ...] = get_args(Label)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, flat
 from crossover.reports import display, plots, published, timeline
 from crossover.reports.folder import RunFolder
 from crossover.reports.page import (
@@ -14,7 +14,6 @@ from crossover.reports.page import (
     Tile,
     cost_sheet,
     facts_sheet,
-    flat,
     plot,
     stages_sheet,
     steps_sheet,

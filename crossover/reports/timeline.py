@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Shape
 
-from crossover.reports.invocations import Record, busy_s, end, init_s
+from crossover.costs.invocations import Record, busy_s, end, init_s
 from crossover.reports.plots import FAINT, INK, series, styled, svg
 
 COLD, WAIT = "cold start", "wait for a core"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from crossover.errors import MissingTool
+from crossover.experiment import flat
 from crossover.reports.display import metric_of
 from crossover.reports.folder import RunFolder
-from crossover.reports.page import flat
 
 Logger = Literal["tensorboard", "mlflow"]
 FIGURES = (

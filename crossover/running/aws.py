@@ -5,11 +5,11 @@ from pathlib import Path
 
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
-from crossover.resumption import Unfinished
 from crossover.running.baseline import with_baseline
 from crossover.running.deployed import run_deployed
 from crossover.running.following import OnProgress
 from crossover.running.patience import Patience, renewing_session
+from crossover.running.resumption import Unfinished
 
 
 def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: str = "") -> RunFolder:

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from crossover import resumption
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder, read
-from crossover.resumption import Unfinished
-from crossover.running import provenance
+from crossover.running import provenance, resumption
 from crossover.running.preparing import versions
+from crossover.running.resumption import Unfinished
 from crossover.workflow import load
 
 

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from crossover import platform_reports
+from crossover.clients.deployed import innermost_kind, plain_cause
+from crossover.costs import platform_reports
+from crossover.costs.billing import gb_seconds
+from crossover.costs.invocations import Unrecorded
 from crossover.dataplane.traffic import Traffic
-from crossover.deployment import innermost_kind, plain_cause
 from crossover.errors import RunFailed, ended_with
 from crossover.experiment import Experiment
 from crossover.learning.memory import give_back_freed_memory
-from crossover.reports.billing import gb_seconds
 from crossover.reports.folder import RunFolder
-from crossover.reports.invocations import Unrecorded
 from crossover.running.fleet import run_fleet
 from crossover.running.following import Check, OnProgress, all_well, begin_deadline, finish
 from crossover.running.patience import Look, at_once

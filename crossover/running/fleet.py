@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.keys import current_run
-from crossover.programs.execution import ProgramsExecution, announce
 from crossover.reports.folder import RunFolder
 from crossover.running.following import Check, Complete, OnProgress, all_well, finish, nothing_more
 from crossover.running.members import goes_on_without, instances_of, members_of

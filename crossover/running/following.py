@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from crossover import budget, spending
-from crossover.budget import BudgetReached
+from crossover.costs import budget, spending
+from crossover.costs.budget import BudgetReached
 from crossover.errors import ConfigError, CrossoverError, RunFailed
 from crossover.experiment import Metric
 from crossover.keys import UNDER_WAY

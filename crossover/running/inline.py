@@ -7,19 +7,19 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
-from crossover import resumption
 from crossover.context import Context, InlineClients, Resources
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import UserError, ended_with
 from crossover.experiment import Experiment
-from crossover.programs import Settings
-from crossover.programs.execution import ProgramsExecution, announce
+from crossover.fleet import Settings
+from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.reports.folder import RunFolder
-from crossover.resumption import Unfinished
+from crossover.running import resumption
 from crossover.running.baseline import with_baseline
 from crossover.running.following import OnProgress, finish
 from crossover.running.members import goes_on_without, in_step, members_of
 from crossover.running.preparing import Prepared, prepare
+from crossover.running.resumption import Unfinished
 from crossover.threads import RunThread
 from crossover.workflow import execute, first_event, load
 

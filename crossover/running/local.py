@@ -5,15 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crossover import resumption
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Experiment
 from crossover.reports.folder import SERVER_LOG, RunFolder
-from crossover.resumption import Unfinished
+from crossover.running import resumption
 from crossover.running.baseline import with_baseline
 from crossover.running.deployed import run_deployed
 from crossover.running.following import OnProgress
 from crossover.running.members import in_step
+from crossover.running.resumption import Unfinished
 from crossover.running.stack import Deployed
 from crossover.running.synthesis import synthesized
 from crossover.workflow import load, steps

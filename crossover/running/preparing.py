@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import crossover
-from crossover import own_code, resumption, spending
+from crossover import own_code
 from crossover.context import RunFacts
+from crossover.costs import spending
+from crossover.costs.invocations import Unrecorded
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing, UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
-from crossover.reports.invocations import Unrecorded
-from crossover.rounds import calendar_of
-from crossover.running import provenance
+from crossover.running import provenance, resumption
+from crossover.training.rounds import calendar_of
 from crossover.workflow import Architecture, load
 
 

@@ -18,10 +18,21 @@ from crossover.learning.models.registry import MODELS, factory
 from crossover.workflow import Architecture, load, steps
 
 ROOT = Path(__file__).parents[2]
-UNDECISIVE = {
-    f"crossover.{name}" for name in ("budget", "errors", "expectations", "experiment", "metering", "own_code")
-}
-UNDECISIVE |= {f"crossover.{name}" for name in ("reports", "slots", "spending", "surroundings", "threads", "volumes")}
+UNDECISIVE = tuple(
+    f"crossover.{name}."
+    for name in [
+        "clients.slots",
+        "costs",
+        "errors",
+        "experiment",
+        "instances",
+        "metering",
+        "own_code",
+        "reports",
+        "surroundings",
+        "threads",
+    ]
+)
 _REGISTRY = "crossover.learning.models.registry"  # imports every model; the run's own is followed by itself
 
 
@@ -56,7 +67,7 @@ def digests_of_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str
     sources, seen, todo = Sources(root), set[str](), list(modules)
     while todo:
         module = todo.pop()
-        if module in seen or not sources.path(module) or ".".join(module.split(".")[:2]) in UNDECISIVE:
+        if module in seen or not sources.path(module) or f"{module}.".startswith(UNDECISIVE):
             continue
         seen.add(module)
         if module != _REGISTRY:

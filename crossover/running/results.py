@@ -5,17 +5,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from crossover import spending
+from crossover.costs import infrastructure, prices, spending
+from crossover.costs.cost import Run
+from crossover.costs.expectations import expected_records, state_transitions
 from crossover.dataplane.vector import Kind, decode
 from crossover.errors import CrossoverError
-from crossover.expectations import expected_records, state_transitions
-from crossover.reports import infrastructure, prices
-from crossover.reports.cost import Run
 from crossover.reports.folder import RunFolder, write
 from crossover.reports.html import write_report
 from crossover.reports.result import build
-from crossover.rounds import calendar
 from crossover.running.preparing import Prepared, run_facts
+from crossover.training.rounds import calendar
 
 
 def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:

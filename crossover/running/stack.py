@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import minibatches
+from crossover import surroundings
 from crossover.asl.limits import ARRAY_LIMIT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.rounds import calendar
 from crossover.running.preparing import Prepared, run_facts
+from crossover.training.rounds import calendar
 from crossover.validation.machines import too_many
 
 
@@ -42,7 +42,7 @@ class Deployed:
         side_by_side = calendar(run_facts(prepared)).minibatches_in(0)
         if most is not None and side_by_side > most:
             wrong.append(f"minibatches side by side: {side_by_side}, deployed for {most}")
-        if side_by_side > ARRAY_LIMIT and minibatches.side_by_side(prepared.architecture):
+        if side_by_side > ARRAY_LIMIT and surroundings.side_by_side(prepared.architecture):
             raise ConfigError(too_many(experiment, side_by_side))
         if wrong:
             raise ConfigError("; ".join(wrong) + "; crossover deploy with the same file brings it up to date")

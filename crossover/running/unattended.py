@@ -5,13 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import resumption
+from crossover.costs.cost import Cost
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys, current_run
-from crossover.reports.cost import Cost
+from crossover.running import resumption
 from crossover.running.following import catch_up
 from crossover.running.preparing import Prepared
 from crossover.running.results import so_far

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log, nan
 
+from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
-from crossover.reports.prices import Prices
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.models import models_of
 from crossover.simulation.simulate import Simulated, simulate

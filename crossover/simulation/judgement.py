@@ -18,7 +18,7 @@ from crossover.simulation.papers import (
     is_held_out,
     peer_s,
 )
-from crossover.simulation.published import gpus, lambdaml, peers, spirt, vgg_functions, vgg_instances
+from crossover.simulation.papers_deployments import gpus, lambdaml, peers, spirt, vgg_functions, vgg_instances
 
 A, B = PAPERS
 Figures = Mapping[str, float]

@@ -1,17 +1,17 @@
 """Which steps are simulated how: by architecture's step modules."""
 
 from crossover.errors import NoProjection
-from crossover.simulation import exchanging, filtering, peer_functions
-from crossover.simulation.in_database import SPIRT
+from crossover.simulation import lambdaml, mlless, p2p_serverless
+from crossover.simulation.spirt import SPIRT
 from crossover.simulation.world import Model
 from crossover.workflow import Architecture, steps
 
 MODELS: dict[str, dict[str, Model]] = {
     "functions.spirt": SPIRT,
-    "functions.all_reduce": exchanging.models(exchanging.all_reduce),
-    "functions.scatter_reduce": exchanging.models(exchanging.scatter_reduce),
-    "functions.mlless": filtering.MLLESS,
-    "functions.p2p_serverless": peer_functions.FUNCTIONS,
+    "functions.all_reduce": lambdaml.models(lambdaml.all_reduce),
+    "functions.scatter_reduce": lambdaml.models(lambdaml.scatter_reduce),
+    "functions.mlless": mlless.MLLESS,
+    "functions.p2p_serverless": p2p_serverless.FUNCTIONS,
 }
 
 

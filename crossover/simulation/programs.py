@@ -1,10 +1,10 @@
-"""Programs on instances: peers and GPU workers, one process each, in the order of peers/p2p.py; what they start is walked as any tree."""
+"""Programs on instances: peers and GPU workers, one process each, in the order of peers/p2p/peer.py; what they start is walked like any."""
 
-from crossover.reports import paper_cost
-from crossover.reports.prices import Prices
-from crossover.simulation.in_database import ARRIVAL_BYTES, OUTCOME_BYTES, decision_bytes, moved_on, optimizer_vectors
+from crossover.costs import paper_cost
+from crossover.costs.prices import Prices
 from crossover.simulation.kernel import Process
-from crossover.simulation.peer_functions import parts
+from crossover.simulation.p2p_serverless import parts
+from crossover.simulation.spirt import ARRIVAL_BYTES, OUTCOME_BYTES, decision_bytes, moved_on, optimizer_vectors
 from crossover.simulation.usage import Place
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import VECTOR_HEADER_BYTES

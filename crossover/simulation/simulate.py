@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from crossover.costs import cost, infrastructure, paper_cost, prices
+from crossover.costs.billing import Line, gb_seconds
+from crossover.costs.infrastructure import Infrastructure
+from crossover.costs.invocations import WRITES
+from crossover.costs.paper_method import paper_method
+from crossover.costs.prices import Prices
 from crossover.experiment import Experiment
-from crossover.reports import cost, infrastructure, paper_cost, prices
-from crossover.reports.billing import Line, gb_seconds
-from crossover.reports.infrastructure import Infrastructure
-from crossover.reports.invocations import WRITES
-from crossover.reports.paper_method import paper_method
-from crossover.reports.prices import Prices
 from crossover.simulation import programs
 from crossover.simulation.calibration import AWS, MOST_MEMORY_MB, Calibration
 from crossover.simulation.models import models_of

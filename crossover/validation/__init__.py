@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossover import own_code, recipes, workflow
+from crossover import own_code, workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.validation import architectures, combinations, documents, fields
+from crossover.validation import architectures, combinations, documents, fields, recipes
 
 __all__ = ["check_deployment", "load", "validate"]
 

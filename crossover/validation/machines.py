@@ -2,7 +2,7 @@
 
 from crossover.asl.limits import ARRAY_LIMIT, HISTORY_LIMIT
 from crossover.experiment import Experiment
-from crossover.minibatches import most_minibatches, side_by_side
+from crossover.surroundings import most_minibatches, side_by_side
 from crossover.workflow import Architecture, Repeat, Step, trees, walk
 
 _EVENTS = 7  # of an invocation and the question whether another one follows

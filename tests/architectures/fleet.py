@@ -11,10 +11,10 @@ import pytest
 
 from crossover.context import Context, Resources
 from crossover.errors import Unavailable
+from crossover.fleet import Membership, Settings
+from crossover.fleet.execution import announce
+from crossover.fleet.lease import Hearts
 from crossover.keys import Keys
-from crossover.programs import Membership, Settings
-from crossover.programs.execution import announce
-from crossover.programs.lease import Hearts
 from crossover.workflow import execute, load
 from tests.architectures.harness import Job, WatchedClients
 
@@ -87,7 +87,7 @@ class Fleet:
 
         monkeypatch.setattr(Membership, "__enter__", remember)
         monkeypatch.setattr(Membership, "claim", remember_claim)
-        monkeypatch.setattr("crossover.programs.serving.PAUSE_S", 0.0)
+        monkeypatch.setattr("crossover.fleet.serving.PAUSE_S", 0.0)
         machines = load(experiment.architecture).machines
         functions = Resources(self.job.clients)
         self.job.clients.run_machine = lambda name, event: execute(

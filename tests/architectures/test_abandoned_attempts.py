@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from crossover import attempts
 from crossover.context import Context, Resources
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
+from crossover.training import attempts
 from crossover.workflow import Event, Step, architectures, execute, first_event, load, steps
 from tests.architectures.fleet import READS, Fleet, Hook, counting
 from tests.architectures.harness import FailAt, Job, chosen, every_step, small, tree_architectures

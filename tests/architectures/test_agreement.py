@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from crossover import rounds
 from crossover.context import Context, Resources
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment, Functions
-from crossover.long_workers import invocation
+from crossover.training import rounds
+from crossover.training.long_worker import invocation
 from crossover.workflow import execute, first_event, load
 from tests.architectures.harness import Job, every_step, small
 from tests.architectures.lives import Hurry, Killed, restarting

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from crossover import spending
-from crossover.budget import BudgetReached
 from crossover.context import Context, InlineClients, Resources
+from crossover.costs import spending
+from crossover.costs.budget import BudgetReached
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Lifetime

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from crossover.expectations import state_transitions
+from crossover.costs import infrastructure, prices
+from crossover.costs.cost import Cost, Run
+from crossover.costs.expectations import state_transitions
+from crossover.costs.invocations import Record, cell, latest
 from crossover.experiment import Data, Experiment, Training
-from crossover.reports import infrastructure, prices
-from crossover.reports.cost import Cost, Run
 from crossover.reports.folder import RunFolder
-from crossover.reports.invocations import Record, cell, latest
 from crossover.running import run_inline
 from crossover.workflow import load
 from tests.architectures.harness import small

@@ -10,10 +10,10 @@ import torch
 from crossover.algorithms import buffers
 from crossover.context import Context, Resources
 from crossover.experiment import Experiment
+from crossover.fleet import Membership, Settings
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from crossover.programs import Membership, Settings
-from peers.gathering import Gathering
+from peers.gpu.gathering import Gathering
 from tests.architectures.fleet import Fleet, Killed, counting, failing_at
 from tests.architectures.harness import Job, chosen, small
 from tests.architectures.test_p2p import assert_equal_to_reference
@@ -76,7 +76,7 @@ def test_an_all_reduce_gives_the_same_within_rounding(monkeypatch: pytest.Monkey
 def test_the_learner_on_a_gpu_agrees_with_the_processor(precision: str) -> None:
     from crossover.learning.learner import Learner
     from crossover.learning.staging import Minibatches, plan
-    from peers.cuda import CudaLearner
+    from peers.gpu.cuda import CudaLearner
 
     experiment = gpu(workers=1, precision="fp32")
     dataset = load_dataset(experiment)
@@ -97,7 +97,7 @@ def test_the_learner_on_a_gpu_agrees_with_the_processor(precision: str) -> None:
 
 
 def test_half_precision_follows_the_hardware() -> None:
-    from peers.cuda import LARGEST_SCALE, LossScale, half_precision
+    from peers.gpu.cuda import LARGEST_SCALE, LossScale, half_precision
 
     assert half_precision("fp32", (7, 5)) is None
     assert half_precision("bf16", (7, 5)) is torch.float16  # a T4: bfloat16 is emulated there
@@ -113,7 +113,7 @@ def test_half_precision_follows_the_hardware() -> None:
 
 def test_operations_without_a_deterministic_form_are_allowed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's learner forbids them; without cuBLAS's fixed workspaces every linear layer would be refused."""
-    from peers.cuda import prefer_deterministic
+    from peers.gpu.cuda import prefer_deterministic
 
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

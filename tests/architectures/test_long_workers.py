@@ -21,9 +21,9 @@ from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, Wa
 from crossover.experiment import Exchange, Experiment, Functions, Storage
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from crossover.long_workers.waits import reserve_s
 from crossover.reports.completeness import missing
 from crossover.running import run_inline
+from crossover.training.long_worker.waits import reserve_s
 from crossover.workflow import execute, first_event, load, steps
 from tests.architectures.harness import Job, chosen, every_step, retrying, small
 from tests.architectures.lives import Hurry, KillAt, Killed, ShortLives, restarting

@@ -18,10 +18,11 @@ from crossover.errors import Unavailable
 from crossover.experiment import Experiment, Functions, MLLess
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from crossover.long_workers import checkpoints, supervision
-from crossover.rounds import Calendar
 from crossover.running import run_inline
+from crossover.training import checkpoints
+from crossover.training.rounds import Calendar
 from crossover.workflow import Sequence, execute, first_event, load
+from functions.mlless import words
 from tests.architectures.harness import Job, chosen, every_step, small
 from tests.architectures.lives import Hurry, KillAt, ShortLives, restarting
 
@@ -52,7 +53,7 @@ def replicas(job: Job, round: int) -> list[bytes]:
     ]
 
 
-def words(job: Job) -> Callable[[], list[supervision.Word]]:
+def words(job: Job) -> Callable[[], list[words.Word]]:
     """Every word the supervisor gives in the run to come, in order."""
     seen = dict[str, Vector]()
     tensors = type(job.clients).tensors
@@ -73,7 +74,7 @@ def words(job: Job) -> Callable[[], list[supervision.Word]]:
         return Watched()
 
     job.clients.tensors = client  # type: ignore[method-assign]
-    return lambda: [supervision.read_word(vector, key=key) for key, vector in seen.items()]
+    return lambda: [words.read_word(vector, key=key) for key, vector in seen.items()]
 
 
 # --- equality ---------------------------------------------------------------------------------------------------------
@@ -173,12 +174,12 @@ def test_nobody_computes_on_more_than_the_slack_allows() -> None:
     for slack in range(4):
         for rounds_per_epoch in range(1, 7):
             days = Calendar(minibatches=rounds_per_epoch, sync_every=1, epochs=3)
-            applied = [supervision.applied_by(days, step, slack=slack) for step in range(3 * rounds_per_epoch)]
+            applied = [words.applied_by(days, step, slack=slack) for step in range(3 * rounds_per_epoch)]
             assert applied == sorted(applied)
             for step, last in enumerate(applied):
                 assert step - slack <= last <= step
                 assert last == step or not days.ends_epoch(step)
-                seen = supervision.visible_from(days, step, slack=slack)
+                seen = words.visible_from(days, step, slack=slack)
                 assert applied[seen - 1] >= step and (seen - 1 == step or applied[seen - 2] < step)
 
 
@@ -186,7 +187,7 @@ def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch:
     """They wake; reports and words in the store decide. Here each member's comes behind its next one, and then twice."""
     experiment = mlless(workers=2, threshold=0.3)
     model, job = Job(experiment).run(), Job(experiment)
-    monkeypatch.setattr("crossover.long_workers.filtering._STORE_LOOK_S", 0.02)
+    monkeypatch.setattr("functions.mlless.worker._STORE_LOOK_S", 0.02)
     held, lock, swapped = dict[int, dict[str, Any]](), threading.Lock(), [0]
     plain = type(job.clients).bus
 

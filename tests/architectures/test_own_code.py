@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover import own_code, resumption, running, validation
+from crossover import own_code, running, validation
 from crossover.cli.main import main
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
 from crossover.local import assembly
-from crossover.running import provenance
+from crossover.running import provenance, resumption
 
 TASK = '''
 from pathlib import Path

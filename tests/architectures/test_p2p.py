@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from crossover.experiment import Aggregation, Experiment
+from crossover.fleet.serving import ATTEMPTS
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from crossover.programs.serving import ATTEMPTS
-from peers.gathering import Gathering
-from peers.replica import Replica
+from peers.gpu.gathering import Gathering
+from peers.p2p.replica import Replica
 from tests.architectures.fleet import Fleet, Hook, Killed, Unavailable, counting, failing_at
 from tests.architectures.harness import Job, chosen, small
 
@@ -149,7 +149,7 @@ def test_robust_rules_equal_the_reference(rule: str, monkeypatch: pytest.MonkeyP
 )
 def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each peer uses what the others decode, its own gradient included: all end with the same model."""
-    from crossover import rounds
+    from crossover.training import rounds
 
     models: list[bytes] = []
     agree = rounds.agree
@@ -275,7 +275,7 @@ def test_a_peer_that_leaves_in_mid_epoch_for_good_is_named(monkeypatch: pytest.M
 
 
 def test_a_gradient_of_another_model_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peers.messages import Codec
+    from peers.p2p.messages import Codec
 
     encode = Codec.encode
 
@@ -291,8 +291,8 @@ def test_a_gradient_of_another_model_is_refused_by_name(monkeypatch: pytest.Monk
 
 
 def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from crossover.fleet.execution import ProgramsExecution
     from crossover.keys import Keys
-    from crossover.programs.execution import ProgramsExecution
 
     fleet = Fleet(Job(small("p2p_instance")))
     broken = False
@@ -549,7 +549,7 @@ def test_asynchronous_digits_reach_95_percent_without_a_laggard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its quarter of the data is missing in the result, which is a model of the faster peers."""
-    from peers.latest import LatestMailboxes
+    from peers.p2p.latest import LatestMailboxes
 
     monkeypatch.setattr(LatestMailboxes, "send", Laggard(rounds=40).wrap(LatestMailboxes.send))
     assert digits("p2p-instance", tmp_path, p2p__mode="asynchronous") >= 0.95

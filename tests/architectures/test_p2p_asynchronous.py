@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from crossover import rounds
 from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused, StaleAttempt
 from crossover.experiment import Experiment
-from crossover.programs import Membership, Settings
-from peers import ending
-from peers.latest import LatestMailboxes
-from peers.replica import Replica
+from crossover.fleet import Membership, Settings
+from crossover.training import rounds
+from peers.p2p import ending
+from peers.p2p.latest import LatestMailboxes
+from peers.p2p.replica import Replica
 from tests.architectures.fleet import Fleet, Killed, failing_at
 from tests.architectures.harness import Job, small
 
@@ -100,7 +100,7 @@ def test_a_peer_that_leaves_in_mid_epoch_for_good_is_not_waited_for(monkeypatch:
 
 
 def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peers.messages import Codec
+    from peers.p2p.messages import Codec
 
     encode = Codec.encode
 
@@ -168,7 +168,7 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
         exchange.open(replica)
         gradient = torch.full_like(replica.model, 2.0)
         exchange.send(gradient, 7)
-        monkeypatch.setattr("peers.latest.time.sleep", wait)
+        monkeypatch.setattr("peers.p2p.latest.time.sleep", wait)
         with pytest.raises(Waited) if waits else nullcontext():
             exchange.receive(gradient, 7, out := torch.empty_like(gradient))
             assert torch.equal(out, gradient)
@@ -211,7 +211,7 @@ def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits()
                 other.send(gradient, 4)  # it has what it waited for
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("peers.latest.time.sleep", look)
+            patch.setattr("peers.p2p.latest.time.sleep", look)
             this.receive(gradient, 4, torch.empty_like(gradient))
     assert ctx.notes["applied"] == [[4, [(1, 4)]]]
 

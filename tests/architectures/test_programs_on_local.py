@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover.budget import BudgetReached
+from crossover.costs.budget import BudgetReached
 from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder, read

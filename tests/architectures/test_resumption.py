@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from crossover import resumption, rounds
 from crossover.cli.main import main
 from crossover.context import Context
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Experiment, Functions
-from crossover.running import Progress, baseline, provenance, run_inline, run_local
+from crossover.running import Progress, baseline, provenance, resumption, run_inline, run_local
+from crossover.training import rounds
 from crossover.workflow import architectures, load
 from functions import all_reduce, spirt
 from tests.architectures.harness import small, tree_architectures
@@ -125,7 +125,7 @@ def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
 
 
 def test_nor_has_one_that_failed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crossover.long_workers.life.write_first_checkpoints", lambda *_: 1 / 0)
+    monkeypatch.setattr("crossover.training.long_worker.life.write_first_checkpoints", lambda *_: 1 / 0)
     with pytest.raises(RunFailed):
         run_inline(experiment("all_reduce"), tmp_path, quietly)
     with pytest.raises(UserError, match="failed before there was a checkpoint; start a new run"):
@@ -178,12 +178,12 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("file", "decisive"),
     [
         ("functions/all_reduce.py", True),
-        ("crossover/long_workers/synchronous.py", True),
+        ("crossover/training/long_worker/synchronous.py", True),
         ("crossover/algorithms/optimizer.py", True),
         ("crossover/learning/models/small_cnn.py", True),
         ("crossover/learning/models/vgg.py", False),
-        ("functions/spirt.py", False),
-        ("crossover/reports/cost.py", False),
+        ("functions/spirt/__init__.py", False),
+        ("crossover/costs/cost.py", False),
         ("crossover/cli/plan.py", False),
     ],
 )

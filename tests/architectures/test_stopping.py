@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from crossover.resumption import holds
 from crossover.running import Progress, run_inline
+from crossover.running.resumption import holds
 from crossover.threads import RunThread
 from crossover.workflow import architectures
 from tests.architectures.harness import small

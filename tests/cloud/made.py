@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from crossover.cli.aws.stacks import Standing
+from crossover.account.stacks import Standing
 from crossover.local.cloud import LocalCloud
 from tests.cloud import neighbours
 

@@ -13,12 +13,12 @@ from botocore.exceptions import ClientError
 
 from cdk import expiry_machine
 from crossover import asl, workflow
-from crossover.cli.aws import listings, machines, readiness, stacks, standing, zones
-from crossover.cli.aws.ownership import Owner
+from crossover.account import listings, machines, readiness, stacks, standing, zones
+from crossover.account.ownership import Owner
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
 from crossover.local.cloud import LocalCloud
-from crossover.local.seams.account import ZONES
+from crossover.local.moto_patches.account import ZONES
 from tests.cloud import made
 
 NOW = datetime.now(UTC)

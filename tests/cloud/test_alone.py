@@ -10,7 +10,7 @@ import pytest
 
 from cdk.synthesis import synthesize
 from crossover import running, validation
-from crossover.cli.aws import readiness, stacks
+from crossover.account import readiness, stacks
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cdk.synthesis import synthesize
+from crossover.account import changes, leaving
 from crossover.cli import destruction
-from crossover.cli.aws import changes, leaving
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.local import assembly as assemblies

@@ -11,8 +11,8 @@ import yaml
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
-from crossover.cli.aws import inventory, listings, ownership, sweeping
-from crossover.cli.aws.ownership import Owner, Whose
+from crossover.account import inventory, listings, ownership, sweeping
+from crossover.account.ownership import Owner, Whose
 from crossover.cli.main import main
 from crossover.local.cloud import LocalCloud
 from tests.cloud import made

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from crossover.account import preview
 from crossover.cli import deployment
-from crossover.cli.aws import preview
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud

@@ -13,8 +13,8 @@ import yaml
 
 from cdk.synthesis import synthesize
 from crossover import validation
+from crossover.account import stacks, sweeping
 from crossover.cli import deployment
-from crossover.cli.aws import stacks, sweeping
 from crossover.cli.main import main
 from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
 from tests.cloud import made, neighbours

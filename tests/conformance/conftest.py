@@ -11,10 +11,10 @@ from crossover.dataplane import connecting
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.local import processes
+from crossover.local.moto_patches import objects
+from crossover.local.moto_patches.replacing import Replacements
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
-from crossover.local.seams import objects
-from crossover.local.seams.replacing import Replacements
 from crossover.local.tls import TlsFiles, self_made
 from tests.conformance import servers
 from tests.ports import held_port

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdk import bundling
-from crossover import packages, workflow
+from crossover import workflow
+from crossover.own_code import packages
 from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly, resources
 from tests.infrastructure.conftest import ROOT, Synthesize

@@ -8,9 +8,9 @@ import pytest
 
 from cdk.synthesis import synthesize
 from crossover import workflow
-from crossover.cli.aws import standing
+from crossover.account import standing
+from crossover.costs import infrastructure
 from crossover.experiment import Experiment, Gpu, Storage
-from crossover.reports import infrastructure
 
 WORKERS = 3
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from cdk import expiry
-from crossover.cli.aws import standing
+from crossover.account import standing
 from crossover.local.cloud import LocalCloud
 from tests.infrastructure.expiring import FOREIGN, LATER, MQ, NET, SOON, A, Account, B, Stacks, create_stacks
 

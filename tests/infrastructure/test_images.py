@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from cdk.packaging import DOCKERFILE
-from crossover import packages, workflow
+from crossover import workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.own_code import packages
 from functions.spirt import ARCHITECTURE
 from layer.contents import PYTHON, ROOT, TORCH
 from tests.infrastructure.assemblies import Assembly, Json, actions_of, resources

@@ -11,7 +11,7 @@ import pytest
 from cdk.hosts import USER_DATA_LIMIT_BYTES
 from cdk.synthesis import synthesize
 from crossover import validation
-from crossover.packages import DATAPLANE
+from crossover.own_code.packages import DATAPLANE
 from layer.contents import TORCH
 from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, only, resources
 from tests.infrastructure.conftest import NOW, ROOT

@@ -10,7 +10,7 @@ from cdk import hosts
 from cdk.hosts import USER_DATA_LIMIT_BYTES, boot_script
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.processors import processor
+from crossover.instances import processor
 from tests.infrastructure.assemblies import Assembly, Json, flat, only, resources
 from tests.infrastructure.conftest import Synthesize
 

@@ -10,7 +10,7 @@ import pytest
 from cdk.bundling import Sources
 from cdk.packaging import ROOT
 from crossover import workflow
-from crossover.packages import DATAPLANE, TORCH
+from crossover.own_code.packages import DATAPLANE, TORCH
 from layer import archive, build, checks, elf, pruning
 from layer.bytecode import Interpreter
 from layer.contents import Layer, layers

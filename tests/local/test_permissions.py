@@ -15,8 +15,8 @@ from cdk.synthesis import synthesize
 from crossover.errors import RunFailed
 from crossover.local import permissions
 from crossover.local.cloud import LocalCloud
+from crossover.local.moto_patches.resource_types import ACCOUNT
 from crossover.local.permissions import Call
-from crossover.local.seams.resource_types import ACCOUNT
 from crossover.running import run_deployed
 from tests.architectures.harness import small
 

@@ -17,7 +17,7 @@ from crossover.dataplane.traffic import Traffic
 from crossover.errors import CrossoverError, RunFailed
 from crossover.experiment import Data, Experiment
 from crossover.local.cloud import LocalCloud
-from crossover.local.seams import secrets as seam
+from crossover.local.moto_patches import secrets as seam
 from crossover.running import run_deployed
 from tests.architectures.harness import small
 from tests.local.secrets_search import environments, everything, files, found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover import slots
+from crossover.clients import slots
 
 
 def test_as_many_hold_a_slot_as_there_are(tmp_path: Path) -> None:

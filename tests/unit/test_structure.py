@@ -13,77 +13,60 @@ PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
 
 # part of the house -> the parts it may import from, besides itself. `crossover.x` stands for a module or package of that name.
 BASE = {"crossover.errors", "crossover.experiment", "crossover.algorithms"}
-DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.slots", "crossover.own_code"}
-CONTEXT = DATA | {"crossover.attempts", "crossover.context", "crossover.deployment", "crossover.metering"}
-WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.rounds", "crossover.long_workers"}
+DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.own_code"}
+CONTEXT = DATA | {"crossover.clients", "crossover.context", "crossover.metering"}
+WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.training"}
 ALLOWED = {
     "crossover.errors": set(),
     "crossover.experiment": set(),
-    "crossover.keys": {"crossover.errors", "crossover.dataplane"},
-    "crossover.slots": {"crossover.errors"},
-    "crossover.budget": {"crossover.errors"},
-    "crossover.spending": WORKFLOW | {"crossover.budget", "crossover.expectations", "crossover.reports"},
-    "crossover.platform_reports": {"crossover.reports"},
-    "crossover.volumes": set(),
-    "crossover.imports": set(),
-    "crossover.packages": set(),
-    "crossover.own_code": {"crossover.errors", "crossover.experiment", "crossover.imports", "crossover.packages"},
+    "crossover.instances": set(),
     "crossover.threads": set(),
-    "crossover.processors": set(),
+    "crossover.keys": {"crossover.errors", "crossover.dataplane"},
+    "crossover.own_code": {"crossover.errors", "crossover.experiment"},
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,
     "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane", "crossover.own_code"},
-    "crossover.attempts": CONTEXT,
     "crossover.metering": CONTEXT,
     "crossover.context": CONTEXT,
-    "crossover.deployment": CONTEXT,
-    "crossover.rounds": CONTEXT | {"crossover.spending"},
-    "crossover.long_workers": CONTEXT
-    | {"crossover.rounds", "crossover.workflow"},  # what functions of one long life share
+    "crossover.clients": CONTEXT,
     "crossover.workflow": CONTEXT | {"crossover.threads"},
-    "crossover.expectations": WORKFLOW,
+    "crossover.training": CONTEXT | {"crossover.workflow", "crossover.costs"},
     "crossover.surroundings": WORKFLOW,
-    "crossover.programs": CONTEXT | {"crossover.rounds"},
+    "crossover.costs": WORKFLOW | {"crossover.instances", "crossover.surroundings"},
+    "crossover.fleet": WORKFLOW,
     "crossover.asl": WORKFLOW,
-    "crossover.recipes": {"crossover.errors"},
-    "crossover.validation": {"crossover.errors", "crossover.experiment", "crossover.recipes", "crossover.workflow"}
-    | {"crossover.learning", "crossover.own_code"}
-    | {"crossover.asl", "crossover.minibatches", "crossover.surroundings"},
-    "crossover.minibatches": {"crossover.experiment", "crossover.learning", "crossover.workflow"},
-    "crossover.reports": BASE
-    | {"crossover.volumes", "crossover.keys", "crossover.metering", "crossover.workflow", "crossover.surroundings"},
-    "crossover.simulation": WORKFLOW | {"crossover.reports"},  # a projection is priced as a run is
-    "crossover.resumption": WORKFLOW | {"crossover.reports"},
-    "crossover.local": DATA,
-    "functions": WORKFLOW | {"crossover.long_workers"},
-    "peers": WORKFLOW | {"functions", "crossover.programs"},
-    "cdk": WORKFLOW
-    | {"crossover.volumes", "crossover.processors", "crossover.asl", "crossover.minibatches"}
-    | {
-        "crossover.imports",
-        "crossover.own_code",
-        "crossover.packages",
-        "crossover.validation",
-        "crossover.surroundings",
-    },
-    "stacks": WORKFLOW | {"crossover.volumes", "cdk", "functions", "peers", "crossover.asl"},
+    "crossover.validation": WORKFLOW | {"crossover.asl", "crossover.surroundings"},
+    "crossover.reports": WORKFLOW | {"crossover.costs"},
+    "crossover.simulation": WORKFLOW | {"crossover.costs", "crossover.reports"},  # a projection is priced as a run is
+    "crossover.local": DATA | {"crossover.clients"},
+    "functions": WORKFLOW,
+    "peers": WORKFLOW | {"functions", "crossover.fleet"},
+    "cdk": WORKFLOW | {"crossover.asl", "crossover.instances", "crossover.surroundings", "crossover.validation"},
+    "stacks": WORKFLOW | {"crossover.asl", "crossover.instances", "cdk", "functions", "peers"},
 }
 # They put the parts together and may import all of them.
-ROOTS_OF_COMPOSITION = {"crossover.running", "crossover.replication", "crossover.cli"}
+ROOTS_OF_COMPOSITION = {"crossover.account", "crossover.running", "crossover.replication", "crossover.cli"}
 
 # third party -> where alone it may be imported
 CONFINED = {
     "aws_cdk": {"cdk", "stacks", "app"},
     "constructs": {"cdk", "stacks", "app"},
     "cdk_nag": {"cdk", "stacks", "app"},
-    "boto3": {"crossover.dataplane", "crossover.deployment", "crossover.local", "crossover.cli", "crossover.running"},
+    "boto3": {
+        "crossover.dataplane",
+        "crossover.clients",
+        "crossover.local",
+        "crossover.account",
+        "crossover.cli",
+        "crossover.running",
+    },
     "moto": {"crossover.local"},
     "torch": {"crossover.learning", "crossover.algorithms", "crossover.running", "peers"},
     "redis": {"crossover.dataplane", "crossover.local"},
     "pika": {"crossover.dataplane", "crossover.local"},
     "pydantic": {"crossover.validation"},
     "typer": {"crossover.cli"},
-    "rich": {"crossover.cli", "crossover.reports"},
+    "rich": {"crossover.account", "crossover.cli", "crossover.reports"},
     "tensorboard": {"crossover.reports"},
     "mlflow": {"crossover.reports"},
     "sklearn": {"crossover.learning"},
@@ -96,6 +79,7 @@ NUMPY_ALLOWED = (
     "crossover/reports/",
     "crossover/simulation/",
     "crossover/cli/",
+    "crossover/account/",
 )
 
 

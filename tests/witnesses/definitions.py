@@ -10,7 +10,7 @@ from cdk import expiry_machine
 from crossover import asl, validation, workflow
 from crossover.asl.placeholders import filled_in
 from crossover.experiment import Experiment
-from crossover.minibatches import most_minibatches
+from crossover.surroundings import most_minibatches
 from tests.infrastructure.cases import CASES, CONFIG, Case
 
 State = dict[str, Any]

@@ -13,8 +13,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from crossover.account import readiness, zones
 from crossover.cli import deployment, doctor
-from crossover.cli.aws import readiness, zones
 from crossover.cli.main import main
 from crossover.cli.status import rows, time_to_live
 from crossover.validation import load

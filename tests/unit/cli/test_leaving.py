@@ -7,7 +7,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from crossover.cli.aws import leaving
+from crossover.account import leaving
 
 
 class Clock:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from crossover.cli.aws import price_list
-from crossover.cli.aws.price_list import PRODUCTS, current, product_of, refreshed
+from crossover.account import price_list
+from crossover.account.price_list import PRODUCTS, current, product_of, refreshed
+from crossover.costs import prices
 from crossover.errors import CrossoverError
-from crossover.reports import prices
 
 NOW = datetime(2027, 1, 2, tzinfo=UTC)
 TEXT = prices.PRICING.read_text("utf-8")

@@ -11,14 +11,14 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
+from crossover.account import proofs, unproven
+from crossover.account import proofs_of_steps as of_steps
+from crossover.account.evidence import Evidence, Made, Redriven, is_aws
+from crossover.account.observed import Check, Observed, judged
 from crossover.cli import verification
-from crossover.cli.aws import proofs, unproven
-from crossover.cli.aws import proofs_of_steps as of_steps
-from crossover.cli.aws.evidence import Evidence, Made, Redriven, is_aws
-from crossover.cli.aws.observed import Check, Observed, judged
 from crossover.cli.main import main
+from crossover.costs.platform_reports import Report
 from crossover.errors import CrossoverError
-from crossover.platform_reports import Report
 from crossover.reports.folder import RunFolder
 from crossover.validation import load
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from crossover.account import expiring, redriving, stacks, verification_steps
+from crossover.account.evidence import Evidence
+from crossover.account.verification_steps import STEPS, planned
+from crossover.account.walking import Step, Walk, walk_through
 from crossover.cli import verification
-from crossover.cli.aws import expiring, redriving, stacks, verification_steps
-from crossover.cli.aws.evidence import Evidence
-from crossover.cli.aws.verification_steps import STEPS, planned
-from crossover.cli.aws.walking import Step, Walk, walk_through
 from crossover.errors import RunFailed
 from crossover.validation import check_deployment, load
 

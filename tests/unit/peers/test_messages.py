@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from crossover.algorithms import buffers
 from crossover.errors import Corrupt
 from crossover.experiment import Aggregation, Experiment, PeerToPeer
-from peers import messages
-from peers.messages import Codec, Message
+from peers.p2p import messages
+from peers.p2p.messages import Codec, Message
 
 
 def codec(*, parameters: int = 1000, statistics: int = 6, **p2p: Any) -> Codec:

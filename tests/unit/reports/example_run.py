@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crossover.costs.infrastructure import Fleet, Infrastructure
 from crossover.experiment import Experiment, Functions, Training
 from crossover.reports import result
-from crossover.reports.infrastructure import Fleet, Infrastructure
 
 STARTED_AT = 1_795_000_000.0
 ALL = [

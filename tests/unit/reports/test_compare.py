@@ -298,7 +298,9 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
 
 
 def test_a_direction_that_is_said_is_the_one_that_the_metrics_name_implies(save: Save) -> None:
-    silent, said = (judged_upwards(save(name, run), said) for name, run, said in (("a", SPIRT, None), ("b", FAST, True)))
+    silent, said = (
+        judged_upwards(save(name, run), said) for name, run, said in (("a", SPIRT, None), ("b", FAST, True))
+    )
     assert not any("metric" in mark for mark in compare.of([silent, said]).marks)
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from crossover.costs import prices
 from crossover.errors import DataError
 from crossover.replication import book
 from crossover.replication.measurement import Scale
 from crossover.replication.page import write as write_book
 from crossover.replication.parts import chosen, measurements
-from crossover.reports import compare, display, folder, html, prices
+from crossover.reports import compare, display, folder, html
 from crossover.simulation import AWS, breakeven, breakeven_page
 from tests.architectures.harness import small
 from tests.unit.replication import made_up

@@ -8,8 +8,8 @@ import matplotlib as mpl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossover.costs.invocations import busy_s, init_s
 from crossover.reports import display, plots, timeline
-from crossover.reports.invocations import busy_s, init_s
 from crossover.reports.timeline import COLD, WAIT, Span
 from tests.unit.reports.example_run import STARTED_AT, spirt
 

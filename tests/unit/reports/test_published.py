@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from crossover.reports import paper_cost, prices, published
+from crossover.costs import paper_cost, prices
+from crossover.reports import published
 from crossover.reports.published import Row
 
 TOLERANCE = 0.004

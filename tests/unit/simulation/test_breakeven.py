@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from crossover.cli.main import main
+from crossover.costs import prices
 from crossover.errors import ConfigError
 from crossover.experiment import Training
-from crossover.reports import prices
 from crossover.simulation import AWS
 from crossover.simulation import breakeven_page as page
 from crossover.simulation.breakeven import FIGURES, Breakeven, best, breakeven, with_gpu

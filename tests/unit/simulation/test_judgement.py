@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from crossover.reports import published as printed
-from crossover.simulation import judgement, published
+from crossover.simulation import judgement, papers_deployments
 from crossover.simulation.papers import HELD_OUT, held_out, is_held_out
 
 ROOT = Path(__file__).parents[3]
@@ -36,18 +36,18 @@ def test_the_rows_held_out_follow_the_rule() -> None:
 def test_a_fit_cannot_ask_for_a_row_held_out() -> None:
     for paper, table, row in held_out():
         with pytest.raises(AssertionError, match="is held out"):
-            published._row(paper, table, row)
+            papers_deployments._row(paper, table, row)
 
 
 def test_fits_do_not_change_when_rows_held_out_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every figure held out a hundred times as large: the same calibrations."""
     fits = (
-        published.lambdaml,
-        published.spirt,
-        published.peers,
-        published.vgg_functions,
-        published.vgg_instances,
-        published.gpus,
+        papers_deployments.lambdaml,
+        papers_deployments.spirt,
+        papers_deployments.peers,
+        papers_deployments.vgg_functions,
+        papers_deployments.vgg_instances,
+        papers_deployments.gpus,
     )
     before = [fit() for fit in fits]
     true = printed.load()

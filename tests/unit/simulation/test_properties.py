@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossover.costs import cost, infrastructure, prices
 from crossover.experiment import Data, Exchange, Experiment, Functions, Gpu, PeerToPeer, Training
-from crossover.reports import cost, infrastructure, prices
 from crossover.simulation import AWS, PURE_COMPUTE, Calibration, Simulated, Workload, simulate
 from crossover.workflow import load
 

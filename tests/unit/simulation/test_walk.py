@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
+from crossover.costs.expectations import expected_records, state_transitions
 from crossover.errors import ConfigError
-from crossover.expectations import expected_records, state_transitions
 from crossover.experiment import Exchange, Experiment, Storage
 from crossover.reports.completeness import missing
 from crossover.running import run_inline

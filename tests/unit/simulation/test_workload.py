@@ -13,7 +13,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.batch import Batch, encode
 from crossover.learning.models.registry import MODELS as REGISTRY
-from crossover.simulation.peer_functions import PART_BYTES, parts
+from crossover.simulation.p2p_serverless import PART_BYTES, parts
 from crossover.simulation.workload import DATA, MODELS, ModelSize, Workload
 from functions import p2p_serverless
 

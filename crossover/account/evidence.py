@@ -1,0 +1,197 @@
+"""What a verification gathers of one deployment, run and destruction: each thing asked of AWS once, when a check first needs it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+from crossover.account import inventory, ownership
+from crossover.account.listings import FUNCTION
+from crossover.account.ownership import Owner, Whose
+from crossover.costs import platform_reports
+from crossover.costs.invocations import on_instance
+from crossover.costs.platform_reports import Report
+from crossover.experiment import Experiment
+from crossover.reports.folder import RunFolder
+from crossover.reports.result import Label
+from crossover.workflow import load, steps
+
+CHILDREN = ("worker", "epoch", "round")  # state machines that another one starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redriven:
+    """How a run's execution ended after it was redriven, and whether it took up a child that existed."""
+
+    status: str
+    error: str
+    adopted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """One resource of a stack: from when to when CloudFormation made it."""
+
+    stack: str
+    kind: str
+    logical_id: str
+    began: datetime
+    ended: datetime
+
+    @property
+    def minutes(self) -> float:
+        return (self.ended - self.began).total_seconds() / 60
+
+
+@dataclass(kw_only=True)
+class Evidence:
+    """`on_aws`: a real account answered, not the cloud on one machine. `minutes`: of each phase, by its name."""
+
+    session: Any
+    experiment: Experiment
+    on_aws: bool
+    run: RunFolder | None = None
+    minutes: dict[str, float] = field(default_factory=dict)
+    alone: bool = False  # no other experiment of the project stands
+    updated: RunFolder | None = None  # with one worker more, on the stack that was updated in place
+    redriven: Redriven | None = None  # its children before it
+    redriven_alone: Redriven | None = None  # its children stopped as they were
+    fired: bool | None = None  # whether the schedule had the stack deleted, told by nobody
+    expiry_state: str | None = None  # of the stack after the expiry's machine was told to delete it; "" is gone
+    interfaces_left: int | None = None  # of functions, once the experiment was gone
+    shared_stay: bool = False  # network and broker stood before
+    network_deleted: bool = False
+
+    def client(self, service: str, **arguments: Any) -> Any:
+        return self.session.client(service, **arguments)
+
+    @property
+    def stack(self) -> str:
+        return f"{self.experiment.project}-{self.experiment.name}"
+
+    @property
+    def label(self) -> Label:
+        """measured-aws is for what a real account answered, by a run that says so itself."""
+        ran_elsewhere = self.run is not None and self.run.result["label"] != "measured-aws"
+        return "measured-aws" if self.on_aws and not ran_elsewhere else "measured-local"
+
+    @cached_property
+    def owner(self) -> Owner:
+        return ownership.of(self.session, self.experiment.project, self.experiment.name)
+
+    @property
+    def records(self) -> list[Mapping[str, Any]]:
+        return list(self.run.records) if self.run else []
+
+    @cached_property
+    def reports(self) -> dict[str, Report]:
+        """Lambda's own, of the run's records; waited for as long as they may take on AWS."""
+        recorded = {each["request_id"] for each in self.records if not on_instance(each)}
+        wait_s = platform_reports.WAIT_S if self.on_aws else 5.0
+        found = platform_reports.wait_for(self.session, self.stack, self.records, wait_s=wait_s) if recorded else {}
+        return {key: report for key, report in found.items() if key in recorded}
+
+    @cached_property
+    def torch_functions(self) -> set[str]:
+        """Names of the functions that carry the torch layer."""
+        found = steps(load(self.experiment.architecture))
+        torch = [step.name for step in found if step.needs_torch(self.experiment)]
+        return {f"{self.stack}-{name.replace('_', '-')}" for name in torch}
+
+    @cached_property
+    def functions(self) -> list[Mapping[str, Any]]:
+        pages = self.client("lambda").get_paginator("list_functions").paginate()
+        return [
+            each for page in pages for each in page["Functions"] if self.owner.named(FUNCTION, each["FunctionName"])
+        ]
+
+    @cached_property
+    def made(self) -> list[Made]:
+        """Resources of the project's stacks, by CloudFormation's events; empty where it keeps none (the cloud on one machine)."""
+        project = self.experiment.project
+        found: list[Made] = []
+        for stack in (f"{project}-network", f"{project}-broker", self.stack):
+            found += _made(self.session, stack)
+        return found
+
+    @cached_property
+    def state_machines(self) -> dict[str, str]:
+        """ARNs by name, of everybody's."""
+        pages = self.client("stepfunctions").get_paginator("list_state_machines").paginate()
+        return {each["name"]: str(each["stateMachineArn"]) for page in pages for each in page["stateMachines"]}
+
+    def state_machine(self, name: str) -> str | None:
+        """Its ARN."""
+        return self.state_machines.get(name)
+
+    @cached_property
+    def zones(self) -> set[str]:
+        """Availability zones of the subnets that the network stack made."""
+        found = self.client("cloudformation").describe_stack_resources(StackName=f"{self.experiment.project}-network")
+        subnets = [
+            each["PhysicalResourceId"] for each in found["StackResources"] if each["ResourceType"] == "AWS::EC2::Subnet"
+        ]
+        if not subnets:
+            return set()
+        listed = self.client("ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
+        return {str(each["AvailabilityZone"]) for each in listed}
+
+    @cached_property
+    def bucket(self) -> str:
+        """The experiment's; empty where its stack has none."""
+        found = self.client("cloudformation").describe_stack_resources(StackName=self.stack)["StackResources"]
+        names = [each["PhysicalResourceId"] for each in found if each["ResourceType"] == "AWS::S3::Bucket"]
+        return str(names[0]) if names else ""
+
+    def executions(self, name: str, *, status: str = "") -> Iterator[Mapping[str, Any]]:
+        """Of the state machine `name`, the newest first, with input and output; none where there is no such machine."""
+        arn, states = self.state_machine(name), self.client("stepfunctions")
+        if arn is None:
+            return
+        chosen = {"statusFilter": status} if status else {}
+        for page in states.get_paginator("list_executions").paginate(stateMachineArn=arn, **chosen):
+            for each in page["executions"]:
+                yield states.describe_execution(executionArn=each["executionArn"])
+
+    def function_interfaces(self) -> int:
+        """Network interfaces that Lambda made for the functions of the project."""
+        everyone = ownership.of(self.session, self.experiment.project)
+        found = inventory.take(self.session, everyone, ["network interface"])
+        return sum(each.whose is not Whose.UNPROVEN for each in found)
+
+
+def is_aws(session: Any) -> bool:
+    """Whether clients of `session` talk to AWS, whatever redirected them: a variable, a profile, a service's own endpoint."""
+    hosts = [
+        urlsplit(str(session.client(name).meta.endpoint_url)).hostname or ""
+        for name in ("sts", "lambda", "stepfunctions")
+    ]
+    return all(re.search(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)$", host) for host in hosts)
+
+
+def _made(session: Any, stack: str) -> Iterator[Made]:
+    from botocore.exceptions import ClientError
+
+    try:
+        pages = session.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=stack)
+        events = [event for page in pages for event in page["StackEvents"]]
+    except ClientError:  # no such stack
+        return
+    began: dict[str, Mapping[str, Any]] = {}
+    for event in sorted(events, key=lambda each: each["Timestamp"]):
+        if event["LogicalResourceId"] == stack:
+            continue
+        if event.get("ResourceStatus") == "CREATE_IN_PROGRESS":
+            began.setdefault(event["LogicalResourceId"], event)
+        elif event.get("ResourceStatus") == "CREATE_COMPLETE" and event["LogicalResourceId"] in began:
+            start = began[event["LogicalResourceId"]]
+            yield Made(
+                stack=stack,
+                kind=event["ResourceType"],
+                logical_id=event["LogicalResourceId"],
+                began=start["Timestamp"],
+                ended=event["Timestamp"],
+            )

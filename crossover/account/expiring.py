@@ -1,0 +1,40 @@
+"""An experiment whose time is over: whether the schedule has it deleted by itself, or the expiry's machine when it is told to."""
+
+import json
+import time
+from collections.abc import Callable
+
+from crossover.account import stacks
+from crossover.account.evidence import Evidence
+from crossover.keys import MOMENT
+
+FIRING_WAIT_S = 20 * 60.0  # the schedule looks every 15 minutes
+EXPIRY_WAIT_S = 1_800.0
+POLL_S = 5.0
+
+
+def fired(seen: Evidence) -> bool:
+    """Whether the stack is being deleted, or gone, within FIRING_WAIT_S."""
+    ends = time.monotonic() + FIRING_WAIT_S
+    while time.monotonic() < ends:
+        stack = stacks.look(seen.session, seen.stack)
+        if stack is None or stack.state.startswith("DELETE_"):
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def tell_expiry(seen: Evidence, tell: Callable[[str], None]) -> bool:
+    """Start the expiry's machine with a moment at which this experiment is over; whether it ended. The schedule does the same later."""
+    stack, arn = stacks.look(seen.session, seen.stack), seen.state_machine(f"{seen.experiment.project}-expiry")
+    if stack is None or stack.expires_at is None or arn is None:
+        return False
+    tell("telling the expiry's machine that the experiment's time is over")
+    states, ends = seen.client("stepfunctions"), time.monotonic() + EXPIRY_WAIT_S
+    moment = stack.expires_at.strftime(MOMENT)
+    started = states.start_execution(stateMachineArn=arn, input=json.dumps({"now": moment}))
+    while states.describe_execution(executionArn=started["executionArn"])["status"] == "RUNNING":
+        if time.monotonic() > ends:
+            return False
+        time.sleep(1.0)
+    return True

@@ -1,0 +1,42 @@
+"""Names that a deployment gives and that somebody has already: found before CloudFormation finds them half way."""
+
+from pathlib import Path
+from typing import Any
+
+from crossover import workflow
+from crossover.account import inventory, ownership, stacks
+from crossover.account.listings import GROUPS
+from crossover.account.ownership import Whose
+from crossover.errors import UserError
+from crossover.experiment import Experiment
+
+
+def check_free(session: Any, experiment: Experiment, *, config: Path) -> None:
+    """For an experiment that does not stand yet. Raises UserError naming what is there under its names, and whose it is."""
+    owner = ownership.of(session, experiment.project, experiment.name)
+    if stacks.look(session, owner.stack) is not None:
+        return
+    names = given(experiment)
+    found = [each for each in inventory.take(session, owner, names) if each.name in names[each.kind]]
+    found += inventory.take(session, owner, ["parameter"])  # whatever lies below the experiment's path
+    for whose, then in (
+        (Whose.UNPROVEN, "they are not ours: choose another name or project"),
+        (Whose.LEFT, f"crossover destroy {config} removes what an earlier deployment left"),
+    ):
+        if taken := [str(each) for each in found if each.whose is whose]:
+            listed = ", ".join(taken[:3]) + (f" and {len(taken) - 3} more" if len(taken) > 3 else "")
+            raise UserError(f"{owner.stack}: names are taken though there is no such stack: {listed}; {then}")
+
+
+def given(experiment: Experiment) -> dict[str, set[str]]:
+    """The fixed names of an experiment's stack, by kind; all others CloudFormation makes up."""
+    architecture, stack = workflow.load(experiment.architecture), f"{experiment.project}-{experiment.name}"
+    steps = {f"{stack}-{step.name.replace('_', '-')}" for step in workflow.steps(architecture)}
+    functions = {*steps, f"{stack}-bucket-emptier"}
+    return {
+        "function": functions,
+        "log group": {GROUPS + name for name in functions},
+        "state machine": {f"{stack}-{name.replace('_', '-')}" for name in ("run", *architecture.machines)},
+        "auto scaling group": {f"{stack}-fleet"},
+        "budget": {stack},
+    }

@@ -1,0 +1,92 @@
+"""What a run keeps running besides its functions: hosts, broker, endpoint, secrets.
+
+Derived from the architecture's tree, so that it is said once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from crossover import instances
+from crossover.experiment import Experiment
+from crossover.surroundings import database_hosts, talks
+from crossover.workflow import Architecture, load, steps
+
+BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
+DATABASE = "tensor database"  # the purpose of Redis hosts
+GPU_BOOT_S = 300.0  # likewise with the larger image, whose volume is read from its snapshot as it is touched
+# Where a fleet's instance type is set, by its purpose.
+FIELDS = {"tensor database": "database.instance_type", "peer": "p2p.instance_type", "GPU worker": "gpu.instance_type"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """EC2 instances of one type, billed from their start."""
+
+    purpose: str
+    instance_type: str
+    count: int
+    volume_gb: int = instances.DATABASE_GB
+    boot_s: float = 0.0
+    spot: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Infrastructure:
+    """Everything that is billed by the hour while a run lasts, and the functions' memory by step."""
+
+    fleets: tuple[Fleet, ...] = ()
+    broker_instance_type: str | None = None
+    interface_endpoints: int = 0
+    secrets: int = 0
+    memory_mb: Mapping[str, int] = field(default_factory=dict)
+
+
+def of(experiment: Experiment, architecture: Architecture | None = None) -> Infrastructure:
+    """The infrastructure that `experiment` deploys. Raises ConfigError for an architecture that does not exist."""
+    architecture = architecture or load(experiment.architecture)
+    found = steps(architecture)
+    bus, hosts = talks(architecture), database_hosts(experiment, architecture)
+    fleets = [*_databases(experiment, hosts), *_programs(experiment, architecture)]
+    return Infrastructure(
+        fleets=tuple(fleets),
+        broker_instance_type=experiment.network.broker_instance_type if bus else None,
+        # Only functions inside the VPC need the endpoint to read their secrets.
+        interface_endpoints=int(hosts > 0 or any("bus" in step.uses for step in found)),
+        secrets=int(hosts > 0) + int(bus),
+        memory_mb={
+            step.name: experiment.functions.memory_of(step.name, torch=step.needs_torch(experiment)) for step in found
+        },
+    )
+
+
+def _databases(experiment: Experiment, hosts: int) -> list[Fleet]:
+    if hosts == 0:
+        return []
+    instance_type = experiment.database.instance_type
+    return [Fleet(purpose=DATABASE, instance_type=instance_type, count=hosts, volume_gb=instances.DATABASE_GB)]
+
+
+def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
+    if architecture.program is None:
+        return []
+    if architecture.program.count == "gpus":
+        gpu = experiment.gpu
+        return [
+            Fleet(
+                purpose="GPU worker",
+                instance_type=gpu.instance_type,
+                count=gpu.instances,
+                volume_gb=instances.GPU_GB,
+                boot_s=GPU_BOOT_S,
+                spot=gpu.spot,
+            )
+        ]
+    return [
+        Fleet(
+            purpose="peer",
+            instance_type=experiment.p2p.instance_type,
+            count=experiment.workers,
+            volume_gb=instances.PEER_GB,
+            boot_s=BOOT_S,
+        )
+    ]

@@ -1,0 +1,67 @@
+"""What is changed in moto, one module per subject, each with contract tests in tests/local/moto_patches/."""
+
+from typing import TYPE_CHECKING
+
+from crossover.local.moto_patches import (
+    account,
+    broker,
+    definitions,
+    deletion,
+    fleets,
+    functions,
+    hosts,
+    interfaces,
+    objects,
+    parameters,
+    resource_types,
+    secrets,
+    stacks,
+    step_functions,
+    updating,
+)
+from crossover.local.moto_patches.replacing import Replacements
+
+if TYPE_CHECKING:
+    from crossover.local.cloud import LocalCloud
+
+
+def _types(cloud: "LocalCloud", waits: updating.Waits) -> dict[str, resource_types.ResourceType]:
+    return {
+        **broker.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
+        **deletion.resource_types(),
+        **functions.resource_types(),
+        **secrets.resource_types(),
+        **waits.resource_types(),
+    }
+
+
+def supported(cloud: "LocalCloud") -> frozenset[str]:
+    """Every resource type that a template may contain."""
+    return resource_types.supported(_types(cloud, updating.Waits()))
+
+
+def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
+    """Every seam, for `cloud`; undone when `changes` is closed."""
+    waits = updating.Waits()
+    resource_types.install(changes, _types(cloud, waits))
+    updating.install(changes, waits)
+    account.install(changes, cloud.account)
+    definitions.install(changes)
+    deletion.install(changes)
+    stacks.install(changes)
+    objects.install(changes)
+    parameters.install(changes, newest_image=lambda: cloud.account.newest_image)
+    hosts.install(
+        changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance, booted=waits.booted
+    )
+    fleets.install(changes, resized=cloud.fleets.resize)
+    functions.install(
+        changes,
+        invoke=lambda deployed, payload, context: cloud.lambdas.invoke(
+            cloud.function(deployed), payload, client_context=context
+        ),
+        invoke_event=lambda deployed, payload: cloud.lambdas.invoke_event(cloud.function(deployed), payload),
+        forget=cloud.lambdas.forget,
+    )
+    interfaces.install(changes, cloud.account)
+    step_functions.install(changes, invoke=cloud.invoke, client=cloud.client)

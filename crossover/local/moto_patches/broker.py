@@ -1,0 +1,64 @@
+"""AWS::AmazonMQ::Broker: a real RabbitMQ on this machine, with the template's user."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, Made, ResourceType, Wanted
+
+Start = Callable[[str, str, str], str]  # broker's name, user, password -> URL
+Stop = Callable[[str], None]
+
+
+def resource_types(start: Start, stop: Stop) -> dict[str, ResourceType]:
+    make = functools.partial(_make, start=start, stop=stop)
+    return {"AWS::AmazonMQ::Broker": ResourceType(make=make, name_property="BrokerName")}
+
+
+def _make(wanted: Wanted, *, start: Start, stop: Stop) -> Made:
+    from moto.mq.models import mq_backends
+
+    backend = mq_backends[ACCOUNT][REGION]
+    user = wanted.properties["Users"][0]
+    url = start(wanted.name, user["Username"], user["Password"])
+    arn, identity = backend.create_broker(**_arguments(wanted))
+    endpoint = {"consoleURL": "", "endpoints": [url], "ipAddress": "127.0.0.1"}
+    backend.brokers[identity].instances = [endpoint]
+
+    def remove() -> None:
+        stop(wanted.name)
+        backend.delete_broker(identity)
+
+    attributes = {
+        "Arn": arn,
+        "Id": identity,
+        "AmqpEndpoints": [url],
+        "IpAddresses": ["127.0.0.1"],
+        "ConsoleURLs": [""],
+        "EngineVersionCurrent": wanted.properties.get("EngineVersion", ""),
+    }
+    return Made(identity, attributes, remove)
+
+
+def _arguments(wanted: Wanted) -> dict[str, Any]:
+    given = wanted.properties
+    return {
+        "authentication_strategy": given.get("AuthenticationStrategy", "SIMPLE"),
+        "auto_minor_version_upgrade": True,
+        "broker_name": wanted.name,
+        "configuration": None,
+        "deployment_mode": given["DeploymentMode"],
+        "encryption_options": None,
+        "engine_type": given["EngineType"],
+        "engine_version": given.get("EngineVersion", ""),
+        "host_instance_type": given["HostInstanceType"],
+        "ldap_server_metadata": None,
+        "logs": given.get("Logs") or {},
+        "maintenance_window_start_time": None,
+        "publicly_accessible": given.get("PubliclyAccessible", False),
+        "security_groups": given.get("SecurityGroups", []),
+        "storage_type": given.get("StorageType", "EBS"),
+        "subnet_ids": given.get("SubnetIds", []),
+        "tags": {},
+        "users": given["Users"],
+    }

@@ -1,0 +1,97 @@
+"""Deleting a stack: resources that moto forgets to delete, or stumbles over, and buckets that CDK's custom resource empties."""
+
+from typing import Any
+
+from crossover.local.moto_patches.replacing import Replacements
+from crossover.local.moto_patches.resource_types import ACCOUNT, Made, ResourceType, Wanted
+
+_STAYS_EMPTY = "stays_empty"  # our mark on moto's bucket
+
+
+def resource_types() -> dict[str, ResourceType]:
+    """Custom resources answer at once: moto's way round (a thread, a call back) races, makes them twice and never deletes."""
+    return {
+        "Custom::S3AutoDeleteObjects": ResourceType(make=_auto_delete),
+        "Custom::VpcRestrictDefaultSG": ResourceType(make=lambda wanted: Made(wanted.name)),
+        "Custom::LogRetention": ResourceType(make=lambda wanted: Made(wanted.name, {"LogGroupName": ""})),
+    }
+
+
+def _auto_delete(wanted: Wanted) -> Made:
+    return Made(wanted.name, remove=lambda: empty(str(wanted.properties["BucketName"])))
+
+
+def empty(bucket: str) -> None:
+    """Delete everything in a bucket, versions included, also what comes until it is deleted itself: functions that are at
+    work go on writing, which CDK's emptier forbids by a policy first. Harmless when there is no such bucket.
+    """
+    from moto.s3.models import s3_backends
+
+    found = s3_backends[ACCOUNT]["aws"].buckets.get(bucket)
+    if found:
+        setattr(found, _STAYS_EMPTY, True)
+        found.keys.clear()
+
+
+def install(changes: Replacements) -> None:
+    from moto.awslambda.models import LayerVersion, lambda_backends
+    from moto.cloudformation import custom_model
+    from moto.cloudformation.exceptions import ValidationError
+    from moto.ec2.models import ec2_backends
+    from moto.ec2.models.instances import Instance
+    from moto.ec2.models.internet_gateways import InternetGateway
+    from moto.ec2.models.route_tables import RouteTable
+    from moto.ec2.models.vpcs import VPCEndPoint
+    from moto.s3.models import FakeBucket, s3_backends
+
+    def drop_route_table(self: Any, account_id: str, region: str) -> None:
+        ec2_backends[account_id][region].route_tables.pop(self.id, None)
+
+    def drop_endpoint(self: Any, account_id: str, region: str) -> None:
+        backend = ec2_backends[account_id][region]
+        backend.vpc_end_points.pop(self.id, None)
+        for interface in self.network_interface_ids or []:
+            backend.enis.pop(interface, None)
+
+    def drop_gateway(self: Any, account_id: str, region: str) -> None:
+        self.vpc = None
+        ec2_backends[account_id][region].internet_gateways.pop(self.id, None)
+
+    def terminate(old: Any, self: Any) -> Any:
+        """The first interface of an instance goes with it, as on AWS."""
+        interfaces = list(self.nics.values())
+        state = old(self)
+        for interface in interfaces:
+            self.ec2_backend.enis.pop(interface.id, None)
+        return state
+
+    def drop_layer(self: Any, account_id: str, region: str) -> None:
+        lambda_backends[account_id][region]._layers.delete_layer_version(self.name, str(self.version))
+
+    changes.add(RouteTable, "delete", drop_route_table)
+    changes.add(VPCEndPoint, "delete", drop_endpoint)
+    changes.add(InternetGateway, "delete", drop_gateway)
+    changes.wrap(Instance, "terminate", terminate)
+    changes.add(LayerVersion, "delete", drop_layer)
+
+    def delete_bucket(
+        old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any
+    ) -> None:
+        buckets = s3_backends[ACCOUNT]["aws"].buckets
+        while bucket := buckets.get(resource_name):
+            if getattr(bucket, _STAYS_EMPTY, False):
+                bucket.keys.clear()
+            elif bucket.keys:  # moto deletes nothing and says nothing; an error makes it come back after the emptier
+                raise ValidationError(resource_name, f"{resource_name}: the bucket is not empty")
+            old(resource_name, cloudformation_json, *rest, **named)
+
+    changes.wrap(FakeBucket, "delete_from_cloudformation_json", delete_bucket)
+
+    def refuse(cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        raise ValidationError(
+            resource_name,
+            f"{named.get('LogicalId')}: {named.get('ResourceType')} is a custom resource that the local cloud does not know; "
+            f"known are {', '.join(sorted(resource_types()))}",
+        )
+
+    changes.replace(custom_model.CustomModel, "create_from_cloudformation_json", classmethod(refuse))

@@ -1,0 +1,109 @@
+"""Lambda: invocations go to crossover.local.lambda_runtime; templates keep the properties that moto drops."""
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from crossover.local.lambda_runtime import Answer, TooLarge, TooManyRequests
+from crossover.local.moto_patches.replacing import Replacements
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, Made, ResourceType, Wanted
+
+Invoke = Callable[[Any, bytes, str | None], Answer]  # moto's function, payload, client context
+InvokeEvent = Callable[[Any, bytes], str]
+
+
+def resource_types() -> dict[str, ResourceType]:
+    return {"AWS::Lambda::Alias": ResourceType(make=_alias)}
+
+
+def install(changes: Replacements, *, invoke: Invoke, invoke_event: InvokeEvent, forget: Callable[[str], None]) -> None:
+    """`forget(name)` is told when a function is deleted."""
+    from moto.awslambda import models
+
+    _invocations(changes, models.LambdaFunction, invoke, invoke_event)
+    _properties(changes, models.LambdaFunction, forget)
+
+    def delete(old: Any, self: Any, *rest: Any) -> None:
+        forget(self.function_name)
+        old(self, *rest)
+
+    changes.wrap(models.LambdaFunction, "delete", delete)
+
+
+def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_event: InvokeEvent) -> None:
+    from moto.core import responses
+    from moto.core.exceptions import JsonRESTError
+
+    class Throttled(JsonRESTError):
+        code = 429
+
+    class Large(JsonRESTError):
+        code = 413
+
+    def run(self: Any, body: Any, request_headers: Any, response_headers: Any) -> bytes:
+        payload = body.encode() if isinstance(body, str) else (body or b"{}")
+        headers = {str(name).lower(): value for name, value in dict(request_headers).items()}
+        try:
+            if headers.get("x-amz-invocation-type") == "Event":
+                response_headers["x-amzn-requestid"] = invoke_event(self, payload)
+                return b""
+            answer = invoke(self, payload, headers.get("x-amz-client-context"))
+        except TooManyRequests as error:
+            raise Throttled("TooManyRequestsException", str(error)) from error
+        except TooLarge as error:
+            raise Large("RequestTooLargeException", str(error)) from error
+        response_headers["x-amzn-requestid"] = answer.request_id
+        response_headers["x-amz-executed-version"] = "$LATEST"
+        response_headers["x-amz-log-result"] = base64.b64encode(answer.log_tail).decode()
+        if answer.error:
+            response_headers["x-amz-function-error"] = answer.error
+        return answer.payload
+
+    changes.replace(function, "invoke", run)
+
+    def request_id(old: Any, headers: Any = None) -> Any:
+        """An invocation's own id, by which its records are found, instead of one that moto makes up for every answer."""
+        own = (headers or {}).get("x-amzn-requestid")
+        made = old(headers)
+        if own:
+            headers["x-amzn-requestid"] = own
+        return own or made
+
+    changes.wrap(responses, "gen_amzn_requestid_long", request_id)
+
+
+def _properties(changes: Replacements, function: Any, forget: Callable[[str], None]) -> None:
+    """Tags tell how a function is queued; moto's CloudFormation forgets them, and the log group, and the architecture. Layers
+    play no part: local functions take third-party packages from this environment.
+    """
+
+    def complete(made: Any, properties: Mapping[str, Any]) -> Any:
+        made.tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
+        made.timeout, made.memory_size = int(made.timeout), int(made.memory_size)
+        made.architectures = properties.get("Architectures", ["x86_64"])
+        made.logs_group_name = properties.get("LoggingConfig", {}).get("LogGroup", made.logs_group_name)
+        return made
+
+    def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        made = old(resource_name, cloudformation_json, *rest, **named)
+        return complete(made, cloudformation_json["Properties"])
+
+    def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
+        properties = {key: value for key, value in cloudformation_json["Properties"].items() if key != "Layers"}
+        made = old(*rest, cloudformation_json={"Properties": properties}, **named)
+        forget(made.function_name)  # its processes have the code and the environment that were
+        return complete(made, properties)
+
+    changes.wrap(function, "create_from_cloudformation_json", create)
+    changes.wrap(function, "update_from_cloudformation_json", update)
+
+
+def _alias(wanted: Wanted) -> Made:
+    from moto.awslambda.models import lambda_backends
+
+    given = wanted.properties
+    backend: Any = lambda_backends[ACCOUNT][REGION]
+    alias = backend.create_alias(
+        given["Name"], given["FunctionName"], given["FunctionVersion"], given.get("Description", ""), None
+    )
+    return Made(alias.arn, {"AliasArn": alias.arn})

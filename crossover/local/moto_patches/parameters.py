@@ -1,0 +1,34 @@
+"""SSM parameters: tags as a template gives them, generated names, and public parameters that name machine images."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from crossover.local.moto_patches.replacing import Replacements
+
+_ANY_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+
+
+def install(changes: Replacements, *, newest_image: Callable[[], str]) -> None:
+    """`newest_image`: what parameters under /aws/service/ name now, "" for moto's own."""
+    from moto.ssm.models import Parameter, SimpleSystemManagerBackend
+
+    def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        properties = {"Name": resource_name, **cloudformation_json["Properties"]}
+        if isinstance(properties.get("Tags"), dict):  # a map in templates, a list in the API that moto hands it to
+            properties["Tags"] = [{"Key": key, "Value": value} for key, value in properties["Tags"].items()]
+        return old(resource_name, {**cloudformation_json, "Properties": properties}, *rest, **named)
+
+    def get(old: Any, self: Any, name: str) -> Any:
+        found = old(self, name)
+        if found is None and name.startswith("/aws/service/"):
+            found = copy.copy(old(self, _ANY_IMAGE))
+            found.name, found.value = name, newest_image() or found.value
+        return found
+
+    changes.add(Parameter, "has_cfn_attr", classmethod(lambda cls, name: name in ("Type", "Value")))
+    changes.add(
+        Parameter, "get_cfn_attribute", lambda self, name: {"Type": self.parameter_type, "Value": self.value}[name]
+    )
+    changes.wrap(Parameter, "create_from_cloudformation_json", create)
+    changes.wrap(SimpleSystemManagerBackend, "get_parameter", get)

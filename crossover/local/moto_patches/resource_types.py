@@ -1,0 +1,186 @@
+"""CloudFormation: the resource types that moto lacks, dynamic references, and templates read from this cloud's S3."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from crossover.errors import CrossoverError, RunFailed
+from crossover.local.moto_patches.replacing import Replacements
+
+ACCOUNT, REGION = "123456789012", "us-east-1"
+
+# They describe what one machine has no counterpart for: permissions, alarms, schedules, budgets. Accepted, without effect.
+WITHOUT_EFFECT = frozenset(
+    {
+        "AWS::AmazonMQ::Configuration",
+        "AWS::Budgets::Budget",
+        "AWS::CDK::Metadata",
+        "AWS::CloudFormation::WaitConditionHandle",
+        "AWS::CloudWatch::Alarm",
+        "AWS::EC2::SecurityGroupEgress",
+        "AWS::IAM::ServiceLinkedRole",
+        "AWS::Lambda::EventInvokeConfig",
+        "AWS::Logs::MetricFilter",
+        "AWS::Logs::QueryDefinition",
+        "AWS::Logs::SubscriptionFilter",
+        "AWS::S3::BucketPolicy",
+        "AWS::SNS::TopicPolicy",
+        "AWS::Scheduler::Schedule",
+        "AWS::Scheduler::ScheduleGroup",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A resource that a template asks for."""
+
+    type: str
+    logical_id: str
+    name: str  # generated from stack and logical id, or what the property `name_property` says
+    properties: Mapping[str, Any]
+
+
+@dataclass
+class Made:
+    """A resource as moto's CloudFormation keeps it: what Ref and GetAtt give, and how it is deleted."""
+
+    physical_resource_id: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    remove: Callable[[], None] = lambda: None
+    cf_resource_type: str = ""
+    logical_resource_id: str = ""
+
+    def is_created(self) -> bool:
+        return True
+
+    def get_cfn_attribute(self, name: str) -> Any:
+        if name in self.attributes:
+            return self.attributes[name]
+        raise RunFailed(
+            f"{self.logical_resource_id}: the local {self.cf_resource_type} has no attribute {name!r} (GetAtt)"
+        )
+
+    def delete(self, account_id: str, region: str) -> None:
+        self.remove()
+
+
+Maker = Callable[[Wanted], Made]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceType:
+    """`make` makes one; `name_property`: the property that names it, where there is one."""
+
+    make: Maker
+    name_property: str = ""
+
+
+def without_effect(wanted: Wanted) -> Made:
+    attributes = {
+        "Arn": f"arn:aws:local:{REGION}:{ACCOUNT}:{wanted.name}",
+        "Data": "{}",
+        "Id": wanted.name,
+        "Name": wanted.name,
+    }
+    return Made(wanted.name, attributes)
+
+
+def supported(types: Mapping[str, ResourceType]) -> frozenset[str]:
+    """Every type that a template may contain."""
+    from moto.cloudformation.parsing import get_model_map
+
+    return frozenset(get_model_map()) | frozenset(types) | WITHOUT_EFFECT
+
+
+def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
+    """Teach moto `types`, the types without effect, dynamic references, and the address of a template."""
+    from moto.cloudformation import parsing
+    from moto.cloudformation.exceptions import ValidationError
+    from moto.core.exceptions import ServiceException
+    from werkzeug.exceptions import HTTPException
+
+    known = {name: ResourceType(make=without_effect) for name in WITHOUT_EFFECT} | dict(types)
+    adapters = {name: _adapter(name, each) for name, each in known.items()}
+
+    def class_of(old: Any, resource_type: str) -> Any:
+        return adapters.get(resource_type) or old(resource_type)
+
+    def name_property_of(old: Any, resource_type: str) -> Any:
+        return known[resource_type].name_property if resource_type in known else old(resource_type)
+
+    changes.wrap(parsing, "resource_class_from_type", class_of)
+    changes.wrap(parsing, "resource_name_property_from_type", name_property_of)
+
+    def create(old: Any, logical_id: str, *rest: Any, **named: Any) -> Any:
+        try:
+            return old(logical_id, *rest, **named)
+        except ValidationError:
+            raise
+        except (CrossoverError, ServiceException, HTTPException) as error:
+            # In the format of CloudFormation and with the resource's name; another service's format cannot be read.
+            words = getattr(error, "message", None) or str(error)
+            raise ValidationError(logical_id, f"{logical_id}: {words}") from error
+
+    changes.wrap(parsing, "parse_and_create_resource", create)
+    changes.wrap(parsing, "clean_json", _resolved)
+    _templates_in_s3(changes)
+
+
+def _adapter(name: str, resource_type: ResourceType) -> type:
+    """The class that moto asks for: only these two methods of it are ever called."""
+
+    def create(
+        resource_name: str, cloudformation_json: Mapping[str, Any], account_id: str, region_name: str, **named: Any
+    ) -> Made:
+        properties = cloudformation_json.get("Properties", {})
+        wanted = Wanted(type=name, logical_id=named["LogicalId"], name=resource_name, properties=properties)
+        return resource_type.make(wanted)
+
+    return type(
+        name.rpartition(":")[2],
+        (),
+        {"create_from_cloudformation_json": staticmethod(create), "has_cfn_attr": staticmethod(lambda attribute: True)},
+    )
+
+
+_SECRET = re.compile(r"\{\{resolve:secretsmanager:([^{}]+?)(?::SecretString(?::([^:{}]*))?(?::[^{}]*)?)?\}\}")
+_PARAMETER = re.compile(r"\{\{resolve:ssm:([^{}:]+)(?::\d+)?\}\}")
+
+
+def _resolved(old: Any, resource_json: Any, resources_map: Any) -> Any:
+    """Dynamic references in strings; an ARN holds colons, which moto's own parser does not expect."""
+    value = old(resource_json, resources_map)
+    if isinstance(value, str) and "{{resolve:" in value:
+        value = _SECRET.sub(lambda match: secret(match[1], key=match[2] or ""), value)
+        value = _PARAMETER.sub(lambda match: _parameter(match[1]), value)
+    return value
+
+
+def secret(arn: str, *, key: str = "") -> str:
+    """The secret's string, or one field of its JSON."""
+    from moto.secretsmanager.models import secretsmanager_backends
+
+    backend = secretsmanager_backends[ACCOUNT][REGION]
+    text = backend.get_secret_value(secret_id=arn, version_id="", version_stage="")["SecretString"]
+    return str(json.loads(text)[key]) if key else str(text)
+
+
+def _parameter(name: str) -> str:
+    from moto.ssm.models import ssm_backends
+
+    found: Any = ssm_backends[ACCOUNT][REGION].get_parameter(name)
+    return str(found.value)
+
+
+def _templates_in_s3(changes: Replacements) -> None:
+    """The CDK command line hands a template over by its S3 address, here http://127.0.0.1:PORT/bucket/key; moto knows `localhost`."""
+    from moto.cloudformation import responses, utils
+
+    def fetch(old: Any, template_url: str, *rest: Any, **named: Any) -> Any:
+        return old(template_url.replace("127.0.0.1", "localhost"), *rest, **named)
+
+    changes.wrap(utils, "get_stack_from_s3_url", fetch)
+    changes.replace(responses, "get_stack_from_s3_url", utils.get_stack_from_s3_url)

@@ -1,0 +1,258 @@
+"""What simulated long workers share: restoring, computing, checkpoints, agreement, and leaving before the time limit.
+
+In the order of crossover/training/long_worker/invocation.py. A protocol's own part of a round is handed in.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from math import log, log1p
+from typing import Any
+
+import simpy
+
+from crossover.simulation.kernel import Gate, Phase, Process
+from crossover.simulation.spirt import OUTCOME_BYTES, decision_bytes, moved_on
+from crossover.simulation.usage import Place, Tally
+from crossover.simulation.workload import VECTOR_HEADER_BYTES
+from crossover.simulation.world import Invocation, Script, World
+from crossover.training.long_worker.waits import POLLING, reserve_s
+
+CHECKPOINT_FACTS_BYTES = 140
+
+
+class Leave(Exception):
+    """The invocation is near its deadline, or has done its share."""
+
+
+@dataclass
+class Standing:
+    """Where a worker stands between two invocations."""
+
+    round: int = 0
+    minibatch: int = 0
+    saved: set[tuple[int, int]] = field(default_factory=lambda: {(0, 0)})
+    published: dict[str, int] = field(default_factory=dict)  # by what: the last round it was shown for
+
+
+@dataclass
+class Life:
+    """One invocation of one worker."""
+
+    world: World
+    place: Place
+    invocation: Invocation
+    standing: Standing
+    vectors_bytes: int  # of a checkpoint
+    memory_mb: int
+    step: str = "train"
+    computed: int = 0
+    slowest_s: float = 0.0
+    evaluation_s: float = 0.0
+    finished: bool = False
+    _deadline: simpy.Event | None = None
+
+    @property
+    def tally(self) -> Tally:
+        return self.invocation.tally
+
+    def mark(self) -> None:
+        """As an invocation says what it has used so far."""
+        if self.world.usage.keep_records:
+            now, stored = self.world.env.now, self.tally.as_traffic()["object_store"]
+            mark = {"at": now, "wall_s": now - self.invocation.started_at, "traffic": {"object_store": stored}}
+            self.invocation.notes.setdefault("marks", []).append(mark)
+
+    def remaining_s(self) -> float:
+        return self.invocation.deadline_s - self.world.env.now - reserve_s(self.world.experiment)
+
+    def spend(self, stage: str, seconds: float) -> Process:
+        if stage:
+            self.invocation.spent(stage, seconds)
+        if seconds > 0:
+            yield self.world.env.timeout(seconds)
+        self._in_time()
+
+    def _in_time(self) -> None:
+        """A wait is left in time; computing and transfers are not, and would be tried in vain again."""
+        spent_s = self.world.env.now - self.invocation.started_at
+        if self.world.env.now > self.invocation.deadline_s:
+            limit_s = self.world.experiment.functions.timeout_s
+            self.world.doom(
+                f"{self.step} is in the middle of its work after {spent_s:,.0f} s; functions.timeout_s is {limit_s}"
+            )
+
+    def until(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
+        """Wait for the gate, in time to leave; the seconds waited. Raises Leave."""
+        env = self.world.env
+        if gate.open:
+            return 0.0
+        began, left = env.now, self.remaining_s()
+        if left <= 0:
+            raise Leave
+        if self._deadline is None:
+            self._deadline = env.timeout(left)
+        yield gate.event | self._deadline
+        if gate.opened_s < 0:
+            raise Leave
+        return float(env.now - began)
+
+    def in_order(
+        self, gate: Gate, stage: str, *, each_s: float, count: int, before: Callable[[int], int]
+    ) -> Generator[simpy.Event, Any, float]:
+        """`count` fetches one after another of what the gate's members publish, beginning now; the seconds waited among them.
+
+        The last one to publish holds up its own fetch and those behind it; `before(member)`: how many fetches come before its.
+        """
+        env, began = self.world.env, self.world.env.now
+        waited = yield from self.until(gate)
+        end = began + count * each_s
+        if waited:
+            end = max(end, env.now + (count - before(gate.last)) * each_s)
+        if end > env.now:
+            yield env.timeout(end - env.now)
+        self._in_time()
+        self.invocation.spent(stage, end - began)
+        return max(0.0, end - began - count * each_s)
+
+    def looks(self, waited_s: float, channel: str) -> int:
+        """How often a store is asked in vain in so long a wait."""
+        if waited_s <= 0:
+            return 0
+        polling = POLLING["s3" if channel == "objects" else "redis"]
+        even_s, knee_s = (
+            polling.first_s / polling.share,
+            polling.last_s / polling.share,
+        )  # equal pauses, growing ones, equal ones again
+        if waited_s <= even_s:
+            return 1 + int(waited_s / polling.first_s)
+        growing = log(min(waited_s, knee_s) / even_s) / log1p(polling.share)
+        return 1 + int(1 / polling.share + growing + max(0.0, waited_s - knee_s) / polling.last_s)
+
+    def save(self) -> Process:
+        position = (self.standing.round, self.standing.minibatch)
+        if position in self.standing.saved:
+            return
+        bytes_ = self.vectors_bytes + CHECKPOINT_FACTS_BYTES
+        if 0 < self.standing.minibatch < self.world.days.minibatches_in(self.standing.round):
+            bytes_ += self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
+        self.tally.count("objects", "put", out=bytes_).count("objects", "exists")  # was the run resumed meanwhile?
+        yield from self.spend("checkpoint", self.world.calibration.objects.seconds(bytes_, requests=2))
+        self.standing.saved = {each for each in self.standing.saved if each[0] >= position[0] - 16} | {position}
+
+    def restore(self) -> Process:
+        """The first checkpoint holds the seeded model alone."""
+        begun = bool(self.standing.round or self.standing.minibatch)
+        vectors = (
+            self.vectors_bytes
+            if begun
+            else min(self.vectors_bytes, self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
+        )
+        bytes_ = vectors + CHECKPOINT_FACTS_BYTES
+        self.tally.count("objects", "exists").count("objects", "get", into=bytes_)
+        yield from self.spend("", self.world.calibration.objects.seconds(bytes_, requests=2))
+
+    def compute(self) -> Process:
+        """The position's next minibatch. Raises Leave."""
+        world, standing = self.world, self.standing
+        limit = world.experiment.exchange.minibatches_per_invocation
+        if isinstance(limit, int) and self.computed >= limit:
+            raise Leave
+        if self.remaining_s() < 2 * self.slowest_s:
+            raise Leave
+        samples = world.workload.samples[world.days.first_minibatch(standing.round) + standing.minibatch]
+        batch, luck = world.workload.batch_bytes(samples), world.luck[self.place.worker]
+        self.tally.count("objects", "get", into=batch)
+        fetch_s = world.calibration.objects.seconds(batch) * luck.request()
+        compute_s = (
+            world.calibration.in_function(world.experiment, world.workload, samples, memory_mb=self.memory_mb)
+            * luck.compute()
+        )
+        yield from self.spend("fetch", fetch_s)
+        yield from self.spend("compute", compute_s)
+        self.computed += 1
+        self.slowest_s = max(self.slowest_s, fetch_s + compute_s)
+        standing.minibatch += 1
+
+    def accumulate(self) -> Process:
+        while self.standing.minibatch < self.world.days.minibatches_in(self.standing.round):
+            yield from self.compute()
+
+    def agree(self, epoch: int) -> Process:
+        """One evaluates, the others wait for its decision. Raises Leave."""
+        world, objects = self.world, self.world.calibration.objects
+        decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
+        said = decision_bytes(epoch)
+        self.tally.count("objects", "exists")
+        yield from self.spend("", objects.latency_s)
+        if not decided.open:
+            self.tally.count("objects", "put", out=1)
+            evaluator = world.state.setdefault(taken, self.place.worker)
+            yield from self.spend("", objects.latency_s)
+            if evaluator == self.place.worker:
+                yield from self._evaluate(epoch, said)
+                if not decided.open:
+                    decided.arrive(world.env)
+                    world.epoch_ended(epoch)
+            else:
+                waited = yield from self.until(decided)
+                self.invocation.spent("synchronise", waited)
+                self.tally.count("objects", "get", self.looks(waited, "objects") + 1, into=said)
+        self.tally.count("objects", "get", into=said)
+        yield from self.spend("", objects.latency_s)
+
+    def _evaluate(self, epoch: int, said: int) -> Process:
+        world, workload, objects = self.world, self.world.workload, self.world.calibration.objects
+        if self.remaining_s() < 2 * self.evaluation_s:
+            raise Leave
+        chunks = workload.validation_chunks
+        self.tally.count("objects", "get", chunks, into=workload.validation_bytes)
+        if epoch > 1:
+            self.tally.count("objects", "get", into=decision_bytes(epoch - 1))
+        self.tally.count("objects", "put", out=said)
+        seconds = objects.seconds(workload.validation_bytes, requests=chunks + 2) + world.evaluate_s(
+            memory_mb=self.memory_mb
+        )
+        self.evaluation_s = seconds
+        yield from self.spend("evaluate", seconds)
+
+
+def lives(life: Life, exchange: Callable[[Life], Process]) -> Process:
+    """Rounds until training is over or the invocation must end; then the changes of the event."""
+    world, standing, place = life.world, life.standing, life.place
+    days, every, entered = world.days, world.experiment.functions.checkpoint_every, place.epoch
+    yield from life.restore()
+    life.mark()
+    try:
+        while True:
+            if standing.minibatch == 0:
+                if standing.round % every == 0:
+                    yield from life.save()
+                if standing.round and days.ends_epoch(standing.round - 1):
+                    yield from life.agree(days.epoch(standing.round - 1))
+                    life.finished = days.epoch(standing.round - 1) >= days.epochs
+                    life.mark()
+                if life.finished:
+                    break
+            yield from exchange(life)
+            standing.round, standing.minibatch = standing.round + 1, 0
+    except Leave:
+        pass
+    yield from life.save()
+    life.invocation.notes |= {"until": [standing.round, standing.minibatch], "attempt": 0}
+    minibatch = standing.minibatch
+    moved_on(world, place, standing.round)
+    place.minibatch = minibatch
+    place.finished = life.finished
+    place.epoch_finished = life.finished or place.epoch > entered
+
+
+def collected(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
+    """The last step of a run of long workers."""
+    size, objects = world.workload.vector_bytes, world.calibration.objects
+    tally = Tally().count("objects", "list", 3).count("objects", "exists", 2).count("objects", "delete", 2)
+    tally.count("objects", "get", 2, into=checkpoint_bytes + decision_bytes(world.days.epochs))
+    tally.count("objects", "put", 2, out=size + VECTOR_HEADER_BYTES + OUTCOME_BYTES).count("tensors", "delete")
+    if bus:
+        tally.count("bus", "remove")
+    seconds = objects.seconds(size + checkpoint_bytes, requests=11) + members * world.calibration.tensors.latency_s
+    return Script((Phase("collect", request_s=seconds),), tally)

@@ -1,0 +1,70 @@
+"""P2P's functions, which a peer's state machine starts: what each asks of the object store, as in functions/p2p_serverless.py."""
+
+from crossover.simulation.kernel import Phase
+from crossover.simulation.spirt import shared
+from crossover.simulation.usage import Place, Tally
+from crossover.simulation.workload import VECTOR_HEADER_BYTES, Workload
+from crossover.simulation.world import Model, Script, World
+
+PART_BYTES = (
+    64 * 2**20
+)  # functions.p2p_serverless.PART_BYTES: that module's steps are walked, its constants must not drift (a test)
+
+
+def parts(workload: Workload, minibatches: int) -> int:
+    """How many functions share the averaging."""
+    return max(1, min(minibatches, -(-workload.vector_bytes // PART_BYTES)))
+
+
+def _by_functions(world: World) -> bool:
+    return world.experiment.p2p.average_in == "lambda"
+
+
+@shared(
+    lambda world, place: (
+        place.minibatches,
+        world.workload.samples[world.days.first_minibatch(place.round) + place.minibatch],
+    )
+)
+def compute_gradient(world: World, place: Place) -> Script:
+    calibration, workload = world.calibration, world.workload
+    samples = workload.samples[world.days.first_minibatch(place.round) + place.minibatch]
+    model, batch = workload.vector_bytes + VECTOR_HEADER_BYTES, workload.batch_bytes(samples)
+    pieces = parts(workload, place.minibatches) if _by_functions(world) else 1
+    gradient = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
+    tally = Tally().count("objects", "exists", 2).count("objects", "get", 2, into=model + batch)  # there already; over
+    tally.count("objects", "put", pieces, out=gradient)
+    memory_mb = world.experiment.functions.memory_of("compute_gradient", torch=True)
+    return Script(
+        (
+            Phase("fetch", request_s=calibration.objects.seconds(model + batch, requests=3)),
+            Phase(
+                "compute", compute_s=calibration.in_function(world.experiment, workload, samples, memory_mb=memory_mb)
+            ),
+            Phase("store", request_s=calibration.objects.seconds(gradient, requests=pieces + 1)),
+        ),
+        tally,
+    )
+
+
+@shared(lambda world, place: (place.minibatches, place.minibatch < parts(world.workload, place.minibatches)))
+def average_part(world: World, place: Place) -> Script:
+    pieces = parts(world.workload, place.minibatches)
+    if place.minibatch >= pieces:
+        return Script((), Tally())
+    calibration, one = world.calibration, world.workload.vector_bytes // pieces + VECTOR_HEADER_BYTES
+    tally = Tally().count("objects", "exists", 2)
+    tally.count("objects", "get", place.minibatches, into=place.minibatches * one)
+    tally.count("objects", "put", out=one)
+    read_s = calibration.objects.seconds(place.minibatches * one, requests=place.minibatches + 1)
+    compute_s = (place.minibatches + 1) * one / calibration.arithmetic_bytes_s
+    return Script(
+        (
+            Phase("average", request_s=read_s, compute_s=compute_s),
+            Phase("store", request_s=calibration.objects.seconds(one, requests=2)),
+        ),
+        tally,
+    )
+
+
+FUNCTIONS = {"compute_gradient": Model(script=compute_gradient), "average_part": Model(script=average_part)}

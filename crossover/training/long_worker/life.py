@@ -1,0 +1,143 @@
+"""The steps that AllReduce and ScatterReduce share: how a run of long workers begins, goes on and ends."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Several
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from crossover.context import Context
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Missing
+from crossover.keys import Keys
+from crossover.training import attempts, checkpoints, rounds
+from crossover.training.checkpoints import Checkpoint, Position
+from crossover.workflow import DAY_S, Child, Event, ForEach, Node, Repeat, Sequence, Step
+
+if TYPE_CHECKING:
+    from crossover.training.long_worker.group import Exchange
+
+
+def worker_tree(train: Step, *, tolerant: bool = False) -> Node:
+    """All workers side by side, each invoked again and again until training ends; an execution per epoch keeps
+    histories short.
+    """
+    invocations = Child("epoch", Repeat(train, until="epoch_finished", timeout_s=DAY_S))
+    body = Child("worker", Repeat(invocations, until="finished", timeout_s=DAY_S))
+    return ForEach("worker", "workers", together=True, tolerant=tolerant, body=body)
+
+
+def tree(initialise: Step, train: Step, collect: Step) -> Node:
+    return Sequence(initialise, worker_tree(train), collect)
+
+
+def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
+    """The seeded model as every worker's first checkpoint, or, when a run is resumed, the last round that every
+    worker can start from.
+    """
+    workers = event["workers"]
+    with attempts.setting_up(ctx, lambda: take_back(ctx)):
+        before = attempts.begin(ctx)
+        round = take_over(ctx, before, lambda keys: range(workers))
+        if round is None:
+            write_first_checkpoints(ctx, workers)
+            return rounds.at(ctx, event, 0)
+        for keys in before:
+            _delete(ctx, keys, workers, exchange, left_around(ctx, round))
+        return rounds.at(ctx, event, round)
+
+
+def take_back(ctx: Context) -> None:
+    """Of an attempt that was overtaken while it set itself up: its checkpoints, unless the next one is yet to read them."""
+    if attempts.spare(ctx):
+        ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
+
+
+def left_around(ctx: Context, round: int, *, slack: int = 0) -> range:
+    """The rounds of which an attempt that stood at `round` may have left something: its workers were less than two checkpoints apart."""
+    span = 2 * (ctx.experiment.functions.checkpoint_every + slack) + 2
+    return range(max(0, round - span), round + span)
+
+
+def write_first_checkpoints(ctx: Context, workers: int) -> None:
+    first = Checkpoint(Position(0), {"model": Vector(Kind.MODEL, ctx.learner.initial_model())})
+    for worker in range(workers):
+        ctx.objects.put_new(ctx.keys.checkpoint(worker, 0), checkpoints.encode(first))
+
+
+def take_over(ctx: Context, before: Several[Keys], members_of: Callable[[Keys], Several[int]]) -> int | None:
+    """The round to resume at: the newest that all members of an attempt before this one can start from. Their checkpoints become this
+    attempt's first, and those of the attempts before go. None where there is none because nobody got so far. Raises Missing, and
+    StaleAttempt where a higher attempt has begun.
+    """
+    round = _copied(ctx, before, members_of)
+    attempts.take(ctx, before)
+    for keys in before:
+        ctx.objects.delete_prefix(keys.own_checkpoints)
+    return round
+
+
+def _copied(ctx: Context, before: Several[Keys], members_of: Callable[[Keys], Several[int]]) -> int | None:
+    objects, starts = ctx.objects, list[tuple[int, Keys]]()
+    with suppress(Missing):  # this attempt has begun already, and its first step is tried again
+        return checkpoints.common_rounds(ctx, ctx.keys, members_of(ctx.keys))[0]
+    for keys in before:
+        with suppress(Missing):
+            starts.append((checkpoints.common_rounds(ctx, keys, members_of(keys))[-1], keys))
+    if not starts:
+        if objects.list(ctx.keys.decisions):
+            raise Missing(f"{ctx.keys.checkpoints}: a round that all workers can start from")
+        return None
+    round, source = max(starts, key=lambda each: (each[0], each[1].attempt))
+    for member in members_of(source):
+        objects.put_new(ctx.keys.checkpoint(member, round), objects.get(source.checkpoint(member, round)))
+    return round
+
+
+def train(ctx: Context, event: Event, exchange: "Exchange") -> Event:
+    """One invocation of one worker."""
+    from crossover.training.long_worker import synchronous  # brings torch, which the other steps do without
+
+    return synchronous.train(ctx, event, exchange)
+
+
+def collect(ctx: Context, event: Event, exchange: "Exchange") -> None:
+    """The model of the last round to the bucket, then an end to every tensor key and checkpoint of the run."""
+    attempts.give_way(ctx)
+    last = conclude(ctx)
+    every = ctx.experiment.functions.checkpoint_every
+    _delete(ctx, ctx.keys, event["workers"], exchange, range(max(0, last - 2 * every), last + 1))
+    forget(ctx)
+
+
+def forget(ctx: Context) -> None:
+    """Checkpoints and claims of this attempt and of those before it, which may have written since it began."""
+    ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
+    ctx.objects.delete_prefix(ctx.keys.evaluations)
+    for keys in attempts.before(ctx):
+        ctx.objects.delete_prefix(keys.own_checkpoints)
+        ctx.objects.delete_prefix(keys.evaluations)
+
+
+def conclude(ctx: Context) -> int:
+    """The model of the last agreed round, from the checkpoint of a worker that reached it; that round."""
+    agreed = rounds.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
+    last: int = agreed["epoch"] * rounds.calendar(ctx.facts).rounds_per_epoch
+    if not ctx.objects.exists(ctx.keys.outcome):
+        ends = (ctx.keys.checkpoint(worker, last) for worker in range(ctx.experiment.workers))
+        key = next((key for key in ends if ctx.objects.exists(key)), ctx.keys.checkpoint(0, last))
+        rounds.conclude(ctx, agreed, checkpoints.read(ctx.objects.get(key), key=key).vectors["model"])
+    return last
+
+
+def _delete(ctx: Context, keys: Keys, workers: int, exchange: "Exchange", over: range) -> None:
+    """What an attempt left of some rounds."""
+    ctx.tensors[0].delete(
+        *(key for round in over for rank in range(workers) for key in keys_of(keys, exchange, round, rank, workers))
+    )
+
+
+def keys_of(keys: Keys, exchange: "Exchange", round: int, rank: int, workers: int) -> list[str]:
+    """Everything that a worker may have stored for a round."""
+    return exchange.used_up(keys, round, rank=rank, count=workers) + exchange.results(
+        keys, round, rank=rank, count=workers
+    )

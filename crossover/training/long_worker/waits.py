@@ -1,0 +1,171 @@
+"""Waiting inside a long invocation: for a key of another worker, with an eye on the deadline, and with an end.
+
+Stores decide, so a wait asks for the exact key, backs off, and never lists. Now and then it looks whether waiting has
+a point at all: the other may have left for good, or this attempt may have been overtaken by a later one.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from crossover.context import Context
+from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.experiment import Experiment
+from crossover.training import attempts
+
+T = TypeVar("T")
+
+OUTAGE_S = 60.0  # a store that does not answer is asked again for so long before the invocation gives up
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.2, 5.0  # how long into a wait, and then how often, its point is questioned
+
+
+class NearDeadline(Exception):
+    """Not an error: the invocation must save its state and leave."""
+
+
+class Settled(Exception):
+    """Not an error: what the awaited was needed for exists already, made by another attempt of this worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """Pauses between two looks: a share of the time waited so far, within bounds. So looking often costs little, and
+    what comes is found at most that share too late.
+    """
+
+    share: float
+    first_s: float
+    last_s: float
+
+    def pause_s(self, waited_s: float) -> float:
+        return min(max(self.share * waited_s, self.first_s), self.last_s)
+
+
+# By channel: a look at S3 costs money and takes 20 ms itself.
+POLLING = {"redis": Polling(0.05, 0.0005, 0.05), "s3": Polling(0.1, 0.02, 0.5)}
+
+
+def patience_s(experiment: Experiment) -> float:
+    """How long a worker waits for another: that one may have to time out once, be invoked again and replay."""
+    return max(120.0, 2.0 * experiment.functions.timeout_s)
+
+
+def reserve_s(experiment: Experiment) -> float:
+    """What an invocation keeps of its time for leaving in order."""
+    return 1.0 + 0.05 * experiment.functions.timeout_s
+
+
+def say_why(ctx: Context, *, attempt: int, member: int, cause: BaseException) -> None:
+    """Tell those who wait for `member` that it will not come back in this attempt of the run."""
+    try:
+        ctx.objects.put_new(ctx.keys.failed(attempt, member), f"{type(cause).__name__}: {cause}".encode())
+    except CrossoverError:
+        return  # the cause itself is on its way; this was a courtesy
+
+
+@dataclass
+class Waits:
+    """The waits of one member (a worker's rank, or the supervisor's) in one invocation.
+
+    `overtaken(round)`: whether a later attempt of this member has gone on beyond `round`.
+    """
+
+    ctx: Context
+    member: str  # what errors call it: "worker 3"
+    attempt: int
+    overtaken: Callable[[int], bool]
+    since: float | None = None  # when the wait under way began, also in an earlier invocation (unix seconds)
+    reserve_s: float = field(init=False)
+    _polling: Polling = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reserve_s = reserve_s(self.ctx.experiment)
+        self._polling = POLLING[self.ctx.experiment.storage.channel]
+
+    def leave_in_time(self, *, need_s: float = 0.0) -> None:
+        """Raises NearDeadline unless `need_s` and the reserve are left."""
+        if self.ctx.remaining_s() < self.reserve_s + need_s:
+            raise NearDeadline
+
+    def until(
+        self,
+        look: Callable[[], T],
+        *,
+        round: int,
+        key: str,
+        sender: int | None,
+        settled: Callable[[], bool] = lambda: False,
+        patience: float = 1.0,
+        polling: Polling | None = None,
+    ) -> T:
+        """What `look` returns once it no longer raises Missing.
+
+        `sender`: whose doing is awaited; `settled`: whether it is not needed any more; `patience`: times the usual;
+        `polling`: where the key does not lie in the channel.
+        Raises NearDeadline, Settled; RunFailed where the sender has failed; StaleAttempt; WaitTimeout.
+        """
+        since, began_s = self.ctx.clock(), time.monotonic()
+        look_s = began_s + _FIRST_LOOK_S
+        self.since = self.since or since
+        while True:
+            try:
+                found = self.steadily(look)
+            except Missing:
+                pass
+            else:
+                self.since = None
+                return found
+            self.leave_in_time()
+            if (now_s := time.monotonic()) >= look_s:
+                if settled():
+                    raise Settled
+                self._question(look, round=round, key=key, sender=sender, patience=patience)
+                look_s = now_s + min(_LAST_LOOK_S, now_s - began_s + _FIRST_LOOK_S)
+            time.sleep((polling or self._polling).pause_s(now_s - began_s))
+
+    def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
+        """Is there still a point? Evidence first, then one more look: what came in between is not lost."""
+        overtaken = attempts.useless(self.ctx) or self.overtaken(round)
+        cause = self.failure_of(sender)
+        waited_s = self.ctx.clock() - (self.since or 0.0)
+        late = waited_s > patience * patience_s(self.ctx.experiment)
+        if not (overtaken or cause or late):
+            return
+        try:
+            look()
+        except Missing:
+            if overtaken:
+                raise StaleAttempt(f"{self.member}: round {round} is over for everybody, {key} is gone") from None
+            whom = self._name_of(sender)
+            if cause:
+                raise RunFailed(f"{self.member}, round {round}: {whom} left before {key} was there: {cause}") from None
+            raise WaitTimeout(
+                f"{self.member}, round {round}: waited {waited_s:.0f} s for {whom}: {key} did not come"
+            ) from None
+
+    def _name_of(self, sender: int | None) -> str:
+        if sender is None:
+            return "the workers"
+        return f"worker {sender}" if sender < self.ctx.experiment.workers else "the supervisor"
+
+    def failure_of(self, sender: int | None) -> str:
+        """Why `sender` left this attempt of the run for good; "" as far as anybody knows it did not."""
+        if sender is None:
+            return ""
+        key = self.ctx.keys.failed(self.attempt, sender)
+        return self.ctx.objects.get(key).decode() if self.ctx.objects.exists(key) else ""
+
+    def steadily(self, call: Callable[[], T]) -> T:
+        """`call`, which must be repeatable, again and again while its store does not answer; Unavailable after
+        OUTAGE_S.
+        """
+        end_s, pause_s = time.monotonic() + OUTAGE_S, 0.01
+        while True:
+            try:
+                return call()
+            except Unavailable:
+                if time.monotonic() > end_s or self.ctx.remaining_s() < self.reserve_s:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 1.0)

@@ -1,0 +1,109 @@
+"""What MLLess's supervisor and workers tell one another, and what both work out from it by the same rules. Free of
+torch.
+
+After each step a worker publishes its update, if it has one, then a report, then an announcement. The supervisor,
+once all have reported, creates its word: whose updates everybody applies, and who leaves when. Announcements wake;
+reports and words decide.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from crossover.context import Context
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Corrupt
+from crossover.keys import Keys
+from crossover.training.rounds import Calendar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One worker's, on one step."""
+
+    loss: float | None = None  # mean over its samples; None in a farewell, which comes without a gradient
+    samples: int = 0
+    seconds: float = 0.0  # from the step's start to this report
+    update: bool = False  # whether it published an update
+    complaints: tuple[int, ...] = ()  # workers whose stored update could not be read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """The supervisor's, on one step. What it says of workers holds from `visible_from` the step on."""
+
+    step: int
+    senders: tuple[int, ...] = ()  # by rank: exactly these updates are applied
+    leaves: Mapping[int, int] = field(
+        default_factory=dict
+    )  # worker -> the step in which it publishes its whole residual
+    dropped: tuple[int, ...] = ()  # workers that are gone: nothing of them is waited for
+    loss: float | None = None
+    at: float = 0.0  # unix seconds
+
+    def computing(self, workers: int, step: int) -> list[int]:
+        """The workers that compute in `step`."""
+        return [w for w in range(workers) if w not in self.dropped and self.leaves.get(w, step + 1) > step]
+
+    def reporting(self, workers: int, step: int) -> list[int]:
+        """The workers that report on `step`: those who compute, and those who say farewell."""
+        return [w for w in range(workers) if w not in self.dropped and self.leaves.get(w, step) >= step]
+
+
+START = Word(step=-1)
+
+
+def encode(message: Report | Word) -> Vector:
+    return Vector(Kind.RECORD, memoryview(json.dumps(asdict(message)).encode()), dtype="uint8")
+
+
+def read_report(vector: Vector, *, key: str) -> Report:
+    plain = _plain(vector, key=key)
+    return Report(**{**plain, "complaints": tuple(plain["complaints"])})
+
+
+def read_word(vector: Vector, *, key: str) -> Word:
+    return word(_plain(vector, key=key))
+
+
+def word(plain: Mapping[str, Any]) -> Word:
+    """The Word that `asdict` made plain."""
+    lists = {name: tuple(plain[name]) for name in ("senders", "dropped")}
+    return Word(**{**plain, **lists, "leaves": {int(worker): step for worker, step in plain["leaves"].items()}})
+
+
+def _plain(vector: Vector, *, key: str) -> dict[str, Any]:
+    try:
+        plain: dict[str, Any] = json.loads(bytes(vector.data))
+    except ValueError:
+        raise Corrupt(f"{key}: {bytes(vector.data[:80])!r} is not JSON") from None
+    return plain
+
+
+def applied_by(days: Calendar, step: int, *, slack: int) -> int:
+    """The last step whose word a worker has applied once it is through with `step`: `slack` behind, and none behind
+    at an epoch's end.
+
+    A fixed lag, not "whatever is there": so a restarted worker repeats its bits. It waits exactly when bounded
+    staleness makes it wait.
+    """
+    if days.ends_epoch(step):
+        return step
+    return max(step - slack, step - step % days.rounds_per_epoch - 1)
+
+
+def visible_from(days: Calendar, step: int, *, slack: int) -> int:
+    """The first step that begins with the word on `step` applied."""
+    end_of_epoch = (step // days.rounds_per_epoch + 1) * days.rounds_per_epoch - 1
+    return min(step + slack, end_of_epoch) + 1
+
+
+def keys_of(keys: Keys, step: int, workers: Sequence[int]) -> list[str]:
+    """Everything that a step left in the database."""
+    return [keys.expected(step), *(key for w in workers for key in (keys.update(step, w), keys.report(step, w)))]
+
+
+def supervisor(ctx: Context) -> int:
+    """The supervisor's number among the members: after the workers."""
+    return ctx.experiment.workers

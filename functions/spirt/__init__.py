@@ -1,0 +1,156 @@
+"""SPIRT: every worker has its own database, which averages its gradients and updates its model.
+
+Barrak et al., "SPIRT: A Fault-Tolerant and Reliable Peer-to-Peer Serverless ML Training Architecture" (2023), as described in Table 1 of
+"Cost-Performance Analysis" (2025): gradients of all minibatches in parallel, averaged inside the worker's database; a
+queue tells the peers;
+each worker fetches its peers' averages into its own database, combines them there and updates its model there.
+"""
+
+from typing import Any
+
+from crossover.context import Context
+from crossover.dataplane.vector import Kind
+from crossover.errors import WaitTimeout
+from crossover.training import attempts, rounds
+from crossover.workflow import DAY_S, Architecture, Child, ForEach, Repeat, Sequence, step
+
+Event = dict[str, Any]
+
+
+@step(torch=True, uses={"tensors", "bus"})
+def initialise(ctx: Context, event: Event) -> Event:
+    """Once per run: the barrier, and the same seeded model in every worker's database. A resumed run goes on at its last whole round."""
+    return rounds.start(ctx, event)
+
+
+@step(torch=True, uses={"tensors"})
+def compute_gradients(ctx: Context, event: Event) -> None:
+    """Table 1, Fetch and Compute: the gradient of one minibatch, into the worker's own database."""
+    key = ctx.keys.gradient(event["round"], event["worker"], event["minibatch"])
+    tensors = ctx.tensors[event["worker"]]
+    if tensors.exists(key):
+        return
+    with ctx.stage("fetch"):
+        tensors.get(ctx.keys.model(event["round"], event["worker"]), kind=Kind.MODEL, out=ctx.learner.model)
+        batch = rounds.fetch(ctx, event)
+    with ctx.stage("compute"):
+        gradient = rounds.gradient(ctx, event, batch)
+    with ctx.stage("store"):
+        tensors.create(key, gradient)
+        rounds.settle(ctx, event["worker"], key)
+
+
+@step(torch="unless_in_database", uses={"tensors"})
+def average_in_database(ctx: Context, event: Event) -> None:
+    """Table 1, Compute: the mean over the worker's minibatches, inside its database."""
+    round, worker = event["round"], event["worker"]
+    gradients = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
+    with ctx.stage("average"):
+        ctx.compute[worker].mean(gradients, out=ctx.keys.average(round, worker))
+        rounds.settle(ctx, worker, ctx.keys.average(round, worker))
+
+
+@step(uses={"bus"})
+def notify_peers(ctx: Context, event: Event) -> None:
+    """Table 1, Synchronisation: tell every peer that this worker's average is ready."""
+    with ctx.stage("synchronise"):
+        ctx.bus.arrive(ctx.keys.barrier, round=event["round"], member=event["worker"])
+
+
+@step(uses={"bus"}, waits=True)
+def check_peers(ctx: Context, event: Event) -> Event:
+    """Table 1, Synchronisation: have all peers reported? Looks for about a second, which is cheaper than as many polls."""
+    with ctx.stage("synchronise"):
+        present = rounds.await_members(ctx, event, patience_s=1.0)
+    missing = sorted(set(range(event["workers"])) - present)
+    if missing and ctx.overdue(event):
+        raise WaitTimeout(
+            f"worker {event['worker']} waited {event['timeout_s']} s in round {event['round']} for worker "
+            + ", ".join(map(str, missing))
+        )
+    return {"synchronised": not missing}
+
+
+@step(torch="unless_in_database", uses={"tensors"})
+def aggregate_peers(ctx: Context, event: Event) -> None:
+    """Table 1, Synchronisation: every peer's average into this worker's database, combined there by the rule of the YAML."""
+    round, worker = event["round"], event["worker"]
+    own = ctx.tensors[worker]
+    out = ctx.keys.aggregate(round, worker)
+    if own.exists(out):
+        return
+    copies = {peer: ctx.keys.average(round, worker, copy_of=peer) for peer in range(event["workers"]) if peer != worker}
+    # The own one in its rank's place: the sum's order is the same on every worker.
+    averages = [copies.get(peer, ctx.keys.average(round, worker)) for peer in range(event["workers"])]
+    try:
+        with ctx.stage("synchronise"):
+            for peer, copy in copies.items():
+                if not own.exists(copy):
+                    own.create(copy, ctx.tensors[peer].get(ctx.keys.average(round, peer), kind=Kind.GRADIENT))
+        with ctx.stage("aggregate"):
+            rule, agree = ctx.experiment.aggregation, rounds.dropping(ctx, round)
+            ctx.compute[worker].combine(averages, rule=rule, out=out, agree=agree)
+    finally:  # also where an average is gone: copies of the others may have come too late
+        rounds.settle(ctx, worker, out, *averages)
+
+
+@step(torch="unless_in_database", uses={"tensors"})
+def update_model(ctx: Context, event: Event) -> None:
+    """Table 1, Model Update: parameters, momentum and buffers of the next round as one state, inside the database."""
+    round, worker = event["round"], event["worker"]
+    with ctx.stage("update"):
+        rounds.update(ctx, ctx.compute[worker], event, gradient=ctx.keys.aggregate(round, worker))
+        # All peers have reported this round, so all have finished the one before: nobody reads its keys again.
+        ctx.tensors[worker].delete(*rounds.spent(ctx, ctx.keys, round - 1, worker))
+        rounds.settle(ctx, worker, *rounds.spent(ctx, ctx.keys, round + 1, worker))
+
+
+@step(torch=True, uses={"tensors"})
+def detect_convergence(ctx: Context, event: Event) -> Event:
+    """Evaluate at the end of an epoch, agree on what follows, move on to the next round."""
+    if rounds.ends_epoch(ctx, event):
+        rounds.decide(ctx, event, model=ctx.keys.model(event["round"] + 1, event["worker"]))
+    return rounds.advance(ctx, event)
+
+
+@step(torch=True, uses={"tensors", "bus"})
+def collect(ctx: Context, event: Event) -> None:
+    """The trained model to the bucket; every key and queue of the run deleted."""
+    attempts.give_way(ctx)
+    rounds.collect(ctx, event)
+    ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])
+
+
+round_ = Sequence(
+    ForEach("minibatch", "minibatches", compute_gradients),
+    average_in_database,
+    notify_peers,
+    Repeat(check_peers, until="synchronised", every_s=1, timeout_s=900),
+    aggregate_peers,
+    update_model,
+    detect_convergence,
+)
+
+ARCHITECTURE = Architecture(
+    "spirt",
+    run=Sequence(
+        initialise,
+        ForEach(
+            "worker",
+            "workers",
+            together=True,
+            body=Child(
+                "worker",
+                Repeat(
+                    Child("epoch", Repeat(Child("round", round_), until="epoch_finished", timeout_s=DAY_S)),
+                    until="finished",
+                    timeout_s=DAY_S,
+                ),
+            ),
+        ),
+        collect,
+    ),
+    tensor_hosts="per_worker",
+    state="database",
+    sync_every="epoch",
+)

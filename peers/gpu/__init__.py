@@ -1,0 +1,97 @@
+"""The GPU baseline: one process per GPU, data-parallel. What a practitioner would compare a serverless run with.
+
+Gradients go through the object store, as published, or through torch.distributed (NCCL between GPUs, gloo between
+CPUs), as one would really run it. Without a GPU the CPU computes, bit for bit as the other architectures.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from crossover.context import Context, Resources, process_resources
+from crossover.fleet import Membership, Settings, serve
+from crossover.workflow import Architecture, Program
+
+if TYPE_CHECKING:
+    from peers.gpu.cuda import CudaLearner
+    from peers.p2p.peer import Exchange
+
+PROCESSES, NUMBER = "CROSSOVER_PROCESSES", "CROSSOVER_PROCESS"  # on one instance; which of them this is
+LOOK_S = 0.5
+
+
+def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
+    """The program of one instance: this process serves its GPU, or starts one process for each."""
+    count = int(os.environ.get(PROCESSES, "1"))
+    if resources is None and count > 1 and NUMBER not in os.environ:
+        _one_each(count)
+        return
+    serve(resources or process_resources(), settings or Settings.of(os.environ), worker)
+
+
+def worker(ctx: Context, member: Membership) -> None:
+    from peers.gpu.prefetching import Prefetching
+    from peers.p2p import peer  # torch
+
+    learner = _device_learner(ctx)
+    computing = Prefetching(ctx, learner)
+    try:
+        peer.train(
+            ctx,
+            member,
+            computing=computing,
+            exchange=_exchange(ctx, member, learner),
+            program=PROGRAM,
+            instance_type=ctx.experiment.gpu.instance_type,
+        )
+    finally:
+        computing.close()
+
+
+def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -> "Exchange":
+    if ctx.experiment.gpu.exchange == "distributed":
+        from peers.gpu.collective import Collective
+
+        return Collective(ctx, member, learner.device if learner else None)
+    from peers.gpu.gathering import Gathering
+
+    return Gathering(ctx, member)
+
+
+def _device_learner(ctx: Context) -> "CudaLearner | None":
+    """Where there is a GPU, the learner that this process's contexts take; None: the CPU's."""
+    from peers.gpu import cuda
+
+    device = cuda.best_device(int(os.environ.get(NUMBER, "0")))
+    if device is None:
+        return None
+    manifest = ctx.facts.manifest
+    learner = cuda.CudaLearner(
+        ctx.experiment,
+        classes=manifest["classes"],
+        input_shape=tuple(manifest["input_shape"]),
+        affine=manifest["affine"],
+        device=device,
+    )
+    ctx.resources.learners.setdefault(ctx.run, []).append(learner)  # type: ignore[arg-type]  # it offers what Learner offers
+    return learner
+
+
+def _one_each(count: int) -> None:
+    """As many processes as GPUs; all end when one fails, so that the instance's service starts all of them again."""
+    command = [sys.executable, "-c", "from peers.gpu import main; main()"]
+    children = [subprocess.Popen(command, env={**os.environ, NUMBER: str(number)}) for number in range(count)]
+    try:
+        while any(child.poll() is None for child in children) and not any(child.poll() for child in children):
+            time.sleep(LOOK_S)
+    finally:
+        for child in children:
+            child.kill()
+    if any(child.wait() for child in children):
+        sys.exit(1)
+
+
+PROGRAM = Program(main, count="gpus", step="train_gpu")
+ARCHITECTURE = Architecture("gpu", program=PROGRAM, sync_every=1)

@@ -1,0 +1,104 @@
+"""The other exchange of the GPU baseline: torch.distributed's all-reduce, NCCL between GPUs, gloo between CPUs.
+
+What one would run without serverless in mind: nothing goes through a store. A group does not survive one of its
+members, so all members come together anew then, at the oldest of their newest checkpoints. Sums are in the library's
+order: equal to the other architectures' within rounding, the replicas bitwise equal to one another.
+"""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from crossover.context import Context
+from crossover.errors import ConfigError, Unavailable
+from crossover.fleet import Membership
+from peers.gpu.meeting import Meeting, own_address
+from peers.p2p.computing import round_samples
+from peers.p2p.replica import Replica
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_c10d: Any = dist  # groups by themselves are there, and not declared as exported
+_CONNECT = timedelta(seconds=5)  # gloo waits five times as long
+_OPERATION = timedelta(seconds=120)  # until all members have come to it
+
+
+class Collective:
+    """All-reduce of the sample-weighted gradients."""
+
+    replicas_agree = True
+
+    def __init__(self, ctx: Context, member: Membership, device: torch.device | None = None) -> None:
+        if ctx.experiment.aggregation.rule != "mean":
+            raise ConfigError(
+                f"aggregation.rule: {ctx.experiment.aggregation.rule} needs every gradient by itself, an all-reduce has their sum; "
+                "expected mean, or gpu.exchange: s3"
+            )
+        self._ctx, self._member, self._device = ctx, member, device or torch.device("cpu")
+        self.every = ctx.experiment.functions.checkpoint_every
+        self._group: Any = None
+        self._store: Any = None
+
+    def open(self, replica: Replica) -> None:
+        """Meet, and start together: members are less than two checkpoints apart, and each keeps two."""
+        try:
+            self._meet()
+            oldest = torch.tensor([replica.round], dtype=torch.int64, device=self._device)
+            self._reduce(oldest, dist.ReduceOp.MIN)
+        except RuntimeError as error:
+            raise self._broken(error) from error
+        if int(oldest) < replica.round:
+            replica.restore(at=int(oldest))
+
+    def send(self, gradient: "Tensor", round: int) -> None:
+        """Sending and receiving are one. Another program may hold this rank by now, and wait for the others to meet."""
+        if round % self.every == 0:
+            self._member.confirm()
+
+    def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
+        samples = round_samples(self._ctx, round)
+        torch.mul(gradient, float(samples[self._member.rank]), out=out)
+        shared = out.to(self._device)
+        try:
+            self._reduce(shared, dist.ReduceOp.SUM)
+        except RuntimeError as error:
+            raise self._broken(error) from error
+        if shared is not out:
+            out.copy_(shared)
+        out.div_(float(sum(samples)))
+
+    def keep(self) -> None:
+        """Nobody reads what one has sent."""
+
+    def close(self) -> None:
+        self._group = self._store = None
+        self._ctx.objects.delete(self._ctx.keys.rendezvous)
+
+    def _reduce(self, tensor: "Tensor", operation: Any) -> None:
+        options = dist.AllreduceOptions()
+        options.reduceOp, options.timeout = operation, _OPERATION
+        self._group.allreduce([tensor], options).wait()
+        if tensor.is_cuda:
+            torch.cuda.synchronize(self._device)
+
+    def _meet(self) -> None:
+        """A group of its own instead of the library's one per process: peers of an inline run share theirs."""
+        rank, count = self._member.rank, self._member.members
+        self._store = Meeting(self._ctx, self._member).join()
+        if self._device.type == "cuda":
+            options = _c10d.ProcessGroupNCCL.Options()
+            options._timeout = _OPERATION
+            self._store.set_timeout(_OPERATION)  # the first operation connects
+            self._group = _c10d.ProcessGroupNCCL(self._store, rank, count, options)
+        else:
+            gloo = _c10d.ProcessGroupGloo._Options()
+            gloo._devices = [_c10d.ProcessGroupGloo.create_device(hostname=own_address())]
+            gloo._timeout = _CONNECT  # all are there
+            self._group = _c10d.ProcessGroupGloo(self._store, rank, count, gloo)
+
+    def _broken(self, error: RuntimeError) -> Unavailable:
+        self._group = self._store = None
+        return Unavailable(f"peer {self._member.rank}: the group broke: {str(error).splitlines()[0]}")

@@ -1,0 +1,62 @@
+"""ComputeBatchGradients on the peer itself: its batches one after another, two vectors in memory."""
+
+from typing import TYPE_CHECKING
+
+from crossover.algorithms import buffers
+from crossover.algorithms.running_mean import RunningMean
+from crossover.context import Context
+from crossover.training import rounds
+from crossover.workflow import Event
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def minibatch_samples(ctx: Context, event: Event) -> list[int]:
+    """Of the worker's minibatches of the event's round."""
+    first = rounds.calendar(ctx.facts).first_minibatch(event["round"])
+    counts: list[int] = ctx.facts.manifest["counts"][event["worker"]]
+    return counts[first : first + event["minibatches"]]
+
+
+def round_samples(ctx: Context, round: int) -> list[int]:
+    """Of every worker in `round`, by rank."""
+    days = rounds.calendar(ctx.facts)
+    first, count = days.first_minibatch(round), days.minibatches_in(round)
+    return [sum(each[first : first + count]) for each in ctx.facts.manifest["counts"]]
+
+
+class TrainingLoss:
+    """The epoch's mean training loss so far, as a note for its record."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._loss, self._samples, self._epoch = 0.0, 0, 0
+
+    def count(self, epoch: int, samples: int) -> None:
+        """One more minibatch, whose loss the context has just noted."""
+        if epoch != self._epoch:
+            self._loss, self._samples, self._epoch = 0.0, 0, epoch
+        self._loss += self._ctx.notes["loss"] * samples
+        self._samples += samples
+        self._ctx.note(loss=self._loss / self._samples, samples=self._samples)
+
+
+class OnInstance:
+    """Batches in this process, one after another."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx, self._loss = ctx, TrainingLoss(ctx)
+
+    def gradient(self, event: Event, out: "Tensor") -> None:
+        ctx = self._ctx
+        mean = RunningMean(minibatch_samples(ctx, event), total=out)
+        for minibatch in range(event["minibatches"]):
+            place = {**event, "minibatch": minibatch}
+            gradient = rounds.gradient(ctx, place, rounds.fetch(ctx, place))
+            mean.add(buffers.tensor(gradient.data))
+            self._loss.count(event["epoch"], gradient.samples)
+        mean.result()
+
+    def forget(self, round: int) -> None:
+        """Nothing was left anywhere."""

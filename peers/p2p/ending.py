@@ -1,0 +1,67 @@
+"""The end of a run of peers: each says that it has done its part, waits for the others, and clears away."""
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from crossover.context import Context
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Refused
+from crossover.fleet import Membership
+from crossover.training import rounds
+from peers.p2p.replica import Replica
+
+if TYPE_CHECKING:
+    from peers.p2p.peer import Exchange
+
+_PAUSE_S = 0.05
+
+
+def leave(ctx: Context, member: Membership, exchange: "Exchange") -> None:
+    """Returns once nobody needs this peer any more. Clearing away is repeatable: several peers may do it side by side."""
+    objects, keys = ctx.objects, ctx.keys
+    member.confirm()
+    objects.put_new(keys.left(member.rank), b"")
+    _await_others(ctx, member, exchange)
+    if objects.exists(keys.finished):
+        return
+    if not objects.exists(keys.outcome):
+        _conclude_for(ctx, member.rank)
+    objects.put_new(keys.over, b"")
+    exchange.close()
+    for prefix in (keys.bodies, keys.computing, keys.checkpoints):
+        objects.delete_prefix(prefix)
+    objects.put_new(keys.finished, b"")
+
+
+def _await_others(ctx: Context, member: Membership, exchange: "Exchange") -> None:
+    """Until all have left; asynchronous peers do not wait for one that is gone for good."""
+    objects, keys, settings = ctx.objects, ctx.keys, member.settings
+    look_s = time.monotonic() + settings.look_s
+    pause_s = _PAUSE_S
+    while not objects.exists(keys.finished):
+        here = [rank for rank in range(member.members) if not objects.exists(keys.left(rank))]
+        if time.monotonic() > look_s:
+            with suppress(Refused):  # another is clearing away already
+                exchange.keep()
+            if exchange.replicas_agree:
+                member.question(here, what="waited at the end for word")
+            else:
+                here = [rank for rank in here if not member.absent(rank)]
+            look_s = time.monotonic() + settings.look_s
+        if not here:
+            return
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, settings.look_s)
+
+
+def _conclude_for(ctx: Context, rank: int) -> None:
+    """The peer whose model was to be the result is gone: this one's takes its place, with its own figures.
+
+    Several peers may do it side by side, each with its own model: the first outcome says whose is the result.
+    """
+    Replica(ctx, rank).restore()  # this program may not have trained it, only taken the rank over
+    agreed = rounds.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
+    result = rounds.evaluate(ctx)
+    agreed |= {"val_loss": result.loss, "val_metric": result.metric}
+    rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))

@@ -1,0 +1,14 @@
+"""Which exchange an experiment asks for."""
+
+from crossover.context import Context
+from crossover.fleet import Membership
+from peers.p2p.latest import LatestMailboxes
+from peers.p2p.mailboxes import SynchronousMailboxes
+from peers.p2p.peer import Exchange
+
+
+def by_mode(ctx: Context, member: Membership) -> Exchange:
+    """`p2p.mode`: with a barrier, or with whatever gradients are there."""
+    if ctx.experiment.p2p.mode == "asynchronous":
+        return LatestMailboxes(ctx, member)
+    return SynchronousMailboxes(ctx, member)

@@ -1,0 +1,170 @@
+"""Peer-to-peer training, Algorithm 1 of Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer
+Training Machine Learning" (2023): once, for peers that compute by themselves, by functions, or on GPUs.
+
+What differs is handed in: how a peer's gradient comes about (`Computing`), and how gradients go round (`Exchange`).
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from crossover.context import Context
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import ConfigError, CrossoverError
+from crossover.fleet import Membership
+from crossover.fleet.records import recorded, stage
+from crossover.training import rounds
+from crossover.workflow import Event, Program, first_event
+from peers.p2p.ending import leave
+from peers.p2p.replica import Replica
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Computing(Protocol):
+    """ComputeBatchGradients and AverageBatchesGradients."""
+
+    def gradient(self, event: Event, out: "Tensor") -> None:
+        """The mean gradient over the round's minibatches, (P + B,) float32, into `out`."""
+
+    def forget(self, round: int) -> None:
+        """The round is behind this peer for good: what computing it left in stores may go."""
+
+
+class Concluded(CrossoverError):
+    """The others have come to the end of the run meanwhile: there is no round left that this peer could take part in."""
+
+
+class Exchange(Protocol):
+    """SendGradientsToMyQueue, ConsumeGradientsFromQueue and, where there is one, SynchronisationBarrier."""
+
+    every: int  # rounds between checkpoints
+    replicas_agree: bool  # whether all peers hold the same bits after a round
+
+    def open(self, replica: Replica) -> None:
+        """Raises Concluded."""
+
+    def send(self, gradient: "Tensor", round: int) -> None:
+        """Show the peers this round's gradient. Lossy compression leaves in `gradient` what the peers will read."""
+
+    def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
+        """The combination of the own gradient and the peers', into `out`; both (P + B,) float32."""
+
+    def keep(self) -> None:
+        """What this peer has shown last must stay readable: called while the others may still read."""
+
+    def close(self) -> None:
+        """Nobody reads any more: take back what `open` and `send` made."""
+
+
+def train(
+    ctx: Context, member: Membership, *, computing: Computing, exchange: Exchange, program: Program, instance_type: str
+) -> None:
+    """One peer from wherever its checkpoints stand to the end of the run."""
+    peer = _Peer(ctx, member, computing, exchange)
+    if not ctx.objects.exists(ctx.keys.left(member.rank)):  # else it only did not live to clear away
+        with suppress(Concluded):
+            peer.start()
+            finished = peer.detect_convergence()
+            while not finished:
+                with recorded(ctx, program.step, peer.event(), instance_type=instance_type):
+                    peer.train_epoch()
+                    with stage(ctx, "convergence detection"):
+                        finished = peer.detect_convergence()
+    leave(ctx, member, exchange)
+
+
+class _Peer:
+    def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: Exchange) -> None:
+        self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
+        check_memory(ctx)
+        self._replica = Replica(ctx, member.rank, every=exchange.every, confirm=member.confirm)
+        self._own, self._average = self._replica.model.new_empty(0), self._replica.model.new_empty(0)
+        self._history: tuple[int, list[tuple[float, float]]] = (0, [])
+
+    def start(self) -> None:
+        self._replica.restore()
+        self._own, self._average = (self._replica.model.new_empty(self._replica.model.numel()) for _ in range(2))
+        self._exchange.open(self._replica)
+        self._computing.forget(self._replica.round - 1)  # had it been cut off in between
+
+    def event(self) -> Event:
+        """The round that comes, as functions and records name it."""
+        place = rounds.at(self._ctx, {}, self._replica.round)
+        return {**first_event(self._ctx.run, workers=self._member.members), **place, "worker": self._member.rank}
+
+    def train_epoch(self) -> None:
+        """What is left of the epoch, round by round."""
+        self._ctx.note(attempt=self._member.attempt)
+        while True:
+            self._train_round()
+            if self._replica.days.ends_epoch(self._replica.round - 1):
+                return
+
+    def _train_round(self) -> None:
+        ctx, replica, exchange, round = self._ctx, self._replica, self._exchange, self._replica.round
+        with stage(ctx, "compute gradients"):
+            self._computing.gradient(self.event(), self._own)
+        with stage(ctx, "send"):
+            exchange.send(self._own, round)
+        with stage(ctx, "receive"):
+            exchange.receive(self._own, round, self._average)
+        with stage(ctx, "model update"):
+            replica.update(self._average, history=self._known())
+        with stage(ctx, "checkpoint"):
+            replica.save(agreed=not exchange.replicas_agree)
+            if replica.round % exchange.every == 0:
+                self._computing.forget(round)
+                self._member.progressed = True
+
+    def _known(self) -> list[tuple[float, float]]:
+        """Validation loss and metric of the epochs before this one."""
+        before = self._replica.epoch - 1
+        if self._history[0] != before:
+            self._history = (before, rounds.history(self._ctx, before))
+        return self._history[1]
+
+    def detect_convergence(self) -> bool:
+        """After an epoch: evaluate, unless a peer has; every peer follows the decision that was created first."""
+        ctx, days, round = self._ctx, self._replica.days, self._replica.round
+        if not round or not days.ends_epoch(round - 1):
+            return False
+        epoch = days.epoch(round - 1)
+        if not _decided(ctx, epoch):
+            rounds.agree(ctx, epoch, by=self._member.rank)
+        agreed = rounds.decision(ctx, epoch)
+        finished = bool(agreed["finished"])
+        mine = self._exchange.replicas_agree or agreed["by"] == self._member.rank
+        if finished and mine and not ctx.objects.exists(ctx.keys.outcome):
+            rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
+        return finished
+
+
+VECTORS = 8  # model and gradient, optimizer, own and average, one received, one in a message, one in a checkpoint
+
+
+def check_memory(ctx: Context) -> None:
+    """Before anything large is made: a peer that the kernel ends in mid-round says nothing. Raises ConfigError."""
+    need_mb = VECTORS * 4 * (ctx.facts.parameters + ctx.facts.buffers) / 2**20
+    free_mb = available_mb()
+    if free_mb is not None and need_mb > free_mb:
+        training, kind = ctx.experiment.training, ctx.experiment.p2p.instance_type
+        raise ConfigError(
+            f"training.model: {training.model} has {ctx.facts.parameters:,} parameters; a peer holds {VECTORS} such vectors, "
+            f"{need_mb:,.0f} MB, and {free_mb:,.0f} MB are free here; a larger p2p.instance_type than {kind}, or a smaller model, is needed"
+        )
+
+
+def available_mb() -> float | None:
+    """What new programs can have without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
+    return int(found.split()[1]) / 1024 if found else None
+
+
+def _decided(ctx: Context, epoch: int) -> bool:
+    return ctx.objects.exists(ctx.keys.decision(epoch))

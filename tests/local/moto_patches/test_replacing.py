@@ -1,0 +1,61 @@
+"""The pin of moto: a seam whose place has moved says so by name, and a closed cloud leaves moto as it was."""
+
+import types
+
+import pytest
+
+from crossover.errors import RunFailed
+from crossover.local.moto_patches.replacing import Replacements
+
+
+class Service:
+    limit = 1
+
+    def double(self, number: int) -> int:
+        return 2 * number
+
+    @classmethod
+    def named(cls, name: str) -> str:
+        return f"{cls.__name__} {name}"
+
+    @staticmethod
+    def plain(number: int) -> int:
+        return number
+
+
+def test_changes_are_taken_back() -> None:
+    before = dict(vars(Service))
+    with Replacements() as changes:
+        changes.replace(Service, "limit", 2)
+        changes.wrap(Service, "double", lambda old, self, number: old(self, number) + 1)
+        changes.wrap(Service, "named", lambda old, cls, name: old(name).upper())
+        changes.wrap(Service, "plain", lambda old, number: old(number) - 1)
+        changes.add(Service, "extra", lambda self: "extra")
+        assert (Service.limit, Service().double(4), Service.named("x"), Service.plain(3)) == (2, 9, "SERVICE X", 2)
+        assert Service().extra() == "extra"  # type: ignore[attr-defined]
+    assert dict(vars(Service)) == before
+
+
+def test_items_are_taken_back() -> None:
+    config = {"a": 1}
+    with Replacements() as changes:
+        changes.set_item(config, "a", 2)
+        changes.set_item(config, "b", 3)
+        assert config == {"a": 2, "b": 3}
+    assert config == {"a": 1}
+
+
+def test_what_is_gone_is_named() -> None:
+    module = types.ModuleType("moto.some.models")
+    with (
+        Replacements() as changes,
+        pytest.raises(RunFailed, match=r"moto: moto.some.models has no 'gone'.*requirements.txt"),
+    ):
+        changes.replace(module, "gone", 1)
+    with Replacements() as changes, pytest.raises(RunFailed, match="Service has no 'gone'"):
+        changes.wrap(Service, "gone", lambda old: None)
+
+
+def test_what_moto_has_by_now_is_named() -> None:
+    with Replacements() as changes, pytest.raises(RunFailed, match="Service has a 'double' of its own by now"):
+        changes.add(Service, "double", None)

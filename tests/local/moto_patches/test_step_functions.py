@@ -1,0 +1,524 @@
+"""What a generated state machine may use, each checked on the interpreter that runs it locally; and the seams that mend it.
+
+The expectations are the AWS Step Functions Developer Guide's.
+"""
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crossover.local.cloud import LocalCloud
+from crossover.local.moto_patches import step_functions
+from tests.local.parts import HANDLERS, ROLE, eventually, zipped
+
+Run = Callable[..., dict[str, Any]]
+FUNCTIONS = ("echo", "fail", "sometimes", "sleep")
+
+
+@pytest.fixture(scope="module")
+def functions(cloud: LocalCloud) -> dict[str, str]:
+    """ARNs by handler."""
+    client = cloud.session().client("lambda")
+    code = {"ZipFile": zipped(handlers=HANDLERS)}
+    return {
+        name: client.create_function(
+            FunctionName=f"sf-{name}",
+            Runtime="python3.13",
+            Role=ROLE,
+            Handler=f"handlers.{name}",
+            Code=code,
+            Timeout=2 if name == "sleep" else 60,
+            Tags={"crossover:waits": "true"},
+        )["FunctionArn"]
+        for name in FUNCTIONS
+    }
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def machine(cloud: LocalCloud) -> Callable[[dict[str, Any]], str]:
+    """Makes a state machine; its ARN."""
+    states = cloud.session().client("stepfunctions")
+
+    def make(definition: dict[str, Any]) -> str:
+        name = f"machine-{next(_numbers)}"
+        arn = states.create_state_machine(name=name, definition=json.dumps(definition), roleArn=ROLE)["stateMachineArn"]
+        return str(arn)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def run(cloud: LocalCloud, machine: Callable[[dict[str, Any]], str]) -> Run:
+    """Executes a definition (or a machine's ARN); what DescribeExecution says at the end, the output parsed."""
+    states = cloud.session().client("stepfunctions")
+
+    def execute(definition: dict[str, Any] | str, event: Any = None, *, name: str | None = None) -> dict[str, Any]:
+        arn = definition if isinstance(definition, str) else machine(definition)
+        execution = states.start_execution(
+            stateMachineArn=arn, name=name or f"e-{next(_numbers)}", input=json.dumps({} if event is None else event)
+        )["executionArn"]
+        described: dict[str, Any] = {}
+
+        def ended() -> bool:
+            described.update(states.describe_execution(executionArn=execution))
+            return bool(described["status"] != "RUNNING")
+
+        eventually(ended, what="execution ended")
+        return {**described, "output": json.loads(described.get("output", "null"))}
+
+    return execute
+
+
+def one(state: dict[str, Any]) -> dict[str, Any]:
+    return {"StartAt": "only", "States": {"only": {**state, "End": True}}}
+
+
+def output(described: dict[str, Any]) -> Any:
+    assert described["status"] == "SUCCEEDED", described
+    return described["output"]
+
+
+def task(arn: str, **more: Any) -> dict[str, Any]:
+    return {"Type": "Task", "Resource": arn, **more}
+
+
+def test_a_task_by_plain_arn(run: Run, functions: dict[str, str]) -> None:
+    assert output(run(one(task(functions["echo"])), {"x": 1}))["x"] == 1
+
+
+def test_a_task_by_lambda_invoke(run: Run, functions: dict[str, str]) -> None:
+    parameters = {"FunctionName": functions["echo"], "Payload.$": "$"}
+    state = task("arn:aws:states:::lambda:invoke", Parameters=parameters, OutputPath="$.Payload")
+    assert output(run(one(state), {"x": 2}))["x"] == 2
+
+
+def test_result_selector_and_result_path_null(run: Run, functions: dict[str, str]) -> None:
+    selected = task(functions["echo"], ResultSelector={"doubled.$": "$.x"}, ResultPath="$.answer")
+    assert output(run(one(selected), {"x": 3})) == {"x": 3, "answer": {"doubled": 3}}
+    assert output(run(one(task(functions["echo"], ResultPath=None)), {"x": 3})) == {"x": 3}
+
+
+def test_parameters_keep_only_what_they_name(run: Run, functions: dict[str, str]) -> None:
+    state = task(
+        functions["echo"], Parameters={"y.$": "$.x", "fixed": [1]}, ResultSelector={"y.$": "$.y", "f.$": "$.fixed"}
+    )
+    assert output(run(one(state), {"x": 4, "z": 5})) == {"y": 4, "f": [1]}
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("States.ArrayRange(0, 3, 1)", [0, 1, 2, 3]),
+        ("States.ArrayRange(0, States.MathAdd($.n, -1), 1)", [0, 1, 2, 3, 4]),
+        ("States.ArrayRange(0, States.MathAdd($.one, -1), 1)", [0]),
+        ("States.MathAdd($.n, 2)", 7),
+        ("States.Format('{}-w{}', $.name, $.n)", "run-w5"),
+        ("States.StringToJson($.json)", {"a": [1]}),
+        ("States.JsonToString($.nested)", '{"b":2}'),
+        ("$$.Execution.Name", "named"),
+        ("$$.Execution.Input.n", 5),
+    ],
+)
+def test_intrinsics_and_context(run: Run, expression: str, value: Any) -> None:
+    event = {"n": 5, "one": 1, "name": "run", "json": '{"a":[1]}', "nested": {"b": 2}}
+    name = "named" if "Name" in expression else None
+    assert output(run(one({"Type": "Pass", "Parameters": {"v.$": expression}}), event, name=name)) == {"v": value}
+
+
+def test_entered_time_is_a_time(run: Run) -> None:
+    from datetime import datetime
+
+    before = time.time()
+    entered = output(run(one({"Type": "Pass", "Parameters": {"v.$": "$$.State.EnteredTime"}})))["v"]
+    assert before - 1 <= datetime.fromisoformat(entered).timestamp() <= time.time() + 1
+
+
+def test_pass_with_result_and_output_path(run: Run) -> None:
+    assert output(run(one({"Type": "Pass", "Result": {}}), {"x": 1})) == {}
+    assert output(run(one({"Type": "Pass", "Result": 7, "ResultPath": "$.r"}), {"x": 1})) == {"x": 1, "r": 7}
+    assert output(run(one({"Type": "Pass", "OutputPath": "$.x"}), {"x": {"y": 1}})) == {"y": 1}
+
+
+def test_choice(run: Run) -> None:
+    definition = {
+        "StartAt": "choice",
+        "States": {
+            "choice": {
+                "Type": "Choice",
+                "Choices": [
+                    {"Variable": "$.flag", "BooleanEquals": True, "Next": "yes"},
+                    {"Variable": "$.status", "StringEquals": "RUNNING", "Next": "maybe"},
+                ],
+                "Default": "no",
+            },
+            **{name: {"Type": "Pass", "Result": {"took": name}, "End": True} for name in ("yes", "maybe", "no")},
+        },
+    }
+    assert output(run(definition, {"flag": True, "status": ""})) == {"took": "yes"}
+    assert output(run(definition, {"flag": False, "status": "RUNNING"})) == {"took": "maybe"}
+    assert output(run(definition, {"flag": False, "status": ""})) == {"took": "no"}
+
+
+def test_a_wait_waits(run: Run) -> None:
+    definition = {
+        "StartAt": "wait",
+        "States": {"wait": {"Type": "Wait", "Seconds": 1, "Next": "then"}, "then": {"Type": "Pass", "End": True}},
+    }
+    described = run(definition)
+    assert (described["stopDate"] - described["startDate"]).total_seconds() >= 1.0
+
+
+def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes only while something waits, and always wakes early. It looks up twice a second: moto's event wakes
+    nobody who has looked, and does not wait yet."""
+    from moto.stepfunctions.parser.asl.component.state.wait.wait_function.seconds import Seconds
+
+    waits: list[float] = []
+    event = SimpleNamespace(wait=lambda seconds: waits.append(seconds))
+    environment: Any = SimpleNamespace(program_state_event=event, is_running=lambda: len(waits) < 4)
+    monkeypatch.setattr(step_functions, "time", SimpleNamespace(monotonic=lambda: sum(waits) / 2))
+    Seconds(1)._wait_interval(environment, 1)
+    assert waits == [0.5, 0.5, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("mode", ["INLINE", "DISTRIBUTED"])
+@pytest.mark.parametrize("concurrency", [0, 2, 12])
+def test_map(run: Run, functions: dict[str, str], mode: str, concurrency: int) -> None:
+    config = {"Mode": mode, **({"ExecutionType": "STANDARD"} if mode == "DISTRIBUTED" else {})}
+    state = {
+        "Type": "Map",
+        "ItemsPath": "$.items",
+        "ItemSelector": {"worker.$": "$$.Map.Item.Value", "epoch.$": "$.epoch"},
+        "MaxConcurrency": concurrency,
+        "ItemProcessor": {
+            "ProcessorConfig": config,
+            **one(task(functions["echo"], ResultSelector={"w.$": "$.worker", "e.$": "$.epoch"})),
+        },
+        "ResultPath": "$.results",
+    }
+    results = output(run(one(state), {"items": list(range(12)), "epoch": 9}))["results"]
+    assert results == [{"w": worker, "e": 9} for worker in range(12)]
+    assert output(run(one(state | {"ResultPath": None}), {"items": [1], "epoch": 9})) == {"items": [1], "epoch": 9}
+    assert output(run(one(state | {"ResultSelector": {}, "ResultPath": "$.items"}), {"items": [1], "epoch": 9})) == {
+        "items": {},
+        "epoch": 9,
+    }
+
+
+@pytest.mark.parametrize("mode", ["INLINE", "DISTRIBUTED"])
+def test_a_failing_iteration_fails_the_map(run: Run, functions: dict[str, str], mode: str) -> None:
+    config = {"Mode": mode, **({"ExecutionType": "STANDARD"} if mode == "DISTRIBUTED" else {})}
+    state = {
+        "Type": "Map",
+        "ItemsPath": "$.items",
+        "ItemProcessor": {"ProcessorConfig": config, **one(task(functions["fail"]))},
+    }
+    described = run(one(state), {"items": [1, 2]})
+    assert described["status"] == "FAILED"
+    assert described["error"] == {"INLINE": "ValueError", "DISTRIBUTED": "States.ExceedToleratedFailureThreshold"}[mode]
+    assert "no such luck" in described["cause"]
+
+
+@pytest.mark.parametrize("mode", ["INLINE", "DISTRIBUTED"])
+def test_a_failing_map_is_caught(run: Run, functions: dict[str, str], mode: str) -> None:
+    config = {"Mode": mode, **({"ExecutionType": "STANDARD"} if mode == "DISTRIBUTED" else {})}
+    definition = {
+        "StartAt": "map",
+        "States": {
+            "map": {
+                "Type": "Map",
+                "ItemsPath": "$.items",
+                "ItemProcessor": {"ProcessorConfig": config, **one(task(functions["fail"]))},
+                "Catch": [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": "caught"}],
+                "End": True,
+            },
+            "caught": {"Type": "Pass", "End": True},
+        },
+    }
+    assert "no such luck" in output(run(definition, {"items": [1, 2]}))["failure"]["Cause"]
+
+
+def waits_last(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> None:
+    """Wait states end when `until` returns, whatever their seconds."""
+    from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
+
+    monkeypatch.setattr(WaitFunction, "_wait_interval", lambda self, env, wait_seconds: until())
+
+
+def test_parallel_branches_run_side_by_side(
+    cloud: LocalCloud, run: Run, functions: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_wait = threading.Barrier(2, timeout=20)
+    waits_last(monkeypatch, both_wait.wait)
+    branches = [one({"Type": "Wait", "Seconds": 1}), one({"Type": "Wait", "Seconds": 1}), one(task(functions["echo"]))]
+    described = run(one({"Type": "Parallel", "Branches": branches, "ResultPath": None}), {"x": 1})
+    assert output(described) == {"x": 1}
+    states = cloud.session().client("stepfunctions")
+    history = states.get_execution_history(executionArn=described["executionArn"])["events"]
+    kinds = [event["type"] for event in history if event["type"].startswith("WaitState")]
+    assert kinds == ["WaitStateEntered"] * 2 + ["WaitStateExited"] * 2
+
+
+def test_a_definition_is_parsed_once(run: Run, machine: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import moto.stepfunctions.parser.asl.parse.asl_parser as asl_parser
+
+    parser: Any = asl_parser
+
+    parses: list[Any] = []
+    preprocessor = parser.Preprocessor
+
+    def counting() -> Any:
+        parses.append(preprocessor())
+        return parses[-1]
+
+    monkeypatch.setattr(parser, "Preprocessor", counting)
+    arn = machine(one({"Type": "Pass", "Comment": "parsed once"}))
+    for _ in range(2):
+        assert output(run(arn, {"x": 1})) == {"x": 1}
+    assert len(parses) == 1
+
+
+def test_a_path_is_parsed_once(run: Run, functions: dict[str, str]) -> None:
+    from moto.stepfunctions.parser.asl.utils import json_path
+
+    paths: Any = json_path
+    asking = one(task(functions["echo"], Parameters={"parsed.$": "$.parsed_once"}))
+    for parses in (1, 0):
+        before = paths.parse.cache_info().misses
+        assert output(run(asking, {"parsed_once": 1}))["parsed"] == 1
+        assert paths.parse.cache_info().misses - before >= parses
+    assert paths.parse.cache_info().misses == before
+
+
+def retrying(arn: str, errors: list[str], attempts: int = 3) -> dict[str, Any]:
+    retry = {"ErrorEquals": errors, "IntervalSeconds": 1, "MaxAttempts": attempts, "BackoffRate": 1.0}
+    return task(arn, Retry=[{**retry, "JitterStrategy": "FULL", "MaxDelaySeconds": 1}])
+
+
+def test_retry_of_a_named_error(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
+    event = {"file": str(tmp_path / "tries"), "after": 2, "error": "Unavailable"}
+    assert output(run(one(retrying(functions["sometimes"], ["Other", "Unavailable"])), event)) == {"tries": 3}
+
+
+def test_no_retry_of_another_error(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
+    event = {"file": str(tmp_path / "tries"), "after": 2, "error": "StaleAttempt"}
+    described = run(one(retrying(functions["sometimes"], ["Unavailable"])), event)
+    assert (described["status"], described["error"]) == ("FAILED", "StaleAttempt")
+    assert (tmp_path / "tries").read_text() == "x\n"
+
+
+def test_retries_end(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
+    event = {"file": str(tmp_path / "tries"), "after": 9, "error": "Unavailable"}
+    assert run(one(retrying(functions["sometimes"], ["States.ALL"], attempts=2)), event)["error"] == "Unavailable"
+    assert (tmp_path / "tries").read_text() == "x\n" * 3
+
+
+def test_the_retry_count_is_told(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
+    state = retrying(functions["sometimes"], ["Unavailable"]) | {
+        "Parameters": {
+            "file.$": "States.Format('{}-{}', $.file, $$.State.RetryCount)",
+            "after.$": "$.after",
+            "error": "Unavailable",
+        }
+    }
+    described = run(one(state), {"file": str(tmp_path / "tries"), "after": 1})
+    assert described["status"] == "FAILED"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tries-0", "tries-1", "tries-2", "tries-3"]
+
+
+@pytest.mark.parametrize("resource", ["plain", "invoke"])
+def test_a_time_out_has_a_name_that_retry_and_catch_see(
+    run: Run, functions: dict[str, str], tmp_path: Path, resource: str
+) -> None:
+    arn = functions["sleep"]
+    parameters = {"FunctionName": arn, "Payload.$": "$"}
+    state = task(arn) if resource == "plain" else task("arn:aws:states:::lambda:invoke", Parameters=parameters)
+    definition = {
+        "StartAt": "task",
+        "States": {
+            "task": {**state, "Catch": [{"ErrorEquals": ["Sandbox.Timedout"], "Next": "caught"}], "End": True},
+            "caught": {"Type": "Pass", "End": True},
+        },
+    }
+    caught = output(run(definition, {"file": str(tmp_path / "file")}))
+    assert caught["Error"] == "Sandbox.Timedout"
+    assert "Task timed out after 2.00 seconds" in caught["Cause"]
+
+
+@pytest.mark.parametrize("resource", ["plain", "invoke"])
+def test_throttling_has_a_name(
+    run: Run, functions: dict[str, str], cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch, resource: str
+) -> None:
+    monkeypatch.setattr(cloud.lambdas._concurrency, "enter", lambda: False)
+    arn = functions["echo"]
+    parameters = {"FunctionName": arn, "Payload.$": "$"}
+    state = task(arn) if resource == "plain" else task("arn:aws:states:::lambda:invoke", Parameters=parameters)
+    assert run(one(state))["error"] == "Lambda.TooManyRequestsException"
+
+
+def test_fail_with_paths(run: Run) -> None:
+    fail = {"Type": "Fail", "ErrorPath": "$.error", "CausePath": "States.Format('worker {}: {}', $.worker, $.cause)"}
+    described = run({"StartAt": "f", "States": {"f": fail}}, {"error": "Named", "worker": 3, "cause": "why"})
+    assert (described["status"], described["error"], described["cause"]) == ("FAILED", "Named", "worker 3: why")
+
+
+# --- child executions -----------------------------------------------------------------------------------------------------
+
+
+def starting(arn: str, *, sync: str = ".sync:2", **more: Any) -> dict[str, Any]:
+    parameters = {"StateMachineArn": arn, "Name.$": "$.child", "Input": {"x.$": "$.x"}}
+    return task(f"arn:aws:states:::states:startExecution{sync}", Parameters=parameters, **more)
+
+
+def test_a_child_execution(run: Run, machine: Callable[..., str], functions: dict[str, str]) -> None:
+    child = machine(one(task(functions["echo"], ResultSelector={"x.$": "$.x"})))
+    result = output(run(one(starting(child)), {"child": "child-a", "x": 5}))
+    assert (result["Output"], result["Input"], result["Name"], result["Status"]) == (
+        {"x": 5},
+        {"x": 5},
+        "child-a",
+        "SUCCEEDED",
+    )
+    assert result["ExecutionArn"].endswith(":child-a")
+    assert abs(result["StartDate"] - time.time()) < 60
+    assert output(run(one(starting(child, OutputPath="$.Output")), {"child": "child-b", "x": 6})) == {"x": 6}
+    as_text = output(run(one(starting(child, sync=".sync")), {"child": "child-c", "x": 7}))
+    assert json.loads(as_text["Output"]) == {"x": 7}
+    assert "ExecutionArn" in output(run(one(starting(child, sync="")), {"child": "child-d", "x": 7}))
+
+
+def test_a_failing_child_fails_its_parent(run: Run, machine: Callable[..., str], functions: dict[str, str]) -> None:
+    described = run(one(starting(machine(one(task(functions["fail"]))))), {"child": "failing", "x": 1})
+    assert (described["status"], described["error"]) == ("FAILED", "States.TaskFailed")
+    assert json.loads(described["cause"])["Error"] == "ValueError"
+
+
+def test_a_name_that_exists_is_an_error_that_can_be_caught(
+    run: Run, machine: Callable[..., str], functions: dict[str, str]
+) -> None:
+    child = machine(one({"Type": "Pass"}))
+    already = {"ErrorEquals": ["StepFunctions.ExecutionAlreadyExistsException"], "ResultPath": None, "Next": "describe"}
+    describe = task(
+        "arn:aws:states:::aws-sdk:sfn:describeExecution",
+        Parameters={"ExecutionArn.$": "States.Format('{}:{}', $.prefix, $.child)"},
+        ResultSelector={"status.$": "$.Status", "output.$": "$.Output"},
+        ResultPath="$.adopted",
+    )
+    definition = {
+        "StartAt": "start",
+        "States": {
+            "start": starting(child, OutputPath="$.Output", Catch=[already], End=True),
+            "describe": {**describe, "End": True},
+        },
+    }
+    event = {"child": "same", "x": 1, "prefix": child.replace(":stateMachine:", ":execution:")}
+    assert output(run(definition, event)) == {"x": 1}
+    adopted = output(run(definition, event))["adopted"]
+    assert (adopted["status"], json.loads(adopted["output"])) == ("SUCCEEDED", {"x": 1})
+
+
+def test_a_running_child_of_the_same_name_and_input_is_joined(
+    run: Run, machine: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moto.stepfunctions.parser.models import StepFunctionsParserBackend
+
+    starts, both_started, start = list[str | None](), threading.Event(), StepFunctionsParserBackend.start_execution
+
+    def counted(self: Any, state_machine_arn: str, name: str | None = None, *rest: Any, **named: Any) -> Any:
+        try:
+            return start(self, state_machine_arn, name, *rest, **named)
+        finally:
+            starts.append(name)
+            if starts.count("shared") == 2:
+                both_started.set()
+
+    monkeypatch.setattr(StepFunctionsParserBackend, "start_execution", counted)
+    waits_last(monkeypatch, lambda: both_started.wait(20))
+    child = machine(one({"Type": "Wait", "Seconds": 1}))
+    parent = {
+        "Type": "Map",
+        "ItemsPath": "$.items",
+        "ItemSelector": {"child": "shared", "x": 1},
+        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, **one(starting(child))},
+    }
+    results = output(run(one(parent), {"items": [1, 2]}))
+    assert results[0]["ExecutionArn"] == results[1]["ExecutionArn"]
+
+
+def test_two_starts_of_one_name_at_once_are_one_execution(
+    cloud: LocalCloud, machine: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moto.stepfunctions.parser.backend.execution import Execution
+
+    states, arn = cloud.session().client("stepfunctions"), machine(one({"Type": "Wait", "Seconds": 1}))
+    found: list[str] = []
+    both_started = threading.Event()
+    waits_last(monkeypatch, lambda: both_started.wait(60))
+
+    def start() -> None:
+        found.append(states.start_execution(stateMachineArn=arn, name="at-once", input="{}")["executionArn"])
+
+    second, unmeddled = threading.Thread(target=start), Execution.start
+
+    def meet(self: Execution) -> None:
+        """The second start comes between the first one's look for a namesake and its beginning; it may have to wait."""
+        if second.ident is None:
+            second.start()
+            second.join(0.5)
+        unmeddled(self)
+
+    monkeypatch.setattr(Execution, "start", meet)
+    start()
+    second.join()
+    both_started.set()
+    assert len(found) == 2 and len(set(found)) == 1
+
+
+def test_a_child_that_takes_too_long(run: Run, machine: Callable[..., str]) -> None:
+    child = machine(one({"Type": "Wait", "Seconds": 30}))
+    described = run(one(starting(child, TimeoutSeconds=1)), {"child": "slow", "x": 1})
+    assert (described["status"], described["error"]) == ("FAILED", "States.Timeout")
+
+
+def test_stopping_an_execution_ends_its_wait(cloud: LocalCloud, machine: Callable[..., str]) -> None:
+    states = cloud.session().client("stepfunctions")
+    arn = states.start_execution(stateMachineArn=machine(one({"Type": "Wait", "Seconds": 60})), name="stopped")[
+        "executionArn"
+    ]
+    eventually(
+        lambda: any(e["type"] == "WaitStateEntered" for e in states.get_execution_history(executionArn=arn)["events"]),
+        what="it waits",
+    )
+    states.stop_execution(executionArn=arn)
+    eventually(lambda: states.describe_execution(executionArn=arn)["status"] == "ABORTED", what="aborted")
+
+
+def test_executions_without_a_name_do_not_collide(cloud: LocalCloud, machine: Callable[..., str]) -> None:
+    states = cloud.session().client("stepfunctions")
+    arn = machine(one({"Type": "Pass"}))
+    first, second = (states.start_execution(stateMachineArn=arn)["executionArn"] for _ in range(2))
+    assert first != second
+
+
+def test_a_client_may_not_reuse_a_name_either(cloud: LocalCloud, run: Run, machine: Callable[..., str]) -> None:
+    from botocore.exceptions import ClientError
+
+    arn = machine(one({"Type": "Pass"}))
+    run(arn, name="once")
+    with pytest.raises(ClientError, match="ExecutionAlreadyExists"):
+        run(arn, name="once")
+
+
+def test_more_than_the_payload_limit_fails(run: Run, functions: dict[str, str]) -> None:
+    grow = {"Type": "Pass", "Parameters": {"a.$": "States.Format('{}{}', $.a, $.a)"}}
+    assert run(one(grow), {"a": "x" * 140_000})["status"] == "FAILED"

@@ -1,0 +1,344 @@
+"""What templates may contain: each seam of CloudFormation, seen through the APIs that a deployed resource answers to."""
+
+import itertools
+import json
+import string
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from crossover.errors import RunFailed
+from crossover.local import hosted
+from crossover.local.cloud import LocalCloud
+from crossover.local.moto_patches import deletion, supported
+from crossover.local.moto_patches.resource_types import WITHOUT_EFFECT
+from crossover.local.moto_patches.secrets import generated
+from tests.local.parts import HANDLERS, ROLE, zipped
+
+_numbers = itertools.count()
+
+
+class Deploy:
+    """Creates stacks of `resources`, gives their outputs; `delete` deletes them, and none may be left."""
+
+    def __init__(self, cloud: LocalCloud) -> None:
+        self._client = cloud.session().client("cloudformation")
+        self._names: list[str] = []
+
+    def __call__(
+        self, resources: dict[str, Any], outputs: dict[str, Any] | None = None, **parameters: Any
+    ) -> dict[str, str]:
+        self._names.append(f"stack-{next(_numbers)}")
+        template = {
+            "Resources": resources,
+            "Outputs": {key: {"Value": value} for key, value in (outputs or {}).items()},
+            "Parameters": parameters,
+        }
+        self._client.create_stack(StackName=self._names[-1], TemplateBody=json.dumps(template))
+        stack = self._client.describe_stacks(StackName=self._names[-1])["Stacks"][0]
+        assert stack["StackStatus"] == "CREATE_COMPLETE"
+        return {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
+
+    def delete(self) -> None:
+        while self._names:
+            self._client.delete_stack(StackName=self._names[-1])
+            assert self._names.pop() not in [each["StackName"] for each in self._client.describe_stacks()["Stacks"]]
+
+
+@pytest.fixture
+def deploy(cloud: LocalCloud) -> Iterator[Deploy]:
+    deployer = Deploy(cloud)
+    yield deployer
+    deployer.delete()
+
+
+@pytest.mark.parametrize("kind", sorted(WITHOUT_EFFECT))
+def test_types_without_effect_are_accepted(cloud: LocalCloud, deploy: Deploy, kind: str) -> None:
+    assert kind in supported(cloud)
+    assert deploy({"Thing": {"Type": kind}}, {"Name": {"Ref": "Thing"}})["Name"].startswith("stack-")
+
+
+def test_a_secret_is_generated_and_resolved(cloud: LocalCloud, deploy: Deploy) -> None:
+    rule: dict[str, Any] = {
+        "SecretStringTemplate": '{"username": "crossover"}',
+        "GenerateStringKey": "password",
+        "ExcludeCharacters": ",:= \"'@/\\",
+        "PasswordLength": 40,
+    }
+    resolve = "{{resolve:secretsmanager:${Login}:SecretString:password::}}"
+    outputs = deploy(
+        {
+            "Login": {"Type": "AWS::SecretsManager::Secret", "Properties": {"GenerateSecretString": rule}},
+            "Copy": {
+                "Type": "AWS::SSM::Parameter",
+                "Properties": {"Type": "String", "Value": {"Fn::Sub": resolve}, "Tags": {"project": "crossover"}},
+            },
+            "Whole": {"Type": "AWS::SecretsManager::Secret", "Properties": {"SecretString": "s3cret"}},
+        },
+        {"Arn": {"Ref": "Login"}, "Copy": {"Fn::GetAtt": ["Copy", "Value"]}, "Whole": {"Fn::GetAtt": ["Whole", "Id"]}},
+    )
+    secrets = cloud.session().client("secretsmanager")
+    login = json.loads(secrets.get_secret_value(SecretId=outputs["Arn"])["SecretString"])
+    assert login["username"] == "crossover"
+    assert len(login["password"]) == 40
+    assert not set(login["password"]) & set(rule["ExcludeCharacters"])
+    assert outputs["Copy"] == login["password"]
+    assert secrets.get_secret_value(SecretId=outputs["Whole"])["SecretString"] == "s3cret"
+
+
+@pytest.mark.parametrize("excluded", ["Lowercase", "Uppercase", "Numbers", "Punctuation"])
+def test_generated_secrets_follow_their_rule(excluded: str) -> None:
+    letters = {
+        "Lowercase": string.ascii_lowercase,
+        "Uppercase": string.ascii_uppercase,
+        "Numbers": string.digits,
+        "Punctuation": string.punctuation,
+    }
+    for _ in range(20):
+        text = generated({f"Exclude{excluded}": True, "PasswordLength": 12})
+        assert len(text) == 12
+        assert {name for name, each in letters.items() if set(text) & set(each)} == set(letters) - {excluded}
+    assert len(generated({})) == 32
+    assert len({generated({"RequireEachIncludedType": False}) for _ in range(20)}) == 20
+
+
+def test_a_deleted_secret_is_gone(cloud: LocalCloud, deploy: Deploy) -> None:
+    properties = {"SecretString": "x", "Name": "named"}
+    deploy({"Login": {"Type": "AWS::SecretsManager::Secret", "Properties": properties}})
+    secrets = cloud.session().client("secretsmanager")
+    assert secrets.get_secret_value(SecretId="named")["SecretString"] == "x"
+    deploy.delete()
+    with pytest.raises(ClientError, match="ResourceNotFound"):
+        secrets.get_secret_value(SecretId="named")
+
+
+def test_public_parameters_name_an_image(deploy: Deploy) -> None:
+    image = {
+        "Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>",
+        "Default": "/aws/service/debian/release/13/latest/arm64",
+    }
+    outputs = deploy(
+        {"Handle": {"Type": "AWS::CloudFormation::WaitConditionHandle"}}, {"Id": {"Ref": "Image"}}, Image=image
+    )
+    assert outputs["Id"].startswith("ami-")
+
+
+def test_parameters_are_resolved(cloud: LocalCloud, deploy: Deploy) -> None:
+    cloud.session().client("ssm").put_parameter(Name="/a/b", Value="here", Type="String")
+    handle = {"Handle": {"Type": "AWS::CloudFormation::WaitConditionHandle"}}
+    assert deploy(handle, {"There": "{{resolve:ssm:/a/b}}"})["There"] == "here"
+
+
+def test_functions_keep_tags_log_group_and_architecture(cloud: LocalCloud, deploy: Deploy) -> None:
+    s3 = cloud.session().client("s3")
+    s3.create_bucket(Bucket="code")
+    s3.put_object(Bucket="code", Key="code.zip", Body=zipped(handlers=HANDLERS))
+    function = {
+        "FunctionName": "kept",
+        "Handler": "handlers.environment",
+        "Runtime": "python3.13",
+        "Architectures": ["arm64"],
+        "Role": ROLE,
+        "Code": {"S3Bucket": "code", "S3Key": "code.zip"},
+        "Timeout": "7",
+        "MemorySize": "256",
+        "LoggingConfig": {"LogGroup": "/own/group"},
+        "Tags": [{"Key": "crossover:waits", "Value": "true"}, {"Key": "crossover:torch", "Value": "false"}],
+        "Environment": {"Variables": {"CROSSOVER_NAME": "kept"}},
+    }
+    group = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": "/own/group"}}
+    deploy({"Group": group, "Function": {"Type": "AWS::Lambda::Function", "Properties": function}})
+    client = cloud.session().client("lambda")
+    answer = client.invoke(FunctionName="kept", LogType="Tail", Payload=b"{}")
+    seen = json.loads(answer["Payload"].read())
+    assert seen["CROSSOVER_NAME"] == "kept"
+    assert seen["AWS_ENDPOINT_URL"] == cloud.endpoint.url
+    assert seen["AWS_LAMBDA_LOG_GROUP_NAME"] == "/own/group"
+    assert seen["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] == "256"
+    assert seen["CROSSOVER_SLOTS"] == str(cloud.workspace / "slots")
+
+    from moto.awslambda.models import lambda_backends
+
+    deployed = cloud.function(lambda_backends["123456789012"]["us-east-1"].get_function("kept"))
+    assert (deployed.waits, deployed.torch, deployed.timeout_s) == (True, False, 7.0)
+    logs = cloud.session().client("logs")
+    events = logs.filter_log_events(logGroupName="/own/group")["events"]
+    assert json.loads(events[-1]["message"])["record"]["requestId"] == answer["ResponseMetadata"]["RequestId"]
+
+    logs.delete_log_group(logGroupName="/own/group")
+    client.invoke(FunctionName="kept", Payload=b"{}")
+    assert logs.describe_log_groups(logGroupNamePrefix="/own/")["logGroups"] == []  # a late line brings nothing back
+    logs.create_log_group(logGroupName="/own/group")  # for the stack's deletion
+
+
+def test_invocations_through_the_api(cloud: LocalCloud) -> None:
+    client = cloud.session().client("lambda")
+    code = {"ZipFile": zipped(handlers=HANDLERS)}
+    for name in ("echo", "fail"):
+        client.create_function(
+            FunctionName=f"api-{name}", Runtime="python3.13", Role=ROLE, Handler=f"handlers.{name}", Code=code
+        )
+    good = client.invoke(FunctionName="api-echo", Payload=b'{"x": 1}')
+    assert (good["StatusCode"], good.get("FunctionError")) == (200, None)
+    assert json.loads(good["Payload"].read())["x"] == 1
+    bad = client.invoke(FunctionName="api-fail", Payload=b"{}")
+    assert (bad["StatusCode"], bad["FunctionError"]) == (200, "Unhandled")
+    assert json.loads(bad["Payload"].read())["errorType"] == "ValueError"
+    assert client.invoke(FunctionName="api-echo", Payload=b"{}", InvocationType="Event")["StatusCode"] == 202
+    with pytest.raises(ClientError, match="RequestTooLargeException"):
+        client.invoke(FunctionName="api-echo", Payload=b'"' + b"x" * 6_400_000 + b'"')
+
+
+def test_state_machines_take_their_substitutions(cloud: LocalCloud, deploy: Deploy) -> None:
+    definition = {"StartAt": "only", "States": {"only": {"Type": "Pass", "Result": {"is": "${what}"}, "End": True}}}
+    properties = {
+        "StateMachineName": "substituted",
+        "RoleArn": ROLE,
+        "DefinitionString": json.dumps(definition),
+        "DefinitionSubstitutions": {"what": {"Ref": "AWS::Region"}},
+    }
+    arn = deploy(
+        {"Run": {"Type": "AWS::StepFunctions::StateMachine", "Properties": properties}}, {"Arn": {"Ref": "Run"}}
+    )["Arn"]
+    described = cloud.session().client("stepfunctions").describe_state_machine(stateMachineArn=arn)
+    assert json.loads(described["definition"])["States"]["only"]["Result"] == {"is": "us-east-1"}
+
+
+def test_a_stack_that_is_deleted_while_it_is_made_leaves_nothing(
+    cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a Ctrl-C in a terminal asks for: its request for the stack is still being answered."""
+    starts, deleted, stopped = threading.Event(), threading.Event(), list[str]()
+
+    class Broker:
+        url = "amqp://127.0.0.1:1"
+
+        def __init__(self, folder: Path, **login: str) -> None:
+            starts.set()
+            deleted.wait(2.0)  # where the deletion does not wait for us, it is through by then
+
+        def stop(self) -> None:
+            stopped.append(self.url)
+
+    monkeypatch.setattr(hosted, "RabbitServer", Broker)
+    user = {"Username": "ada", "Password": "correct-horse-battery"}
+    broker = {
+        "BrokerName": "half-made",
+        "DeploymentMode": "SINGLE_INSTANCE",
+        "EngineType": "RABBITMQ",
+        "HostInstanceType": "mq.m7g.medium",
+        "Users": [user],
+    }
+    template = {"Resources": {"Broker": {"Type": "AWS::AmazonMQ::Broker", "Properties": broker}}}
+    session = cloud.session()
+    stacks, brokers = session.client("cloudformation"), session.client("mq")
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(stacks.create_stack, StackName="half-made", TemplateBody=json.dumps(template))
+        assert starts.wait(60)
+        session.client("cloudformation").delete_stack(StackName="half-made")
+        deleted.set()
+        made.result(60)
+    assert brokers.list_brokers()["BrokerSummaries"] == []
+    assert stopped == [Broker.url]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_bucket_is_emptied_when_its_stack_goes(
+    cloud: LocalCloud, deploy: Deploy, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a function that is still at work writes once more."""
+    token = "arn:aws:lambda:us-east-1:123456789012:function:emptier"
+    deploy(
+        {
+            "Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": "to-be-emptied"}},
+            "Emptier": {
+                "Type": "Custom::S3AutoDeleteObjects",
+                "Properties": {"ServiceToken": token, "BucketName": {"Ref": "Bucket"}},
+                "DependsOn": ["Bucket"],
+            },
+        }
+    )
+    s3 = cloud.session().client("s3")
+    s3.put_object(Bucket="to-be-emptied", Key="key", Body=b"x")
+    empty = deletion.empty
+
+    def and_write_again(bucket: str) -> None:
+        empty(bucket)
+        if late:
+            s3.put_object(Bucket=bucket, Key="late", Body=b"y")
+
+    monkeypatch.setattr(deletion, "empty", and_write_again)
+    deploy.delete()
+    assert "to-be-emptied" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
+
+
+def test_a_network_is_deleted_whole(cloud: LocalCloud, deploy: Deploy) -> None:
+    ec2 = cloud.session().client("ec2")
+    before = len(ec2.describe_vpcs()["Vpcs"]), len(ec2.describe_route_tables()["RouteTables"])
+    vpc = {"Ref": "Vpc"}
+    deploy(
+        {
+            "Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.9.0.0/16"}},
+            "Subnet": {"Type": "AWS::EC2::Subnet", "Properties": {"VpcId": vpc, "CidrBlock": "10.9.1.0/24"}},
+            "Table": {"Type": "AWS::EC2::RouteTable", "Properties": {"VpcId": vpc}},
+            "Association": {
+                "Type": "AWS::EC2::SubnetRouteTableAssociation",
+                "Properties": {"RouteTableId": {"Ref": "Table"}, "SubnetId": {"Ref": "Subnet"}},
+            },
+            "Endpoint": {
+                "Type": "AWS::EC2::VPCEndpoint",
+                "Properties": {
+                    "VpcId": vpc,
+                    "ServiceName": "com.amazonaws.us-east-1.s3",
+                    "RouteTableIds": [{"Ref": "Table"}],
+                    "VpcEndpointType": "Gateway",
+                },
+            },
+        }
+    )
+    deploy.delete()
+    assert (len(ec2.describe_vpcs()["Vpcs"]), len(ec2.describe_route_tables()["RouteTables"])) == before
+    assert not ec2.describe_vpc_endpoints()["VpcEndpoints"]
+
+
+def test_an_unknown_custom_resource_is_refused_by_name(deploy: Deploy) -> None:
+    with pytest.raises(ClientError, match="Custom::Mystery is a custom resource that the local cloud does not know"):
+        deploy({"Odd": {"Type": "Custom::Mystery", "Properties": {"ServiceToken": "arn"}}})
+
+
+def test_an_unknown_attribute_is_refused_by_name() -> None:
+    from crossover.local.moto_patches.resource_types import Made
+
+    made = Made("id", {"Arn": "arn"}, cf_resource_type="AWS::Some::Thing", logical_resource_id="Odd")
+    assert made.get_cfn_attribute("Arn") == "arn"
+    with pytest.raises(RunFailed, match=r"Odd: the local AWS::Some::Thing has no attribute 'Name'"):
+        made.get_cfn_attribute("Name")
+
+
+def test_an_update_keeps_the_values_that_stood_defaults_too(cloud: LocalCloud) -> None:
+    client = cloud.session().client("cloudformation")
+    template: dict[str, Any] = {
+        "Parameters": {name: {"Type": "String", "Default": "default"} for name in ("Given", "Left")},
+        "Resources": {
+            "Told": {
+                "Type": "AWS::SSM::Parameter",
+                "Properties": {"Type": "String", "Value": {"Fn::Sub": "${Given} ${Left} first"}},
+            }
+        },
+        "Outputs": {"Told": {"Value": {"Ref": "Told"}}},
+    }
+    name = f"stack-{next(_numbers)}"
+    given = [{"ParameterKey": "Given", "ParameterValue": "given"}]
+    client.create_stack(StackName=name, TemplateBody=json.dumps(template), Parameters=given)
+    template["Resources"]["Told"]["Properties"]["Value"]["Fn::Sub"] = "${Given} ${Left} second"
+    previous = [{"ParameterKey": key, "UsePreviousValue": True} for key in ("Given", "Left")]
+    client.update_stack(StackName=name, TemplateBody=json.dumps(template), Parameters=previous)
+    [told] = client.describe_stacks(StackName=name)["Stacks"][0]["Outputs"]
+    stored = cloud.session().client("ssm").get_parameter(Name=told["OutputValue"])["Parameter"]["Value"]
+    assert stored == "given default second"
+    client.delete_stack(StackName=name)

@@ -1,0 +1,189 @@
+"""What a run had cost at a moment: what would be on the bill had it been stopped then, by the papers' method and in full."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossover.costs import cost, infrastructure, prices, spending
+from crossover.costs.expectations import state_transitions
+from crossover.costs.invocations import end
+from crossover.costs.stopped import begin, stopped_at, under_way
+from crossover.experiment import Experiment
+from crossover.workflow import load
+from tests.unit.costs.test_cost import record
+
+PRICES = prices.load()
+STARTED_AT = 1_000.0
+ARCHITECTURES = ["all_reduce", "scatter_reduce", "mlless", "spirt", "p2p_serverless", "p2p_instance", "gpu"]
+
+
+def experiment(architecture: str) -> Experiment:
+    return Experiment(name="x", architecture=architecture, workers=2)
+
+
+def run(architecture: str, records: list[dict[str, Any]], **changes: Any) -> cost.Run:
+    setting = experiment(architecture)
+    duration_s = max([0.0, *(end(each) - STARTED_AT for each in records)])
+    arguments = {"infrastructure": infrastructure.of(setting), "prices": PRICES, "duration_s": duration_s}
+    return cost.Run(experiment=setting, records=records, started_at=STARTED_AT, **(arguments | changes))
+
+
+def objects(requests: int, sent: int) -> dict[str, Any]:
+    operations = {"get": requests // 2, "put": requests - requests // 2}
+    return {"object_store": {"bytes_in": 0, "bytes_out": sent, "requests": requests, "operations": operations}}
+
+
+def long(*, wall_s: float, marks: int, started_s: float = 0.0, **changes: Any) -> dict[str, Any]:
+    """An invocation that said at equal distances what it had used: a request and a megabyte every second."""
+    spent = [n / marks * wall_s for n in range(marks)]
+    at = STARTED_AT + started_s
+    return record(
+        step="train",
+        started_at=at,
+        wall_s=wall_s,
+        traffic=objects(int(wall_s), int(wall_s * 10**6)),
+        marks=[{"at": at + s, "wall_s": s, "traffic": objects(int(s), int(s * 10**6))} for s in spent],
+        **changes,
+    )
+
+
+@st.composite
+def generated(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Invocations and programs, cold and warm, marked and not, whose clocks are set back at times."""
+    found = []
+    for _ in range(draw(st.integers(1, 8))):
+        started, wall_s = draw(st.floats(0, 500)), draw(st.floats(0, 900))
+        shares = sorted(draw(st.lists(st.floats(0, 1), max_size=3)))
+        marks = [
+            {
+                "at": STARTED_AT + started + share * wall_s + draw(st.floats(-5, 5)),
+                "wall_s": share * wall_s,
+                "traffic": objects(int(40 * share), int(share * 10**7)),
+            }
+            for share in shares
+        ]
+        place: dict[str, Any] = {"worker": draw(st.integers(0, 1)), "epoch": draw(st.integers(1, 3))}
+        if draw(st.booleans()):
+            program = {"instance_type": "t2.large", "memory_mb": 0, "step": "peer"}
+            place |= program | {"stages": [{"stage": "compute", "wall_s": wall_s / 2, "cpu_s": 1.0}]}
+        if draw(st.booleans()):
+            place |= {"cold": True, "init_s": draw(st.floats(0, 10))}
+        if draw(st.booleans()) and "instance_type" not in place:
+            place |= {"billed_ms": draw(st.integers(1, 900_000))}
+        found.append(
+            record(
+                started_at=STARTED_AT + started,
+                wall_s=wall_s,
+                slot_wait_s=draw(st.floats(0, 20)),
+                traffic=objects(40, 10**7),
+                outcome=draw(st.sampled_from(["ok", "ok", "error"])),
+                **({"marks": marks} if marks else {}),
+                **place,
+            )
+        )
+    return found
+
+
+moments = st.lists(st.floats(-10, 1_500), min_size=2, max_size=6).map(sorted)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@given(records=generated(), seconds=moments, transitions=st.none() | st.integers(0, 100))
+def test_dollars_never_fall_and_end_at_the_bill(
+    architecture: str, records: list[dict[str, Any]], seconds: list[float], transitions: int | None
+) -> None:
+    found = run(architecture, records, transitions=transitions)
+    spent = [found.until(STARTED_AT + s) for s in seconds]
+    for before, after in pairwise(spent):
+        assert before.full_usd <= after.full_usd * (1 + 1e-12)
+        assert before.paper_method_usd <= after.paper_method_usd * (1 + 1e-12)
+    whole, last = found.cost(), found.until(STARTED_AT + found.duration_s)
+    assert (last.full_usd, last.paper_method_usd) == (whole.full_usd, whole.paper_method_usd)
+    assert spent[-1].full_usd <= whole.full_usd * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@given(records=generated(), cut=st.integers(0, 8), seconds=moments)
+def test_a_run_whose_records_are_the_beginning_of_anothers_never_costs_more(
+    architecture: str, records: list[dict[str, Any]], cut: int, seconds: list[float]
+) -> None:
+    whole, beginning = run(architecture, records), run(architecture, records[:cut])
+    for s in seconds:
+        one, other = beginning.until(STARTED_AT + s), whole.until(STARTED_AT + s)
+        assert one.full_usd <= other.full_usd * (1 + 1e-12)
+        assert one.paper_method_usd <= other.paper_method_usd * (1 + 1e-12)
+
+
+@given(records=generated(), seconds=st.floats(-10, 1_500))
+def test_a_stopped_invocation_is_none_a_part_or_whole(records: list[dict[str, Any]], seconds: float) -> None:
+    moment = STARTED_AT + seconds
+    for each in records:
+        part = stopped_at(each, moment)
+        assert (part is None) == (moment < begin(each))
+        assert part is not each or moment >= end(each)
+        assert part is None or 0 <= part["wall_s"] <= each["wall_s"]
+
+
+@pytest.mark.parametrize("method", ["paper_method_usd", "full_usd"])
+def test_half_of_a_long_invocation_costs_half(method: str) -> None:
+    """LambdaML's invocations end with the run: the money of the seconds that had passed was spent all the same."""
+    workers = [long(wall_s=800.0, marks=4, worker=w, memory_mb=4_096) for w in range(2)]
+    found = run("all_reduce", workers)
+    half, whole = (getattr(found.until(STARTED_AT + s), method) for s in (400.0, 800.0))
+    assert half == pytest.approx(whole / 2, rel=0.02)
+
+
+def test_marks_say_where_an_invocation_worked_and_where_it_waited() -> None:
+    """A wait for a core of this machine is not billed: the first half of the time was a quarter of the work."""
+    marks = [{"at": STARTED_AT + 50.0, "wall_s": 20.0, "traffic": objects(10, 0)}]
+    each = record(started_at=STARTED_AT, wall_s=80.0, slot_wait_s=20.0, traffic=objects(100, 0), marks=marks)
+    part = stopped_at(each, STARTED_AT + 50.0)
+    assert part is not None and part["wall_s"] == 20.0
+    assert part["traffic"]["object_store"]["operations"] == {"get": 5, "put": 5}
+
+
+def test_what_an_instance_costs_at_least_is_spent_when_it_starts() -> None:
+    found = run("all_reduce", [long(wall_s=600.0, marks=2)])
+    lines = {line.item: line.quantity for line in found.until(STARTED_AT).lines}
+    assert lines["EC2 m7g.large x 1, tensor database"] == pytest.approx(60 / 3_600)
+
+
+def test_an_invocation_under_way_is_billed_to_the_present_moment() -> None:
+    mark = {**long(wall_s=100.0, marks=2), "outcome": "under way"}
+    now = STARTED_AT + 250.0
+    assert under_way(mark, now)["wall_s"] == pytest.approx(250.0)
+    assert end(under_way(mark, now)) == pytest.approx(now)
+    assert under_way(mark, STARTED_AT)["wall_s"] == 100.0  # a clock that runs behind takes nothing back
+
+
+def test_training_on_past_the_goal_does_not_make_the_goal_cheaper() -> None:
+    """It did: what is billed by time was spread over the whole run."""
+    short = run("all_reduce", [long(wall_s=100.0, marks=2)])
+    longer = run("all_reduce", [long(wall_s=900.0, marks=18)])
+    moment = STARTED_AT + 100.0
+    assert longer.until(moment).full_usd == pytest.approx(short.cost().full_usd, rel=0.01)
+
+
+def test_what_a_run_under_way_costs_is_what_its_records_tell_later() -> None:
+    """The live dollars fell at the end: states that had yet to be entered were counted as if they had been."""
+    begun = record(step="initialise", started_at=STARTED_AT, wall_s=2.0)
+    workers = [long(wall_s=98.0, marks=14, started_s=2.0, worker=rank, request_id=str(rank)) for rank in range(2)]
+    collected = record(step="collect", started_at=STARTED_AT + 100.0, wall_s=1.0)
+    moment, setting = STARTED_AT + 51.0, experiment("all_reduce")
+    live = spending.going_on(
+        setting,
+        ended=[begun],
+        marks=[{**worker, **worker["marks"][7], "marks": worker["marks"][:8]} for worker in workers],
+        began=STARTED_AT,
+        epochs=7,
+        now=moment + 0.25,
+        infrastructure=infrastructure.of(setting),
+        prices=PRICES,
+    )
+    records = [begun, *workers, collected]
+    states = state_transitions(load("all_reduce"), records, workers=2, epochs=14)
+    later = run("all_reduce", records, transitions=states)
+    assert live.until(moment).full_usd == pytest.approx(later.until(moment).full_usd, rel=0.01)

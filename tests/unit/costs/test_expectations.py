@@ -1,0 +1,68 @@
+"""What a run must have executed, held against what an inline run of the same tree recorded, and against the generated states."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.asl import definitions
+from crossover.costs.expectations import expected_records, state_transitions
+from crossover.running import run_inline
+from crossover.training.rounds import Calendar
+from crossover.workflow import load
+from tests.architectures.harness import small
+
+
+@pytest.mark.parametrize("sync_every", [1, "epoch"])
+def test_every_step_of_spirt_leaves_as_many_records_as_expected(sync_every: Any, tmp_path: Path) -> None:
+    folder = run_inline(small("spirt", batch_size=8, sync_every=sync_every), tmp_path, lambda progress: None)
+    days = Calendar(minibatches=3, sync_every=1 if sync_every == 1 else 3, epochs=2)
+    expected = expected_records(load("spirt"), workers=2, days=days, epochs=2)
+    counted = {step["step"]: step["count"] for step in folder.result["steps"]}
+    assert counted.keys() == expected.keys()
+    for step, count in expected.items():
+        assert counted[step] == count or step == "check_peers"
+        assert counted[step] >= count
+    assert folder.result["incomplete"] == []
+
+
+def walked(machines: dict[str, Any], name: str, *, turns: dict[str, int], items: dict[str, int]) -> int:
+    """States entered by one execution of a machine and all executions it starts, walked state by state."""
+
+    def block(definition: Any) -> int:
+        states, state_name, left, count = definition["States"], definition["StartAt"], dict(turns), 0
+        while True:
+            state = states[state_name]
+            count += 1
+            if state["Type"] == "Map":
+                count += items[state_name] * block(state["ItemProcessor"])
+            elif "StateMachineArn" in state.get("Parameters", {}):
+                count += block(machines[state["Parameters"]["StateMachineArn"].removeprefix("${machine_").rstrip("}")])
+            if state["Type"] == "Choice":
+                flag = state["Choices"][0]["Variable"].removeprefix("$.")
+                left[flag] -= 1
+                state_name = state["Default"] if left[flag] else state["Choices"][0]["Next"]
+            elif state.get("End"):
+                return count
+            else:
+                state_name = state["Next"]
+
+    return block(machines[name])
+
+
+def test_transitions_are_those_of_the_generated_states() -> None:
+    workers, epochs, rounds, minibatches, polls = 3, 4, 2, 5, 2
+    machines = definitions(load("spirt"), small("spirt", workers=workers), minibatches=minibatches)
+    turns = {"synchronised": polls, "epoch_finished": rounds, "finished": epochs}
+    expected = walked(machines, "run", turns=turns, items={"each worker": workers, "each minibatch": minibatches})
+    often = workers * epochs * rounds
+    each = {"compute_gradients": often * minibatches, "check_peers": often * polls, "initialise": 1, "collect": 1}
+    names = ("average_in_database", "notify_peers", "aggregate_peers", "update_model", "detect_convergence")
+    records = [
+        {"step": step, "outcome": "ok", "worker": k % workers, "epoch": 1 + k // workers % epochs}
+        for step, n in (each | dict.fromkeys(names, often)).items()
+        for k in range(n)
+    ]
+    assert state_transitions(load("spirt"), records, workers=workers, epochs=epochs) == expected
+    failed = [*records, {"step": "update_model", "outcome": "error"}]
+    assert state_transitions(load("spirt"), failed, workers=workers, epochs=epochs) == expected + 1

@@ -1,0 +1,86 @@
+"""Lambda's own records joined to the steps': by request id, waited for, and never at the price of what a step knows itself."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from crossover.costs.invocations import billed_ms
+from crossover.costs.platform_reports import Report, joined, read, unrecorded, wait_for
+
+
+def event(request_id: str, *, init_ms: float | None = None, logged_at: float = 1_000.0) -> dict[str, Any]:
+    metrics: dict[str, Any] = {
+        "durationMs": 100.4,
+        "billedDurationMs": 1_601,
+        "memorySizeMB": 1_769,
+        "maxMemoryUsedMB": 402,
+    }
+    if init_ms is not None:
+        metrics["initDurationMs"] = init_ms
+    record = {"requestId": request_id, "status": "success", "metrics": metrics}
+    told = {"time": "2027-01-01T00:00:00.000Z", "type": "platform.report", "record": record}
+    return {"timestamp": int(logged_at * 1_000), "message": json.dumps(told)}
+
+
+class Session:
+    """Answers like CloudWatch Logs: two groups, and one more page of events at each look."""
+
+    def __init__(self, *looks: list[dict[str, Any]]) -> None:
+        self.looks, self.asked = list(looks), list[dict[str, Any]]()
+
+    def client(self, service: str) -> Any:
+        return SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=getattr(self, f"_{name}")))
+
+    def _describe_log_groups(self, logGroupNamePrefix: str) -> Any:
+        names = ["/aws/lambda/crossover-spirt-collect", "/aws/lambda/crossover-spirt-compute-gradients"]
+        return [{"logGroups": [{"logGroupName": name}]} for name in names if name.startswith(logGroupNamePrefix)]
+
+    def _filter_log_events(self, **arguments: Any) -> Any:
+        self.asked.append(arguments)
+        if "collect" in arguments["logGroupName"]:
+            return [
+                {"events": [{"message": "what a function printed"}, {"message": "[1, 2]"}, {"message": '{"a": 1}'}]}
+            ]
+        return [{"events": self.looks[0] if len(self.looks) == 1 else self.looks.pop(0)}]
+
+
+def record(request_id: str, **more: Any) -> dict[str, Any]:
+    return {"request_id": request_id, "started_at": 1_000.0, "wall_s": 0.1, "cold": False, "init_s": 0.0, **more}
+
+
+def test_reports_are_found_among_what_functions_print() -> None:
+    session = Session([event("a", init_ms=1_500.2), event("b")])
+    found = read(session, "crossover-spirt", since_s=940.0)
+    assert found["a"] == Report(
+        request_id="a", logged_at=1_000.0, function="crossover-spirt-compute-gradients", duration_ms=100.4, billed_ms=1_601,
+        memory_mb=1_769, max_memory_mb=402, init_ms=1_500.2,
+    )  # fmt: skip
+    assert found["b"].init_ms is None and len(found) == 2
+    assert session.asked[0]["startTime"] == 940_000 and "platform.report" in session.asked[0]["filterPattern"]
+
+
+def test_late_reports_are_waited_for() -> None:
+    session = Session([event("a")], [event("a"), event("b")])
+    records = [record("a"), record("b"), record("a program's own", instance_type="t2.small")]
+    found = wait_for(session, "crossover-spirt", records, every_s=0.0)
+    assert found.keys() == {"a", "b"} and len(session.asked) == 2 * 2  # two looks at two groups, not until the end
+
+
+def test_waiting_ends() -> None:
+    assert wait_for(Session([event("b")]), "crossover-spirt", [record("a"), record("b")], wait_s=0.0).keys() == {"b"}
+
+
+def test_a_joined_record_is_billed_as_lambda_says() -> None:
+    reports = read(Session([event("a", init_ms=1_500.0)]), "crossover-spirt", since_s=0)
+    first, second = joined([record("a"), record("b")], reports)
+    assert billed_ms(first) == 1_601 and (first["cold"], first["init_s"], first["max_rss_mb"]) == (True, 1.5, 402.0)
+    assert second == record("b") and billed_ms(second) == 100
+
+
+def test_the_killed_are_those_of_this_run_that_left_no_record() -> None:
+    looked = [event("a"), event("killed"), event("of the run before", logged_at=999.0)]
+    reports = read(Session(looked), "crossover-spirt", since_s=0)
+    of_steps = {"crossover-spirt-compute-gradients"}
+    found = unrecorded([record("a")], reports, functions=of_steps, since_s=1_000.0)
+    assert [each.request_id for each in found] == ["killed"]
+    assert unrecorded([record("a")], reports, functions=set(), since_s=1_000.0) == []  # the guard's function is no step

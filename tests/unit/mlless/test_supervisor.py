@@ -1,0 +1,119 @@
+"""The supervisor's waits end, however many of its own invocations they outlast."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from crossover.context import Context, InlineClients, Resources, RunFacts
+from crossover.errors import CrossoverError, RunFailed, WaitTimeout
+from crossover.experiment import Experiment, Functions, Training
+from crossover.training import checkpoints
+from crossover.training.checkpoints import Checkpoint, Position
+from crossover.training.long_worker import waits
+from crossover.training.long_worker.waits import say_why
+from crossover.workflow import first_event
+from functions.mlless import words
+from functions.mlless.supervisor import supervise
+from functions.mlless.words import Report
+
+EXPERIMENT = Experiment(
+    name="x",
+    architecture="mlless",
+    workers=2,
+    training=Training(sync_every=1, epochs=3),
+    functions=Functions(timeout_s=10, checkpoint_every=1),  # every step begins with a checkpoint
+)
+LIFE_S = 40.0  # a third of the patience
+
+
+class Clock:
+    """A second per look."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[Context], CrossoverError]:
+    """Invocation after invocation of the supervisor, each as long as LIFE_S; the error that ends them."""
+    monkeypatch.setattr(waits, "_FIRST_LOOK_S", 0.0)
+
+    def live(ctx: Context) -> CrossoverError:
+        event = first_event("r", workers=2)
+        for _ in range(12):
+            with ctx.child() as own:
+                own.deadline = ctx.clock() + LIFE_S
+                try:
+                    event = {**event, **supervise(own, event)}
+                except (RunFailed, WaitTimeout) as error:
+                    return error
+        pytest.fail("it waits for ever")
+
+    return live
+
+
+@pytest.fixture
+def ctx() -> Context:
+    resources = Resources(InlineClients(workers=2, shared_tensors=True))
+    resources.facts["r"] = RunFacts(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
+    ctx = Context(resources, run="r", clock=Clock())
+    ctx.bus.declare(barriers=[(ctx.keys.updates, 3)])
+    ctx.objects.put_new(ctx.keys.checkpoint(2, 0), checkpoints.encode(Checkpoint(Position(0), {})))
+    return ctx
+
+
+def report(ctx: Context, step: int, worker: int) -> None:
+    ctx.tensors[0].create(ctx.keys.report(step, worker), words.encode(Report(loss=1.0, samples=1)))
+
+
+def test_dead_workers_are_given_up_after_the_patience_not_after_a_life(
+    ctx: Context, live: Callable[[Context], CrossoverError]
+) -> None:
+    failure = live(ctx)
+    assert isinstance(failure, RunFailed) and "no worker is left" in str(failure)
+    assert 120 < ctx.clock() - 1000 < 120 + 2 * LIFE_S
+
+
+def test_a_decision_that_nobody_makes_ends_the_wait(ctx: Context, live: Callable[[Context], CrossoverError]) -> None:
+    report(ctx, 0, 0)
+    report(ctx, 0, 1)
+    failure = live(ctx)
+    assert isinstance(failure, WaitTimeout) and "for the workers: runs/r/decision/000001.json" in str(failure)
+    assert 120 < ctx.clock() - 1000 < 120 + 2 * LIFE_S
+
+
+def test_nobody_waits_for_the_decision_of_workers_who_said_why_they_left(
+    ctx: Context, live: Callable[[Context], CrossoverError]
+) -> None:
+    for worker in range(2):
+        report(ctx, 0, worker)
+        say_why(ctx, attempt=0, member=worker, cause=RuntimeError(f"worker {worker} is out of memory"))
+    failure = live(ctx)
+    assert isinstance(failure, RunFailed) and "worker 1 is out of memory" in str(failure)
+    assert ctx.clock() - 1000 < LIFE_S
+
+
+def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
+    ctx: Context, live: Callable[[Context], CrossoverError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision comes two lives late; the workers, who die then, are waited for as long as ever, and no longer."""
+    report(ctx, 0, 0)
+    report(ctx, 0, 1)
+    decided = list[float]()
+    exists = type(ctx.objects).get
+
+    def get(store: object, key: str) -> bytes:
+        if key == ctx.keys.decision(1) and not decided and ctx.clock() > 1000 + 2 * LIFE_S:  # type: ignore[operator]
+            decided.append(ctx.clock())
+            ctx.objects.put(key, json.dumps({"finished": False}).encode())
+        return exists(store, key)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(ctx.objects), "get", get)
+    failure = live(ctx)
+    assert isinstance(failure, RunFailed) and "no worker is left" in str(failure)
+    assert 120 < ctx.clock() - decided[0] < 120 + 2 * LIFE_S

@@ -1,0 +1,28 @@
+"""What supervisor and workers tell one another is read as it was written, and roles follow from it alike everywhere."""
+
+import pytest
+
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Corrupt
+from functions.mlless.words import Report, Word, encode, read_report, read_word
+
+
+def test_messages_are_read_as_written() -> None:
+    report = Report(loss=0.5, samples=7, seconds=1.5, update=True, complaints=(2, 3))
+    assert read_report(encode(report), key="k") == report
+    word = Word(step=3, senders=(0, 2), leaves={1: 9}, dropped=(3,), loss=0.25, at=12.5)
+    assert read_word(encode(word), key="k") == word
+    assert encode(word).kind is Kind.RECORD
+
+
+def test_what_is_no_message_is_corrupt() -> None:
+    with pytest.raises(Corrupt, match="the/key"):
+        read_word(Vector(Kind.RECORD, memoryview(b"{"), dtype="uint8"), key="the/key")
+
+
+def test_who_computes_and_who_reports() -> None:
+    word = Word(step=3, leaves={1: 6}, dropped=(3,))
+    assert word.computing(5, 5) == [0, 1, 2, 4] == word.reporting(5, 5)
+    assert word.computing(5, 6) == [0, 2, 4]
+    assert word.reporting(5, 6) == [0, 1, 2, 4], "a farewell is a report"
+    assert word.reporting(5, 7) == [0, 2, 4]

@@ -1,0 +1,223 @@
+"""The end of a run, however it comes: what is learned of the records afterwards, and what its folder says."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, ParamValidationError, UnauthorizedSSOTokenError
+
+from crossover.context import InlineClients
+from crossover.costs import platform_reports
+from crossover.costs.platform_reports import Report
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import Refused, RunFailed, Unavailable
+from crossover.reports import display, folder
+from crossover.running.deployed import ask_platform
+from crossover.running.following import finish, read_records
+from crossover.running.patience import Patience, renewing_session
+from crossover.running.preparing import Prepared, prepare
+from tests.architectures.harness import Proxy, small
+from tests.unit.reports.example_run import spirt
+
+
+class Ending:
+    """An execution that answers with each error once, then that it has ended."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self._errors = list(errors)
+        self.stopped = 0
+
+    def ended(self) -> bool:
+        if self._errors:
+            raise self._errors.pop(0)
+        return True
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.fixture
+def prepared() -> Prepared:
+    objects = InlineClients(workers=2, shared_tensors=False).objects(Traffic())
+    found = prepare(small("spirt"), objects=objects, data=[objects])
+    found.records["record"] = dict(spirt().records[0])
+    return found
+
+
+def billed(prepared: Prepared) -> None:
+    prepared.records["record"]["billed_ms"] = 7_000
+
+
+def ended(prepared: Prepared, out: Path, error: BaseException, complete: Any) -> folder.RunFolder:
+    with pytest.raises(type(error)):
+        finish(prepared, Ending(error), out, lambda progress: None, where="aws", complete=complete)
+    return folder.read(out)
+
+
+def test_a_failed_run_is_billed_as_the_platform_says(prepared: Prepared, tmp_path: Path) -> None:
+    run = ended(prepared, tmp_path, RunFailed("no memory left"), billed)
+    assert run.result["failure"] == "no memory left"
+    assert run.records[0]["billed_ms"] == 7_000
+
+
+def test_what_cannot_be_learned_hides_no_failure(prepared: Prepared, tmp_path: Path) -> None:
+    def denied(prepared: Prepared) -> None:
+        raise PermissionError("logs")
+
+    run = ended(prepared, tmp_path, RunFailed("no memory left"), denied)
+    assert run.result["failure"] == "no memory left" and "billed_ms" not in run.records[0]
+
+
+@pytest.mark.parametrize("where", ["local", "aws"])
+def test_what_was_killed_is_told_and_billed(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def reported(request_id: str, function: str) -> Report:
+        stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
+        return Report(
+            request_id=request_id,
+            logged_at=prepared.facts["created_at"] + 1,
+            function=f"{stack}-{function}",
+            duration_ms=3_000.0,
+            billed_ms=3_000,
+            memory_mb=2_048,
+            max_memory_mb=2_048,
+            init_ms=None,
+        )
+
+    prepared.records["record"]["request_id"] = "r"
+    every = (reported("r", "setup"), reported("k", "compute-gradients"), reported("g", "stop-instances"))
+    found = {each.request_id: each for each in every}
+    monkeypatch.setattr(platform_reports, "wait_for", lambda session, stack, records, *, wait_s: found)
+    run = ended(prepared, tmp_path, RunFailed("no memory left"), partial(ask_platform, session=None, where=where))
+    assert run.result["unrecorded"] == {"count": 1, "gb_s": 6.0}
+    assert ("billed_ms" in run.records[0]) == (where == "aws")  # here a report holds waits for a core
+    assert "1 killed and billed without a record" in display.attempts(run.result)
+
+
+def test_ctrl_c_does_not_wait_for_reports(prepared: Prepared, tmp_path: Path) -> None:
+    run = ended(prepared, tmp_path, KeyboardInterrupt(), billed)
+    assert run.result["failure"] == "interrupted" and "billed_ms" not in run.records[0]
+
+
+# --- money: what ends the looking, and what does not ------------------------------------------------------------------
+
+
+def refused(code: str, operation: str = "DescribeExecution", status: int = 400) -> ClientError:
+    answer: Any = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, operation)
+
+
+def unread() -> Refused:
+    error = Refused("s3://bucket/key: expired")
+    error.__cause__ = refused("400", "HeadObject")
+    return error
+
+
+PASSING = [
+    refused("ExpiredTokenException"),
+    refused("ExpiredToken"),
+    unread(),
+    UnauthorizedSSOTokenError(),
+    refused("ThrottlingException"),
+    refused("InternalError", status=500),
+    EndpointConnectionError(endpoint_url="https://states"),
+    Unavailable("s3://bucket/key: gone"),
+]
+
+
+def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: Prepared, tmp_path: Path) -> None:
+    renewed, told, pauses = list[int](), list[str](), list[float]()
+    look = Patience(lambda: renewed.append(1), tell=told.append, pause=pauses.append)
+    execution = Ending(*PASSING)
+    found = finish(prepared, execution, tmp_path, lambda progress: None, where="aws", look=look)
+    assert found.result["outcome"] == "finished" and execution.stopped == 0
+    assert len(renewed) == len(PASSING) == len(pauses) and pauses == sorted(pauses) and max(pauses) <= 60
+    assert ["sign in again" in words for words in told] == [True, False]  # each once
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        refused("AccessDeniedException", status=403),
+        ParamValidationError(report="executionArn: 7"),
+        OSError(28, "No space left"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_whatever_else_ends_the_looking_stops_the_run(prepared: Prepared, tmp_path: Path, error: BaseException) -> None:
+    execution = Ending(error)
+    look = Patience(lambda: None, pause=lambda seconds: None)
+    with pytest.raises(type(error)):
+        finish(prepared, execution, tmp_path, lambda progress: None, where="aws", look=look)
+    assert execution.stopped == 1
+
+
+def test_a_run_that_failed_is_not_stopped(prepared: Prepared, tmp_path: Path) -> None:
+    execution = Ending(RunFailed("no memory left"))
+    with pytest.raises(RunFailed):
+        finish(prepared, execution, tmp_path, lambda progress: None, where="aws")
+    assert execution.stopped == 0
+
+
+def test_a_stop_that_is_refused_hides_nothing(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    execution = Ending(KeyboardInterrupt())
+
+    def stop() -> None:
+        raise refused("ExpiredTokenException")
+
+    monkeypatch.setattr(execution, "stop", stop)
+    with pytest.raises(KeyboardInterrupt):
+        finish(prepared, execution, tmp_path, lambda progress: None, where="aws")
+    assert "goes on until its deadline" in capsys.readouterr().err
+    assert folder.read(tmp_path).result["failure"] == "interrupted"
+
+
+def test_clients_take_renewed_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new sign-in reaches clients that were made before."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+    def sign_in(key: str) -> None:
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = s\naws_session_token = t\n")
+
+    sign_in("AKIAOLD")
+    session, renew = renewing_session()
+    states, signed = session.client("stepfunctions"), list[str]()
+
+    def sent(request: Any, **_: Any) -> None:
+        signed.append(request.headers["Authorization"].decode().split("Credential=")[1].split("/")[0])
+        raise Unavailable("not sent")
+
+    states.meta.events.register("before-send.sfn.DescribeExecution", sent)
+    for key in ("AKIAOLD", "AKIANEW"):
+        sign_in(key)
+        renew()
+        with pytest.raises(Unavailable):
+            states.describe_execution(executionArn="arn:aws:states:us-east-1:123456789012:execution:m:e")
+    file.write_text("[def")  # half written: the ones in hand stay
+    renew()
+    with pytest.raises(Unavailable):
+        states.describe_execution(executionArn="arn:aws:states:us-east-1:123456789012:execution:m:e")
+    assert signed == ["AKIAOLD", "AKIANEW", "AKIANEW"]
+
+
+def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: Prepared) -> None:
+    """Its invocation has ended between the listing and the look at it: the record is for the next look."""
+    objects = prepared.objects
+    objects.put(prepared.keys.mark("ended"), [memoryview(b"{}")])
+    objects.put(prepared.keys.mark("going-on"), [memoryview(b'{"wall_s": 1.0}')])
+
+    def hook(moment: str, operation: str) -> None:
+        if (moment, operation) == ("before", "get"):
+            objects.delete(prepared.keys.mark("ended"))
+
+    prepared.objects = Proxy(objects, hook)
+    read_records(prepared)
+    assert prepared.under_way == [{"wall_s": 1.0}]

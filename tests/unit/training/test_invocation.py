@@ -1,0 +1,91 @@
+"""Who evaluates at the end of an epoch: the first long worker there, and another one should it not come to an end."""
+
+import json
+
+import pytest
+
+from crossover.context import Context, InlineClients, Resources, RunFacts
+from crossover.experiment import Experiment, Functions, Training
+from crossover.training.long_worker import waits
+from crossover.training.long_worker.invocation import Invocation
+from crossover.training.long_worker.waits import NearDeadline, say_why
+from crossover.workflow import first_event
+
+EXPERIMENT = Experiment(
+    name="x",
+    architecture="all_reduce",
+    workers=3,
+    training=Training(sync_every=1, epochs=3),
+    functions=Functions(timeout_s=10),
+)
+PATIENCE_S = 60.0  # half of that for a worker: the supervisor waits for the decision as well
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now, self.step_s = 1000.0, 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+
+@pytest.fixture
+def ctx(monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setattr(waits, "_FIRST_LOOK_S", 0.0)
+    resources = Resources(InlineClients(workers=3, shared_tensors=True))
+    resources.facts["r"] = RunFacts(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
+    return Context(resources, run="r", clock=Clock())
+
+
+def elsewhere(ctx: Context, rank: int) -> bool:
+    """Whether another worker than `rank` decided after epoch 1."""
+    return Invocation(ctx, {**first_event("r", workers=3), "worker": rank, "round": 1})._decided_elsewhere(1)
+
+
+def clock(ctx: Context) -> Clock:
+    assert isinstance(ctx.clock, Clock)
+    return ctx.clock
+
+
+def test_the_first_one_evaluates_and_its_next_attempt_does_so_again(ctx: Context) -> None:
+    assert not elsewhere(ctx, 1)
+    assert not elsewhere(ctx, 1)
+    assert json.loads(ctx.objects.get(ctx.keys.evaluating(1))) == {"by": 1, "at": 1000.0}
+
+
+def test_the_others_take_its_decision(ctx: Context) -> None:
+    elsewhere(ctx, 1)
+    ctx.objects.put(ctx.keys.decision(1), b"{}")
+    assert elsewhere(ctx, 0)
+
+
+def test_one_that_left_with_an_error_is_not_waited_for(ctx: Context) -> None:
+    elsewhere(ctx, 1)
+    say_why(ctx, attempt=0, member=1, cause=RuntimeError("out of memory"))
+    clock(ctx).step_s = 0.1
+    assert not elsewhere(ctx, 0)
+    assert clock(ctx).now < 1000 + PATIENCE_S / 2
+
+
+def test_one_that_is_silent_is_waited_for_as_long_as_it_has_been_silent_in_all(ctx: Context) -> None:
+    """Also where each invocation waits less than that."""
+    elsewhere(ctx, 1)
+    clock(ctx).step_s = 1.0
+    for _ in range(5):
+        ctx.deadline = clock(ctx).now + PATIENCE_S / 3
+        try:
+            assert not elsewhere(ctx, 0)
+        except NearDeadline:
+            continue
+        break
+    assert PATIENCE_S < clock(ctx).now - 1000 < 2 * PATIENCE_S
+
+
+def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None:
+    """Else the next wait, restored with this one's beginning, would end too soon."""
+    ctx.objects.put(ctx.keys.decision(1), json.dumps({"history": [[1.0, 0.5]], "finished": False}).encode())
+    invocation = Invocation(ctx, {**first_event("r", workers=3), "worker": 0, "round": 1})
+    invocation.waits.since = 500.0
+    assert not invocation._agree(None, 1)  # type: ignore[arg-type]  # nothing is evaluated
+    assert invocation.waits.since is None

@@ -1,0 +1,241 @@
+"""Waits: an end for every one, and errors that say who waited in which round for what and whom."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crossover.context import Context, InlineClients, Resources, RunFacts
+from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.experiment import Experiment, Functions
+from crossover.training.long_worker.waits import POLLING, NearDeadline, Settled, Waits, patience_s, say_why
+
+EXPERIMENT = Experiment(name="x", architecture="all_reduce", workers=3, functions=Functions(timeout_s=10))
+
+
+class Clock:
+    def __init__(self, step_s: float) -> None:
+        self.now, self.step_s = 1000.0, step_s
+
+    def __call__(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+
+def waits(*, step_s: float = 0.0, deadline: float = float("inf"), overtaken: bool = False) -> Waits:
+    resources = Resources(InlineClients(workers=3))
+    resources.facts["r"] = RunFacts(EXPERIMENT, "d", {}, 1, 0, 0.0)
+    ctx = Context(resources, run="r", deadline=deadline, clock=Clock(step_s))
+    return Waits(ctx, "worker 1", 0, lambda round: overtaken)
+
+
+def never() -> Any:
+    raise Missing("k")
+
+
+def after(looks: int) -> Callable[[], str]:
+    left = iter(range(looks))
+
+    def look() -> str:
+        if next(left, None) is not None:
+            raise Missing("k")
+        return "found"
+
+    return look
+
+
+def test_what_comes_is_found() -> None:
+    waiting = waits()
+    assert waiting.until(after(20), round=4, key="k", sender=2) == "found"
+    assert waiting.since is None
+
+
+def test_a_wait_ends_and_says_who_waited_for_whom_and_what() -> None:
+    waiting = waits(step_s=5.0)
+    with pytest.raises(WaitTimeout, match=r"worker 1, round 4: waited \d+ s for worker 2: the/key did not come"):
+        waiting.until(never, round=4, key="the/key", sender=2)
+    assert waiting.since is not None
+
+
+def test_a_wait_goes_on_in_the_next_invocation() -> None:
+    """It ends by the time since it began, not since the invocation did."""
+    waiting = waits()
+    waiting.since = waiting.ctx.clock() - patience_s(EXPERIMENT) - 1
+    with pytest.raises(WaitTimeout):
+        waiting.until(never, round=4, key="k", sender=2)
+
+
+def test_the_deadline_comes_before_the_end_of_the_wait() -> None:
+    waiting = waits(step_s=0.1, deadline=1010.0)
+    with pytest.raises(NearDeadline):
+        waiting.until(never, round=4, key="k", sender=2)
+    assert waiting.ctx.remaining_s() > 1.0, "there is time to leave in order"
+
+
+def test_what_came_while_evidence_was_gathered_counts() -> None:
+    there = []
+    waiting = waits()
+    waiting.overtaken = lambda round: bool(there.append(round)) or True
+
+    def look() -> str:
+        return "found" if there else never()
+
+    assert waiting.until(look, round=4, key="k", sender=2) == "found"
+
+
+def test_a_late_attempt_gives_way() -> None:
+    with pytest.raises(StaleAttempt, match="worker 1: round 4 is over for everybody, k is gone"):
+        waits(overtaken=True).until(never, round=4, key="k", sender=2)
+
+
+def test_a_finished_run_makes_every_attempt_late() -> None:
+    waiting = waits()
+    waiting.ctx.objects.put(waiting.ctx.keys.outcome, b'{"attempt": 0}')
+    with pytest.raises(StaleAttempt):
+        waiting.until(never, round=4, key="k", sender=2)
+
+
+def test_who_left_for_good_is_not_waited_for() -> None:
+    waiting = waits()
+    say_why(waiting.ctx, attempt=0, member=2, cause=RuntimeError("out of memory"))
+    with pytest.raises(
+        RunFailed, match="worker 1, round 4: worker 2 left before k was there: RuntimeError: out of memory"
+    ):
+        waiting.until(never, round=4, key="k", sender=2)
+
+
+def test_in_another_attempt_of_the_run_old_failures_do_not_count() -> None:
+    waiting = waits(step_s=5.0)
+    say_why(waiting.ctx, attempt=7, member=2, cause=RuntimeError("out of memory"))
+    with pytest.raises(WaitTimeout):
+        waiting.until(never, round=4, key="k", sender=2)
+
+
+def test_what_is_not_needed_any_more_is_not_waited_for() -> None:
+    with pytest.raises(Settled):
+        waits().until(never, round=4, key="k", sender=2, settled=lambda: True)
+
+
+def test_the_supervisor_is_called_so() -> None:
+    with pytest.raises(WaitTimeout, match="for the supervisor: k"):
+        waits(step_s=5.0).until(never, round=4, key="k", sender=3)
+
+
+def test_a_store_that_comes_back_is_forgiven() -> None:
+    answers = iter([Unavailable("down"), Unavailable("down"), None])
+
+    def call() -> str:
+        if error := next(answers):
+            raise error
+        return "done"
+
+    assert waits().steadily(call) == "done"
+
+
+# --- how often it looks -----------------------------------------------------------------------------------------------
+
+
+class Passing:
+    """`time` for waits.py: sleeping is what makes it pass."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept_s: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept_s.append(seconds)
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> Passing:
+    found = Passing()
+    monkeypatch.setattr("crossover.training.long_worker.waits.time", found)
+    return found
+
+
+def there_at(passing: Passing, seconds: float) -> Callable[[], str]:
+    def look() -> str:
+        if passing.now_s < seconds:
+            raise Missing("k")
+        return "found"
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("polling", "waited_s", "pause_s"),
+    [
+        ("redis", 0.0, 0.0005),
+        ("redis", 0.1, 0.005),
+        ("redis", 60.0, 0.05),
+        ("s3", 0.0, 0.02),
+        ("s3", 1.0, 0.1),
+        ("s3", 60.0, 0.5),
+    ],
+)
+def test_looks_become_rarer_with_the_time_waited(polling: str, waited_s: float, pause_s: float) -> None:
+    assert POLLING[polling].pause_s(waited_s) == pytest.approx(pause_s)
+
+
+@pytest.mark.parametrize("comes_s", [0.001, 0.03, 0.4, 5.0])
+def test_what_comes_is_found_a_twentieth_of_the_wait_late_at_most(comes_s: float, passing: Passing) -> None:
+    waits().until(there_at(passing, comes_s), round=4, key="k", sender=2)
+    assert passing.now_s - comes_s <= max(0.0005, 0.05 * comes_s) + 1e-9
+    assert len(passing.slept_s) < 200, "no busy waiting"
+
+
+def test_a_key_beside_the_channel_has_pauses_of_its_own(passing: Passing) -> None:
+    waits().until(there_at(passing, 1.0), round=4, key="k", sender=2, polling=POLLING["s3"])
+    assert min(passing.slept_s) == 0.02 and len(passing.slept_s) < 40
+
+
+def test_whether_waiting_has_a_point_is_asked_soon_and_then_every_few_seconds(passing: Passing) -> None:
+    asked_s = list[float]()
+    waiting = waits()
+    waiting.overtaken = lambda round: bool(asked_s.append(passing.now_s))
+    waiting.until(there_at(passing, 60.0), round=4, key="k", sender=2)
+    assert 0.2 <= asked_s[0] <= 0.3
+    apart_s = [later - earlier for earlier, later in itertools.pairwise(asked_s)]
+    assert all(0.2 <= each <= 5.1 for each in apart_s) and apart_s[-1] > 4.9
+    assert len(asked_s) < 25
+
+
+def test_an_outage_is_waited_out_for_a_minute(passing: Passing) -> None:
+    """Twenty seconds are survived; after a minute the store's own words are passed on."""
+
+    def call(back_s: float) -> str:
+        if passing.now_s < back_s:
+            raise Unavailable("connection refused")
+        return "done"
+
+    assert waits().steadily(lambda: call(20.0)) == "done"
+    back_s = passing.now_s
+    assert back_s < 22
+    with pytest.raises(Unavailable, match="connection refused"):
+        waits().steadily(lambda: call(1e9))
+    assert 60 < passing.now_s - back_s < 65
+    assert max(passing.slept_s) == 1.0
+
+
+def test_near_the_deadline_an_outage_is_passed_on_at_once(passing: Passing) -> None:
+    def call() -> None:
+        raise Unavailable("down")
+
+    with pytest.raises(Unavailable):
+        waits(deadline=1001.0).steadily(call)
+    assert passing.now_s == 0.0
+
+
+@pytest.mark.parametrize("patience", [0.5, 1.0, 3.0])
+def test_patience_is_a_multiple_of_the_usual(patience: float, passing: Passing) -> None:
+    waiting = waits()
+    waiting.ctx.clock = passing.monotonic
+    passing.now_s = 1.0
+    with pytest.raises(WaitTimeout):
+        waiting.until(never, round=4, key="k", sender=2, patience=patience)
+    assert 0 <= passing.now_s - 1.0 - patience * patience_s(EXPERIMENT) <= 5.1
