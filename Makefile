@@ -23,8 +23,10 @@ ARCHITECTURES := $(strip $(foreach config,$(CONFIGS),$(if $(call exists,$(config
 CONFIG := $(subst _,-,$(ARCH))
 OUT ?= results/$(CONFIG)
 
-# On a bare machine hundreds of megabytes come over the network, and one connection that breaks would end the set-up.
-thrice = for attempt in 1 2 3; do { $(1); } && break; [ $$attempt != 3 ] || exit 1; echo "trying again" >&2; sleep 5; done
+# On a bare machine hundreds of megabytes come over the network, and one connection that breaks would end the set-up. What a package
+# manager prints is shown only where it fails, its last lines.
+thrice = log=$$(mktemp); for attempt in 1 2 3; do { $(1); } >"$$log" 2>&1 && break; tail -n 15 "$$log" >&2; \
+	[ $$attempt != 3 ] || { rm -f "$$log"; exit 1; }; echo "trying again" >&2; sleep 5; done; rm -f "$$log"
 
 .PHONY: help
 help: ## Show the targets
@@ -42,7 +44,7 @@ endif
 .PHONY: test
 test: setup redis-module redis-module-torch lint ## Run every test, and the linters; PYTEST="-k name" passes options on
 	@# The CDK's command, before two workers ask for it at once; the tests say what they do without.
-	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; export npm_config_prefer_offline=true; ($(call thrice,npx --yes $(CDK) --version >/dev/null)) || true
+	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; export npm_config_prefer_offline=true; ($(call thrice,npx --yes $(CDK) --version)) || true
 	$(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
 .PHONY: test-every-call
@@ -149,7 +151,7 @@ define install_missing
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	if [ -n "$$sudo" ] && ! command -v sudo >/dev/null; then \
 		echo "missing on this machine:$$missing; as root: apt-get install$$missing" >&2; exit 2; fi; \
-	echo "installing$$missing"; \
+	echo "installing$$missing (a minute or two)"; \
 	$(call thrice,$$sudo apt-get update -qq && $$sudo env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 		--no-install-recommends $$missing)
 endef

@@ -1,8 +1,11 @@
-"""What `make run` calls: the command line itself is tested elsewhere."""
+"""What `make run` calls, and what it prints on the way: the command line itself is tested elsewhere."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from crossover.workflow import architectures
@@ -33,3 +36,63 @@ def test_one_is_run_alone() -> None:
     assert called("run", "ARCH=all_reduce") == [
         ["crossover", "run", "config/all-reduce.yaml", "--on", "local", "--out", "results/all-reduce"]
     ]
+
+
+PROGRAM = """#!/bin/sh
+echo "$(basename "$0") $*" >> {calls}
+for line in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do echo "Selecting package $line"; echo "warning $line" >&2; done
+exit {ends}
+"""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A machine's programs, but for those that `make packages` looks for."""
+    (programs := tmp_path / "bin").mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if program.name not in ("redis-server", "valkey-server", "g++", "apt-get", "sleep", "sudo", "python3"):
+            (programs / program.name).symlink_to(program)
+    (programs / "python3").symlink_to(sys.executable)
+    for name, text in (("sudo", '#!/bin/sh\nexec "$@"\n'), ("sleep", "#!/bin/sh\n")):
+        made(programs / name, text)
+    return programs
+
+
+def made(program: Path, text: str) -> None:
+    program.write_text(text)
+    program.chmod(0o755)
+
+
+def make(*arguments: str, programs: Path) -> tuple[int, str, str]:
+    command = ["make", "--no-print-directory", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PATH": str(programs)}, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("tool", ["apt-get", "pip"])
+def test_package_managers_are_quiet_unless_they_fail(bare: Path, tool: str) -> None:
+    """Then their last lines are shown, after each of three attempts."""
+    calls = bare.parent / "calls"
+    if tool == "apt-get":
+        program, target = bare / "apt-get", ["packages"]
+    else:
+        program, target = (
+            bare.parent / "venv" / "bin" / "python",
+            ["setup", "-o", "packages", f"VENV={bare.parent}/venv"],
+        )
+        program.parent.mkdir(parents=True)
+    made(program, PROGRAM.format(calls=calls, ends=0))
+    status, printed, warned = make(*target, programs=bare)
+    assert (status, warned) == (0, "")
+    assert printed.startswith("installing") and printed.count("\n") == 1
+
+    for stamp in bare.parent.glob("venv/.installed-*"):
+        stamp.unlink()
+    calls.unlink()
+    made(program, PROGRAM.format(calls=calls, ends=1))
+    status, printed, warned = make(*target, programs=bare)
+    assert status != 0 and printed.count("\n") == 1
+    assert len(calls.read_text().splitlines()) == 3
+    assert warned.count("warning 16") == 3 and warned.count("trying again") == 2 and "warning 1\n" not in warned
