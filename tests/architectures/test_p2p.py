@@ -160,7 +160,7 @@ def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], m
 
     experiment = p2p(small("p2p_instance", workers=3, epochs=1), **compression)
     monkeypatch.setattr(rounds, "agree", remember)
-    monkeypatch.setattr("peers.p2p._decided", lambda ctx, epoch: False)  # so every peer shows its model
+    monkeypatch.setattr("peers.p2p.peer._decided", lambda ctx, epoch: False)  # so every peer shows its model
     fleet = Fleet(Job(experiment))
     fleet.run(monkeypatch)
     plain = Fleet(Job(small("p2p_instance", workers=3, epochs=1))).run(monkeypatch)
@@ -332,7 +332,7 @@ def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peers.p2p.available_mb", lambda: 0.1)
+    monkeypatch.setattr("peers.p2p.peer.available_mb", lambda: 0.1)
     fleet = Fleet(Job(small("p2p_instance", workers=1)))
     with pytest.raises(
         Exception, match=r"training.model: small_cnn has [\d,]+ parameters; a peer holds 8 such vectors"
