@@ -26,7 +26,8 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from benchmarks.report import Figure, write
-from crossover.context import Context, InlineClients, Resources, RunFacts
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
@@ -34,6 +35,7 @@ from crossover.dataplane.vector import HEADER_BYTES, Kind
 from crossover.experiment import Experiment, Storage
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
+from crossover.run_facts import RunFacts
 from crossover.training.long_worker.group import Exchange, Peers
 from crossover.training.long_worker.life import keys_of
 from crossover.training.long_worker.waits import Waits
@@ -74,7 +76,7 @@ class Channel:
         return self.url.startswith("http")
 
 
-class OneStore(InlineClients):
+class OneStore(MemoryClients):
     """Clients of a context that needs a tensor store alone."""
 
     def __init__(self, store: TensorStore) -> None:

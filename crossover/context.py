@@ -1,9 +1,8 @@
-"""What a step may touch. The composition root: which client stands behind a Protocol is decided here, once.
+"""What a step may touch.
 
-`Resources` lives as long as the process and holds the clients (Redis connections outlive an invocation, an AMQP
-connection does not: a frozen
-function misses heartbeats). `Context` lives for one invocation and counts what it moved. Imports of boto3, redis, pika and torch stand
-inside the functions that need them: a handler that only asks the broker must not wait for torch.
+`Resources` lives as long as the process and holds the clients, which crossover/clients makes (Redis connections outlive an invocation, an
+AMQP connection does not: a frozen function misses heartbeats). `Context` lives for one invocation and counts what it moved. Imports of
+boto3, redis, pika and torch stand inside the functions that need them: a handler that only asks the broker must not wait for torch.
 """
 
 import json
@@ -11,100 +10,28 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from threading import Event, Lock
+from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from crossover.clients.deployed import DeployedClients
+from crossover.clients.protocol import Clients
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.errors import CrossoverError, RunFailed
-from crossover.experiment import Experiment, from_resolved
+from crossover.errors import CrossoverError
+from crossover.event import Event
+from crossover.experiment import Experiment
 from crossover.keys import Keys
+from crossover.lazy import ByWorker, lazy
+from crossover.run_facts import RunFacts
 
 if TYPE_CHECKING:
     from crossover.learning.learner import Learner
-    from crossover.metering import Meter
 
-T = TypeVar("T")
 SERVICES = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
-
-
-class lazy(Generic[T]):
-    """A property computed once per object. functools.cached_property of Python 3.11 holds one lock for all objects
-    while it computes, and ours
-    do I/O: an attempt that hangs would hang every other worker of an inline run."""
-
-    def __init__(self, compute: Callable[[Any], T]) -> None:
-        self._compute = compute
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type | None = None) -> T:
-        value = self._compute(instance)
-        instance.__dict__[self._name] = value  # found there first from now on
-        return value
-
-
-class Machines(Protocol):
-    """Step Functions, or the tree in this process."""
-
-    def run(self, name: str, event: dict[str, Any]) -> dict[str, Any]: ...
-
-
-class ByWorker(Mapping[int, T], Generic[T]):
-    """Clients by worker, made when first asked for: one warm process serves several workers."""
-
-    def __init__(self, workers: int, make: Callable[[int], T]) -> None:
-        self._workers, self._make = workers, make
-        self._made: dict[int, T] = {}
-
-    def __getitem__(self, worker: int) -> T:
-        if not 0 <= worker < self._workers:
-            raise KeyError(worker)
-        if worker not in self._made:
-            self._made[worker] = self._make(worker)
-        return self._made[worker]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self._workers))
-
-    def __len__(self) -> int:
-        return self._workers
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What stands in `runs/<id>/experiment.json`, read once per process and run."""
-
-    experiment: Experiment
-    data: str  # fingerprint of the staged data
-    manifest: Mapping[str, Any]  # of the staged data
-    parameters: int  # P
-    buffers: int  # B
-    created_at: float
-    money: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # crossover/costs/spending.py: what a run with a budget is judged by
-
-
-class Clients(Protocol):
-    """How clients are made: by the deployment's environment, or in memory. Each counts into the traffic it is given."""
-
-    def objects(self, traffic: Traffic) -> ObjectStore: ...
-    def data(self, worker: int, traffic: Traffic) -> ObjectStore: ...
-    def through_objects(self, experiment: Experiment) -> bool:
-        """Whether vectors lie in the object store, whose requests theirs then are."""
-
-    def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore: ...
-    def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute: ...
-    def bus(self, traffic: Traffic) -> MessageBus: ...
-    def machines(self) -> Machines: ...
-    def slot(self) -> AbstractContextManager[float]:
-        """A share of this machine's cores, around computing; yields the seconds waited for it. On AWS there is nothing to wait for."""
 
 
 @dataclass
@@ -114,23 +41,13 @@ class Resources:
     clients: Clients
     facts: dict[str, RunFacts] = field(default_factory=dict)
     learners: dict[str, list["Learner"]] = field(default_factory=dict)  # idle ones, by run
-    records: dict[str, dict[str, dict[str, Any]]] = field(
-        default_factory=dict
-    )  # what decisions have read, by run and key
+    # What decisions have read, by run and key.
+    records: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
     def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
         if run not in self.facts:
-            plain = json.loads(objects.get(Keys(run).experiment))
-            self.facts[run] = RunFacts(
-                from_resolved(plain["experiment"]),
-                plain["data"],
-                plain["data_manifest"],
-                plain["parameters"],
-                plain["buffers"],
-                plain["created_at"],
-                plain.get("money", {}),
-            )
+            self.facts[run] = RunFacts.from_json(json.loads(objects.get(Keys(run).experiment)))
         return self.facts[run]
 
     def take_learner(self, run: str, facts: RunFacts) -> "Learner":
@@ -177,7 +94,8 @@ class Context:
         self.stages: list[dict[str, Any]] = []
         self.notes: dict[str, Any] = {}
         self.slot_wait_s = 0.0
-        self.meter: Meter | None = None  # of the invocation under way
+        # A long invocation says what it has used, at its start and at every epoch, where it is metered: the bill of a moment counts it.
+        self.mark: Callable[[], None] = lambda: None
         self._uses: frozenset[str] | None = None
         self._learner: Learner | None = None
         self._bus: MessageBus | None = None
@@ -256,10 +174,10 @@ class Context:
             self._bus = self.resources.clients.bus(self.traffic["bus"])
         return self._bus
 
-    @property
-    def machines(self) -> Machines:
+    def run_machine(self, name: str, event: Event) -> Event:
+        """Run the architecture's machine `name` to its end; the event that it ends with."""
         self._allowed("machines")
-        return self.resources.clients.machines()
+        return self.resources.clients.run_machine(name, event)
 
     @property
     def learner(self) -> "Learner":
@@ -325,11 +243,6 @@ class Context:
         """Between two polls, in this process: the stores are in memory, so there is no point in waiting as long as on AWS."""
         time.sleep(min(seconds, 0.001))
 
-    def mark(self) -> None:
-        """A long invocation says what it has used, at its start and at every epoch: the bill of a moment counts it."""
-        if self.meter is not None:
-            self.meter.mark()
-
     def write_mark(self, mark: bytes) -> None:
         self.resources.clients.objects(Traffic()).put(self.keys.mark(self.request_id), mark)
 
@@ -340,86 +253,7 @@ class Context:
         self.resources.clients.objects(Traffic()).put(self.keys.record(step, uuid.uuid4().hex), record)
 
 
-# --- clients in memory ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class InlineMachines:
-    """Trees in this process: `execute`, which stands above this module, is handed in."""
-
-    execute: Callable[[str, dict[str, Any]], dict[str, Any]]
-
-    def run(self, name: str, event: dict[str, Any]) -> dict[str, Any]:
-        return self.execute(name, event)
-
-
-class InlineClients:
-    """Memory stores for a run in this process. Once it is stopped nobody gets a client or a slot any more: its steps end
-    where they begin, and its programs before they compute.
-    """
-
-    def __init__(self, *, workers: int, shared_tensors: bool = False) -> None:
-        from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
-        from crossover.dataplane.memory_bus import MemoryMessageBus
-
-        self.object_store = MemoryObjectStore(Traffic())
-        self.shared_tensors = shared_tensors
-        count = 1 if shared_tensors else workers
-        self.tensor_stores = [MemoryTensorStore(Traffic()) for _ in range(count)]
-        self.message_bus = MemoryMessageBus(Traffic())
-        self.run_machine: Callable[[str, dict[str, Any]], dict[str, Any]] | None = None
-        self._stopped = Event()
-
-    def stop(self) -> None:
-        """End the run; what it has stored stays."""
-        self._stopped.set()
-
-    def _go_on(self) -> None:
-        if self._stopped.is_set():
-            raise RunFailed("the run was stopped")
-
-    def objects(self, traffic: Traffic) -> ObjectStore:
-        self._go_on()
-        return self.object_store.beside(traffic)
-
-    def data(self, worker: int, traffic: Traffic) -> ObjectStore:
-        return self.objects(traffic)
-
-    def through_objects(self, experiment: Experiment) -> bool:
-        return experiment.storage.channel == "s3" and self.shared_tensors
-
-    def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        self._go_on()
-        if self.through_objects(experiment):
-            from crossover.dataplane.connecting import object_tensors
-
-            return object_tensors(self.objects(traffic))
-        return self.tensor_stores[worker % len(self.tensor_stores)].beside(traffic)
-
-    def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
-        from crossover.dataplane.fetch_compute import FetchCompute  # brings torch
-
-        return FetchCompute(self.tensors(experiment, worker, traffic))
-
-    def bus(self, traffic: Traffic) -> MessageBus:
-        self._go_on()
-        return self.message_bus.beside(traffic)
-
-    def machines(self) -> Machines:
-        assert self.run_machine is not None, "whoever starts programs says how their machines run"
-        return InlineMachines(self.run_machine)
-
-    def slot(self) -> AbstractContextManager[float]:
-        self._go_on()
-        return nullcontext(0.0)
-
-
-# --- clients of a deployment ------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=1)
 def process_resources() -> Resources:
     """This process's resources, by its environment: the deployment facts that the stack wrote there."""
-    from crossover.clients.deployed import DeployedClients
-
     return Resources(DeployedClients(dict(os.environ)))

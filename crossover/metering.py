@@ -11,12 +11,11 @@ import resource
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from crossover.context import Context
 from crossover.errors import CrossoverError, StaleAttempt
-
-if TYPE_CHECKING:
-    from crossover.context import Context
+from crossover.event import Event
 
 _PROCESS_STARTED = time.time()
 _seen: set[str] = set()  # the steps this process has run: the first one was a cold start
@@ -30,7 +29,7 @@ def _restored() -> bool:
 class Meter:
     """Context manager around one invocation of `step`; writes its record also when the body raises."""
 
-    def __init__(self, step: str, ctx: "Context", event: dict[str, Any]) -> None:
+    def __init__(self, step: str, ctx: Context, event: Event) -> None:
         self._step, self._ctx, self._event = step, ctx, event
         self._cold = not _seen and ctx.memory_mb > 0  # a tree in this process has no environment that starts
         _seen.add(step)
@@ -39,7 +38,7 @@ class Meter:
         self._started_at = time.time()
         self._wall_s, self._cpu_s = time.perf_counter(), time.thread_time()
         self._marks: list[dict[str, Any]] = []
-        self._ctx.meter = self
+        self._ctx.mark = self.mark
         return self
 
     def mark(self) -> None:
@@ -55,7 +54,7 @@ class Meter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ctx.meter = None
+        self._ctx.mark = lambda: None
         outcome = "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error"
         record = self._record(outcome, error="" if error is None else f"{type(error).__name__}: {error}"[:1_000])
         try:

@@ -20,12 +20,12 @@ from typing import Any, Literal
 
 from crossover.context import Context, process_resources
 from crossover.errors import ConfigError, CrossoverError, Missing, StaleAttempt, UserError
+from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.metering import Meter
 from crossover.threads import RunThread
 
-Event = dict[str, Any]
 Body = Callable[[Context, Event], Mapping[str, Any] | None]
 Service = Literal["objects", "tensors", "bus", "machines"]
 

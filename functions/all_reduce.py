@@ -5,9 +5,10 @@ Jiang et al., "Towards Demystifying Serverless Machine Learning Training" (SIGMO
 stores the result; the others fetch it; each updates its own model.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from crossover.context import Context
+from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training.long_worker import life
 from crossover.workflow import Architecture, step
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from crossover.training.long_worker.group import Peers
-
-Event = dict[str, Any]
 
 MASTER = 0
 

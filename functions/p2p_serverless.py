@@ -6,16 +6,14 @@ alone: these functions need no network of their own.
 """
 
 import itertools
-from typing import Any
 
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
+from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import attempts, rounds
 from crossover.workflow import step
-
-Event = dict[str, Any]
 
 PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads so much of every batch's
 

@@ -7,10 +7,11 @@ them; each updates its own model.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from crossover.algorithms.chunking import chunk
 from crossover.context import Context
+from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training.long_worker import life
 from crossover.workflow import Architecture, step
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from crossover.training.long_worker.group import Peers
-
-Event = dict[str, Any]
 
 
 class ScatterReduce:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from crossover.context import Context, Resources, process_resources
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
+from crossover.event import Event
 from crossover.fleet import Membership, Settings, serve
 from crossover.training import attempts, rounds
-from crossover.workflow import Architecture, Event, ForEach, Program
+from crossover.workflow import Architecture, ForEach, Program
 from functions.p2p_serverless import average_part, compute_gradient, parts
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ class ByFunctions:
         key = ctx.keys.peer_model(event["round"], event["worker"])
         ctx.objects.put_new(key, [header(model), model.data])
         attempts.settle(ctx, lambda: ctx.objects.delete(key))
-        ctx.machines.run("gradients", event)
+        ctx.run_machine("gradients", event)
         if ctx.experiment.p2p.average_in == "lambda":
-            ctx.machines.run("averages", event)
+            ctx.run_machine("averages", event)
             self._collect(event, out)
         else:
             self._average(event, out)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from crossover.clients.deployed import innermost_kind, plain_cause
+from crossover.clients.step_functions import innermost_kind, plain_cause
 from crossover.costs import platform_reports
 from crossover.costs.billing import gb_seconds
 from crossover.costs.invocations import Unrecorded

@@ -7,7 +7,8 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
-from crossover.context import Context, InlineClients, Resources
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import UserError, ended_with
 from crossover.experiment import Experiment
@@ -37,7 +38,7 @@ def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, re
 
 def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfinished: Unfinished | None) -> RunFolder:
     architecture = load(experiment.architecture)
-    clients = InlineClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
+    clients = MemoryClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
     objects = clients.objects(Traffic())
     if unfinished:
         unfinished.restore(objects, together=in_step(experiment))
@@ -59,7 +60,7 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
 class InlineExecution:
     """The tree in threads of this process."""
 
-    def __init__(self, run: Callable[[], object], clients: InlineClients) -> None:
+    def __init__(self, run: Callable[[], object], clients: MemoryClients) -> None:
         self._end: Future[object] = Future()
         self._clients = clients
         self._thread = RunThread(self._run, run, name="inline-execution")
@@ -88,7 +89,7 @@ class InlineExecution:
 class InlinePrograms:
     """An architecture's programs as threads of this process, each with resources of its own, as on an instance of its own."""
 
-    def __init__(self, prepared: Prepared, clients: InlineClients) -> None:
+    def __init__(self, prepared: Prepared, clients: MemoryClients) -> None:
         architecture, members = prepared.architecture, members_of(prepared.experiment, prepared.architecture)
         assert architecture.program is not None
         functions = Resources(clients)
@@ -121,7 +122,7 @@ class InlinePrograms:
         self._execution.stop()
 
 
-def _stop(clients: InlineClients, threads: Sequence[RunThread]) -> None:
+def _stop(clients: MemoryClients, threads: Sequence[RunThread]) -> None:
     """A run at rest is written down faster. One that still computes after STOP_S ends with the process."""
     clients.stop()
     end_s = time.monotonic() + STOP_S

@@ -10,7 +10,6 @@ from typing import Any
 
 import crossover
 from crossover import own_code
-from crossover.context import RunFacts
 from crossover.costs import spending
 from crossover.costs.invocations import Unrecorded
 from crossover.dataplane.protocols import ObjectStore
@@ -109,16 +108,3 @@ def versions() -> dict[str, str]:
         "machine": platform.machine(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
-
-
-def run_facts(prepared: Prepared) -> RunFacts:
-    facts = prepared.facts
-    return RunFacts(
-        prepared.experiment,
-        facts["data"],
-        facts["data_manifest"],
-        facts["parameters"],
-        facts["buffers"],
-        facts["created_at"],
-        facts.get("money", {}),
-    )

@@ -13,7 +13,8 @@ from crossover.errors import CrossoverError
 from crossover.reports.folder import RunFolder, write
 from crossover.reports.html import write_report
 from crossover.reports.result import build
-from crossover.running.preparing import Prepared, run_facts
+from crossover.run_facts import RunFacts
+from crossover.running.preparing import Prepared
 from crossover.training.rounds import calendar
 
 
@@ -45,7 +46,11 @@ def _result(
     prepared: Prepared, *, where: str, final: dict[str, Any] | None = None, failure: str | None = None
 ) -> dict[str, Any]:
     facts, records = prepared.facts, list(prepared.records.values())
-    workers, decided, days = prepared.experiment.workers, len(prepared.decisions), calendar(run_facts(prepared))
+    workers, decided, days = (
+        prepared.experiment.workers,
+        len(prepared.decisions),
+        calendar(RunFacts.from_json(prepared.facts)),
+    )
     return build(
         dropped=dropped(prepared),
         experiment=prepared.experiment,

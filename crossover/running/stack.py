@@ -9,7 +9,8 @@ from crossover import surroundings
 from crossover.asl.limits import ARRAY_LIMIT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.running.preparing import Prepared, run_facts
+from crossover.run_facts import RunFacts
+from crossover.running.preparing import Prepared
 from crossover.training.rounds import calendar
 from crossover.validation.machines import too_many
 
@@ -39,7 +40,7 @@ class Deployed:
         ]
         if experiment.workers > self.shape["workers"]:
             wrong.append(f"workers: {experiment.workers}, deployed for {self.shape['workers']}")
-        side_by_side = calendar(run_facts(prepared)).minibatches_in(0)
+        side_by_side = calendar(RunFacts.from_json(prepared.facts)).minibatches_in(0)
         if most is not None and side_by_side > most:
             wrong.append(f"minibatches side by side: {side_by_side}, deployed for {most}")
         if side_by_side > ARRAY_LIMIT and surroundings.side_by_side(prepared.architecture):

@@ -16,18 +16,18 @@ from crossover.algorithms.convergence import verdict
 from crossover.algorithms.dropping import Agree
 from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import Update
-from crossover.context import Context, RunFacts
+from crossover.context import Context
 from crossover.dataplane.protocols import StateKeys, TensorCompute, TensorStore
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Missing
+from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
+from crossover.run_facts import RunFacts
 from crossover.training import attempts
 
 if TYPE_CHECKING:
     from crossover.learning.batch import Batch
-
-Event = dict[str, Any]
 
 
 # --- positions --------------------------------------------------------------------------------------------------------

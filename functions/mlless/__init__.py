@@ -7,18 +7,15 @@ significant updates to a shared Redis, their keys to the peers through a fanout 
 word; fetch and aggregate; update on the worker.
 """
 
-from typing import Any
-
 from crossover.context import Context
 from crossover.errors import Missing
+from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import attempts, checkpoints, rounds
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.long_worker import life
 from crossover.workflow import DAY_S, Architecture, Parallel, Repeat, Sequence, step
 from functions.mlless import supervisor, words
-
-Event = dict[str, Any]
 
 
 @step(torch=True, uses={"tensors", "bus"})

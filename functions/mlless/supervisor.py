@@ -11,10 +11,10 @@ from crossover.algorithms import knee
 from crossover.context import Context
 from crossover.dataplane.vector import Kind
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.event import Event
 from crossover.training import attempts, rounds
 from crossover.training.checkpoints import Journal, Position
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Waits, say_why
-from crossover.workflow import Event
 from functions.mlless import words
 from functions.mlless.words import Report, Word
 

@@ -16,8 +16,8 @@ from crossover.algorithms.update import statistics_momentum
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
+from crossover.event import Event
 from crossover.training.long_worker.invocation import Invocation, through
-from crossover.workflow import Event
 from functions.mlless import words
 from functions.mlless.words import Report
 

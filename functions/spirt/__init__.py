@@ -6,15 +6,12 @@ queue tells the peers;
 each worker fetches its peers' averages into its own database, combines them there and updates its model there.
 """
 
-from typing import Any
-
 from crossover.context import Context
 from crossover.dataplane.vector import Kind
 from crossover.errors import WaitTimeout
+from crossover.event import Event
 from crossover.training import attempts, rounds
 from crossover.workflow import DAY_S, Architecture, Child, ForEach, Repeat, Sequence, step
-
-Event = dict[str, Any]
 
 
 @step(torch=True, uses={"tensors", "bus"})

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from crossover.algorithms import buffers
 from crossover.algorithms.running_mean import RunningMean
 from crossover.context import Context
+from crossover.event import Event
 from crossover.training import rounds
-from crossover.workflow import Event
 from peers.p2p.computing import TrainingLoss, minibatch_samples
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from crossover.algorithms import buffers
 from crossover.algorithms.running_mean import RunningMean
 from crossover.context import Context
+from crossover.event import Event
 from crossover.training import rounds
-from crossover.workflow import Event
 
 if TYPE_CHECKING:
     from torch import Tensor

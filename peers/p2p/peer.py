@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import ConfigError, CrossoverError
+from crossover.event import Event
 from crossover.fleet import Membership
 from crossover.fleet.records import recorded, stage
 from crossover.training import rounds
-from crossover.workflow import Event, Program, first_event
+from crossover.workflow import Program, first_event
 from peers.p2p.ending import leave
 from peers.p2p.replica import Replica
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from crossover.context import Context, InlineClients, Resources
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, decode
@@ -62,12 +63,12 @@ class Proxy:
 
 
 @dataclass
-class WatchedClients(InlineClients):
+class WatchedClients(MemoryClients):
     """Memory stores that tell `hook` of every call; `stores` are the plain ones, for looking at them afterwards."""
 
     hook: Hook = lambda moment, operation: None
 
-    def __init__(self, plain: InlineClients) -> None:
+    def __init__(self, plain: MemoryClients) -> None:
         self.__dict__.update(plain.__dict__)
         self.hook = lambda moment, operation: None
 
@@ -100,7 +101,7 @@ class Job:
 
     def __post_init__(self) -> None:
         architecture = load(self.experiment.architecture)
-        plain = InlineClients(workers=self.experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
+        plain = MemoryClients(workers=self.experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
         objects = plain.objects(Traffic())
         self.prepared = prepare(self.experiment, objects=objects, data=[objects])
         self.clients = WatchedClients(plain)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from crossover.context import Context, InlineClients, Resources
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.costs import spending
 from crossover.costs.budget import BudgetReached
 from crossover.dataplane.memory import MemoryObjectStore
@@ -36,7 +37,7 @@ def test_the_decision_ends_the_run(architecture: str, tmp_path: Path, monkeypatc
 
 def test_a_decision_says_what_the_bill_says() -> None:
     """Dollars, and how long what is left lasts at the highest rate, in the bucket where the expiry looks."""
-    clients = InlineClients(workers=2)
+    clients = MemoryClients(workers=2)
     objects = clients.objects(Traffic())
     experiment = replace(small("spirt", epochs=3), lifetime=Lifetime(budget_usd=50.0))
     prepared = prepare(experiment, objects=objects, data=[objects])
@@ -66,7 +67,7 @@ def test_a_decision_reads_what_is_new_since_the_last_one(monkeypatch: pytest.Mon
         return get(self, key)
 
     monkeypatch.setattr(MemoryObjectStore, "get", counted)
-    clients = InlineClients(workers=1)
+    clients = MemoryClients(workers=1)
     objects = clients.objects(Traffic())
     experiment = replace(small("spirt", workers=1, epochs=4), lifetime=Lifetime(budget_usd=50.0))
     prepared = prepare(experiment, objects=objects, data=[objects])

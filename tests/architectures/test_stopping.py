@@ -35,7 +35,8 @@ def test_a_stopped_run_computes_no_more_and_keeps_its_checkpoint(architecture: s
 WAITS_FOR_ITS_PEER = """
 import sys, threading
 from crossover import threads
-from crossover.context import Context, InlineClients, Resources
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.workflow import ForEach, Step, execute, first_event
 
 entered = threading.Event()
@@ -45,7 +46,7 @@ def body(ctx, event):
     threading.Event().wait()
 
 tree = ForEach("worker", "workers", Step("wait", "tests", body), together=True)
-context = Context(Resources(InlineClients(workers=2)), run="r")
+context = Context(Resources(MemoryClients(workers=2)), run="r")
 threads.RunThread(execute, tree, context, first_event("r", workers=2)).start()
 entered.wait()
 """

@@ -6,20 +6,21 @@ import time
 import pytest
 
 from crossover import metering
-from crossover.context import Context, InlineClients, Resources
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.errors import Unavailable
 from crossover.metering import Meter
 from crossover.workflow import first_event
 
 
 @pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> InlineClients:
+def clients(monkeypatch: pytest.MonkeyPatch) -> MemoryClients:
     """A process that has run nothing yet."""
     monkeypatch.setattr(metering, "_seen", set())
-    return InlineClients(workers=1)
+    return MemoryClients(workers=1)
 
 
-def records(clients: InlineClients) -> list[dict[str, object]]:
+def records(clients: MemoryClients) -> list[dict[str, object]]:
     for _ in range(2):
         with Meter("train", Context(Resources(clients), run="r", memory_mb=512), first_event("r", workers=1)):
             pass
@@ -28,7 +29,7 @@ def records(clients: InlineClients) -> list[dict[str, object]]:
 
 
 def test_the_first_invocation_of_a_process_is_its_cold_start(
-    clients: InlineClients, monkeypatch: pytest.MonkeyPatch
+    clients: MemoryClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metering, "_PROCESS_STARTED", time.time() - 2.0)
     first, second = records(clients)
@@ -38,7 +39,7 @@ def test_the_first_invocation_of_a_process_is_its_cold_start(
 
 
 def test_what_was_restored_from_a_snapshot_does_not_count_the_snapshots_age(
-    clients: InlineClients, monkeypatch: pytest.MonkeyPatch
+    clients: MemoryClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SnapStart: modules were imported when the version was published, a week ago."""
     monkeypatch.setenv("AWS_LAMBDA_INITIALIZATION_TYPE", "snap-start")
@@ -48,7 +49,7 @@ def test_what_was_restored_from_a_snapshot_does_not_count_the_snapshots_age(
     assert first["init_s"] == 0.0
 
 
-def test_a_long_invocation_says_what_it_has_used_until_its_record_is_there(clients: InlineClients) -> None:
+def test_a_long_invocation_says_what_it_has_used_until_its_record_is_there(clients: MemoryClients) -> None:
     ctx = Context(Resources(clients), run="r", memory_mb=512)
     ctx.mark()  # nothing is metered: nothing to say
     with Meter("train", ctx, first_event("r", workers=1)):
@@ -65,7 +66,7 @@ def test_a_long_invocation_says_what_it_has_used_until_its_record_is_there(clien
 
 
 def test_a_mark_that_cannot_be_written_is_not_worth_the_invocation(
-    clients: InlineClients, monkeypatch: pytest.MonkeyPatch
+    clients: MemoryClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object) -> None:
         raise Unavailable("the store is away")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from crossover.clients.deployed import plain_cause
+from crossover.clients.step_functions import plain_cause
 from crossover.errors import RunFailed
 from crossover.running.deployed import StateMachineExecution
 

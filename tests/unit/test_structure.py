@@ -14,7 +14,8 @@ PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
 # part of the house -> the parts it may import from, besides itself. `crossover.x` stands for a module or package of that name.
 BASE = {"crossover.errors", "crossover.experiment", "crossover.algorithms"}
 DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.own_code"}
-CONTEXT = DATA | {"crossover.clients", "crossover.context", "crossover.metering"}
+CLIENTS = BASE | {"crossover.dataplane", "crossover.event"}
+CONTEXT = DATA | CLIENTS | {"crossover.clients", "crossover.context", "crossover.metering", "crossover.run_facts"}
 WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.training"}
 ALLOWED = {
     "crossover.errors": set(),
@@ -26,9 +27,12 @@ ALLOWED = {
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
     "crossover.dataplane": BASE,
     "crossover.learning": BASE | {"crossover.keys", "crossover.dataplane", "crossover.own_code"},
-    "crossover.metering": CONTEXT,
-    "crossover.context": CONTEXT,
-    "crossover.clients": CONTEXT,
+    "crossover.event": set(),
+    "crossover.lazy": set(),
+    "crossover.run_facts": {"crossover.experiment"},
+    "crossover.clients": CLIENTS,
+    "crossover.context": DATA | CLIENTS | {"crossover.clients", "crossover.lazy", "crossover.run_facts"},
+    "crossover.metering": CLIENTS | {"crossover.context"},
     "crossover.workflow": CONTEXT | {"crossover.threads"},
     "crossover.training": CONTEXT | {"crossover.workflow", "crossover.costs"},
     "crossover.surroundings": WORKFLOW,

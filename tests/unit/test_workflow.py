@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from crossover.context import Context, InlineClients, Resources
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.errors import ConfigError, Missing, StaleAttempt
 from crossover.workflow import (
     START,
@@ -34,7 +35,7 @@ def fresh_calls() -> None:
 
 @pytest.fixture
 def ctx() -> Context:
-    return Context(Resources(InlineClients(workers=4)), run="r")
+    return Context(Resources(MemoryClients(workers=4)), run="r")
 
 
 def named(name: str, **changes: object) -> Step:

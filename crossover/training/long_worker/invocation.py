@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from crossover.context import Context
 from crossover.dataplane.vector import Vector
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.event import Event
 from crossover.training import attempts, rounds
 from crossover.training.checkpoints import Checkpoint, Journal, Position
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Waits, say_why
-from crossover.workflow import Event
 
 if TYPE_CHECKING:
     from crossover.learning.batch import Batch

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Missing
+from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import attempts, checkpoints, rounds
 from crossover.training.checkpoints import Checkpoint, Position
-from crossover.workflow import DAY_S, Child, Event, ForEach, Node, Repeat, Sequence, Step
+from crossover.workflow import DAY_S, Child, ForEach, Node, Repeat, Sequence, Step
 
 if TYPE_CHECKING:
     from crossover.training.long_worker.group import Exchange

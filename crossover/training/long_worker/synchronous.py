@@ -15,10 +15,10 @@ from crossover.algorithms.update import Update
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import StaleAttempt
+from crossover.event import Event
 from crossover.training.long_worker.group import Exchange, Peers
 from crossover.training.long_worker.invocation import Invocation, through
 from crossover.training.long_worker.waits import Settled
-from crossover.workflow import Event
 
 if TYPE_CHECKING:
     from torch import Tensor

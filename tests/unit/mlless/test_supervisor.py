@@ -5,9 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from crossover.context import Context, InlineClients, Resources, RunFacts
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.errors import CrossoverError, RunFailed, WaitTimeout
 from crossover.experiment import Experiment, Functions, Training
+from crossover.run_facts import RunFacts
 from crossover.training import checkpoints
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.long_worker import waits
@@ -59,7 +61,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[Context], CrossoverError]
 
 @pytest.fixture
 def ctx() -> Context:
-    resources = Resources(InlineClients(workers=2, shared_tensors=True))
+    resources = Resources(MemoryClients(workers=2, shared_tensors=True))
     resources.facts["r"] = RunFacts(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
     ctx = Context(resources, run="r", clock=Clock())
     ctx.bus.declare(barriers=[(ctx.keys.updates, 3)])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ParamValidationError, UnauthorizedSSOTokenError
 
-from crossover.context import InlineClients
+from crossover.clients.memory import MemoryClients
 from crossover.costs import platform_reports
 from crossover.costs.platform_reports import Report
 from crossover.dataplane.traffic import Traffic
@@ -39,7 +39,7 @@ class Ending:
 
 @pytest.fixture
 def prepared() -> Prepared:
-    objects = InlineClients(workers=2, shared_tensors=False).objects(Traffic())
+    objects = MemoryClients(workers=2, shared_tensors=False).objects(Traffic())
     found = prepare(small("spirt"), objects=objects, data=[objects])
     found.records["record"] = dict(spirt().records[0])
     return found

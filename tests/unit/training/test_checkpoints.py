@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.context import Context, InlineClients, Resources
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Missing
 from crossover.training.checkpoints import Checkpoint, Journal, Position, common_rounds, encode, read
@@ -16,7 +17,7 @@ def vector(*values: int) -> Vector:
 
 @pytest.fixture
 def ctx() -> Context:
-    return Context(Resources(InlineClients(workers=2)), run="r")
+    return Context(Resources(MemoryClients(workers=2)), run="r")
 
 
 def saved(ctx: Context, worker: int = 0) -> list[str]:

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from crossover.context import Context, InlineClients, Resources, RunFacts
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.experiment import Experiment, Functions, Training
+from crossover.run_facts import RunFacts
 from crossover.training.long_worker import waits
 from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.waits import NearDeadline, say_why
@@ -33,7 +35,7 @@ class Clock:
 @pytest.fixture
 def ctx(monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setattr(waits, "_FIRST_LOOK_S", 0.0)
-    resources = Resources(InlineClients(workers=3, shared_tensors=True))
+    resources = Resources(MemoryClients(workers=3, shared_tensors=True))
     resources.facts["r"] = RunFacts(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
     return Context(resources, run="r", clock=Clock())
 

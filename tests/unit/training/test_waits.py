@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from crossover.context import Context, InlineClients, Resources, RunFacts
+from crossover.clients.memory import MemoryClients
+from crossover.context import Context, Resources
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Experiment, Functions
+from crossover.run_facts import RunFacts
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Settled, Waits, patience_s, say_why
 
 EXPERIMENT = Experiment(name="x", architecture="all_reduce", workers=3, functions=Functions(timeout_s=10))
@@ -24,7 +26,7 @@ class Clock:
 
 
 def waits(*, step_s: float = 0.0, deadline: float = float("inf"), overtaken: bool = False) -> Waits:
-    resources = Resources(InlineClients(workers=3))
+    resources = Resources(MemoryClients(workers=3))
     resources.facts["r"] = RunFacts(EXPERIMENT, "d", {}, 1, 0, 0.0)
     ctx = Context(resources, run="r", deadline=deadline, clock=Clock(step_s))
     return Waits(ctx, "worker 1", 0, lambda round: overtaken)

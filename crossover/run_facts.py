@@ -1,0 +1,33 @@
+"""What a run's functions and programs know of it beside their event."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from crossover.experiment import Experiment, from_resolved
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What stands in `runs/<id>/experiment.json`, read once per process and run."""
+
+    experiment: Experiment
+    data: str  # fingerprint of the staged data
+    manifest: Mapping[str, Any]  # of the staged data
+    parameters: int  # P
+    buffers: int  # B
+    created_at: float
+    money: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what a run with a budget is judged by: crossover/costs/spending.py
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> "RunFacts":
+        """`plain`: as crossover/running/preparing.py writes it."""
+        names = ("data", "parameters", "buffers", "created_at")
+        return cls(
+            experiment=from_resolved(plain["experiment"]),
+            manifest=plain["data_manifest"],
+            money=plain.get("money", {}),
+            **{name: plain[name] for name in names},
+        )
