@@ -94,3 +94,16 @@ class Meter:
             **({"marks": self._marks} if self._marks else {}),
             **ctx.notes,
         }
+
+
+def gather_stages(ctx: "Context") -> None:
+    """A long invocation's stages added up by name, with their `count`: its record must not grow with every round."""
+    table: dict[str, dict[str, Any]] = {}
+    for stage in ctx.stages:
+        row = table.setdefault(stage["stage"], {"stage": stage["stage"], "count": 0, "wall_s": 0.0, "cpu_s": 0.0})
+        row["count"] += stage.get("count", 1)
+        for figure in ("wall_s", "cpu_s"):
+            row[figure] = round(row[figure] + stage[figure], 6)
+        if "max_rss_mb" in stage:
+            row["max_rss_mb"] = max(row.get("max_rss_mb", 0.0), stage["max_rss_mb"])
+    ctx.stages[:] = table.values()

@@ -12,7 +12,8 @@ from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
 from crossover.event import Event
 from crossover.keys import Keys
-from crossover.training import attempts, rounds
+from crossover.training import attempts, gradients
+from crossover.training.calendar import minibatch_samples
 from crossover.workflow import step
 
 PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads so much of every batch's
@@ -35,9 +36,9 @@ def compute_gradient(ctx: Context, event: Event) -> None:
         return
     with ctx.stage("fetch"):
         _receive_model(ctx, event)
-        batch = rounds.fetch(ctx, event)
+        batch = gradients.fetch_batch(ctx, event)
     with ctx.stage("compute"):
-        gradient = rounds.gradient(ctx, event, batch)
+        gradient = gradients.compute(ctx, event, batch)
     with ctx.stage("store"):
         for key, part in zip(keys, _split(ctx, event, gradient), strict=True):
             ctx.objects.put_new(key, [header(part), part.data])
@@ -54,7 +55,7 @@ def average_part(ctx: Context, event: Event) -> None:
     out = ctx.keys.peer_average(event["round"], event["worker"], number)
     if number >= len(shares) or ctx.objects.exists(out):
         return
-    samples = _samples(ctx, event)
+    samples = minibatch_samples(ctx.facts, event["round"], worker=event["worker"])
     mean: RunningMean | None = None
     with ctx.stage("average"):
         for minibatch, expected in enumerate(samples):
@@ -98,10 +99,3 @@ def _receive_model(ctx: Context, event: Event) -> None:
 
 def _elements(ctx: Context) -> int:
     return ctx.facts.parameters + ctx.facts.buffers
-
-
-def _samples(ctx: Context, event: Event) -> list[int]:
-    """Of the worker's batches of the round."""
-    first = rounds.calendar(ctx.facts).first_minibatch(event["round"])
-    counts: list[int] = ctx.facts.manifest["counts"][event["worker"]]
-    return counts[first : first + event["minibatches"]]

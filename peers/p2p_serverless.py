@@ -8,7 +8,8 @@ from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
 from crossover.event import Event
 from crossover.fleet import Membership, Settings, serve
-from crossover.training import attempts, rounds
+from crossover.training import attempts
+from crossover.training.calendar import calendar, minibatch_samples
 from crossover.workflow import Architecture, ForEach, Program
 from functions.p2p_serverless import average_part, compute_gradient, parts
 
@@ -42,7 +43,7 @@ class ByFunctions:
         if round < 0:
             return
         ctx, rank = self._ctx, self._member.rank
-        minibatches = rounds.calendar(ctx.facts).minibatches_in(round)
+        minibatches = calendar(ctx.facts).minibatches_in(round)
         shares = range(len(self._parts(minibatches)))
         keys = [ctx.keys.peer_model(round, rank)]
         if ctx.experiment.p2p.average_in == "lambda":
@@ -54,9 +55,8 @@ class ByFunctions:
 
     def _average(self, event: Event, out: "Tensor") -> None:
         from crossover.algorithms.running_mean import RunningMean
-        from peers.p2p.computing import minibatch_samples
 
-        samples = minibatch_samples(self._ctx, event)
+        samples = minibatch_samples(self._ctx.facts, event["round"], worker=event["worker"])
         mean = RunningMean(samples, total=out)
         for gradient in self._gradients(event, samples):
             mean.add(gradient)
@@ -70,9 +70,7 @@ class ByFunctions:
 
     def _collect(self, event: Event, out: "Tensor") -> None:
         """The average that functions have made, part by part."""
-        from peers.p2p.computing import minibatch_samples
-
-        samples = sum(minibatch_samples(self._ctx, event))
+        samples = sum(minibatch_samples(self._ctx.facts, event["round"], worker=event["worker"]))
         for number, part in enumerate(self._parts(event["minibatches"])):
             key = self._ctx.keys.peer_average(event["round"], event["worker"], number)
             out[part] = self._received(key, samples=samples, elements=part.stop - part.start)

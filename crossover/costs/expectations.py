@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from crossover.training.rounds import Calendar
+from crossover.training.calendar import Calendar
 from crossover.workflow import Architecture, Child, ForEach, Node, Parallel, Repeat, Sequence, Step, walk
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover.context import Context
-from crossover.metering import Meter
-from crossover.training.rounds import gather_stages
+from crossover.metering import Meter, gather_stages
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from crossover.errors import Missing, UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.running import provenance, resumption
-from crossover.training.rounds import calendar_of
+from crossover.training.calendar import calendar_of
 from crossover.workflow import Architecture, load
 
 

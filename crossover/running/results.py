@@ -15,7 +15,7 @@ from crossover.reports.html import write_report
 from crossover.reports.result import build
 from crossover.run_facts import RunFacts
 from crossover.running.preparing import Prepared
-from crossover.training.rounds import calendar
+from crossover.training.calendar import calendar
 
 
 def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:

@@ -23,7 +23,8 @@ from crossover.errors import ConfigError, CrossoverError, Missing, UserError
 from crossover.experiment import Experiment, flat, from_resolved
 from crossover.keys import Keys
 from crossover.reports.folder import RESULT
-from crossover.training import rounds
+from crossover.training.calendar import calendar_of
+from crossover.training.databases import resumable, state_keys
 from crossover.workflow import load
 
 FOLDER = "unfinished"
@@ -247,17 +248,17 @@ def _copy_state(
 ) -> bool:
     """One worker's state, which is every worker's, of the newest round that can be gone on with."""
     experiment = from_resolved(facts["experiment"])
-    training, days = experiment.training, rounds.calendar_of(experiment, facts["data_manifest"])
+    training, days = experiment.training, calendar_of(experiment, facts["data_manifest"])
     for _ in range(_LOOKS):
         with suppress(Missing):
             begun = sorted((int(key.rpartition("/")[2]) for key in objects.list(keys.attempt_markers)), reverse=True)
             attempts = (Keys(keys.run, attempt) for attempt in begun)
-            found = ((rounds.resumable(databases, each, days, decided=training.epochs), each) for each in attempts)
+            found = ((resumable(databases, each, days, decided=training.epochs), each) for each in attempts)
             round, keys = next((each for each in found if each[0] is not None), (None, keys))
             if round is None:
                 return False
             donor = next(w for w, database in databases.items() if database.exists(keys.model(round, w)))
-            state = keys.state(round, donor, optimizer=training.optimizer, momentum=training.momentum)
+            state = state_keys(experiment, keys, round, donor)
             for name in (state.model, *(state.optimizer if round else ())):
                 vector = databases[donor].get(name)
                 kept.put(keys.kept_state(round, name.rpartition("/")[2]), [header(vector), vector.data])

@@ -11,7 +11,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.run_facts import RunFacts
 from crossover.running.preparing import Prepared
-from crossover.training.rounds import calendar
+from crossover.training.calendar import calendar
 from crossover.validation.machines import too_many
 
 

@@ -11,7 +11,7 @@ from crossover.simulation.calibration import Calibration
 from crossover.simulation.kernel import Environments, Gate, Host, Link, Luck, Phase, Process, Slots
 from crossover.simulation.usage import Place, StepUse, Tally, Usage
 from crossover.simulation.workload import Workload
-from crossover.training.rounds import Calendar
+from crossover.training.calendar import Calendar
 from crossover.workflow import Architecture, Step
 
 

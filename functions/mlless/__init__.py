@@ -11,7 +11,8 @@ from crossover.context import Context
 from crossover.errors import Missing
 from crossover.event import Event
 from crossover.keys import Keys
-from crossover.training import attempts, checkpoints, rounds
+from crossover.training import attempts, checkpoints
+from crossover.training.calendar import at
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.long_worker import life
 from crossover.workflow import DAY_S, Architecture, Parallel, Repeat, Sequence, step
@@ -77,10 +78,10 @@ def _start(ctx: Context, event: Event) -> Event:
         if round is None:
             life.write_first_checkpoints(ctx, event["workers"])
             ctx.objects.put_new(ctx.keys.checkpoint(supervisor, 0), checkpoints.encode(Checkpoint(Position(0), {})))
-            return rounds.at(ctx, event, 0)
+            return at(ctx, event, 0)
         for keys in before:
             _forget(ctx, keys, life.left_around(ctx, round, slack=ctx.experiment.mlless.slack))
-        return rounds.at(ctx, event, round)
+        return at(ctx, event, round)
 
 
 def _staying(ctx: Context, keys: Keys, supervisor: int) -> list[int]:

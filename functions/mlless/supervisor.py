@@ -12,7 +12,9 @@ from crossover.context import Context
 from crossover.dataplane.vector import Kind
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.event import Event
-from crossover.training import attempts, rounds
+from crossover.metering import gather_stages
+from crossover.training import agreement, attempts
+from crossover.training.calendar import at, calendar
 from crossover.training.checkpoints import Journal, Position
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Waits, say_why
 from functions.mlless import words
@@ -47,7 +49,7 @@ def _live(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
     try:
         while not supervisor.ended():
             supervisor.step()
-            rounds.gather_stages(ctx)
+            gather_stages(ctx)
     except NearDeadline:
         pass
     except (Unavailable, StaleAttempt, Missing):
@@ -64,7 +66,7 @@ class Supervisor:
     def __init__(self, ctx: Context, event: Event) -> None:
         self._ctx, self._event = ctx, event
         self._workers = ctx.experiment.workers
-        self._days = rounds.calendar(ctx.facts)
+        self._days = calendar(ctx.facts)
         self._slack = ctx.experiment.mlless.slack
         self._journal = Journal(ctx, words.supervisor(ctx), every=ctx.experiment.functions.checkpoint_every)
         self._waits = Waits(ctx, "the supervisor", event["attempt"], self._journal.overtaken)
@@ -89,7 +91,7 @@ class Supervisor:
             if self._at < _REPORTS:
                 self._at = _DECISION
                 self._await_decision(key)
-            self._finished = bool(self._waits.steadily(lambda: rounds.decision(self._ctx, epoch))["finished"])
+            self._finished = bool(self._waits.steadily(lambda: agreement.decision(self._ctx, epoch))["finished"])
             self._ctx.mark()
         return self._finished
 
@@ -262,7 +264,7 @@ class Supervisor:
 
     def leave(self) -> Event:
         self._save()
-        there = rounds.at(self._ctx, self._event, self._step)
+        there = at(self._ctx, self._event, self._step)
         return {**there, "minibatch": self._at, "finished": self._finished}
 
 

@@ -15,7 +15,7 @@ from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt
 from crossover.keys import Keys
-from crossover.training.rounds import Calendar
+from crossover.training.calendar import Calendar
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,16 @@ from crossover.context import Context
 from crossover.dataplane.vector import Kind
 from crossover.errors import WaitTimeout
 from crossover.event import Event
-from crossover.training import attempts, rounds
+from crossover.training import agreement, attempts, gradients
+from crossover.training.calendar import ends_epoch
 from crossover.workflow import DAY_S, Architecture, Child, ForEach, Repeat, Sequence, step
+from functions.spirt import state
 
 
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Once per run: the barrier, and the same seeded model in every worker's database. A resumed run goes on at its last whole round."""
-    return rounds.start(ctx, event)
+    return state.start(ctx, event)
 
 
 @step(torch=True, uses={"tensors"})
@@ -29,22 +31,22 @@ def compute_gradients(ctx: Context, event: Event) -> None:
         return
     with ctx.stage("fetch"):
         tensors.get(ctx.keys.model(event["round"], event["worker"]), kind=Kind.MODEL, out=ctx.learner.model)
-        batch = rounds.fetch(ctx, event)
+        batch = gradients.fetch_batch(ctx, event)
     with ctx.stage("compute"):
-        gradient = rounds.gradient(ctx, event, batch)
+        gradient = gradients.compute(ctx, event, batch)
     with ctx.stage("store"):
         tensors.create(key, gradient)
-        rounds.settle(ctx, event["worker"], key)
+        state.settle(ctx, event["worker"], key)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
 def average_in_database(ctx: Context, event: Event) -> None:
     """Table 1, Compute: the mean over the worker's minibatches, inside its database."""
     round, worker = event["round"], event["worker"]
-    gradients = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
+    names = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
     with ctx.stage("average"):
-        ctx.compute[worker].mean(gradients, out=ctx.keys.average(round, worker))
-        rounds.settle(ctx, worker, ctx.keys.average(round, worker))
+        ctx.compute[worker].mean(names, out=ctx.keys.average(round, worker))
+        state.settle(ctx, worker, ctx.keys.average(round, worker))
 
 
 @step(uses={"bus"})
@@ -58,7 +60,7 @@ def notify_peers(ctx: Context, event: Event) -> None:
 def check_peers(ctx: Context, event: Event) -> Event:
     """Table 1, Synchronisation: have all peers reported? Looks for about a second, which is cheaper than as many polls."""
     with ctx.stage("synchronise"):
-        present = rounds.await_members(ctx, event, patience_s=1.0)
+        present = state.await_members(ctx, event, patience_s=1.0)
     missing = sorted(set(range(event["workers"])) - present)
     if missing and ctx.overdue(event):
         raise WaitTimeout(
@@ -85,10 +87,10 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
                 if not own.exists(copy):
                     own.create(copy, ctx.tensors[peer].get(ctx.keys.average(round, peer), kind=Kind.GRADIENT))
         with ctx.stage("aggregate"):
-            rule, agree = ctx.experiment.aggregation, rounds.dropping(ctx, round)
+            rule, agree = ctx.experiment.aggregation, agreement.dropping(ctx, round)
             ctx.compute[worker].combine(averages, rule=rule, out=out, agree=agree)
     finally:  # also where an average is gone: copies of the others may have come too late
-        rounds.settle(ctx, worker, out, *averages)
+        state.settle(ctx, worker, out, *averages)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
@@ -96,25 +98,25 @@ def update_model(ctx: Context, event: Event) -> None:
     """Table 1, Model Update: parameters, momentum and buffers of the next round as one state, inside the database."""
     round, worker = event["round"], event["worker"]
     with ctx.stage("update"):
-        rounds.update(ctx, ctx.compute[worker], event, gradient=ctx.keys.aggregate(round, worker))
+        state.update(ctx, ctx.compute[worker], event, gradient=ctx.keys.aggregate(round, worker))
         # All peers have reported this round, so all have finished the one before: nobody reads its keys again.
-        ctx.tensors[worker].delete(*rounds.spent(ctx, ctx.keys, round - 1, worker))
-        rounds.settle(ctx, worker, *rounds.spent(ctx, ctx.keys, round + 1, worker))
+        ctx.tensors[worker].delete(*state.spent(ctx, ctx.keys, round - 1, worker))
+        state.settle(ctx, worker, *state.spent(ctx, ctx.keys, round + 1, worker))
 
 
 @step(torch=True, uses={"tensors"})
 def detect_convergence(ctx: Context, event: Event) -> Event:
     """Evaluate at the end of an epoch, agree on what follows, move on to the next round."""
-    if rounds.ends_epoch(ctx, event):
-        rounds.decide(ctx, event, model=ctx.keys.model(event["round"] + 1, event["worker"]))
-    return rounds.advance(ctx, event)
+    if ends_epoch(ctx, event):
+        state.decide(ctx, event, model=ctx.keys.model(event["round"] + 1, event["worker"]))
+    return state.advance(ctx, event)
 
 
 @step(torch=True, uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
     """The trained model to the bucket; every key and queue of the run deleted."""
     attempts.give_way(ctx)
-    rounds.collect(ctx, event)
+    state.collect(ctx, event)
     ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])
 
 

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from crossover.context import Context
 from crossover.errors import ConfigError, Unavailable
 from crossover.fleet import Membership
+from crossover.training.calendar import round_samples
 from peers.gpu.meeting import Meeting, own_address
-from peers.p2p.computing import round_samples
 from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Collective:
             self._member.confirm()
 
     def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
-        samples = round_samples(self._ctx, round)
+        samples = round_samples(self._ctx.facts, round)
         torch.mul(gradient, float(samples[self._member.rank]), out=out)
         shared = out.to(self._device)
         try:

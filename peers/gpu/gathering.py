@@ -16,8 +16,8 @@ from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt, Missing
 from crossover.fleet import Membership
 from crossover.training import attempts
+from crossover.training.calendar import round_samples
 from peers.p2p.combining import combine
-from peers.p2p.computing import round_samples
 from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Gathering:
         """Keys need no declaration."""
 
     def send(self, gradient: "Tensor", round: int) -> None:
-        vector = Vector(Kind.GRADIENT, buffers.view(gradient), round_samples(self._ctx, round)[self._member.rank])
+        vector = Vector(Kind.GRADIENT, buffers.view(gradient), round_samples(self._ctx.facts, round)[self._member.rank])
         self._member.confirm()
         key = self._ctx.keys.body(round, self._member.rank)
         created = self._ctx.objects.put_new(key, [header(vector), vector.data])
@@ -51,7 +51,7 @@ class Gathering:
 
     def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
         ctx, rank = self._ctx, self._member.rank
-        samples = round_samples(ctx, round)
+        samples = round_samples(ctx.facts, round)
         combine(ctx, self._all(gradient, round, samples), round=round, out=out)
         if round and round % self.every == 0:  # all have shown this round's, so all have saved where it begins
             ctx.objects.delete(*(ctx.keys.body(old, rank) for old in range(max(0, round - self.every), round)))

@@ -7,8 +7,9 @@ from crossover.algorithms import buffers
 from crossover.algorithms.running_mean import RunningMean
 from crossover.context import Context
 from crossover.event import Event
-from crossover.training import rounds
-from peers.p2p.computing import TrainingLoss, minibatch_samples
+from crossover.training import gradients
+from crossover.training.calendar import at, calendar, minibatch_samples
+from peers.p2p.computing import TrainingLoss
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,12 +26,12 @@ class Prefetching:
         self._ahead: tuple[tuple[int, int], Future[Batch]] | None = None  # (round, minibatch)
 
     def gradient(self, event: Event, out: "Tensor") -> None:
-        mean = RunningMean(minibatch_samples(self._ctx, event), total=out)
+        mean = RunningMean(minibatch_samples(self._ctx.facts, event["round"], worker=event["worker"]), total=out)
         for minibatch in range(event["minibatches"]):
             place = {**event, "minibatch": minibatch}
             batch = self._take(place)
             self._fetch_after(place)
-            gradient = rounds.gradient(self._ctx, place, batch)
+            gradient = gradients.compute(self._ctx, place, batch)
             mean.add(buffers.tensor(gradient.data))
             self._loss.count(event["epoch"], gradient.samples)
         mean.result()
@@ -48,16 +49,16 @@ class Prefetching:
         return self._fetch(place)
 
     def _fetch(self, place: Event) -> "Batch":
-        batch = rounds.fetch(self._ctx, place)
+        batch = gradients.fetch_batch(self._ctx, place)
         return batch if self._device_learner is None else self._device_learner.on_device(batch, epoch=place["epoch"])
 
     def _fetch_after(self, place: Event) -> None:
         """Start on the one that follows, in this round or the next."""
-        days, round = rounds.calendar(self._ctx.facts), place["round"]
+        days, round = calendar(self._ctx.facts), place["round"]
         if place["minibatch"] + 1 < place["minibatches"]:
             then = {**place, "minibatch": place["minibatch"] + 1}
         elif round + 1 < days.rounds:
-            then = {**place, **rounds.at(self._ctx, {}, round + 1)}
+            then = {**place, **at(self._ctx, {}, round + 1)}
         else:
             return
         self._ahead = ((then["round"], then["minibatch"]), self._pool.submit(self._fetch, then))

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from crossover.algorithms.aggregation import combined
 from crossover.context import Context
-from crossover.training import rounds
-from peers.p2p.computing import round_samples
+from crossover.training import agreement
+from crossover.training.calendar import round_samples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Tensor") -> None:
     """`out` from all peers' gradients by rank. For the mean, one may be overwritten once the next is asked for."""
-    samples, rule = round_samples(ctx, round), ctx.experiment.aggregation
+    samples, rule = round_samples(ctx.facts, round), ctx.experiment.aggregation
     names = [f"round {round}: the gradient of peer {peer}" for peer in range(len(samples))]
-    combined(gradients, samples, rule, names=names, agree=rounds.dropping(ctx, round), out=out)
+    combined(gradients, samples, rule, names=names, agree=agreement.dropping(ctx, round), out=out)

@@ -6,24 +6,11 @@ from crossover.algorithms import buffers
 from crossover.algorithms.running_mean import RunningMean
 from crossover.context import Context
 from crossover.event import Event
-from crossover.training import rounds
+from crossover.training import gradients
+from crossover.training.calendar import minibatch_samples
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-def minibatch_samples(ctx: Context, event: Event) -> list[int]:
-    """Of the worker's minibatches of the event's round."""
-    first = rounds.calendar(ctx.facts).first_minibatch(event["round"])
-    counts: list[int] = ctx.facts.manifest["counts"][event["worker"]]
-    return counts[first : first + event["minibatches"]]
-
-
-def round_samples(ctx: Context, round: int) -> list[int]:
-    """Of every worker in `round`, by rank."""
-    days = rounds.calendar(ctx.facts)
-    first, count = days.first_minibatch(round), days.minibatches_in(round)
-    return [sum(each[first : first + count]) for each in ctx.facts.manifest["counts"]]
 
 
 class TrainingLoss:
@@ -50,10 +37,10 @@ class OnInstance:
 
     def gradient(self, event: Event, out: "Tensor") -> None:
         ctx = self._ctx
-        mean = RunningMean(minibatch_samples(ctx, event), total=out)
+        mean = RunningMean(minibatch_samples(ctx.facts, event["round"], worker=event["worker"]), total=out)
         for minibatch in range(event["minibatches"]):
             place = {**event, "minibatch": minibatch}
-            gradient = rounds.gradient(ctx, place, rounds.fetch(ctx, place))
+            gradient = gradients.compute(ctx, place, gradients.fetch_batch(ctx, place))
             mean.add(buffers.tensor(gradient.data))
             self._loss.count(event["epoch"], gradient.samples)
         mean.result()

@@ -8,7 +8,7 @@ from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused
 from crossover.fleet import Membership
-from crossover.training import rounds
+from crossover.training import agreement
 from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _conclude_for(ctx: Context, rank: int) -> None:
     Several peers may do it side by side, each with its own model: the first outcome says whose is the result.
     """
     Replica(ctx, rank).restore()  # this program may not have trained it, only taken the rank over
-    agreed = rounds.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
-    result = rounds.evaluate(ctx)
+    agreed = agreement.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
+    result = agreement.evaluate(ctx)
     agreed |= {"val_loss": result.loss, "val_metric": result.metric}
-    rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
+    agreement.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))

@@ -17,7 +17,7 @@ from crossover.context import Context
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.fleet import Membership
 from crossover.training import attempts
-from peers.p2p.computing import round_samples
+from crossover.training.calendar import round_samples
 from peers.p2p.mailboxes import Post
 from peers.p2p.messages import Message
 from peers.p2p.replica import Replica
@@ -54,7 +54,7 @@ class LatestMailboxes:
 
     def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
         """The minibatch statistics behind the gradients are not averaged: the others' describe activations of other models."""
-        weight = float(round_samples(self._ctx, round)[self._member.rank])
+        weight = float(round_samples(self._ctx.facts, round)[self._member.rank])
         torch.mul(gradient, weight, out=out)
         total, applied = weight, dict[int, int]()
         for message, other in self._available(round, applied):

@@ -13,9 +13,9 @@ from crossover.context import Context
 from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.fleet import Membership
 from crossover.training import attempts
+from crossover.training.calendar import round_samples
 from peers.p2p import messages
 from peers.p2p.combining import combine
-from peers.p2p.computing import round_samples
 from peers.p2p.messages import Codec, Message
 from peers.p2p.replica import Replica
 
@@ -38,7 +38,7 @@ class Post:
     def send(self, gradient: "Tensor", *, round: int, mailbox: str) -> None:
         """Put the gradient into the mailbox; above the limit its body goes to the object store, once, and its key is sent."""
         ctx, rank = self._ctx, self._member.rank
-        samples = round_samples(ctx, round)[rank]
+        samples = round_samples(ctx.facts, round)[rank]
         parts = self.codec.encode(gradient, samples=samples, round=round, peer=rank)
         key = ""
         self._member.confirm()
@@ -147,7 +147,7 @@ class SynchronousMailboxes:
         raise AssertionError("looks have no end")
 
     def _check(self, message: Message) -> None:
-        expected = round_samples(self._ctx, message.round)[message.peer]
+        expected = round_samples(self._ctx.facts, message.round)[message.peer]
         if message.samples != expected:
             raise Corrupt(
                 f"peer {self._member.rank}: the gradient of peer {message.peer}, round {message.round}, stands for "

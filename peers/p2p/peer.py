@@ -14,7 +14,8 @@ from crossover.errors import ConfigError, CrossoverError
 from crossover.event import Event
 from crossover.fleet import Membership
 from crossover.fleet.records import recorded, stage
-from crossover.training import rounds
+from crossover.training import agreement
+from crossover.training.calendar import at
 from crossover.workflow import Program, first_event
 from peers.p2p.ending import leave
 from peers.p2p.replica import Replica
@@ -92,7 +93,7 @@ class _Peer:
 
     def event(self) -> Event:
         """The round that comes, as functions and records name it."""
-        place = rounds.at(self._ctx, {}, self._replica.round)
+        place = at(self._ctx, {}, self._replica.round)
         return {**first_event(self._ctx.run, workers=self._member.members), **place, "worker": self._member.rank}
 
     def train_epoch(self) -> None:
@@ -123,7 +124,7 @@ class _Peer:
         """Validation loss and metric of the epochs before this one."""
         before = self._replica.epoch - 1
         if self._history[0] != before:
-            self._history = (before, rounds.history(self._ctx, before))
+            self._history = (before, agreement.history(self._ctx, before))
         return self._history[1]
 
     def detect_convergence(self) -> bool:
@@ -133,12 +134,12 @@ class _Peer:
             return False
         epoch = days.epoch(round - 1)
         if not _decided(ctx, epoch):
-            rounds.agree(ctx, epoch, by=self._member.rank)
-        agreed = rounds.decision(ctx, epoch)
+            agreement.agree(ctx, epoch, by=self._member.rank)
+        agreed = agreement.decision(ctx, epoch)
         finished = bool(agreed["finished"])
         mine = self._exchange.replicas_agree or agreed["by"] == self._member.rank
         if finished and mine and not ctx.objects.exists(ctx.keys.outcome):
-            rounds.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
+            agreement.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
         return finished
 
 

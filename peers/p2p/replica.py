@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms import buffers, optimizer
-from crossover.algorithms.schedule import learning_rate
-from crossover.algorithms.update import Update
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Missing, StaleAttempt
-from crossover.training import attempts, checkpoints, rounds
+from crossover.training import attempts, checkpoints, gradients
+from crossover.training.calendar import calendar
 from crossover.training.checkpoints import Checkpoint, Position
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class Replica:
 
     def __init__(self, ctx: Context, rank: int, *, every: int = 1, confirm: Callable[[], None] = lambda: None) -> None:
         self._ctx, self._rank, self._every, self._confirm = ctx, rank, every, confirm
-        self.days = rounds.calendar(ctx.facts)
+        self.days = calendar(ctx.facts)
         self.model: Tensor = buffers.tensor(ctx.learner.model)
         self.optimizer: tuple[Tensor, ...] = ()
         self.round = 0
@@ -102,11 +101,7 @@ class Replica:
 
     def update(self, gradient: "Tensor", *, history: list[tuple[float, float]]) -> None:
         """The state of the next round, by the combined gradient, (P + B,) float32."""
-        training = self._ctx.experiment.training
-        rate = learning_rate(training, round=self.round, rounds=self.days.rounds, history=history)
-        update = Update.of(
-            training, number=self.round, rate=rate, buffers=self._ctx.facts.buffers, sync_every=self.days.sync_every
-        )
+        update = gradients.update(self._ctx, self.round, history=history)
         model, self.optimizer = optimizer.step(self.model, gradient, self.optimizer, update)
         self.model.copy_(model)
         self.round += 1

@@ -11,7 +11,7 @@ import pytest
 from crossover.context import Context, Resources
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment, Functions
-from crossover.training import rounds
+from crossover.training import agreement
 from crossover.training.long_worker import invocation
 from crossover.workflow import execute, first_event, load
 from tests.architectures.harness import Job, every_step, small
@@ -32,7 +32,7 @@ def evaluations(
 ) -> Iterator[list[int]]:
     """The workers that begin an evaluation, in order; `first` is called within the very first one."""
     local, lock, begun = threading.local(), threading.Lock(), list[int]()
-    evaluate = rounds.evaluate
+    evaluate = agreement.evaluate
 
     def watched(ctx: Context) -> Any:
         with lock:
@@ -48,7 +48,7 @@ def evaluations(
         return attempt
 
     with every_step(monkeypatch, known):
-        monkeypatch.setattr(rounds, "evaluate", watched)
+        monkeypatch.setattr(agreement, "evaluate", watched)
         yield begun
 
 

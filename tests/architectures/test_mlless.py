@@ -20,7 +20,7 @@ from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running import run_inline
 from crossover.training import checkpoints
-from crossover.training.rounds import Calendar
+from crossover.training.calendar import Calendar
 from crossover.workflow import Sequence, execute, first_event, load
 from functions.mlless import words
 from tests.architectures.harness import Job, chosen, every_step, small

@@ -149,17 +149,17 @@ def test_robust_rules_equal_the_reference(rule: str, monkeypatch: pytest.MonkeyP
 )
 def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each peer uses what the others decode, its own gradient included: all end with the same model."""
-    from crossover.training import rounds
+    from crossover.training import agreement
 
     models: list[bytes] = []
-    agree = rounds.agree
+    agree = agreement.agree
 
     def remember(ctx: Any, epoch: int, **named: Any) -> None:
         models.append(bytes(ctx.learner.model))
         agree(ctx, epoch, **named)
 
     experiment = p2p(small("p2p_instance", workers=3, epochs=1), **compression)
-    monkeypatch.setattr(rounds, "agree", remember)
+    monkeypatch.setattr(agreement, "agree", remember)
     monkeypatch.setattr("peers.p2p.peer._decided", lambda ctx, epoch: False)  # so every peer shows its model
     fleet = Fleet(Job(experiment))
     fleet.run(monkeypatch)

@@ -15,7 +15,7 @@ from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings
-from crossover.training import rounds
+from crossover.training import agreement
 from peers.p2p import ending
 from peers.p2p.latest import LatestMailboxes
 from peers.p2p.replica import Replica
@@ -233,7 +233,7 @@ def assert_outcome_is_the_models(job: Job) -> None:
     assert outcome["parameters_sha256"] == hashlib.sha256(model).hexdigest()
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
         ctx.learner.model[:] = memoryview(model)
-        assert outcome["val_loss"] == rounds.evaluate(ctx).loss
+        assert outcome["val_loss"] == agreement.evaluate(ctx).loss
 
 
 @pytest.mark.parametrize("pause", ["decision", "evaluate", "conclude"])
@@ -241,7 +241,7 @@ def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, mon
     """The decider is gone. One survivor stops in the middle of concluding for it until another has done so."""
     job = Job(asynchronous())
     first, second = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
-    step, paused = getattr(rounds, pause), list[Context]()
+    step, paused = getattr(agreement, pause), list[Context]()
 
     def stop(ctx: Context, *arguments: Any) -> Any:
         if not paused:
@@ -249,7 +249,7 @@ def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, mon
             ending._conclude_for(second, 1)
         return step(ctx, *arguments)
 
-    monkeypatch.setattr(rounds, pause, stop)
+    monkeypatch.setattr(agreement, pause, stop)
     ending._conclude_for(first, 0)
     assert paused == [first]
     assert_outcome_is_the_models(job)
@@ -260,8 +260,8 @@ def test_a_decider_that_comes_late_overwrites_nothing() -> None:
     job = Job(asynchronous())
     decider, survivor = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
     ending._conclude_for(survivor, 1)
-    agreed = {**rounds.decision(decider, len(job.decisions())), "val_loss": 9.0, "val_metric": 0.0}
-    rounds.conclude(decider, agreed, Vector(Kind.MODEL, decider.learner.model))
+    agreed = {**agreement.decision(decider, len(job.decisions())), "val_loss": 9.0, "val_metric": 0.0}
+    agreement.conclude(decider, agreed, Vector(Kind.MODEL, decider.learner.model))
     assert set(memoryview(job.model()).cast("f")) == {0.5}
     assert_outcome_is_the_models(job)
 

@@ -19,9 +19,10 @@ from crossover.context import Context
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Experiment, Functions
 from crossover.running import Progress, baseline, provenance, resumption, run_inline, run_local
-from crossover.training import rounds
+from crossover.training import agreement, gradients
 from crossover.workflow import architectures, load
 from functions import all_reduce, spirt
+from functions.spirt import state
 from tests.architectures.harness import small, tree_architectures
 
 EPOCHS = 3
@@ -43,7 +44,7 @@ def sha(result: Any) -> str:
 @contextmanager
 def failing_at(epoch: int) -> Iterator[None]:
     """Nobody can evaluate after `epoch`."""
-    agree = rounds.agree
+    agree = agreement.agree
 
     def failing(ctx: Context, at: int, **options: Any) -> None:
         if at == epoch:
@@ -51,7 +52,7 @@ def failing_at(epoch: int) -> Iterator[None]:
         agree(ctx, at, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "agree", failing)
+        patch.setattr(agreement, "agree", failing)
         yield
 
 
@@ -88,13 +89,13 @@ def test_a_failed_run_is_gone_on_with_to_the_same_bits(architecture: str, tmp_pa
     assert [epoch["epoch"] for epoch in json.loads((folder / "result.json").read_text())["epochs"]] == [1]
     computed: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        gradient = rounds.gradient
+        gradient = gradients.compute
 
         def counted(ctx: Context, event: Any, batch: Any) -> Any:
             computed.append(event["epoch"])
             return gradient(ctx, event, batch)
 
-        patch.setattr(rounds, "gradient", counted)
+        patch.setattr(gradients, "compute", counted)
         again = run_inline(experiment(architecture), folder, quietly, resume=True)
     assert 1 not in computed, "the first epoch is not computed again"
     assert sha(again) == sha(whole)
@@ -233,7 +234,7 @@ def test_state_in_a_database_is_kept_whoever_shares_it(
 
 
 def test_a_database_that_held_no_whole_state_is_what_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "start", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(state, "start", lambda *_, **__: 1 / 0)
     with pytest.raises(RunFailed):
         run_inline(experiment("spirt"), tmp_path, quietly)
     with pytest.raises(UserError, match="its state lay in the database, which ended with the run, and held no whole"):

@@ -32,7 +32,7 @@ def template(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Jso
             requirements="torch redis",
             spot=True,
         ),
-        module="crossover.training.rounds",  # stands for a program until one exists
+        module="crossover.training.calendar",  # stands for a program until one exists
         environment={"BUCKET": "bucket", "RUN": "x"},
         may=[grants.secret("arn:aws:secretsmanager:x")],
     )
@@ -79,7 +79,7 @@ def test_an_instance_leaves_without_being_replaced(template: Json) -> None:
 
 def test_the_program_runs_as_a_service(template: Json) -> None:
     script = flat(only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
-    assert "PROGRAM='crossover.training.rounds'" in script
+    assert "PROGRAM='crossover.training.calendar'" in script
     facts = "CROSSOVER_BUCKET=bucket\nCROSSOVER_RUN=x\nCROSSOVER_FLEET=crossover-spirt-fleet\nCROSSOVER_IDLE_S=900"
     assert f"ENVIRONMENT='{facts}'" in script
     assert "User=crossover" in script

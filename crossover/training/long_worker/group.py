@@ -12,7 +12,7 @@ from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Refused
 from crossover.keys import Keys
-from crossover.training import rounds
+from crossover.training import agreement
 from crossover.training.long_worker.waits import Waits
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Peers:
 
     def agree(self, bad: list[int]) -> list[int]:
         """Of the workers that this one would drop, whom all drop."""
-        return self.waits.steadily(lambda: rounds.dropping(self.ctx, self.round)(bad))
+        return self.waits.steadily(lambda: agreement.dropping(self.ctx, self.round)(bad))
 
     def combine(
         self, parts: "Iterable[Tensor]", out: "Tensor", *, names: Sequence[str], agree: Agree | None = None

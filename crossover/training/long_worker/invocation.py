@@ -10,7 +10,9 @@ from crossover.context import Context
 from crossover.dataplane.vector import Vector
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.event import Event
-from crossover.training import attempts, rounds
+from crossover.metering import gather_stages
+from crossover.training import agreement, attempts, gradients
+from crossover.training.calendar import at, calendar, minibatch_samples, round_samples
 from crossover.training.checkpoints import Checkpoint, Journal, Position
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Waits, say_why
 
@@ -53,7 +55,7 @@ class Invocation:
     def __init__(self, ctx: Context, event: Event) -> None:
         self.ctx, self.event = ctx, event
         self.rank: int = event["worker"]
-        self.days = rounds.calendar(ctx.facts)
+        self.days = calendar(ctx.facts)
         self.journal = Journal(ctx, self.rank, every=ctx.experiment.functions.checkpoint_every)
         self.waits = Waits(ctx, f"worker {self.rank}", event["attempt"], self._overtaken)
         self.position = Position(event["round"], event["minibatch"])
@@ -96,7 +98,7 @@ class Invocation:
         try:
             while not self._ended(worker):
                 worker.round()
-                rounds.gather_stages(self.ctx)
+                gather_stages(self.ctx)
         except NearDeadline:
             pass
         except (Unavailable, StaleAttempt, Missing):
@@ -145,10 +147,10 @@ class Invocation:
             began_s = time.monotonic()
             with self.ctx.stage("evaluate"):
                 worker.show_model()
-                steadily(lambda: rounds.agree(self.ctx, epoch))
+                steadily(lambda: agreement.agree(self.ctx, epoch))
             self._evaluation_s = time.monotonic() - began_s
         self.waits.since = None
-        agreed = steadily(lambda: rounds.decision(self.ctx, epoch))
+        agreed = steadily(lambda: agreement.decision(self.ctx, epoch))
         self._history = (epoch, [(loss, metric) for loss, metric in agreed["history"]])
         return bool(agreed["finished"])
 
@@ -180,7 +182,7 @@ class Invocation:
         """Validation loss and metric of the epochs before this one."""
         before = self.epoch - 1
         if self._history[0] != before:
-            self._history = (before, self.waits.steadily(lambda: rounds.history(self.ctx, before)))
+            self._history = (before, self.waits.steadily(lambda: agreement.history(self.ctx, before)))
         return self._history[1]
 
     def compute(self, use: Callable[[Vector], None]) -> None:
@@ -192,9 +194,9 @@ class Invocation:
         began_s = time.monotonic()
         place = {**self.event, "epoch": self.epoch, "round": self.round, "minibatch": self.position.minibatch}
         with self.ctx.stage("fetch"):
-            batch: Batch = self.waits.steadily(lambda: rounds.fetch(self.ctx, place))
+            batch: Batch = self.waits.steadily(lambda: gradients.fetch_batch(self.ctx, place))
         with self.ctx.stage("compute"):
-            gradient = rounds.gradient(self.ctx, place, batch)
+            gradient = gradients.compute(self.ctx, place, batch)
             use(gradient)
         loss, samples = self.ctx.notes["loss"], gradient.samples
         self._losses[self.epoch][0] += loss * samples
@@ -208,14 +210,11 @@ class Invocation:
 
     def samples(self) -> list[int]:
         """Of every worker, in this round."""
-        first, count = self.days.first_minibatch(self.round), self.days.minibatches_in(self.round)
-        return [sum(each[first : first + count]) for each in self.ctx.facts.manifest["counts"]]
+        return round_samples(self.ctx.facts, self.round)
 
     def minibatch_samples(self) -> list[int]:
         """Of this worker's minibatches of the round."""
-        first, count = self.days.first_minibatch(self.round), self.days.minibatches_in(self.round)
-        own: list[int] = self.ctx.facts.manifest["counts"][self.rank][first : first + count]
-        return own
+        return minibatch_samples(self.ctx.facts, self.round, worker=self.rank)
 
     def _overtaken(self, round: int) -> bool:
         """A round's keys are missing for good once every worker is beyond it; decisions are never deleted, and tell
@@ -225,7 +224,8 @@ class Invocation:
             return True
         epoch, ctx = self.days.epoch(round), self.ctx
         return (
-            ctx.objects.exists(ctx.keys.decision(epoch)) and rounds.decision(ctx, epoch)["attempt"] == ctx.keys.attempt
+            ctx.objects.exists(ctx.keys.decision(epoch))
+            and agreement.decision(ctx, epoch)["attempt"] == ctx.keys.attempt
         )
 
     def _note_losses(self) -> None:
@@ -237,7 +237,7 @@ class Invocation:
 
     def _changes(self) -> Event:
         return {
-            **rounds.at(self.ctx, self.event, self.round),
+            **at(self.ctx, self.event, self.round),
             "minibatch": self.position.minibatch,
             "epoch_finished": self.finished or self.epoch > self.event["epoch"],
             "finished": self.finished,

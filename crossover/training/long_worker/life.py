@@ -10,7 +10,8 @@ from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Missing
 from crossover.event import Event
 from crossover.keys import Keys
-from crossover.training import attempts, checkpoints, rounds
+from crossover.training import agreement, attempts, checkpoints
+from crossover.training.calendar import at, calendar
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.workflow import DAY_S, Child, ForEach, Node, Repeat, Sequence, Step
 
@@ -41,10 +42,10 @@ def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
         round = take_over(ctx, before, lambda keys: range(workers))
         if round is None:
             write_first_checkpoints(ctx, workers)
-            return rounds.at(ctx, event, 0)
+            return at(ctx, event, 0)
         for keys in before:
             _delete(ctx, keys, workers, exchange, left_around(ctx, round))
-        return rounds.at(ctx, event, round)
+        return at(ctx, event, round)
 
 
 def take_back(ctx: Context) -> None:
@@ -121,12 +122,12 @@ def forget(ctx: Context) -> None:
 
 def conclude(ctx: Context) -> int:
     """The model of the last agreed round, from the checkpoint of a worker that reached it; that round."""
-    agreed = rounds.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
-    last: int = agreed["epoch"] * rounds.calendar(ctx.facts).rounds_per_epoch
+    agreed = agreement.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
+    last: int = agreed["epoch"] * calendar(ctx.facts).rounds_per_epoch
     if not ctx.objects.exists(ctx.keys.outcome):
         ends = (ctx.keys.checkpoint(worker, last) for worker in range(ctx.experiment.workers))
         key = next((key for key in ends if ctx.objects.exists(key)), ctx.keys.checkpoint(0, last))
-        rounds.conclude(ctx, agreed, checkpoints.read(ctx.objects.get(key), key=key).vectors["model"])
+        agreement.conclude(ctx, agreed, checkpoints.read(ctx.objects.get(key), key=key).vectors["model"])
     return last
 
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms import buffers, optimizer
 from crossover.algorithms.running_mean import RunningMean
-from crossover.algorithms.schedule import learning_rate
-from crossover.algorithms.update import Update
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import StaleAttempt
 from crossover.event import Event
+from crossover.training import gradients
 from crossover.training.long_worker.group import Exchange, Peers
 from crossover.training.long_worker.invocation import Invocation, through
 from crossover.training.long_worker.waits import Settled
@@ -147,10 +146,8 @@ class SynchronousWorker:
 
     def _step(self, gradient: "Tensor", *, number: int, sync_every: int) -> None:
         """The optimizer's step `number` (from 0), on the learner's model."""
-        training, invocation = self._training, self._invocation
-        rate = learning_rate(
-            training, round=invocation.round, rounds=invocation.days.rounds, history=invocation.history()
-        )
-        update = Update.of(training, number=number, rate=rate, buffers=self._ctx.facts.buffers, sync_every=sync_every)
+        invocation = self._invocation
+        history = invocation.history()
+        update = gradients.update(self._ctx, invocation.round, history=history, number=number, sync_every=sync_every)
         model, self._optimizer = optimizer.step(self._model, gradient, self._optimizer, update)
         self._model.copy_(model)

@@ -8,7 +8,7 @@ import pytest
 from crossover.asl import definitions
 from crossover.costs.expectations import expected_records, state_transitions
 from crossover.running import run_inline
-from crossover.training.rounds import Calendar
+from crossover.training.calendar import Calendar
 from crossover.workflow import load
 from tests.architectures.harness import small
 

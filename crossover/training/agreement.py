@@ -1,0 +1,93 @@
+"""What all workers must hold the same view of: what follows an epoch, whose contributions a round leaves out, how the run ended.
+
+Whoever comes first creates the object, and all others read what was created.
+"""
+
+import hashlib
+import json
+import time
+from typing import Any
+
+from crossover import keys
+from crossover.algorithms.convergence import verdict
+from crossover.algorithms.dropping import Agree
+from crossover.context import Context
+from crossover.dataplane.vector import Vector, header
+from crossover.training.calendar import calendar
+
+
+def decision(ctx: Context, epoch: int) -> dict[str, Any]:
+    """What all agreed on after `epoch`; for epoch 0 the start."""
+    if epoch == 0:
+        return {"epoch": 0, "history": [], "finished": False, "reason": "", "at": ctx.facts.created_at}
+    agreed: dict[str, Any] = json.loads(ctx.objects.get(ctx.keys.decision(epoch)))
+    return agreed
+
+
+def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
+    """(validation loss, validation metric) of the epochs 1..epoch."""
+    if epoch == 0:
+        return []
+    return [(loss, metric) for loss, metric in decision(ctx, epoch)["history"]]
+
+
+def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
+    """Evaluate the learner's model and create the decision; the first one written holds for every worker. `by`: whose model it is."""
+    result = evaluate(ctx)
+    known = [*history(ctx, epoch - 1), (result.loss, result.metric)]
+    reason = verdict(ctx.experiment.training, known)
+    agreed = {
+        "epoch": epoch,
+        "val_loss": result.loss,
+        "val_metric": result.metric,
+        "history": known,
+        "finished": bool(reason),
+        "reason": reason,
+        "by": by,
+        "attempt": ctx.keys.attempt,
+        "at": time.time(),
+    }
+    if ctx.experiment.lifetime.budget_usd is not None and ctx.facts.money:
+        from crossover.costs import spending  # the price of everything: only for those that ask
+
+        agreed |= spending.judged(ctx, decision(ctx, epoch - 1))
+        if not reason and agreed["over_budget"]:
+            agreed |= {"finished": True, "reason": f"budget: {agreed['over_budget']}"}
+    ctx.objects.create(ctx.keys.decision(epoch), json.dumps(agreed).encode())
+
+
+def evaluate(ctx: Context) -> Any:
+    """The learner's model on the validation set: loss, metric, samples."""
+    from crossover.learning.batch import decode
+
+    facts = ctx.facts
+    chunks = (keys.validation_chunk(facts.data, chunk) for chunk in range(facts.manifest["validation_chunks"]))
+    return ctx.learner.evaluate(decode(ctx.data[0].get(key)) for key in chunks)
+
+
+def dropping(ctx: Context, round: int) -> Agree:
+    """Whom all drop from `round`: by whoever says so first, and before it combines, so that what was done stays written."""
+
+    def agree(bad: list[int]) -> list[int]:
+        if not bad:
+            return bad
+        told = json.dumps({"round": round, "epoch": calendar(ctx.facts).epoch(round), "workers": bad})
+        agreed: list[int] = json.loads(ctx.objects.create(ctx.keys.dropped(round), told.encode()))["workers"]
+        return agreed
+
+    return agree
+
+
+def conclude(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
+    """The trained model and what the last epoch's decision says of it, to the bucket. The first outcome is the run's."""
+    sha256 = hashlib.sha256(model.data).hexdigest()
+    ctx.objects.put(ctx.keys.final_model(sha256), [header(model), model.data])
+    outcome = {
+        "val_metric": agreed["val_metric"],
+        "val_loss": agreed["val_loss"],
+        "epochs": agreed["epoch"],
+        "reason": agreed["reason"],
+        "parameters_sha256": sha256,
+        "attempt": ctx.keys.attempt,
+    }
+    ctx.objects.create(ctx.keys.outcome, json.dumps(outcome).encode())

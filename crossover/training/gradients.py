@@ -1,0 +1,69 @@
+"""What every architecture does alike: the gradient of one minibatch, and the update that ends a round. torch stays behind the learner."""
+
+from typing import TYPE_CHECKING
+
+from crossover import keys
+from crossover.algorithms.schedule import learning_rate
+from crossover.algorithms.update import Update
+from crossover.context import Context
+from crossover.dataplane.vector import Kind, Vector
+from crossover.event import Event
+from crossover.training.calendar import calendar
+
+if TYPE_CHECKING:
+    from crossover.learning.batch import Batch
+
+
+def fetch_batch(ctx: Context, event: Event) -> "Batch":
+    """The event's minibatch from the worker's own bucket."""
+    from crossover.learning.batch import decode
+
+    worker = event["worker"]
+    number = calendar(ctx.facts).first_minibatch(event["round"]) + event["minibatch"]
+    return decode(ctx.data[worker].get(keys.minibatch(ctx.facts.data, worker, number)))
+
+
+def compute(ctx: Context, event: Event, batch: "Batch") -> Vector:
+    """The minibatch's gradient with its statistics, at the learner's model; a view of the learner's buffer. A faulty
+    worker attacks here."""
+    where = {name: event[name] for name in ("epoch", "round", "worker", "minibatch")}
+    loss = ctx.learner.compute_gradient(batch, **where)
+    ctx.note(loss=loss, samples=batch.samples)
+    faults, data = ctx.experiment.faults, ctx.learner.gradient
+    if event["worker"] in faults.workers and faults.attack not in ("none", "label_flip"):
+        from crossover.algorithms import attacks, buffers
+        from crossover.algorithms.randomness import generator
+
+        # One direction per round: noise drawn anew for each minibatch would average away before the peers see it.
+        random = generator("attack", ctx.experiment.seed, event["round"], event["worker"])
+        data = buffers.view(
+            attacks.attacked(
+                buffers.tensor(data),
+                attack=faults.attack,
+                scale=faults.scale,
+                generator=random,
+                buffers=ctx.facts.buffers,
+            )
+        )
+    return Vector(Kind.GRADIENT, data, samples=batch.samples)
+
+
+def update(
+    ctx: Context,
+    round: int,
+    *,
+    history: list[tuple[float, float]],
+    number: int | None = None,
+    sync_every: int | None = None,
+) -> Update:
+    """The optimizer's step that ends `round`; `history`: validation loss and metric of the epochs before. Where a worker takes steps of its
+    own within the round, `number` and `sync_every` say which one.
+    """
+    training, days = ctx.experiment.training, calendar(ctx.facts)
+    return Update.of(
+        training,
+        number=round if number is None else number,
+        rate=learning_rate(training, round=round, rounds=days.rounds, history=history),
+        buffers=ctx.facts.buffers,
+        sync_every=sync_every or days.sync_every,
+    )
