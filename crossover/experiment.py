@@ -1,9 +1,8 @@
 """An experiment: what the YAML in config/ says, as frozen dataclasses.
 
-Pure data, importable in a Lambda function: no pydantic here. `crossover/validation.py` turns a YAML file into an
-Experiment at the edge, once;
-`from_resolved` rebuilds one from the JSON that the edge stored beside a run. Bounds stand in the annotations, read by
-pydantic and the JSON Schema.
+Pure data, importable in a Lambda function: no pydantic here. `crossover/validation/` turns a YAML file into an Experiment once, at the
+edge; `from_resolved` rebuilds one from the JSON that was stored beside a run. Bounds stand in the annotations, where pydantic and the JSON
+Schema read them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,0 +1,4 @@
+"""Architectures made of Lambda functions: a module or folder each, with its steps and `ARCHITECTURE`, the tree of its run.
+
+torch is imported where a step computes, never at the top: a step without it starts in a fraction of the time.
+"""

@@ -1,8 +1,8 @@
 """Clients of a deployment: what the stack wrote into the environment of a function or program, made into stores, bus and machines.
 
-Redis connections and the S3 client live as long as the process; an AMQP connection lives for one invocation, because
-a frozen function cannot
-answer heartbeats (docs/aws.md, 9). Secrets are read by ARN, once per process, and stand nowhere else.
+Redis connections and the S3 client live as long as the process; an AMQP connection lives for one invocation, because a function that AWS
+has frozen cannot answer heartbeats (`amqp-per-invocation` in docs/aws.md). Secrets are read by ARN, once per process, and stand nowhere
+else.
 """
 
 import json

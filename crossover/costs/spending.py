@@ -1,7 +1,7 @@
 """What a run has cost so far and until when it may go on, by whoever decides: a function, a program, or the command that follows it.
 
 Prices and infrastructure travel in the run's facts, so that a decision needs neither the price list nor the command. The dollars are those
-of reports/cost.py on what the bucket holds: the records of what has ended, the marks of what is under way.
+of costs/cost.py on what the bucket holds: the records of what has ended, the marks of what is under way.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Modules of the user's own, which an experiment names as `package.module:name`: a model's factory, a data set's loader.
 
-They lie beside the experiment's file or in the current folder, and no edit of this project is needed for them.
+They lie beside the experiment's file or in the current folder, and no edit of this project is needed for them. Here they are found, watched
+while they are imported, and packed for functions and programs; `learning/` calls them.
 """
 
 from crossover.own_code.faults import blame, failure

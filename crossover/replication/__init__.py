@@ -3,8 +3,10 @@
     measurement.py   what is run, at the published size or cut down by --scale, as a command that anybody can repeat
     figures.py       what a finished run says: seconds of a function, of a stage, dollars, bytes
     cells.py         one published figure with ours beside it, its ratio and its label
-    comparison_2025.py, peers_2023.py   the tables and figures of the two papers
-    parts.py         all of them by name
+    runs_2025.py, runs_2023.py   which runs the two papers' tables and figures want
+    epochs_2025.py, convergence_2025.py, communication_2025.py   those of "Cost-Performance Analysis"
+    stages_2023.py, gradients_2023.py   those of the peer-to-peer paper
+    parts.py         all tables and figures by name
     runner.py        runs what is missing, on the cloud on this machine, and keeps what is finished
     page.py          index.html, index.md, cells.csv
 

@@ -21,7 +21,7 @@ from crossover.simulation.world import World
 from crossover.workflow import Architecture, load
 
 LABEL = "projected"
-RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.RETRY, with full jitter)
+RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.events.RETRY, with full jitter)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,7 +145,7 @@ class Usage:
         init_s = round(init_s, 6)
         use.wall_s += times * wall_s
         use.init_s += init_s
-        # As reports/invocations.py bills a record.
+        # As costs/invocations.py bills a record.
         use.billed_ms += times * max(1, ceil(round((wall_s + init_s) * 1_000, 6)))
         if wall_s > use.longest_s:
             use.longest_s = wall_s

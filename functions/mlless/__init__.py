@@ -1,5 +1,4 @@
-"""MLLess: workers tell one another only what is significant; a supervisor says what everybody applies, and who may
-go.
+"""MLLess: workers tell one another only what is significant; a supervisor says what everybody applies, and who may go.
 
 Gimeno Sarroca and Sanchez-Artigas, "MLLess: Achieving Cost Efficiency in Serverless Machine Learning Training"
 (2022), and Table 1 of "Cost-Performance Analysis" (2025): one minibatch; its gradient kept back unless significant;

@@ -62,7 +62,7 @@ def half_precision(precision: str, capability: tuple[int, int]) -> torch.dtype |
 
 
 class CudaLearner:
-    """What `crossover.learning.Learner` offers, on `device`. Raises ConfigError where the model does not fit its memory."""
+    """What `learning.learner.Learner` offers, on `device`. Raises ConfigError where the model does not fit its memory."""
 
     def __init__(
         self,

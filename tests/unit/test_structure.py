@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
 
-# part of the house -> the parts it may import from, besides itself. `crossover.x` stands for a module or package of that name.
+# part of the house -> the parts it may import from, besides itself. `crossover.<x>` stands for a module or package of that name.
 BASE = {"crossover.errors", "crossover.experiment", "crossover.algorithms"}
 DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.own_code"}
 CLIENTS = BASE | {"crossover.dataplane", "crossover.event"}

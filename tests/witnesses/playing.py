@@ -193,7 +193,7 @@ class Stage:
 
 
 def child_name(name: str, event: Event) -> str:
-    """As crossover/asl.py names a child: written apart, so that a change there is seen here."""
+    """As crossover/asl/children.py names a child: written apart, so that a change there is seen here."""
     return "{run}-{0}-w{worker}-e{epoch}-r{round}-a{attempt}".format(name, **event)
 
 

@@ -1,0 +1,117 @@
+"""Pages, docstrings and comments name files, modules and functions that exist."""
+
+import ast
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+FILES = [name for name in TRACKED if (ROOT / name).is_file()]  # one may be deleted and not yet committed
+MODULES = [Path(name) for name in FILES if name.endswith(".py")]
+SCHEMA = json.loads((ROOT / "config" / "experiment.schema.json").read_text(encoding="utf-8"))
+
+FILE = re.compile(r"(?<![\w./<>{}*~$-])((?:[\w.-]+/)*[\w-]+\.(?:py|md|yaml|sh|hpp|cpp|jinja))(?![\w/{<*-])")
+FOLDER = re.compile(
+    r"(?<![\w./<>{}*~$-])((?:crossover|functions|peers|stacks|cdk|layer|docs|config|tests|benchmarks)/(?:\w+/)*)(?![\w{<*.])"
+)
+NAME = re.compile(r"(?<![\w./'\"$-])([a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?![\w/])")
+ENDINGS = {"py", "md", "yaml", "json", "jsonl", "csv", "html", "sh", "hpp", "cpp", "so", "zip", "out", "safetensors"}
+# What a reader's own files are called, and what commands write.
+EXAMPLES = {"mine", "mytask", "name", "index"}
+OTHERS = {"torch", "aws"}  # packages and names of others that a module of ours is called after
+
+
+@cache
+def parsed(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
+def prose(file: str) -> Iterator[tuple[int, str]]:
+    """A page, or a module's docstrings and comments; each with its line."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    if file.endswith(".md"):
+        yield 1, text
+        return
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
+    for number, line in enumerate(text.splitlines(), 1):
+        yield number, line[found.start() :] if (found := re.search(r"(?:^|\s)# ", line)) else ""
+
+
+def written_by(page: str, text: str) -> set[str]:
+    """The files that a page's code blocks are, by their first line."""
+    return set(re.findall(r"^```\w+\n# (\S+)$", text, re.MULTILINE)) if page.endswith(".md") else set()
+
+
+def ends(parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    return (parts[start:] for start in range(len(parts)))
+
+
+# Every file and folder, by any end of its path: `asl/blocks.py` is found, too.
+THERE = {end for name in FILES for path in (Path(name), *Path(name).parents) for end in ends(path.parts)}
+
+
+def words_of(module: Path) -> set[str]:
+    """Every name that the module's code holds; of a package, its modules as well."""
+    inside = {
+        str(getattr(node, part, "")) for node in ast.walk(parsed(str(module))) for part in ("name", "id", "attr", "arg")
+    }
+    return inside | ({path.stem for path in (ROOT / module.parent).iterdir()} if module.stem == "__init__" else set())
+
+
+WORDS: dict[tuple[str, ...], set[str]] = {}
+for path in MODULES:
+    words = words_of(path)
+    for end in ends(path.parent.parts if path.stem == "__init__" else path.with_suffix("").parts):
+        WORDS.setdefault(end, set()).update(words)
+FIRST = {end[0] for end in WORDS}
+
+
+def resolves(name: str) -> bool:
+    """`module.name`, `package.module.Class.method`, from whatever package on; or a field of an experiment's YAML."""
+    parts = tuple(name.split("."))
+    modules = (parts[:count] for count in range(len(parts), 0, -1) if parts[:count] in WORDS)
+    known = any(WORDS[module].issuperset(parts[len(module) :]) for module in modules)
+    return known or field(SCHEMA, parts[parts[0] == "experiment" :])
+
+
+def field(schema: dict[str, object], parts: tuple[str, ...]) -> bool:
+    if not parts:
+        return True
+    text = json.dumps(schema)
+    reference = re.search(r'"\$ref": "#/\$defs/(\w+)"', text) if "properties" not in schema else None
+    inner = SCHEMA["$defs"][reference[1]] if reference else schema
+    return parts[0] in inner.get("properties", {}) and field(inner["properties"][parts[0]], parts[1:])
+
+
+PAGES = [name for name in FILES if name.endswith(".md")]
+
+
+@pytest.mark.parametrize("files", [PAGES, [str(path) for path in MODULES]], ids=["pages", "modules"])
+def test_what_is_mentioned_exists(files: list[str]) -> None:
+    wrong = []
+    for file in files:
+        for line, text in prose(file):
+            own = written_by(file, text)
+            paths = [path for found in (FILE, FOLDER) for path in found.findall(text)]
+            wrong += [
+                f"{file}:{line}: {path} is not there"
+                for path in paths
+                if path not in own and Path(path).stem not in EXAMPLES and Path(path).parts not in THERE
+            ]
+            wrong += [
+                f"{file}:{line}: {name} is neither a name of a module nor a field of a YAML"
+                for name in NAME.findall(text)
+                if (first := name.split(".")[0]) in FIRST - OTHERS - EXAMPLES
+                and f"{first}.py" not in own
+                and name.split(".")[-1] not in ENDINGS
+                and not resolves(name)
+            ]
+    assert not wrong, "\n".join(wrong)
