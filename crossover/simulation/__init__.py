@@ -8,8 +8,8 @@ in result.json), `steps` (by name: invocations, mean_s, stages), `epoch_s`, `epo
 ...)` takes them.
 
 `Calibration`: how fast everything is. `AWS` is documented or assumed; `measured.calibrated(folders)` takes computing and stragglers
-from runs' records; `papers_deployments.calibration(paper)` fits the papers' deployments to their rows that config/held-out.yaml does not hold
-out. `Workload`: sizes; `Workload.of(experiment)`, `.sized(parameters)`, `.uniform(minibatches=, batch_size=)`.
+from runs' records; `papers_deployments.calibration(paper)` fits the papers' deployments to their rows that config/held-out.yaml does not
+hold out. `Workload`: sizes; `Workload.of(experiment)`, `.sized(parameters)`, `.uniform(minibatches=, batch_size=)`.
 """
 
 from crossover.simulation.calibration import AWS, PURE_COMPUTE, Calibration, Service
