@@ -1,4 +1,6 @@
 """What the command line asks AWS itself: is the account ready, what stands there, what does it cost, is anything left.
 
-Nothing here trains or deploys: `cli/` asks, and `running/` runs. Whose a resource is, is judged in `account/ownership.py` alone.
+`resources/`: what stands in the account; whose a resource is, is judged in `account/resources/ownership.py` alone. `deployment/`: may it be
+deployed, and what would that change. `removal/`: what goes before and after a stack. `proofs/`: what a real account showed of docs/aws.md.
+Nothing here trains or deploys: `cli/` asks, and `running/` runs.
 """

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from crossover.account.stacks import Standing
+from crossover.account.resources.stacks import Standing
 from crossover.costs import billing, infrastructure, prices
 from crossover.costs.billing import Line
 from crossover.errors import UserError
@@ -57,7 +57,7 @@ def usd(found: Iterable[Line]) -> float:
 
 def since(session: Any, experiment: Experiment, *, now: datetime) -> str:
     """Dollars an hour, and so far: each part of it from when its stack was made."""
-    from crossover.account import stacks
+    from crossover.account.resources import stacks
 
     stack = stacks.look(session, f"{experiment.project}-{experiment.name}")
     if stack is None:
@@ -88,7 +88,7 @@ def left_of_budget(experiment: Experiment, stack: Standing, *, now: datetime, co
 
 def check_budget(session: Any, experiment: Experiment, *, config: Path) -> None:
     """Before a deployment. Raises UserError where the budget is spent, or does not last for the first hour."""
-    from crossover.account import stacks
+    from crossover.account.resources import stacks
 
     budget = experiment.lifetime.budget_usd
     if budget is None:

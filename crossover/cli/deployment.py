@@ -57,20 +57,23 @@ def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Calla
     """
     import boto3
 
-    from crossover.account import names, readiness, stacks, standing, sweeping
+    from crossover.account import standing
+    from crossover.account.deployment import readiness, taken_names
+    from crossover.account.removal import leftovers
+    from crossover.account.resources import stacks
 
     session, project = boto3.Session(), experiment.project
     for stack in (f"{project}-{part}" for part in (*shared_stacks(experiment), experiment.name)):
         stacks.check_ours(session, stack, project=project)
         if (found := stacks.look(session, stack)) and found.in_progress:
             tell(f"{stack} is {found.state}, from an earlier command or another one; waiting until that has ended")
-            sweeping.wait_for_stack(session, stack)
+            leftovers.wait_for_stack(session, stack)
         stacks.check_deployable(session, stack, config=config)
         if (found := stacks.look(session, stack)) and found.state == "ROLLBACK_COMPLETE":
             tell(
                 f"{stack} is ROLLBACK_COMPLETE: its first deployment failed and nothing of it is left; it is made anew"
             )
-    names.check_free(session, experiment, config=config)
+    taken_names.check_free(session, experiment, config=config)
     standing.check_budget(session, experiment, config=config)
     lacking = [each for each in readiness.examine(session, experiment) if not each.holds]
     for each in lacking:
@@ -84,7 +87,8 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
     """Synthesize, tell what would change, deploy just that. Raises UserError where a run under way would lose what it works on."""
     import boto3
 
-    from crossover.account import failures, leaving, preview
+    from crossover.account.deployment import failures, preview
+    from crossover.account.removal import network_exit
 
     with _folder() as folder, aws_errors_explained():
         assembly = folder / "assembly"
@@ -102,12 +106,12 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
                 tell(line)
             raise
         for stack in expected_minutes(experiment):
-            leaving.return_functions(boto3.Session(), stack, experiment.project, tell)
+            network_exit.return_functions(boto3.Session(), stack, experiment.project, tell)
 
 
 def _differences(folder: Path, pairs: str) -> str | None:
     """What the preview's program prints; None where npm cannot be reached for its package, or it fails."""
-    from crossover.account import preview
+    from crossover.account.deployment import preview
 
     command = [*npx(), "--yes", f"--package={preview.PACKAGE}", "--", "node", "-e", preview.PROGRAM]
     ended = _run_node(command, folder, told=pairs)
@@ -118,7 +122,7 @@ def chosen_zone(experiment: Experiment, *, tell: Callable[[str], None]) -> list[
     """What hands the network its availability zone: the one that it has, else the first that offers everything; nothing without one."""
     import boto3
 
-    from crossover.account import zones
+    from crossover.account.deployment import zones
 
     if not zones.matters(experiment):
         return []

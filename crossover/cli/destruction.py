@@ -55,8 +55,8 @@ def _experiments(experiment: Experiment) -> list[str | None]:
 
 def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator[str]:
     """What is about to be removed, and what looks like it and stays. Raises UserError for a stack of our name that is not ours."""
-    from crossover.account import inventory, ownership, stacks
-    from crossover.account.ownership import Whose
+    from crossover.account.resources import inventory, ownership, stacks
+    from crossover.account.resources.ownership import Whose
 
     project, names = experiment.project, _experiments(experiment)
     _wait(session, project, [*names, *(stacks.SHARED if shared else ())])
@@ -79,16 +79,17 @@ def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator
 
 def _wait(session: Any, project: str, names: list[str | None]) -> None:
     """Until nothing of them is in progress, so that what is shown is what will be there."""
-    from crossover.account import stacks, sweeping
+    from crossover.account.removal import leftovers
+    from crossover.account.resources import stacks
 
     for name in names:
         stacks.check_ours(session, f"{project}-{name}", project=project)
     for name in names:
-        sweeping.wait_for_stack(session, f"{project}-{name}")
+        leftovers.wait_for_stack(session, f"{project}-{name}")
 
 
 def _check_unneeded(session: Any, experiment: Experiment, *, going: list[str | None]) -> None:
-    from crossover.account import ownership, stacks
+    from crossover.account.resources import ownership, stacks
 
     project = experiment.project
     unneeded = [f"{project}-{name}" for name in (*stacks.SHARED, *going)]
@@ -113,8 +114,8 @@ def _delete(session: Any, project: str, experiment: str | None) -> None:
     """What is the experiment's, or with None the project's. Whatever stops it, the message says what is gone and what is not."""
     from botocore.exceptions import ClientError
 
-    from crossover.account import inventory, ownership, stacks
-    from crossover.account.ownership import Whose
+    from crossover.account.resources import inventory, ownership, stacks
+    from crossover.account.resources.ownership import Whose
 
     gone, wanted = list[str](), list[str]()
     try:
@@ -140,40 +141,41 @@ def _delete(session: Any, project: str, experiment: str | None) -> None:
 
 def _order(stack: Any) -> int:
     """Of deletion: experiments (-1), broker, network."""
-    from crossover.account import stacks
+    from crossover.account.resources import stacks
 
     return stacks.SHARED.index(stack.tags[stacks.KIND]) if stack.tags[stacks.KIND] in stacks.SHARED else -1
 
 
 def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> None:
     """By its id: exactly the one that was looked at. CloudFormation deletes with the role that made it."""
-    from crossover.account import leaving, stacks, sweeping
+    from crossover.account.removal import leftovers, network_exit
+    from crossover.account.resources import stacks
 
-    sweeping.stop_running(session, owner, _tell)
-    leaving.release_functions(session, stack.id, _tell)
+    leftovers.stop_running(session, owner, _tell)
+    network_exit.release_functions(session, stack.id, _tell)
     if stack.tags[stacks.KIND] == "network":
-        leaving.wait_for_interfaces(session, owner.project, _tell)
+        network_exit.wait_for_interfaces(session, owner.project, _tell)
     for attempt in range(tries):
         _tell(f"deleting stack {stack.name}")
         session.client("cloudformation").delete_stack(StackName=stack.id)
-        state = sweeping.wait_for_stack(session, stack.id)
+        state = leftovers.wait_for_stack(session, stack.id)
         if not state:
             return
-        why = "; ".join(sweeping.reasons(session, stack.id)) or "CloudFormation gives no reason"
+        why = "; ".join(leftovers.reasons(session, stack.id)) or "CloudFormation gives no reason"
         if state != "DELETE_FAILED" or attempt + 1 == tries:
             raise CrossoverError(f"{stack.name}: is {state}, {attempt + 1} attempts: {why}")
         _tell(f"{stack.name}: the deletion failed: {why}; clearing what may stand in its way, then once more")
-        sweeping.empty_buckets(session, owner)
+        leftovers.empty_buckets(session, owner)
 
 
 def _remove_orphans(session: Any, orphans: list[Any], gone: list[str]) -> None:
     """What no stack holds any more. Raises CrossoverError naming what cannot be removed; interfaces of functions AWS removes itself."""
-    from crossover.account import sweeping
+    from crossover.account.removal import leftovers
 
     problems = []
-    for orphan in sorted(orphans, key=lambda each: [*sweeping.REMOVERS, each.kind].index(each.kind)):
+    for orphan in sorted(orphans, key=lambda each: [*leftovers.REMOVERS, each.kind].index(each.kind)):
         _tell(f"removing {orphan}")
-        problem = sweeping.remove(session, orphan)
+        problem = leftovers.remove(session, orphan)
         if not problem:
             gone.append(str(orphan))
         elif orphan.kind == "network interface":
@@ -186,9 +188,9 @@ def _remove_orphans(session: Any, orphans: list[Any], gone: list[str]) -> None:
 
 def verified(session: Any, project: str, experiment: str | None) -> str:
     """What was looked at and what was not, and what looks like ours. Raises CrossoverError naming everything of ours that is left."""
-    from crossover.account import inventory, ownership, stacks
-    from crossover.account.listings import KINDS
-    from crossover.account.ownership import Whose
+    from crossover.account.resources import inventory, ownership, stacks
+    from crossover.account.resources.listings import KINDS
+    from crossover.account.resources.ownership import Whose
 
     owner = ownership.of(session, project, experiment)
     taken = inventory.take(session, owner)

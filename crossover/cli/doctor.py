@@ -49,7 +49,7 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     check_deployment(experiment)
     import boto3
 
-    from crossover.account import readiness
+    from crossover.account.deployment import readiness
     from crossover.cli.credentials import aws_errors_explained
     from crossover.cli.deployment import npx
 

@@ -118,7 +118,9 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
     import boto3
 
     from crossover import running
-    from crossover.account import changes, stacks, standing
+    from crossover.account import standing
+    from crossover.account.deployment import changes
+    from crossover.account.resources import stacks
     from crossover.cli.credentials import aws_errors_explained
 
     now, session = datetime.now(UTC), boto3.Session()

@@ -17,7 +17,7 @@ from crossover.surroundings import shared_stacks
 from crossover.validation import load
 
 if TYPE_CHECKING:
-    from crossover.account.ownership import Owner
+    from crossover.account.resources.ownership import Owner
 
 
 def status(config: Config, debug: Debug = False) -> None:
@@ -25,7 +25,8 @@ def status(config: Config, debug: Debug = False) -> None:
     experiment = load(config)
     import boto3  # a tenth of a second that other commands need not wait for
 
-    from crossover.account import inventory, ownership, stacks, standing
+    from crossover.account import standing
+    from crossover.account.resources import inventory, ownership, stacks
 
     names = [f"{experiment.project}-{part}" for part in (*shared_stacks(experiment), experiment.name)]
     table = Table("stack", "state", "since", "ends")
@@ -48,7 +49,7 @@ def status(config: Config, debug: Debug = False) -> None:
 
 def rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:
     """Stack, state, time of the last change, time to live."""
-    from crossover.account import stacks
+    from crossover.account.resources import stacks
 
     for name in names:
         stack = stacks.look(session, name)
@@ -68,7 +69,7 @@ def time_to_live(ends: datetime | None, *, now: datetime) -> str:
 
 def alive(found: list[Any]) -> Iterator[str]:
     """How many of what is billed for standing there, "nothing that is billed" where that is so; what only looks like ours."""
-    from crossover.account.ownership import Whose
+    from crossover.account.resources.ownership import Whose
 
     counts = Counter(each.kind for each in found if each.billable and each.whose is not Whose.UNPROVEN)
     listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
@@ -79,7 +80,7 @@ def alive(found: list[Any]) -> Iterator[str]:
 def running(session: Any, experiment: Experiment, owner: "Owner", *, now: datetime) -> Iterator[str]:
     """The run under way in what the experiment's own stack holds: how far it is, and what it has cost, as the run's own lines say it."""
     from crossover import running as runs
-    from crossover.account.listings import FLEET
+    from crossover.account.resources.listings import FLEET
     from crossover.costs import prices
     from crossover.reports import display
     from crossover.running.stack import Deployed

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from crossover.account import evidence, proofs, stacks, unproven, verified
-from crossover.account.evidence import Evidence
-from crossover.account.observed import Observed, uncovered
+from crossover.account.proofs import evidence, facts, unproven, verified
+from crossover.account.proofs.evidence import Evidence
+from crossover.account.proofs.observed import Observed, uncovered
+from crossover.account.resources import stacks
 from crossover.cli.arguments import Debug, Yes
 from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.errors import UserError
@@ -82,7 +83,7 @@ def refuse(session: Any, config: Path, experiment: Experiment) -> None:
 def cost_before(experiment: Experiment, *, whole: bool) -> str:
     """One line: dollars and minutes of the whole, before anything is done. Each step says its own again before it begins."""
     from crossover.account import standing
-    from crossover.account.verification_steps import planned
+    from crossover.account.proofs.steps import planned
     from crossover.cli import deployment
 
     hourly = standing.usd(standing.lines(experiment, running=True))
@@ -98,10 +99,10 @@ def cost_before(experiment: Experiment, *, whole: bool) -> str:
 
 
 def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str, Observed]) -> None:
-    """Step after step (`verification_steps`), from the cheapest on; the first that fails ends it."""
-    from crossover.account import ownership
-    from crossover.account.verification_steps import STEPS
-    from crossover.account.walking import Walk, walk_through
+    """Step after step (`proofs.steps`), from the cheapest on; the first that fails ends it."""
+    from crossover.account.proofs.steps import STEPS
+    from crossover.account.proofs.walk import Walk, walk_through
+    from crossover.account.resources import ownership
 
     experiment = seen.experiment
     shared = {f"{experiment.project}-{part}" for part in ("network", "broker")}
@@ -111,9 +112,9 @@ def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str,
 
 def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]) -> None:
     """Everything goes, the shared stacks too where no other experiment of the project stands. Raises CrossoverError for what is left."""
-    from crossover.account import ownership
-    from crossover.account.verification_steps import SMALLEST
-    from crossover.account.walking import timed
+    from crossover.account.proofs.steps import SMALLEST
+    from crossover.account.proofs.walk import timed
+    from crossover.account.resources import ownership
     from crossover.cli import destruction
 
     experiment, session = seen.experiment, seen.session
@@ -137,13 +138,13 @@ def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]
             f"interrupted while destroying; crossover destroy {config} --shared --verify goes on where it stopped"
         ) from None
     finally:
-        for id, check in proofs.AFTERWARDS.items():
+        for id, check in facts.AFTERWARDS.items():
             observed[id] = check(seen)
 
 
 def _unseen(id: str, failure: BaseException | None) -> Observed:
-    if id in proofs.NOT_COVERED:
-        return uncovered(proofs.NOT_COVERED[id])
+    if id in facts.NOT_COVERED:
+        return uncovered(facts.NOT_COVERED[id])
     return uncovered("stopped before it was looked at" if failure else "no check looks at it")
 
 

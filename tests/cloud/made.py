@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from crossover.account.stacks import Standing
+from crossover.account.resources.stacks import Standing
 from crossover.local.cloud import LocalCloud
 from tests.cloud import neighbours
 

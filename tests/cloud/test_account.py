@@ -13,8 +13,10 @@ from botocore.exceptions import ClientError
 
 from cdk import expiry_machine
 from crossover import asl, workflow
-from crossover.account import listings, machines, readiness, stacks, standing, zones
-from crossover.account.ownership import Owner
+from crossover.account import standing
+from crossover.account.deployment import readiness, state_machines, zones
+from crossover.account.resources import listings, stacks
+from crossover.account.resources.ownership import Owner
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
 from crossover.local.cloud import LocalCloud
@@ -110,7 +112,7 @@ def test_credentials_that_may_not_ask_about_machines_are_told_so(session: Any, m
     states = session.client("stepfunctions")
     monkeypatch.setattr(states, "validate_state_machine_definition", denied)
     asking = SimpleNamespace(client=lambda name: states)
-    found = machines.finding(asking, SPIRT, caller="arn:aws:iam::123456789012:user/reader")
+    found = state_machines.finding(asking, SPIRT, caller="arn:aws:iam::123456789012:user/reader")
     assert found.holds and found.detail == "not asked: the credentials lack states:ValidateStateMachineDefinition"
 
 

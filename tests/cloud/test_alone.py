@@ -10,7 +10,8 @@ import pytest
 
 from cdk.synthesis import synthesize
 from crossover import running, validation
-from crossover.account import readiness, stacks
+from crossover.account.deployment import readiness
+from crossover.account.resources import stacks
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference

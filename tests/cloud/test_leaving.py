@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover.account import changes, leaving
+from crossover.account.deployment import changes
+from crossover.account.removal import network_exit
 from crossover.cli import destruction
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -69,7 +70,7 @@ def published(session: Any, name: str) -> str:
 
 def interfaces(session: Any) -> list[str]:
     listed = session.client("ec2").describe_network_interfaces()["NetworkInterfaces"]
-    return [each["NetworkInterfaceId"] for each in listed if each["Description"] == f"{leaving.INTERFACE}-shared"]
+    return [each["NetworkInterfaceId"] for each in listed if each["Description"] == f"{network_exit.INTERFACE}-shared"]
 
 
 def delete(session: Any, name: str) -> str:
@@ -89,7 +90,7 @@ def test_the_keeper_has_the_interface_when_an_experiment_goes(session: Any) -> N
     (before,) = interfaces(session)
     assert delete(session, STACK) == ""
     assert interfaces(session) == [before]
-    leaving.release_functions(session, NETWORK, lambda line: None)
+    network_exit.release_functions(session, NETWORK, lambda line: None)
     assert interfaces(session) == []
 
 
@@ -108,20 +109,20 @@ def test_functions_that_an_interrupted_deletion_took_out_come_back(
     """CloudFormation sees no change where its template is the same: every run waited for databases that were out of reach."""
     client, function = session.client("lambda"), f"{STACK}-step"
     before = client.get_function_configuration(FunctionName=function)["VpcConfig"]
-    leaving.release_functions(session, STACK, lambda line: None)
-    assert leaving.outside(session, STACK) == [function]
+    network_exit.release_functions(session, STACK, lambda line: None)
+    assert network_exit.outside(session, STACK) == [function]
     for part in ("_functions", "_instances", "_broker", "_published"):
         monkeypatch.setattr(changes, part, lambda *_: [])
     with pytest.raises(UserError, match=rf"function {function}: not in the network; crossover deploy x.yaml brings"):
         changes.check_unchanged(session, PEERS, config=Path("x.yaml"))
     told: list[str] = []
-    leaving.return_functions(session, STACK, "crossover", told.append)
+    network_exit.return_functions(session, STACK, "crossover", told.append)
     assert told == [f"putting function {function} back into the network, where an interrupted deletion took it out"]
     after = client.get_function_configuration(FunctionName=function)["VpcConfig"]
     assert (after["SubnetIds"], after["SecurityGroupIds"]) == (before["SubnetIds"], before["SecurityGroupIds"])
     changes.check_unchanged(session, PEERS, config=Path("x.yaml"))
-    leaving.return_functions(session, STACK, "crossover", told.append)
-    leaving.return_functions(session, "crossover-gone", "crossover", told.append)
+    network_exit.return_functions(session, STACK, "crossover", told.append)
+    network_exit.return_functions(session, "crossover-gone", "crossover", told.append)
     assert len(told) == 1
 
 
@@ -140,10 +141,10 @@ def test_only_functions_of_the_stack_leave(session: Any) -> None:
         VpcConfig=inside,
     )
     told: list[str] = []
-    leaving.release_functions(session, STACK, told.append)
+    network_exit.release_functions(session, STACK, told.append)
     assert told == [f"taking function {STACK}-step out of the network"]
     foreign = client.get_function_configuration(FunctionName=f"{STACK}-foreign")["VpcConfig"]
     assert foreign["SubnetIds"] == inside["SubnetIds"]
     client.delete_function(FunctionName=f"{STACK}-foreign")
-    leaving.release_functions(session, "crossover-gone", told.append)
+    network_exit.release_functions(session, "crossover-gone", told.append)
     assert len(told) == 1

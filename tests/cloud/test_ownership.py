@@ -11,8 +11,9 @@ import yaml
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
-from crossover.account import inventory, listings, ownership, sweeping
-from crossover.account.ownership import Owner, Whose
+from crossover.account.removal import leftovers
+from crossover.account.resources import inventory, listings, ownership
+from crossover.account.resources.ownership import Owner, Whose
 from crossover.cli.main import main
 from crossover.local.cloud import LocalCloud
 from tests.cloud import made
@@ -198,7 +199,7 @@ def test_an_interface_of_a_function_of_ours_in_a_network_of_ours(cloud: LocalClo
 
 
 def test_every_kind_that_can_be_removed_is_listed() -> None:
-    assert set(sweeping.REMOVERS) <= set(listings.KINDS)
+    assert set(leftovers.REMOVERS) <= set(listings.KINDS)
 
 
 # --- the command ---

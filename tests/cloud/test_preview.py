@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crossover.account import preview
+from crossover.account.deployment import preview
 from crossover.cli import deployment
 from crossover.errors import UserError
 from crossover.experiment import Experiment

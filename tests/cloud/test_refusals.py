@@ -13,7 +13,8 @@ import yaml
 
 from cdk.synthesis import synthesize
 from crossover import validation
-from crossover.account import stacks, sweeping
+from crossover.account.removal import leftovers
+from crossover.account.resources import stacks
 from crossover.cli import deployment
 from crossover.cli.main import main
 from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
@@ -181,7 +182,7 @@ def test_a_stack_under_way_is_waited_for(
         return made.standing(name, state)
 
     monkeypatch.setattr(stacks, "look", look)
-    monkeypatch.setattr(sweeping, "wait_for_stack", lambda session, name: waited.append(name))
+    monkeypatch.setattr(leftovers, "wait_for_stack", lambda session, name: waited.append(name))
     assert "ROLLBACK_FAILED" in refused(DEPLOY)
     assert waited == ["crossover-tiny"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover.account import unproven
+from crossover.account.proofs import unproven
 from crossover.local.cloud import LocalCloud
 from tests.cloud.listings import snapshot
 

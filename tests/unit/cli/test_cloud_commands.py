@@ -13,7 +13,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from crossover.account import readiness, zones
+from crossover.account.deployment import readiness, zones
 from crossover.cli import deployment, doctor
 from crossover.cli.main import main
 from crossover.cli.status import rows, time_to_live

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from crossover.account import failures
+from crossover.account.deployment import failures
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SAID = "WaitCondition received failed message: 'E: no package redis-server\nx-redis-1: boot failed' for uniqueId: x-redis-1"

@@ -7,7 +7,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from crossover.account import leaving
+from crossover.account.removal import network_exit
 
 
 class Clock:
@@ -25,13 +25,13 @@ class Clock:
 
 def waited(monkeypatch: pytest.MonkeyPatch, held: Callable[[float], list[str]]) -> list[str]:
     clock, told = Clock(), list[str]()
-    monkeypatch.setattr(leaving, "time", clock)
-    monkeypatch.setattr(leaving, "_interfaces", lambda session, group: held(clock.now - 1_000.0))
+    monkeypatch.setattr(network_exit, "time", clock)
+    monkeypatch.setattr(network_exit, "_interfaces", lambda session, group: held(clock.now - 1_000.0))
     with mock_aws():
         session: Any = boto3.Session()
         name = "/crossover/crossover/network/functions_group"
         session.client("ssm").put_parameter(Name=name, Value="sg-1", Type="String")
-        leaving.wait_for_interfaces(session, "crossover", told.append)
+        network_exit.wait_for_interfaces(session, "crossover", told.append)
     return told
 
 

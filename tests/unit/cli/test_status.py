@@ -8,7 +8,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from crossover.account.ownership import Owner
+from crossover.account.resources.ownership import Owner
 from crossover.cli import status
 from crossover.dataplane.s3 import S3ObjectStore
 from crossover.dataplane.traffic import Traffic

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from crossover.account import expiring, redriving, stacks, verification_steps
-from crossover.account.evidence import Evidence
-from crossover.account.verification_steps import STEPS, planned
-from crossover.account.walking import Step, Walk, walk_through
+from crossover.account.proofs import expiring, redriving, steps
+from crossover.account.proofs.evidence import Evidence
+from crossover.account.proofs.steps import STEPS, planned
+from crossover.account.proofs.walk import Step, Walk, walk_through
+from crossover.account.resources import stacks
 from crossover.cli import verification
 from crossover.errors import RunFailed
 from crossover.validation import check_deployment, load
@@ -70,7 +71,7 @@ def test_on_one_machine_nothing_is_redriven() -> None:
 
 
 def test_the_smallest_stands_alone_in_the_proofs_project() -> None:
-    smallest = load(verification_steps.SMALLEST)
+    smallest = load(steps.SMALLEST)
     check_deployment(smallest)
     assert smallest.project == PROOF.project and smallest.name != PROOF.name
     assert [each.name for each in planned(smallest, whole=False)] == ["run"]

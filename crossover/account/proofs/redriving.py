@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from crossover.account.evidence import Evidence, Redriven
+from crossover.account.proofs.evidence import Evidence, Redriven
 from crossover.errors import CrossoverError, RunFailed
 
 POLL_S = 1.0

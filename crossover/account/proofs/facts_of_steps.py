@@ -1,7 +1,7 @@
 """The checks of what the steps of a verification try on purpose: an update in place, a redrive, a stack whose time is over."""
 
-from crossover.account.evidence import Evidence
-from crossover.account.observed import Checks, Observed, judged, uncovered
+from crossover.account.proofs.evidence import Evidence
+from crossover.account.proofs.observed import Checks, Observed, judged, uncovered
 
 STACK_TAG = "aws:cloudformation:stack-id"
 STANDARD_VCPUS = "L-1216C47A"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossover.account import stacks
+from crossover.account.resources import stacks
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crossover.account import ownership
-from crossover.account.listings import KINDS
-from crossover.account.ownership import Owner, Whose
+from crossover.account.resources import ownership
+from crossover.account.resources.listings import KINDS
+from crossover.account.resources.ownership import Owner, Whose
 
 
 @dataclass(frozen=True)

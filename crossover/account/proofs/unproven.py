@@ -6,7 +6,7 @@ from pathlib import Path
 
 from crossover.errors import CrossoverError
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "aws.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "aws.md"
 ROW = re.compile(
     r"^\| `(?P<id>[a-z0-9-]+)` \| (?P<what>.+?) \| (?P<rests_on>.+?) \| (?P<if_wrong>.+?) \|$", re.MULTILINE
 )

@@ -7,10 +7,12 @@ before it is destroyed, the others afterwards. A fact that nothing here can deci
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crossover.account import price_list, proofs_of_steps, readiness
-from crossover.account.evidence import Evidence
-from crossover.account.listings import FLEET, INSTANCE
-from crossover.account.observed import Checks, Observed, judged, uncovered
+from crossover.account import price_list
+from crossover.account.deployment import readiness
+from crossover.account.proofs import facts_of_steps
+from crossover.account.proofs.evidence import Evidence
+from crossover.account.proofs.observed import Checks, Observed, judged, uncovered
+from crossover.account.resources.listings import FLEET, INSTANCE
 from crossover.costs import prices
 from crossover.errors import CrossoverError
 
@@ -256,13 +258,13 @@ STANDING: Checks = {
     "unverified-prices": unverified_prices,
     "gpu-image": gpu_image,
     "gpu-boots": gpu_boots,
-    **proofs_of_steps.STANDING,
+    **facts_of_steps.STANDING,
 }
-UPDATED, REDRIVEN = proofs_of_steps.UPDATED, proofs_of_steps.REDRIVEN
+UPDATED, REDRIVEN = facts_of_steps.UPDATED, facts_of_steps.REDRIVEN
 AFTERWARDS: Checks = {
     "experiment-goes-quickly": experiment_goes_quickly,
     "interfaces-linger": interfaces_linger,
-    **proofs_of_steps.AFTERWARDS,
+    **facts_of_steps.AFTERWARDS,
 }
 NOT_COVERED: Mapping[str, str] = {
     "broker-limits": "the broker is private, and two workers open few connections",

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from crossover.account.inventory import Found
-from crossover.account.listings import FLEET
-from crossover.account.ownership import Owner
+from crossover.account.resources.inventory import Found
+from crossover.account.resources.listings import FLEET
+from crossover.account.resources.ownership import Owner
 from crossover.errors import CrossoverError
 
 Tell = Callable[[str], None]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from crossover import workflow
-from crossover.account import machines, zones
+from crossover.account.deployment import state_machines, zones
 from crossover.cli.findings import Finding
 from crossover.costs import infrastructure, prices
 from crossover.experiment import Experiment
@@ -32,7 +32,7 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
     wanted = infrastructure.of(experiment)
     if wanted.memory_mb:
         yield from _functions(session, experiment, max(wanted.memory_mb.values()))
-    yield machines.finding(session, experiment, caller=identity["Arn"])
+    yield state_machines.finding(session, experiment, caller=identity["Arn"])
     if shared_stacks(experiment):
         yield from zones.findings(session, experiment)
     if wanted.fleets:

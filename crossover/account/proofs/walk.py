@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossover.account.evidence import Evidence
-from crossover.account.observed import Checks, Observed
+from crossover.account.proofs.evidence import Evidence
+from crossover.account.proofs.observed import Checks, Observed
 from crossover.cli import deployment
 from crossover.experiment import Experiment
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crossover.account import ownership
-from crossover.account.ownership import Listed, Owner
+from crossover.account.resources import ownership
+from crossover.account.resources.ownership import Listed, Owner
 
 Lister = Callable[
     [Any, Owner], Iterable[Listed]

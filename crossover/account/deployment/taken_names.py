@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from crossover import workflow
-from crossover.account import inventory, ownership, stacks
-from crossover.account.listings import GROUPS
-from crossover.account.ownership import Whose
+from crossover.account.resources import inventory, ownership, stacks
+from crossover.account.resources.listings import GROUPS
+from crossover.account.resources.ownership import Whose
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from crossover.account.evidence import Evidence
+from crossover.account.proofs.evidence import Evidence
 
 Verdict = Literal["proven", "refuted", "not covered"]
 

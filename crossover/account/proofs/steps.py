@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from crossover import running
-from crossover.account import expiring, proofs, redriving, standing, sweeping
-from crossover.account.evidence import CHILDREN, Evidence
-from crossover.account.walking import Step, Walk, timed
+from crossover.account import standing
+from crossover.account.proofs import expiring, facts, redriving
+from crossover.account.proofs.evidence import CHILDREN, Evidence
+from crossover.account.proofs.walk import Step, Walk, timed
+from crossover.account.removal import leftovers
 from crossover.cli import deployment, destruction
 from crossover.cli.progress import show_progress
 from crossover.experiment import Experiment
@@ -18,7 +20,7 @@ from crossover.surroundings import BROKER, NETWORK, shared_stacks
 from crossover.validation import load
 from crossover.workflow import load as architecture
 
-SMALLEST = Path(__file__).parents[2] / "config" / "aws" / "smallest.yaml"
+SMALLEST = Path(__file__).parents[3] / "config" / "aws" / "smallest.yaml"
 WORKERS_AFTER = 3
 SHORT_TTL_HOURS = 0.02
 
@@ -48,7 +50,7 @@ def _run(walk: Walk) -> None:
         walk.deploy(walk.config, walk.experiment)
     with show_progress(walk.experiment, where="aws", out=walk.out) as on_progress:
         seen.run = running.run_aws(walk.experiment, walk.out, on_progress)
-    walk.look(proofs.STANDING)
+    walk.look(facts.STANDING)
 
 
 def _update(walk: Walk) -> None:
@@ -57,7 +59,7 @@ def _update(walk: Walk) -> None:
     out = walk.out / "three-workers"
     with show_progress(more, where="aws", out=out) as on_progress:
         walk.seen.updated = running.run_aws(more, out, on_progress)
-    walk.look(proofs.UPDATED)
+    walk.look(facts.UPDATED)
 
 
 def _redrive(walk: Walk) -> None:
@@ -75,7 +77,7 @@ def _redrive(walk: Walk) -> None:
             walk.seen.redriven = found
         else:
             walk.seen.redriven_alone = found
-    walk.look(proofs.REDRIVEN)
+    walk.look(facts.REDRIVEN)
 
 
 def _schedule(walk: Walk) -> None:
@@ -92,7 +94,7 @@ def _schedule(walk: Walk) -> None:
         seen.fired = expiring.fired(seen)
     with timed(seen, "experiment deleted"):
         if seen.fired or expiring.tell_expiry(seen, walk.tell):
-            seen.expiry_state = sweeping.wait_for_stack(seen.session, seen.stack, poll_s=2.0)
+            seen.expiry_state = leftovers.wait_for_stack(seen.session, seen.stack, poll_s=2.0)
 
 
 # --- which of them are taken, and what stands meanwhile ------------------------------------------------------------------

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from crossover.account import inventory, ownership
-from crossover.account.listings import FUNCTION
-from crossover.account.ownership import Owner, Whose
+from crossover.account.resources import inventory, ownership
+from crossover.account.resources.listings import FUNCTION
+from crossover.account.resources.ownership import Owner, Whose
 from crossover.costs import platform_reports
 from crossover.costs.invocations import on_instance
 from crossover.costs.platform_reports import Report

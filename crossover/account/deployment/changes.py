@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from crossover import asl, own_code
-from crossover.account import leaving, ownership, stacks
-from crossover.account.listings import FUNCTION, INSTANCE
-from crossover.account.ownership import Owner
+from crossover.account.removal import network_exit
+from crossover.account.resources import ownership, stacks
+from crossover.account.resources.listings import FUNCTION, INSTANCE
+from crossover.account.resources.ownership import Owner
 from crossover.costs import infrastructure
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -24,7 +25,7 @@ def check_unchanged(session: Any, experiment: Experiment, *, config: Path) -> No
     differing = [*_functions(session, experiment, owner), *_instances(session, experiment, owner)]
     differing += [*_broker(session, experiment), *_published(session, experiment)]
     stack = f"{experiment.project}-{experiment.name}"
-    differing += [f"function {name}: not in the network" for name in leaving.outside(session, stack)]
+    differing += [f"function {name}: not in the network" for name in network_exit.outside(session, stack)]
     if differing:
         raise UserError(
             f"{config}: changed since it was deployed: {'; '.join(differing)}; crossover deploy {config} brings the stack up to date"

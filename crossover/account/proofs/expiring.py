@@ -4,8 +4,8 @@ import json
 import time
 from collections.abc import Callable
 
-from crossover.account import stacks
-from crossover.account.evidence import Evidence
+from crossover.account.proofs.evidence import Evidence
+from crossover.account.resources import stacks
 from crossover.keys import MOMENT
 
 FIRING_WAIT_S = 20 * 60.0  # the schedule looks every 15 minutes

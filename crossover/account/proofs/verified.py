@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from crossover.account import unproven
-from crossover.account.evidence import Evidence
-from crossover.account.observed import Observed
+from crossover.account.proofs import unproven
+from crossover.account.proofs.evidence import Evidence
+from crossover.account.proofs.observed import Observed
 
 FILE = "verified-aws.json"
 STYLES = {"proven": "green", "refuted": "bold red", "not covered": "dim"}

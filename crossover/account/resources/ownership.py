@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from crossover.account import stacks
-from crossover.account.stacks import Standing
+from crossover.account.resources import stacks
+from crossover.account.resources.stacks import Standing
 
 STACK, VPC = "AWS::CloudFormation::Stack", "AWS::EC2::VPC"
 Ids = Mapping[str, frozenset[str]]  # CloudFormation's type -> physical ids
