@@ -7,10 +7,11 @@ Schema read them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
+S = TypeVar("S")  # the class of an architecture's settings
 Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[float, Ge(0.0)]
 Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
@@ -174,21 +175,6 @@ class Exchange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MLLess:
-    """MLLess: the significance filter, staleness and the scale-in auto-tuner."""
-
-    filter: Literal["coordinate", "norm"] = "coordinate"
-    threshold: NonNegative = 0.7
-    slack: Annotated[int, Ge(0)] = 0  # 0: bulk synchronous
-    scale_in: bool = False
-    min_workers: Positive = 1
-    knee_window_s: Annotated[float, Gt(0.0)] = 10.0  # how far ahead the loss is predicted
-    knee_reduction: Fraction = (
-        0.02  # a worker goes when so small a share of the loss, or less, is predicted to fall away
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class PeerToPeer:
     """P2P: synchronous or not, compression, where batches are averaged."""
 
@@ -260,11 +246,22 @@ class Experiment:
     storage: Storage = field(default_factory=Storage)
     functions: Functions = field(default_factory=Functions)
     exchange: Exchange = field(default_factory=Exchange)
-    mlless: MLLess = field(default_factory=MLLess)
     p2p: PeerToPeer = field(default_factory=PeerToPeer)
     gpu: Gpu = field(default_factory=Gpu)
     network: Network = field(default_factory=Network)
     lifetime: Lifetime = field(default_factory=Lifetime)
+    sections: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # architectures' own settings, as plain data
+
+    def settings(self, kind: type[S]) -> S:
+        """An architecture's own settings, of its class `kind`; the class's defaults where the YAML gives none."""
+        found: S = _build(kind, self.sections.get(section_of(kind), {}))
+        return found
+
+    def with_settings(self, *settings: Any) -> "Experiment":
+        """With these instead of what an architecture was told before."""
+        return replace(self, sections={**self.sections, **{section_of(type(s)): _plain(asdict(s)) for s in settings}})
 
     @property
     def module(self) -> str:
@@ -279,14 +276,29 @@ class Experiment:
         return replace(self, name=f"{self.name}-gpu", architecture="gpu", baseline="none", training=training)
 
     def resolved(self) -> dict[str, Any]:
-        """Plain JSON of every field, defaults included: what `from_resolved` reads back."""
+        """Plain JSON of every field, defaults included: what `from_resolved` reads back. Architectures' sections stand beside the rest."""
         plain: dict[str, Any] = _plain(asdict(self))
-        return plain
+        sections: dict[str, Any] = plain.pop("sections")
+        return plain | sections
+
+
+def section_of(settings: type) -> str:
+    """The section of a YAML that an architecture's class of settings describes: its `section`, else the architecture's module: `mine` for
+    a class in functions/mine.py and for one in functions/mine/settings.py.
+    """
+    names = settings.__module__.removesuffix(".settings").split(".")
+    return str(getattr(settings, "section", names[-1]))
 
 
 def from_resolved(plain: Mapping[str, Any]) -> Experiment:
-    """The Experiment that `Experiment.resolved()` wrote. Its content was validated at the edge; unknown keys raise TypeError."""
-    experiment = _build(Experiment, plain)
+    """The Experiment that `Experiment.resolved()` wrote. Its content was validated at the edge; unknown fields raise TypeError.
+
+    An unknown section is an architecture's, whose class a function of another one does not hold: it stays plain data.
+    """
+    known = {f.name for f in fields(Experiment)}
+    sections = {key: value for key, value in plain.items() if key not in known and isinstance(value, Mapping)}
+    rest = {key: value for key, value in plain.items() if key not in sections}
+    experiment = _build(Experiment, {**rest, "sections": sections})
     assert isinstance(experiment, Experiment)
     return experiment
 

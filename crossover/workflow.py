@@ -21,7 +21,7 @@ from typing import Any, Literal
 from crossover.context import Context, process_resources
 from crossover.errors import ConfigError, CrossoverError, Missing, StaleAttempt, UserError
 from crossover.event import Event
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, section_of
 from crossover.keys import Keys
 from crossover.metering import Meter
 from crossover.threads import RunThread
@@ -201,8 +201,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of the compared architectures: the tree of its run, or a program; machines that steps or programs start by
-    name.
+    """One of the compared architectures: the tree of its run, or a program; machines that steps or programs start by name.
+
+    `settings`: a frozen dataclass, the section of the YAML that is named after its module; two architectures may share one.
+    `checks`: what of an experiment with it cannot be had, one problem each.
     """
 
     name: str
@@ -212,9 +214,13 @@ class Architecture:
     tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
     state: Literal["checkpoints", "database"] = "checkpoints"  # where a run that failed finds what it goes on with
     sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
+    settings: type | None = None
+    checks: Callable[[Experiment], Iterable[str]] = lambda experiment: ()
 
     def resolve(self, experiment: Experiment) -> Experiment:
         """With what the YAML leaves to the architecture filled in."""
+        if self.settings is not None:
+            experiment = experiment.with_settings(experiment.settings(self.settings))
         training = experiment.training
         if training.sync_every is not None:
             return experiment
@@ -229,6 +235,23 @@ def architectures() -> list[str]:
     root = Path(__file__).parent.parent
     stacks = {path.stem for path in (root / "stacks").glob("*.py")} - {"__init__"}
     return sorted({path.stem for package in PACKAGES for path in (root / package).iterdir()} & stacks)
+
+
+def sections(name: object) -> dict[str, type]:
+    """The class of every architecture's own settings, by its section of a YAML. Raises ConfigError where `name`, the architecture that the
+    YAML asks for, is there and faulty; another one that is faulty is its author's matter, not this YAML's.
+    """
+    found: dict[str, type] = {}
+    for each in architectures():
+        try:
+            settings = load(each).settings
+        except ConfigError:
+            if str(name).replace("-", "_") == each:
+                raise
+            continue
+        if settings is not None:
+            found[section_of(settings)] = settings
+    return found
 
 
 def _file(package: str, name: str) -> str | None:

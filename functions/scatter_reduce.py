@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from crossover.algorithms.chunking import chunk
 from crossover.context import Context
 from crossover.event import Event
+from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.training.long_worker import life
 from crossover.workflow import Architecture, step
@@ -112,4 +113,15 @@ def collect(ctx: Context, event: Event) -> None:
     life.collect(ctx, event, ScatterReduce())
 
 
-ARCHITECTURE = Architecture("scatter_reduce", run=life.tree(initialise, train, collect), tensor_hosts="shared")
+def checks(e: Experiment) -> Iterator[str]:
+    """What an experiment with ScatterReduce cannot ask for."""
+    if e.aggregation.rule == "krum":
+        yield (
+            "aggregation.rule: krum measures distances between whole gradients, ScatterReduce aggregates chunks; "
+            "expected mean, median or trimmed_mean, or another architecture"
+        )
+
+
+ARCHITECTURE = Architecture(
+    "scatter_reduce", run=life.tree(initialise, train, collect), tensor_hosts="shared", checks=checks
+)

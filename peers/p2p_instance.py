@@ -5,6 +5,7 @@ import os
 from crossover.context import Context, Resources, process_resources
 from crossover.fleet import Membership, Settings, serve
 from crossover.workflow import Architecture, Program
+from peers.p2p.checks import checks
 
 
 def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
@@ -27,4 +28,4 @@ def peer(ctx: Context, member: Membership) -> None:
 
 
 PROGRAM = Program(main, count="workers")
-ARCHITECTURE = Architecture("p2p_instance", program=PROGRAM, sync_every="epoch")
+ARCHITECTURE = Architecture("p2p_instance", program=PROGRAM, sync_every="epoch", checks=checks)

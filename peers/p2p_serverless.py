@@ -12,6 +12,7 @@ from crossover.training import attempts
 from crossover.training.calendar import calendar, minibatch_samples
 from crossover.workflow import Architecture, ForEach, Program
 from functions.p2p_serverless import average_part, compute_gradient, parts
+from peers.p2p.checks import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,4 +121,5 @@ ARCHITECTURE = Architecture(
         "averages": ForEach("minibatch", "minibatches", average_part),
     },
     sync_every="epoch",
+    checks=checks,
 )

@@ -42,6 +42,7 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
         problems.insert(0, str(unknown))
     else:
         problems += [problem for check in combinations.OF_THE_TREE if (problem := check(experiment, architecture))]
+        problems += architecture.checks(experiment)
     _refuse(problems)
     return experiment
 

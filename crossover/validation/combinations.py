@@ -1,5 +1,7 @@
 """Fields that are right one by one and impossible together: one function each, with the reason and the way out.
 
+What an architecture alone refuses stands beside it, in the `checks` of its ARCHITECTURE.
+
 `ALWAYS` and `OF_THE_TREE`, which needs the architecture's steps, hold wherever an experiment runs; `DEPLOYMENT` only on AWS.
 """
 
@@ -162,11 +164,6 @@ def dropping_is_borne(e: Experiment) -> str | None:
             f"aggregation.non_finite: drop could never drop anybody: {rule.rule} of {e.workers} workers bears no faulty one, as it is set; "
             "expected refuse, more workers, or a larger aggregation.trim or aggregation.faulty"
         )
-    if _is_p2p(e) and e.p2p.compression == "qsgd":
-        return (
-            "aggregation.non_finite: drop must see what is not finite, and qsgd cannot encode it; "
-            "expected refuse, or p2p.compression: none or fp16"
-        )
     return None
 
 
@@ -197,36 +194,6 @@ def attackers_exist(e: Experiment) -> str | None:
     return None
 
 
-def adam_not_in_mlless(e: Experiment) -> str | None:
-    if e.module == "mlless" and e.training.optimizer != "sgd":
-        return (
-            f"training.optimizer: {e.training.optimizer} cannot run in MLLess: it sends the significant part of additive updates, and "
-            "Adam's are not additive; expected sgd"
-        )
-    return None
-
-
-def mlless_averages(e: Experiment) -> str | None:
-    if e.module == "mlless" and e.aggregation.rule != "mean":
-        return f"aggregation.rule: {e.aggregation.rule} needs every worker's whole gradient, MLLess sends a part; expected mean"
-    return None
-
-
-def krum_needs_whole_vectors(e: Experiment) -> str | None:
-    if e.module == "scatter_reduce" and e.aggregation.rule == "krum":
-        return (
-            "aggregation.rule: krum measures distances between whole gradients, ScatterReduce aggregates chunks; "
-            "expected mean, median or trimmed_mean, or another architecture"
-        )
-    return None
-
-
-def mlless_keeps_enough_workers(e: Experiment) -> str | None:
-    if e.module == "mlless" and e.mlless.min_workers > e.workers:
-        return f"mlless.min_workers: {e.mlless.min_workers} is more than the run has; expected at most {e.workers}"
-    return None
-
-
 def nesterov_needs_momentum(e: Experiment) -> str | None:
     if e.training.nesterov and e.training.optimizer != "sgd":
         return f"training.nesterov: belongs to sgd, not to {e.training.optimizer}; set training.optimizer: sgd, or nesterov: false"
@@ -235,8 +202,8 @@ def nesterov_needs_momentum(e: Experiment) -> str | None:
     return None
 
 
-def fp16_needs_a_gpu(e: Experiment) -> str | None:
-    if e.training.precision == "fp16" and e.module != "gpu":
+def fp16_needs_a_gpu(e: Experiment, architecture: Architecture) -> str | None:
+    if e.training.precision == "fp16" and (architecture.program is None or architecture.program.count != "gpus"):
         return f"training.precision: fp16 needs a GPU, and {e.architecture} computes on CPUs; expected fp32 or bf16"
     return None
 
@@ -263,30 +230,6 @@ def gpus_are_workers(e: Experiment) -> str | None:
         return (
             f"gpu.instances: {e.gpu.instances} x {e.gpu.gpus_per_instance} GPUs are {gpus} workers, but workers is {e.workers}; "
             "expected both equal"
-        )
-    return None
-
-
-def peers_are_enough(e: Experiment) -> str | None:
-    if _is_p2p(e) and e.p2p.mode == "asynchronous" and e.p2p.min_gradients > e.workers:
-        return f"p2p.min_gradients: {e.p2p.min_gradients} are more than the {e.workers} peers have; expected at most {e.workers}"
-    return None
-
-
-def asynchronous_peers_average(e: Experiment) -> str | None:
-    if _is_p2p(e) and e.p2p.mode == "asynchronous" and e.aggregation.rule != "mean":
-        return (
-            f"aggregation.rule: {e.aggregation.rule} needs the gradients of one round side by side, asynchronous peers take what is there; "
-            "expected mean, or p2p.mode: synchronous"
-        )
-    return None
-
-
-def collectives_average(e: Experiment) -> str | None:
-    if e.module == "gpu" and e.gpu.exchange == "distributed" and e.aggregation.rule != "mean":
-        return (
-            f"aggregation.rule: {e.aggregation.rule} needs every gradient by itself, an all-reduce has their sum; "
-            "expected mean, or gpu.exchange: s3"
         )
     return None
 
@@ -375,18 +318,10 @@ ALWAYS: tuple[Check, ...] = (
     models_average,
     attack_has_attackers,
     attackers_exist,
-    adam_not_in_mlless,
-    mlless_averages,
-    krum_needs_whole_vectors,
-    mlless_keeps_enough_workers,
     nesterov_needs_momentum,
-    fp16_needs_a_gpu,
     one_cycle_rises,
     plateau_comes_before_stop,
     gpus_are_workers,
-    peers_are_enough,
-    asynchronous_peers_average,
-    collectives_average,
     baseline_has_room_for_its_name,
     snap_start_needs_layers,
     run_ends_before_its_stack,
@@ -395,13 +330,10 @@ OF_THE_TREE: tuple[ArchitectureCheck, ...] = (
     memory_names_steps,
     workers_share_the_data,
     channel_is_a_choice,
+    fp16_needs_a_gpu,
     minibatches_fit_a_list,
 )
 DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, redisai_stays_here, invocations_fit_a_history)
-
-
-def _is_p2p(e: Experiment) -> bool:
-    return e.module.startswith("p2p")
 
 
 def _is_import(name: str) -> bool:

@@ -6,7 +6,7 @@ pydantic decides; the message is made from the same annotation, so that both alw
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, is_dataclass
+from dataclasses import MISSING, field, is_dataclass, make_dataclass
 from dataclasses import fields as dataclass_fields
 from functools import cache
 from types import NoneType, UnionType
@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
+from crossover import workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation.documents import did_you_mean
@@ -26,22 +27,39 @@ RENAMED = {"training.target_accuracy": "training.target"}
 def experiment(plain: Mapping[str, Any]) -> Experiment:
     """The Experiment of plain data. Raises ConfigError with every problem, one a line."""
     problems: list[str] = []
-    known = _known(Experiment, plain, (), problems)
+    own = workflow.sections(plain.get("architecture"))
+    whole = with_sections(tuple(own.items()))
+    known = _known(whole, plain, (), problems)
     try:
         # From JSON, strictly: no "3" for 3, no 1 for true, but a list for a tuple.
-        found = adapter().validate_json(json.dumps(known, default=str), strict=True)
+        found = adapter(whole).validate_json(json.dumps(known, default=str), strict=True)
     except ValidationError as error:
-        by_path = {_field_path(detail["loc"]): detail for detail in error.errors()}
-        problems += [_problem(path, known) for path in by_path]
+        by_path = {_field_path(whole, detail["loc"]): detail for detail in error.errors()}
+        problems += [_problem(whole, path, known) for path in by_path]
     if problems:
         raise ConfigError("\n".join(problems))
-    return found
+    common = {name: getattr(found, name) for name in _hints(Experiment) if name != "sections"}
+    return Experiment(**common).with_settings(*(getattr(found, name) for name in own if name in known))
 
 
 @cache
-def adapter() -> TypeAdapter[Experiment]:
-    """pydantic's reading of Experiment."""
-    return TypeAdapter(Experiment)
+def with_sections(own: tuple[tuple[str, type], ...]) -> type:
+    """What a YAML may say: the fields of Experiment, and beside its sections those of architectures."""
+    common = [(f.name, _hints(Experiment)[f.name], f) for f in dataclass_fields(Experiment) if f.name != "sections"]
+    fields = [(name, kind, field(default=f.default, default_factory=f.default_factory)) for name, kind, f in common]
+    sections = [(name, kind, field(default_factory=kind)) for name, kind in own]
+    return make_dataclass(
+        "Experiment",
+        [*fields, *sections],
+        kw_only=True,
+        namespace={"__doc__": Experiment.__doc__, "__module__": __name__},
+    )
+
+
+@cache
+def adapter(whole: type) -> TypeAdapter[Any]:
+    """pydantic's reading of what a YAML may say."""
+    return TypeAdapter(whole)
 
 
 def _known(cls: type, plain: Mapping[str, Any], path: Path, problems: list[str]) -> dict[str, Any]:
@@ -75,29 +93,29 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _problem(path: Path, known: Mapping[str, Any]) -> str:
-    annotation, value = _annotation(path), _value(path, known)
+def _problem(whole: type, path: Path, known: Mapping[str, Any]) -> str:
+    annotation, value = _annotation(whole, path), _value(path, known)
     if value is MISSING:
         return f"{_dotted(path)}: is missing; expected {describe(annotation)}"
     near = did_you_mean(value, _choices(annotation)) if isinstance(value, str) else ""
     return f"{_dotted(path)}: {_shown(value)} is not allowed; expected {describe(annotation)}{near}"
 
 
-def _field_path(location: Path) -> Path:
+def _field_path(whole: type, location: Path) -> Path:
     """pydantic's location without what it adds for a union's branches."""
     path: Path = ()
     for part in location:
         try:
-            _annotation((*path, part))
+            _annotation(whole, (*path, part))
         except KeyError:
             break
         path = (*path, part)
     return path
 
 
-def _annotation(path: Path) -> Any:
+def _annotation(whole: type, path: Path) -> Any:
     """The annotation at `path`. Raises KeyError where the path leaves the tree of fields."""
-    annotation: Any = Experiment
+    annotation: Any = whole
     for part in path:
         origin = get_origin(annotation)
         if is_dataclass(annotation):

@@ -16,6 +16,7 @@ from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.long_worker import life
 from crossover.workflow import DAY_S, Architecture, Parallel, Repeat, Sequence, step
 from functions.mlless import supervisor, words
+from functions.mlless.settings import MLLess, checks
 
 
 @step(torch=True, uses={"tensors", "bus"})
@@ -55,6 +56,8 @@ ARCHITECTURE = Architecture(
         collect,
     ),
     tensor_hosts="shared",
+    settings=MLLess,
+    checks=checks,
 )
 
 
@@ -79,7 +82,7 @@ def _start(ctx: Context, event: Event) -> Event:
             ctx.objects.put_new(ctx.keys.checkpoint(supervisor, 0), checkpoints.encode(Checkpoint(Position(0), {})))
             return at(ctx, event, 0)
         for keys in before:
-            _forget(ctx, keys, life.left_around(ctx, round, slack=ctx.experiment.mlless.slack))
+            _forget(ctx, keys, life.left_around(ctx, round, slack=ctx.experiment.settings(MLLess).slack))
         return at(ctx, event, round)
 
 
@@ -97,8 +100,8 @@ def _staying(ctx: Context, keys: Keys, supervisor: int) -> list[int]:
 def _collect(ctx: Context, event: Event) -> None:
     """As `life.collect`, but the workers' queues go, too."""
     attempts.give_way(ctx)
-    last, settings = life.conclude(ctx), ctx.experiment
-    back = 2 * (settings.functions.checkpoint_every + settings.mlless.slack)
+    last, experiment = life.conclude(ctx), ctx.experiment
+    back = 2 * (experiment.functions.checkpoint_every + experiment.settings(MLLess).slack)
     _forget(ctx, ctx.keys, range(max(0, last - back), last + 1))
     life.forget(ctx)
     ctx.bus.remove(barriers=[(ctx.keys.updates, event["workers"] + 1)])

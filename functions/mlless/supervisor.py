@@ -18,6 +18,7 @@ from crossover.training.calendar import at, calendar
 from crossover.training.checkpoints import Journal, Position
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Waits, say_why
 from functions.mlless import words
+from functions.mlless.settings import MLLess
 from functions.mlless.words import Report, Word
 
 _MOST_POINTS = 2_048  # of the loss curve; beyond, every second one is let go
@@ -67,7 +68,7 @@ class Supervisor:
         self._ctx, self._event = ctx, event
         self._workers = ctx.experiment.workers
         self._days = calendar(ctx.facts)
-        self._slack = ctx.experiment.mlless.slack
+        self._slack = ctx.experiment.settings(MLLess).slack
         self._journal = Journal(ctx, words.supervisor(ctx), every=ctx.experiment.functions.checkpoint_every)
         self._waits = Waits(ctx, "the supervisor", event["attempt"], self._journal.overtaken)
         entered = Position(event["round"], event["minibatch"])
@@ -198,7 +199,7 @@ class Supervisor:
         """Scaling in: the slowest worker, once the loss is past its knee and the next seconds promise little. None:
         all stay.
         """
-        settings = self._ctx.experiment.mlless
+        settings = self._ctx.experiment.settings(MLLess)
         staying = [w for w in range(self._workers) if w not in word.dropped and w not in word.leaves]
         curve = [*self._curve, [word.at, word.loss]] if word.loss is not None else self._curve
         if (

@@ -19,6 +19,7 @@ from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
 from crossover.event import Event
 from crossover.training.long_worker.invocation import Invocation, through
 from functions.mlless import words
+from functions.mlless.settings import MLLess
 from functions.mlless.words import Report
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class FilteringWorker:
     def __init__(self, invocation: Invocation) -> None:
         ctx = invocation.ctx
         self._ctx, self._invocation, self._rank = ctx, invocation, invocation.rank
-        self._training, self._settings = ctx.experiment.training, ctx.experiment.mlless
+        self._training, self._settings = ctx.experiment.training, ctx.experiment.settings(MLLess)
         checkpoint = invocation.restore()
         vectors, facts = checkpoint.vectors, checkpoint.facts
         self._model = buffers.tensor(ctx.learner.model)  # x

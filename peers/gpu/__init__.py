@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossover.context import Context, Resources, process_resources
+from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings, serve
 from crossover.workflow import Architecture, Program
 
@@ -93,5 +95,14 @@ def _one_each(count: int) -> None:
         sys.exit(1)
 
 
+def checks(e: Experiment) -> Iterator[str]:
+    """What an experiment on GPUs cannot ask for."""
+    if e.gpu.exchange == "distributed" and e.aggregation.rule != "mean":
+        yield (
+            f"aggregation.rule: {e.aggregation.rule} needs every gradient by itself, an all-reduce has their sum; "
+            "expected mean, or gpu.exchange: s3"
+        )
+
+
 PROGRAM = Program(main, count="gpus", step="train_gpu")
-ARCHITECTURE = Architecture("gpu", program=PROGRAM, sync_every=1)
+ARCHITECTURE = Architecture("gpu", program=PROGRAM, sync_every=1, checks=checks)

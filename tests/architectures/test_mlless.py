@@ -15,7 +15,7 @@ from crossover import validation
 from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Unavailable
-from crossover.experiment import Experiment, Functions, MLLess
+from crossover.experiment import Experiment, Functions
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running import run_inline
@@ -23,13 +23,15 @@ from crossover.training import checkpoints
 from crossover.training.calendar import Calendar
 from crossover.workflow import Sequence, execute, first_event, load
 from functions.mlless import words
+from functions.mlless.settings import MLLess
 from tests.architectures.harness import Job, chosen, every_step, small
 from tests.architectures.lives import Hurry, KillAt, ShortLives, restarting
 
 
 def mlless(*, workers: int = 3, epochs: int = 3, every: int = 2, batch_size: int = 7, **settings: Any) -> Experiment:
     experiment = small("mlless", workers=workers, epochs=epochs, batch_size=batch_size)
-    return replace(experiment, mlless=MLLess(**settings), functions=Functions(checkpoint_every=every, timeout_s=10))
+    experiment = replace(experiment, functions=Functions(checkpoint_every=every, timeout_s=10))
+    return experiment.with_settings(MLLess(**settings))
 
 
 def floats(model: bytes) -> memoryview:
@@ -134,17 +136,18 @@ def test_the_filter_saves_bytes_and_still_learns_something(monkeypatch: pytest.M
 def test_the_yamls_threshold_saves_most_bytes_and_costs_at_most_a_point(tmp_path: Path) -> None:
     """Mean of 3 seeds on digits: at most 15 % of the bytes that threshold 0 sends, within 1 point of its accuracy."""
     experiment = validation.load(Path(__file__).parents[2] / "config" / "mlless.yaml", [])
+    settings = experiment.settings(MLLess)
     accuracy, sent = dict[float, float](), dict[float, float]()
-    for threshold in (0.0, experiment.mlless.threshold):
+    for threshold in (0.0, settings.threshold):
         results = []
         for seed in (1, 2, 3):
-            changed = replace(experiment, seed=seed, mlless=replace(experiment.mlless, threshold=threshold))
+            changed = replace(experiment, seed=seed).with_settings(replace(settings, threshold=threshold))
             out = tmp_path / f"{threshold}-{seed}"
             results.append(run_inline(changed, out, lambda progress: None).result)
         accuracy[threshold] = sum(result["final"]["val_metric"] for result in results) / 3
         sent[threshold] = sum(result["traffic"]["tensor_store"]["bytes_out"] for result in results)
-    assert accuracy[experiment.mlless.threshold] >= accuracy[0.0] - 0.01
-    assert sent[experiment.mlless.threshold] <= 0.15 * sent[0.0]
+    assert accuracy[settings.threshold] >= accuracy[0.0] - 0.01
+    assert sent[settings.threshold] <= 0.15 * sent[0.0]
 
 
 # --- faults with a slack, which the general tests do not have -------------------------------------------------------------

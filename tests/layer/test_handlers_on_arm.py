@@ -13,12 +13,13 @@ from cdk.synthesis import synthesize
 from crossover import workflow
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import MissingTool
-from crossover.experiment import Data, Experiment, Functions, MLLess, PeerToPeer, Training
+from crossover.experiment import Data, Experiment, Functions, PeerToPeer, Training
 from crossover.learning.learner import Learner
 from crossover.learning.saving import safetensors_bytes
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import MODEL, RunFolder
 from crossover.running import run_deployed, run_inline
+from functions.mlless.settings import MLLess
 from layer import build
 from layer.contents import ROOT, layers
 from layer.wheels import NoWheels
@@ -38,16 +39,17 @@ WORKERS = 2
 
 def experiment(architecture: str) -> Experiment:
     """Two workers, two minibatches each, one epoch: plain SGD, so that the way the model went is the gradient, or the sum of two."""
-    return Experiment(
+    settings = Experiment(
         name=f"arm-{architecture.replace('_', '-')}",
         architecture=architecture,
         workers=WORKERS,
         training=Training(model="small_cnn", epochs=1, batch_size=8, learning_rate=0.05, momentum=0.0, optimizer="sgd"),
         data=Data(dataset="digits", limit=32, validation=0.02),
-        mlless=MLLess(threshold=0.0),  # what a filter lets through near its threshold is a matter of the last bit
         p2p=PeerToPeer(average_in="lambda"),  # so that both of its functions are called
         functions=Functions(memory_mb={"default": 3_008}),  # the emulator's own memory counts as the function's
     )
+    # What a filter lets through near its threshold is a matter of the last bit.
+    return settings.with_settings(MLLess(threshold=0.0))
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Every impossible combination is refused with its reason, and just inside the border it is accepted."""
 
+import re
 from dataclasses import replace
 from typing import Any, get_type_hints
 
@@ -136,20 +137,6 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
         "could never drop anybody",
     ),
     (
-        combinations.dropping_is_borne,
-        {
-            "architecture": "p2p-instance",
-            "aggregation": {"non_finite": "drop", "rule": "median"},
-            "p2p": {"compression": "qsgd"},
-        },
-        {
-            "architecture": "p2p-instance",
-            "aggregation": {"non_finite": "drop", "rule": "median"},
-            "p2p": {"compression": "fp16"},
-        },
-        "qsgd cannot encode it",
-    ),
-    (
         combinations.models_average,
         {"architecture": "all-reduce", "aggregation": {"rule": "median"}, "exchange": {"what": "model"}},
         {"architecture": "all-reduce", "aggregation": {"rule": "median"}},
@@ -164,48 +151,6 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
     (combinations.attackers_exist, {"faults": {"workers": [4]}}, {"faults": {"workers": [3]}}, "ranks from 0 to 3"),
     (combinations.attackers_exist, {"faults": {"workers": [-1]}}, {"faults": {"workers": [0]}}, "-1 is not a rank"),
     (combinations.attackers_exist, {"faults": {"workers": [1, 1]}}, {"faults": {"workers": [1, 2]}}, "twice"),
-    (
-        combinations.adam_not_in_mlless,
-        {"architecture": "mlless", "training": {"optimizer": "adam"}},
-        {"architecture": "spirt", "training": {"optimizer": "adam"}},
-        "expected sgd",
-    ),
-    (
-        combinations.mlless_averages,
-        {"architecture": "mlless", "aggregation": {"rule": "median"}},
-        {"architecture": "mlless"},
-        "expected mean",
-    ),
-    (
-        combinations.krum_needs_whole_vectors,
-        {"architecture": "scatter-reduce", "aggregation": {"rule": "krum"}},
-        {"architecture": "scatter-reduce", "aggregation": {"rule": "median"}},
-        "chunks",
-    ),
-    (
-        combinations.mlless_keeps_enough_workers,
-        {"architecture": "mlless", "mlless": {"min_workers": 5}},
-        {"architecture": "mlless", "mlless": {"min_workers": 4}},
-        "expected at most 4",
-    ),
-    (
-        combinations.peers_are_enough,
-        {"architecture": "p2p_instance", "p2p": {"mode": "asynchronous", "min_gradients": 5}},
-        {"architecture": "p2p_instance", "p2p": {"mode": "asynchronous", "min_gradients": 4}},
-        "expected at most 4",
-    ),
-    (
-        combinations.asynchronous_peers_average,
-        {"architecture": "p2p-serverless", "p2p": {"mode": "asynchronous"}, "aggregation": {"rule": "median"}},
-        {"architecture": "p2p-serverless", "aggregation": {"rule": "median"}},
-        "or p2p.mode: synchronous",
-    ),
-    (
-        combinations.collectives_average,
-        {"architecture": "gpu", "gpu": {"exchange": "distributed"}, "aggregation": {"rule": "median"}},
-        {"architecture": "gpu", "aggregation": {"rule": "median"}},
-        "or gpu.exchange: s3",
-    ),
     (
         combinations.baseline_has_room_for_its_name,
         {"name": "n" * 29, "baseline": "gpu"},
@@ -223,12 +168,6 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
         {"training": {"nesterov": True, "optimizer": "adam"}},
         {"training": {"nesterov": False, "optimizer": "adam"}},
         "belongs to sgd",
-    ),
-    (
-        combinations.fp16_needs_a_gpu,
-        {"training": {"precision": "fp16"}},
-        {"training": {"precision": "fp16"}, "architecture": "gpu"},
-        "needs a GPU",
     ),
     (
         combinations.one_cycle_rises,
@@ -267,6 +206,57 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
         "at most lifetime.ttl_hours, 5",
     ),
 ]
+OWN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    # refused by the architecture's own checks, accepted, what the message says
+    (
+        {"architecture": "mlless", "training": {"optimizer": "adam"}},
+        {"architecture": "spirt", "training": {"optimizer": "adam"}},
+        "expected sgd",
+    ),
+    (
+        {"architecture": "mlless", "aggregation": {"rule": "median"}},
+        {"architecture": "mlless"},
+        "expected mean",
+    ),
+    (
+        {"architecture": "scatter-reduce", "aggregation": {"rule": "krum"}},
+        {"architecture": "scatter-reduce", "aggregation": {"rule": "median"}},
+        "chunks",
+    ),
+    (
+        {"architecture": "mlless", "mlless": {"min_workers": 5}},
+        {"architecture": "mlless", "mlless": {"min_workers": 4}},
+        "expected at most 4",
+    ),
+    (
+        {"architecture": "p2p_instance", "p2p": {"mode": "asynchronous", "min_gradients": 5}},
+        {"architecture": "p2p_instance", "p2p": {"mode": "asynchronous", "min_gradients": 4}},
+        "expected at most 4",
+    ),
+    (
+        {"architecture": "p2p-serverless", "p2p": {"mode": "asynchronous"}, "aggregation": {"rule": "median"}},
+        {"architecture": "p2p-serverless", "aggregation": {"rule": "median"}},
+        "or p2p.mode: synchronous",
+    ),
+    (
+        {"architecture": "gpu", "gpu": {"exchange": "distributed"}, "aggregation": {"rule": "median"}},
+        {"architecture": "gpu", "aggregation": {"rule": "median"}},
+        "or gpu.exchange: s3",
+    ),
+    (
+        {
+            "architecture": "p2p-instance",
+            "aggregation": {"non_finite": "drop", "rule": "median"},
+            "p2p": {"compression": "qsgd"},
+        },
+        {
+            "architecture": "p2p-instance",
+            "aggregation": {"non_finite": "drop", "rule": "median"},
+            "p2p": {"compression": "fp16"},
+        },
+        "qsgd cannot encode it",
+    ),
+]
 
 
 @pytest.mark.parametrize(("check", "refused", "accepted", "says"), CASES)
@@ -278,6 +268,26 @@ def test_refused_beyond_the_border_and_accepted_inside(
     assert says in message
     assert "\n" not in message
     assert check(experiment(accepted)) is None
+
+
+@pytest.mark.parametrize(("refused", "accepted", "says"), OWN)
+def test_an_architecture_refuses_what_it_alone_cannot_do(
+    refused: dict[str, Any], accepted: dict[str, Any], says: str
+) -> None:
+    (message,) = load(refused["architecture"]).checks(experiment(refused))
+    assert says in message
+    assert "\n" not in message
+    assert not [*load(accepted["architecture"]).checks(experiment(accepted))]
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        validate({"name": "x", **refused})
+
+
+def test_half_precision_is_the_gpus_alone() -> None:
+    half = experiment({"training": {"precision": "fp16"}})
+    assert "needs a GPU" in str(combinations.fp16_needs_a_gpu(half, load("spirt")))
+    assert "needs a GPU" in str(combinations.fp16_needs_a_gpu(half, load("p2p_instance")))
+    assert combinations.fp16_needs_a_gpu(half, load("gpu")) is None
+    assert combinations.fp16_needs_a_gpu(experiment({}), load("spirt")) is None
 
 
 def test_every_check_has_a_case() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossover import workflow
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import fields
@@ -121,7 +122,8 @@ def test_every_annotation_has_words() -> None:
             h for hint in hints.values() for h in (leaves(hint) if hasattr(hint, "__dataclass_fields__") else [hint])
         ]
 
-    assert all(fields.describe(annotation) for annotation in leaves(Experiment))
+    whole = fields.with_sections(tuple(workflow.sections(None).items()))
+    assert all(fields.describe(annotation) for annotation in leaves(whole))
 
 
 def test_an_old_name_is_refused_with_the_new_one() -> None:

@@ -1,0 +1,37 @@
+"""The section `mlless` of an experiment, and what such an experiment cannot be combined with."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from crossover.experiment import Experiment, Fraction, NonNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLLess:
+    """MLLess: the significance filter, staleness and the scale-in auto-tuner."""
+
+    filter: Literal["coordinate", "norm"] = "coordinate"
+    threshold: NonNegative = 0.7
+    slack: Annotated[int, Ge(0)] = 0  # 0: bulk synchronous
+    scale_in: bool = False
+    min_workers: Positive = 1
+    knee_window_s: Annotated[float, Gt(0.0)] = 10.0  # how far ahead the loss is predicted
+    knee_reduction: Fraction = (
+        0.02  # a worker goes when so small a share of the loss, or less, is predicted to fall away
+    )
+
+
+def checks(e: Experiment) -> Iterator[str]:
+    """What an experiment with MLLess cannot ask for."""
+    if e.training.optimizer != "sgd":
+        yield (
+            f"training.optimizer: {e.training.optimizer} cannot run in MLLess: it sends the significant part of additive updates, and "
+            "Adam's are not additive; expected sgd"
+        )
+    if e.aggregation.rule != "mean":
+        yield f"aggregation.rule: {e.aggregation.rule} needs every worker's whole gradient, MLLess sends a part; expected mean"
+    if (fewest := e.settings(MLLess).min_workers) > e.workers:
+        yield f"mlless.min_workers: {fewest} is more than the run has; expected at most {e.workers}"
