@@ -5,6 +5,7 @@ Needs neither network nor credentials nor Docker: assets are files that are ther
 
 import importlib
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from aws_cdk import App, Stack
 
 from cdk import nag
+from cdk.experiment_stack import functions_stack
 from cdk.expiry import Expiry
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
@@ -41,7 +43,7 @@ def compose(app: App, experiment: Experiment, *, now: datetime | None = None, la
 
 def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path) -> Stack:
     shared = [_shared(app, part, experiment, now=now) for part in shared_stacks(experiment)]
-    stack: Stack = _stack_of(experiment)(
+    stack = _stack_of(experiment)(
         app,
         stack_name(experiment.project, experiment.name),
         experiment=experiment,
@@ -99,17 +101,12 @@ def check_with_nag(app: App) -> None:
     nag.check(app)
 
 
-def _stack_of(experiment: Experiment) -> Any:
-    """The STACK of `stacks/<architecture>.py`: it is found by name, so that a new architecture needs no entry here."""
+def _stack_of(experiment: Experiment) -> Callable[..., Stack]:
+    """The STACK of `stacks/<architecture>.py`, found by name; without such a file what the architecture's tree asks for."""
     file = f"stacks/{experiment.module}.py"
     if not (ROOT / file).exists():
-        known = sorted(
-            p.stem for p in (ROOT / "stacks").glob("*.py") if p.stem not in ("__init__", "network", "broker")
-        )
-        raise ConfigError(
-            f"architecture: {experiment.architecture!r} cannot be deployed yet; one of {', '.join(known)}"
-        )
-    stack = getattr(workflow.imported(file), "STACK", None)
+        return functions_stack(workflow.load(experiment.architecture))
+    stack: Callable[..., Stack] | None = getattr(workflow.imported(file), "STACK", None)
     if stack is None:
         raise ConfigError(f"architecture: {experiment.architecture!r}: {file} defines no STACK, the class of its stack")
     return stack

@@ -7,6 +7,7 @@ the same tree.
 
 import importlib
 import json
+import re
 import time
 import traceback
 from collections import deque
@@ -227,14 +228,17 @@ class Architecture:
         return replace(experiment, training=replace(training, sync_every=self.sync_every))
 
 
+ROOT = Path(__file__).parent.parent
 PACKAGES = ("functions", "peers")
+DEFINED = re.compile(r"^ARCHITECTURE\b", re.MULTILINE)
 
 
 def architectures() -> list[str]:
-    """The names of every architecture that exists: the modules of functions/ and peers/ that have a stack of the same name."""
-    root = Path(__file__).parent.parent
-    stacks = {path.stem for path in (root / "stacks").glob("*.py")} - {"__init__"}
-    return sorted({path.stem for package in PACKAGES for path in (root / package).iterdir()} & stacks)
+    """The names of every architecture that exists: the modules of functions/ and peers/ that define an ARCHITECTURE."""
+    names = {path.stem for package in PACKAGES for path in (ROOT / package).iterdir()}
+    return sorted(
+        name for name in names if any(DEFINED.search((ROOT / file).read_text("utf-8")) for file in _files(name))
+    )
 
 
 def sections(name: object) -> dict[str, type]:
@@ -242,11 +246,12 @@ def sections(name: object) -> dict[str, type]:
     YAML asks for, is there and faulty; another one that is faulty is its author's matter, not this YAML's.
     """
     found: dict[str, type] = {}
-    for each in architectures():
+    wanted = str(name).replace("-", "_")
+    for each in dict.fromkeys([*architectures(), *([wanted] if wanted.isidentifier() and _files(wanted) else [])]):
         try:
             settings = load(each).settings
         except ConfigError:
-            if str(name).replace("-", "_") == each:
+            if each == wanted:
                 raise
             continue
         if settings is not None:
@@ -254,19 +259,16 @@ def sections(name: object) -> dict[str, type]:
     return found
 
 
-def _file(package: str, name: str) -> str | None:
-    """`functions/<name>.py`, or `functions/<name>/__init__.py` where an architecture is a folder; an empty one is no architecture's."""
-    root = Path(__file__).parent.parent
-    file, folder = f"{package}/{name}.py", f"{package}/{name}/__init__.py"
-    if (root / folder).is_file() and (root / folder).read_text("utf-8").strip():
-        return folder
-    return file if (root / file).is_file() else None
+def _files(name: str) -> list[str]:
+    """In each package `<name>.py`, or `<name>/__init__.py` where an architecture is a folder; an empty one is no architecture's."""
+    found = (f"{package}/{name}{end}" for package in PACKAGES for end in ("/__init__.py", ".py"))
+    return [file for file in found if (ROOT / file).is_file() and (ROOT / file).stat().st_size]
 
 
 def load(name: str) -> Architecture:
     """The ARCHITECTURE of `functions/<name>` or `peers/<name>`. Raises ConfigError naming the choices, or what its file lacks."""
     module_name = name.replace("-", "_")
-    found = [file for package in PACKAGES if (file := _file(package, module_name))]
+    found = _files(module_name)
     if not module_name.isidentifier() or not found:
         raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(architectures())}")
     for file in found:
@@ -288,7 +290,7 @@ def imported(file: str) -> ModuleType:
         path, line = inside[-1].filename, inside[-1].lineno
         if isinstance(error, SyntaxError) and error.filename:
             path, line = error.filename, error.lineno
-        where = path.removeprefix(f"{Path(__file__).parent.parent}/")
+        where = path.removeprefix(f"{ROOT}/")
         raise ConfigError(
             f"architecture: {file} cannot be imported: {where}, line {line}: {type(error).__name__}: {error}"
         ) from error

@@ -16,7 +16,7 @@ from crossover.local.cloud import LocalCloud
 from tests.cloud.listings import snapshot
 
 pytestmark = pytest.mark.slow
-EVERY = [name for name in workflow.architectures() if (ROOT / "stacks" / f"{name}.py").exists()]
+EVERY = workflow.architectures()
 
 # One with a fleet and machines; SPIRT's whole life is in test_interruptions. `make test-every-call` takes all of them, a minute each.
 DEPLOYABLE = EVERY if os.environ.get("CROSSOVER_EVERY_CALL") else ["p2p_serverless"]

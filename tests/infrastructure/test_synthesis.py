@@ -55,14 +55,14 @@ def test_the_app_with_validation_and_nag(tmp_path: Path) -> None:
     }
 
 
-def test_steps_without_a_stack_run_here_and_are_refused_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of an architecture of one's own before its stack is written."""
-    (tmp_path / "stacks").mkdir()
-    (tmp_path / "stacks" / "gpu.py").touch()
+def test_an_architecture_without_a_stack_file_gets_what_its_tree_asks_for(
+    assembly: Assembly, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cdk.json").write_text((ROOT / "cdk.json").read_text())
     monkeypatch.setattr(synthesis, "ROOT", tmp_path)
-    with pytest.raises(ConfigError, match=r"architecture: 'spirt' cannot be deployed yet; one of gpu$"):
-        synthesis.synthesize(validation.load(ROOT / "config" / "spirt.yaml"), tmp_path / "out")
+    experiment = validation.load(ROOT / "config" / "spirt.yaml")
+    synthesis.synthesize(experiment, tmp_path / "out", now=NOW, layers=tmp_path)
+    assert Assembly(tmp_path / "out").templates == assembly.templates
 
 
 def test_both_would_have_spoken_up(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ Write = Callable[[str, str], None]
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Files of functions/ and stacks/ that stand beside those of the project."""
-    monkeypatch.setattr(workflow, "__file__", str(tmp_path / "crossover" / "workflow.py"))
+    monkeypatch.setattr(workflow, "ROOT", tmp_path)
     monkeypatch.setattr(synthesis, "ROOT", tmp_path)
     for package in (functions, peers, stacks):
         folder = tmp_path / package.__name__
@@ -103,7 +103,6 @@ ARCHITECTURE = Architecture("eighth", run=train, settings=Settings, checks=check
 def eighth(write: Write) -> Callable[..., Experiment]:
     """Validates an experiment with the eighth architecture's section as given."""
     write("functions/eighth.py", EIGHTH)
-    write("stacks/eighth.py", "")
     return lambda **section: validate({"name": "x", "architecture": "eighth", "eighth": section})
 
 
@@ -145,7 +144,6 @@ def test_what_the_yaml_leaves_out_is_in_the_result_and_in_the_check_of_a_resumed
 
 def test_another_experiment_does_not_mind_a_faulty_eighth(eighth: Callable[..., Experiment], write: Write) -> None:
     write("functions/ninth.py", "import no_such_thing\n")
-    write("stacks/ninth.py", "")
     assert eighth().architecture == "eighth"
     with pytest.raises(ConfigError, match=r"functions/ninth\.py, line 1: ModuleNotFoundError"):
         validate({"name": "x", "architecture": "ninth", "ninth": {"a": 1}})
