@@ -4,8 +4,7 @@ from aws_cdk import Aws
 
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-
-FUNCTION_NAME_LIMIT = 64  # Lambda; a state machine may have 80
+from crossover.validation.combinations import FUNCTION_NAME_LIMIT
 
 
 def stack_name(project: str, part: str) -> str:

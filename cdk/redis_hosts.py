@@ -27,7 +27,6 @@ from cdk.network import Network
 from cdk.storage import Storage
 from cdk.unbuilt import PLACEHOLDER, refuse_deployment
 from crossover import instances
-from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.instances import processor
 
@@ -54,10 +53,6 @@ class RedisHosts(Construct):
         built: Path,
     ) -> None:
         super().__init__(scope, id)
-        if experiment.database.engine != "crossover":
-            raise ConfigError(
-                f"database.engine: {experiment.database.engine!r} cannot be deployed yet; 'crossover' can"
-            )
         self._experiment, self._network, self._storage = experiment, network, storage
         secret = secretsmanager.Secret(
             self,

@@ -134,7 +134,6 @@ class Faults:
 class Database:
     """The tensor database and where its arithmetic happens."""
 
-    engine: Literal["crossover", "redisai"] = "crossover"
     compute: Literal["in_database", "fetch"] = "in_database"
     instance_type: str = "m7g.large"
     image_generation: Positive = 1  # raised by one: hosts made anew, from the newest image

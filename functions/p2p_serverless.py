@@ -5,8 +5,7 @@ Figure 1: the peer's state machine runs its batches side by side. Model and grad
 alone: these functions need no network of their own.
 """
 
-import itertools
-
+from crossover.algorithms.chunking import parts
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
@@ -15,17 +14,6 @@ from crossover.keys import Keys
 from crossover.training import attempts, gradients
 from crossover.training.calendar import minibatch_samples
 from crossover.workflow import step
-
-PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads so much of every batch's
-
-
-def parts(elements: int, *, most: int) -> list[slice]:
-    """How functions share the averaging of a vector: by coordinates, so that each sums its part over all batches in their order and
-    the bits are those of one long mean. At most as many parts as there are functions (one per batch).
-    """
-    count = max(1, min(most, -(-4 * elements // PART_BYTES)))
-    bounds = [elements * each // count for each in range(count + 1)]
-    return [slice(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 @step(torch=True)

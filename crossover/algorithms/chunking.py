@@ -1,4 +1,8 @@
-"""ScatterReduce's chunks: a flat vector of D elements cut into W consecutive parts, one per worker."""
+"""A flat vector of D elements cut into consecutive parts: ScatterReduce's chunks, one per worker, and what P2P's functions average."""
+
+import itertools
+
+PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads so much of every batch's
 
 
 def chunk_sizes(elements: int, workers: int) -> list[int]:
@@ -15,3 +19,12 @@ def chunk(elements: int, workers: int, *, worker: int) -> slice:
     sizes = chunk_sizes(elements, workers)
     start = sum(sizes[:worker])
     return slice(start, start + sizes[worker])
+
+
+def parts(elements: int, *, most: int) -> list[slice]:
+    """How functions share the averaging of a vector: by coordinates, so that each sums its part over all batches in their order and
+    the bits are those of one long mean. At most as many parts as there are functions (one per batch).
+    """
+    count = max(1, min(most, -(-4 * elements // PART_BYTES)))
+    bounds = [elements * each // count for each in range(count + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds)]

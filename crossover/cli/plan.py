@@ -121,9 +121,7 @@ def machines_and_hosts(experiment: Experiment, architecture: workflow.Architectu
     if machines := definitions(architecture, experiment):
         lines.append(f"state machines: {', '.join(machines)}")
     if hosts := database_hosts(experiment, architecture):
-        lines.append(
-            f"database hosts: {hosts} x {experiment.database.instance_type}, {experiment.database.engine} engine"
-        )
+        lines.append(f"database hosts: {hosts} x {experiment.database.instance_type}")
     if architecture.program:
         instances, kind = (
             (experiment.gpu.instances, experiment.gpu.instance_type)

@@ -22,7 +22,6 @@ from crossover.experiment import Experiment
 if TYPE_CHECKING:
     from crossover.dataplane.files import FileObjectStore
     from crossover.dataplane.redis_tensors import RedisTensorStore
-    from crossover.dataplane.redisai import RedisAITensorStore
     from crossover.dataplane.s3 import S3ObjectStore
 
 PREFIX = "CROSSOVER_"
@@ -33,7 +32,7 @@ class DeployedClients:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        self._tensor_stores: dict[tuple[str, int], RedisTensorStore | RedisAITensorStore] = {}
+        self._tensor_stores: dict[int, RedisTensorStore] = {}
         self._object_stores: dict[str, S3ObjectStore | FileObjectStore] = {}
 
     def _fact(self, name: str) -> str:
@@ -64,19 +63,17 @@ class DeployedClients:
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
         if self.through_objects(experiment):
             return connecting.object_tensors(self.objects(traffic))
-        key = (experiment.database.engine, worker)
-        if key not in self._tensor_stores:
+        if worker not in self._tensor_stores:
             urls = self._fact("REDIS").split()
             rank = worker % len(urls)
-            self._tensor_stores[key] = connecting.tensor_store(
+            self._tensor_stores[worker] = connecting.tensor_store(
                 urls[rank],
                 password=self._secret("REDIS_SECRET"),
                 certificate=self._certificate(urls[rank], rank),
-                engine=experiment.database.engine,
                 time_to_live_s=experiment.database.time_to_live_s,
                 traffic=traffic,
             )
-        return self._tensor_stores[key].beside(traffic)
+        return self._tensor_stores[worker].beside(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
         return connecting.tensor_compute(

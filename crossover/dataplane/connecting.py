@@ -1,4 +1,4 @@
-"""The composition root of the data plane: which implementation stands behind a Protocol, by URL and engine.
+"""The composition root of the data plane: which implementation stands behind a Protocol, by URL.
 
 Imports stand inside the functions: boto3, redis and pika cost a cold start tenths of a second each, and most steps need only some of them.
 Clients are made once per process; `beside(traffic)` gives each invocation its own counters over the same connections.
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from crossover.dataplane.protocols import ObjectStore, TensorCompute, TensorStore
     from crossover.dataplane.rabbitmq import RabbitMessageBus
     from crossover.dataplane.redis_tensors import RedisTensorStore
-    from crossover.dataplane.redisai import RedisAITensorStore
     from crossover.dataplane.s3 import S3ObjectStore
 
-Engine = Literal["crossover", "redisai"]
 Place = Literal["in_database", "fetch"]
 
 
@@ -51,21 +49,15 @@ def tensor_store(
     *,
     password: str | None = None,
     certificate: str | None = None,
-    engine: Engine = "crossover",
     time_to_live_s: float,
     traffic: Traffic,
-) -> "RedisTensorStore | RedisAITensorStore":
+) -> "RedisTensorStore":
     """A Redis by URL: redis://, rediss:// (verified against `certificate`, PEM text) or unix://."""
     from crossover.dataplane.redis_address import redis_address
     from crossover.dataplane.redis_client import RedisClient
-
-    client = RedisClient(redis_address(url, password=password, certificate=certificate))
-    if engine == "redisai":
-        from crossover.dataplane.redisai import RedisAITensorStore
-
-        return RedisAITensorStore(client, traffic, time_to_live_s=time_to_live_s)
     from crossover.dataplane.redis_tensors import RedisTensorStore
 
+    client = RedisClient(redis_address(url, password=password, certificate=certificate))
     return RedisTensorStore(client, traffic, time_to_live_s=time_to_live_s)
 
 
@@ -74,13 +66,9 @@ def tensor_compute(store: "TensorStore", *, compute: Place = "in_database") -> "
     if compute == "in_database":
         from crossover.dataplane.redis_compute import RedisCompute
         from crossover.dataplane.redis_tensors import RedisTensorStore
-        from crossover.dataplane.redisai import RedisAITensorStore
-        from crossover.dataplane.redisai_compute import RedisAICompute
 
         if isinstance(store, RedisTensorStore):
             return RedisCompute(store)
-        if isinstance(store, RedisAITensorStore):
-            return RedisAICompute(store)
     from crossover.dataplane.fetch_compute import FetchCompute
 
     return FetchCompute(store)

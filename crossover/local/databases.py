@@ -24,7 +24,6 @@ def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterato
         worker: connecting.tensor_store(
             url,
             password=secret(environment["CROSSOVER_REDIS_SECRET"]),
-            engine=experiment.database.engine,
             time_to_live_s=experiment.database.time_to_live_s,
             traffic=Traffic(),
         )

@@ -39,7 +39,7 @@ class Servers:
         server = RedisServer(
             self._folder / "redis" / identity,
             password=secret(found.group().rstrip(".:")) if found else None,
-            module=tensor_module("torch" if tags.get("crossover:engine") == "redisai" else "core"),
+            module=tensor_module(),
         )
         with self._lock:
             over = self._over
@@ -114,9 +114,9 @@ class Servers:
             self.stop_broker(name)
 
 
-def tensor_module(variant: str = "core") -> Path:
+def tensor_module() -> Path:
     """The tensor engine's .so, built when it is missing or older than its source. Raises MissingTool, RunFailed."""
-    target = _MODULE / "build" / {"core": "tensors.so", "torch": "tensors-torch.so"}[variant]
+    target = _MODULE / "build" / "tensors.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -127,7 +127,7 @@ def tensor_module(variant: str = "core") -> Path:
             raise MissingTool(
                 "g++ and make: needed to build the tensor engine; install them with: apt-get install g++ make"
             )
-        built = subprocess.run(["make", "-C", str(_MODULE), variant], capture_output=True, text=True, check=False)
+        built = subprocess.run(["make", "-C", str(_MODULE), "core"], capture_output=True, text=True, check=False)
         if built.returncode or not target.exists():
-            raise RunFailed(f"make -C {_MODULE.name} {variant} failed:\n{(built.stdout + built.stderr)[-2000:]}")
+            raise RunFailed(f"make -C {_MODULE.name} core failed:\n{(built.stdout + built.stderr)[-2000:]}")
         return target

@@ -39,7 +39,7 @@ def need(program: str, *, scripts: bool = False) -> str:
     if scripts and Path(found).name.startswith("valkey"):
         raise MissingTool(
             f"{found}: Valkey resolves a module's symbols apart from its own (RTLD_DEEPBIND), so that PyTorch frees what another "
-            f"allocator gave; database.engine redisai needs Redis: apt-get install {PACKAGES[REDIS]}"
+            f"allocator gave; scripts in the database need Redis: apt-get install {PACKAGES[REDIS]}"
         )
     return found
 

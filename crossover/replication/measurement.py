@@ -10,10 +10,9 @@ from typing import Any
 from crossover import validation
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.learning import sizes
 
 CONFIG = Path(__file__).parents[2] / "config"
-TRAINING_IMAGES = {"cifar10": 50_000, "mnist": 60_000}
-TEST_IMAGES = 10_000
 LEAST_VALIDATION = 100  # images: below, an accuracy says nothing and a stage is not worth timing
 LEAST_BATCH = 8
 
@@ -86,11 +85,9 @@ class Measurement:
 
     def images(self, scale: Scale) -> tuple[int, int]:
         """(for training over all epochs, for one validation) of the run."""
-        data = self.experiment(scale).data
-        total = TRAINING_IMAGES[data.dataset]
-        held = TEST_IMAGES if data.validation == "test" else round(total * data.validation)
-        kept = total if data.validation == "test" else total - held
-        return min(kept, data.limit or kept) * self.experiment(scale).training.epochs, held
+        experiment = self.experiment(scale)
+        training, held = sizes.split(experiment) or (0, 0)  # none is trained here but what comes with the project
+        return training * experiment.training.epochs, held
 
     def forecast_s(self, scale: Scale, *, cores: int) -> float:
         """About how long it takes on this machine, undisturbed."""
@@ -126,15 +123,17 @@ def smaller(
     epochs and the validation images. `published_batch`: where `batch` is smaller already.
     """
 
+    images = sizes.DATA[dataset]
+
     def cut(scale: Scale) -> Overrides:
         count = scale.of(minibatches, least=least_minibatches)
         wanted = batch * minibatches * scale.share
         size = batch if keep_batch else min(batch, max(LEAST_BATCH, round(wanted / count)))
-        held = max(LEAST_VALIDATION, TEST_IMAGES * scale.share)
+        held = max(LEAST_VALIDATION, (images.test or 0) * scale.share)
         left = scale.of(epochs, least=least_epochs)
         return (
             f"data.limit={workers * size * count}",
-            f"data.validation={held / TRAINING_IMAGES[dataset]:g}",
+            f"data.validation={held / images.training:g}",
             *([f"training.batch_size={size}"] if size != (published_batch or batch) else []),
             *([f"training.epochs={left}"] if left != epochs else []),
         )

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
+from crossover.learning import sizes
 from crossover.replication.measurement import Measurement, Overrides, Scale, smaller
 from crossover.reports import published
 from crossover.reports.published import Row
 
 PAPER = "p2p-2023"
 PEERS = 4
-MNIST_IMAGES = 60_000
+MNIST_IMAGES = sizes.DATA["mnist"].training
 BATCH_SIZES = (1024, 512, 128, 64)  # of Tables II and III
 MEASURED_SIZE = 128  # below the published size; computing is taken as proportional to the images
 PEER_COUNTS = (4, 8, 12)

@@ -7,7 +7,7 @@ from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.keys import current_run
 from crossover.reports.folder import RunFolder
 from crossover.running.following import Check, Complete, OnProgress, all_well, finish, nothing_more
-from crossover.running.members import goes_on_without, instances_of, members_of
+from crossover.running.members import goes_on_without, instances_of
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared
 
@@ -29,7 +29,7 @@ def run_fleet(
 
     `announced`: the programs are at work on it already. `check` raises what else keeps the run from going on.
     """
-    groups, members = session.client("autoscaling"), members_of(prepared.experiment, prepared.architecture)
+    groups, members = session.client("autoscaling"), prepared.experiment.workers
     count = instances_of(prepared.experiment, prepared.architecture)
 
     def release() -> None:

@@ -18,7 +18,7 @@ from crossover.reports.folder import RunFolder
 from crossover.running import resumption
 from crossover.running.baseline import with_baseline
 from crossover.running.following import OnProgress, finish
-from crossover.running.members import goes_on_without, in_step, members_of
+from crossover.running.members import goes_on_without, in_step
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.resumption import Unfinished
 from crossover.threads import RunThread
@@ -90,7 +90,7 @@ class InlinePrograms:
     """An architecture's programs as threads of this process, each with resources of its own, as on an instance of its own."""
 
     def __init__(self, prepared: Prepared, clients: MemoryClients) -> None:
-        architecture, members = prepared.architecture, members_of(prepared.experiment, prepared.architecture)
+        architecture, members = prepared.architecture, prepared.experiment.workers
         assert architecture.program is not None
         functions = Resources(clients)
         clients.run_machine = lambda name, event: execute(

@@ -4,13 +4,8 @@ from crossover.experiment import Experiment
 from crossover.workflow import Architecture, load
 
 
-def members_of(experiment: Experiment, architecture: Architecture) -> int:
-    """How many programs take part in a run: one per worker. Validation has seen to it that GPUs and workers are as many."""
-    return experiment.workers
-
-
 def instances_of(experiment: Experiment, architecture: Architecture) -> int:
-    """How many instances a run's programs need."""
+    """How many instances a run's programs need, of which there is one per worker."""
     assert architecture.program is not None
     return experiment.gpu.instances if architecture.program.count == "gpus" else experiment.workers
 
@@ -23,4 +18,4 @@ def goes_on_without(experiment: Experiment) -> bool:
 def in_step(experiment: Experiment) -> int:
     """How many peers must all go on at the same round; 0: each where it stands, or as the tree's first step says."""
     architecture = load(experiment.architecture)
-    return members_of(experiment, architecture) if architecture.program and not goes_on_without(experiment) else 0
+    return experiment.workers if architecture.program and not goes_on_without(experiment) else 0

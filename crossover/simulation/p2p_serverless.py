@@ -1,19 +1,16 @@
 """P2P's functions, which a peer's state machine starts: what each asks of the object store, as in functions/p2p_serverless.py."""
 
+from crossover.algorithms.chunking import parts
 from crossover.simulation.kernel import Phase
 from crossover.simulation.spirt import shared
 from crossover.simulation.usage import Place, Tally
-from crossover.simulation.workload import VECTOR_HEADER_BYTES, Workload
+from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, World
 
-PART_BYTES = (
-    64 * 2**20
-)  # functions.p2p_serverless.PART_BYTES: that module's steps are walked, its constants must not drift (a test)
 
-
-def parts(workload: Workload, minibatches: int) -> int:
+def averaging(world: World, place: Place) -> int:
     """How many functions share the averaging."""
-    return max(1, min(minibatches, -(-workload.vector_bytes // PART_BYTES)))
+    return len(parts(world.workload.elements, most=place.minibatches))
 
 
 def _by_functions(world: World) -> bool:
@@ -30,7 +27,7 @@ def compute_gradient(world: World, place: Place) -> Script:
     calibration, workload = world.calibration, world.workload
     samples = workload.samples[world.days.first_minibatch(place.round) + place.minibatch]
     model, batch = workload.vector_bytes + VECTOR_HEADER_BYTES, workload.batch_bytes(samples)
-    pieces = parts(workload, place.minibatches) if _by_functions(world) else 1
+    pieces = averaging(world, place) if _by_functions(world) else 1
     gradient = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
     tally = Tally().count("objects", "exists", 2).count("objects", "get", 2, into=model + batch)  # there already; over
     tally.count("objects", "put", pieces, out=gradient)
@@ -47,9 +44,9 @@ def compute_gradient(world: World, place: Place) -> Script:
     )
 
 
-@shared(lambda world, place: (place.minibatches, place.minibatch < parts(world.workload, place.minibatches)))
+@shared(lambda world, place: (place.minibatches, place.minibatch < averaging(world, place)))
 def average_part(world: World, place: Place) -> Script:
-    pieces = parts(world.workload, place.minibatches)
+    pieces = averaging(world, place)
     if place.minibatch >= pieces:
         return Script((), Tally())
     calibration, one = world.calibration, world.workload.vector_bytes // pieces + VECTOR_HEADER_BYTES

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from crossover.experiment import Database, Exchange, Experiment, Functions, Gpu, PeerToPeer, Training
+from crossover.learning.sizes import DATA
 from crossover.reports.published import Row, rows
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.simulate import Simulated, simulate
@@ -23,7 +24,6 @@ STATED = {"squeezenet": 1_200_000, "mobilenet_v3_small": 2_500_000, "vgg11": 132
 COMMUNICATION = ("store", "aggregate", "synchronise")
 STAGES = ("compute gradients", "send", "receive", "model update", "convergence detection")
 WORKERS_OF_THE_HIGHEST = 16  # section 4.2 gives the highest of 4 to 16
-VALIDATION = 10_000
 AVERAGED_EPOCHS = 4  # 2023, Table I: averages of four epochs
 
 
@@ -117,7 +117,7 @@ def in_database_s(row: Row, calibration: Calibration, compute: str) -> float:
 
 def peer_s(row: Row, calibration: Calibration, figure: str) -> float:
     """2023, Table I: a peer's stage in an epoch; computing per batch."""
-    workload = _workload(row.figures["model"], minibatches=30, validation=VALIDATION)
+    workload = _workload(row.figures["model"], minibatches=30, validation=DATA["cifar10"].test or 0)
     peers = PeerToPeer(instance_type=row.figures["instance_type"])
     run = _run(_experiment("p2p_instance", workload.model, p2p=peers, epochs=AVERAGED_EPOCHS), workload, calibration)
     seconds = run.steps["train_peer"].stage_mean_s(STAGES[row.figures["columns"].index(figure)])

@@ -3,7 +3,7 @@
 from crossover.costs import paper_cost
 from crossover.costs.prices import Prices
 from crossover.simulation.kernel import Process
-from crossover.simulation.p2p_serverless import parts
+from crossover.simulation.p2p_serverless import averaging
 from crossover.simulation.spirt import ARRIVAL_BYTES, OUTCOME_BYTES, decision_bytes, moved_on, optimizer_vectors
 from crossover.simulation.usage import Place
 from crossover.simulation.walk import Walk
@@ -107,7 +107,7 @@ class _Peer:
         count, by_functions = place.minibatches, world.experiment.p2p.average_in == "lambda"
         if by_functions:
             yield from self._machine("averages", place)
-        requests = parts(world.workload, count) if by_functions else count
+        requests = averaging(world, place) if by_functions else count
         bytes_ = (size if by_functions else count * size) + requests * VECTOR_HEADER_BYTES
         tally.count("objects", "get", requests, into=bytes_)
         seconds = self.objects.seconds(bytes_, requests=requests) * self.luck.request()

@@ -21,7 +21,7 @@ Check = Callable[[Experiment], str | None]
 ArchitectureCheck = Callable[[Experiment, Architecture], str | None]
 
 NAME_LIMIT = 32
-FUNCTION_NAME_LIMIT = 64  # AWS Lambda; names are project-experiment-step
+FUNCTION_NAME_LIMIT = 64  # AWS Lambda, a state machine may have 80; names are project-experiment-step
 LONGEST_STEP = 24
 KNOWN_DATASETS = tuple(sizes.DATA)
 KNOWN_LOSSES = ("cross_entropy", "mse", "bce_with_logits")
@@ -290,15 +290,6 @@ def lambda_has_no_bf16(e: Experiment, architecture: Architecture) -> str | None:
     return None
 
 
-def redisai_stays_here(e: Experiment, architecture: Architecture) -> str | None:
-    if e.database.engine == "redisai" and architecture.tensor_hosts != "none":
-        return (
-            "database.engine: redisai has a client here, which the conformance suite runs, but no stack makes its hosts; "
-            "expected crossover, whose hosts answer RedisAI's commands as well"
-        )
-    return None
-
-
 ALWAYS: tuple[Check, ...] = (
     name_fits,
     project_fits,
@@ -333,7 +324,7 @@ OF_THE_TREE: tuple[ArchitectureCheck, ...] = (
     fp16_needs_a_gpu,
     minibatches_fit_a_list,
 )
-DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, redisai_stays_here, invocations_fit_a_history)
+DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, invocations_fit_a_history)
 
 
 def _is_import(name: str) -> bool:

@@ -21,7 +21,11 @@ from crossover.experiment import Experiment
 from crossover.validation.documents import did_you_mean
 
 Path = tuple[str | int, ...]
-RENAMED = {"training.target_accuracy": "training.target"}
+# Fields of earlier versions, and what has become of them.
+FORMER = {
+    "training.target_accuracy": "is called training.target now",
+    "database.engine": "leave it out, because every host runs this project's tensor module",
+}
 
 
 def experiment(plain: Mapping[str, Any]) -> Experiment:
@@ -70,7 +74,7 @@ def _known(cls: type, plain: Mapping[str, Any], path: Path, problems: list[str])
         if name not in hints:
             choices = ", ".join(hints)
             dotted = _dotted((*path, str(name)))
-            hint = f"; is called {RENAMED[dotted]} now" if dotted in RENAMED else did_you_mean(str(name), list(hints))
+            hint = f"; {FORMER[dotted]}" if dotted in FORMER else did_you_mean(str(name), list(hints))
             problems.append(f"{dotted}: is unknown{hint}; one of {choices}")
         elif is_dataclass(hints[name]) and value is None:
             continue

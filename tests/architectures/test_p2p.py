@@ -89,7 +89,7 @@ def test_bodies_above_the_limit_go_through_the_object_store(monkeypatch: pytest.
 
 @pytest.mark.parametrize("part_bytes", [4, 1000, 2**26])
 def test_functions_that_average_give_the_same_bits(part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("functions.p2p_serverless.PART_BYTES", part_bytes)
+    monkeypatch.setattr("crossover.algorithms.chunking.PART_BYTES", part_bytes)
     assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"), monkeypatch)
 
 
@@ -100,7 +100,7 @@ class Received(bytearray):
 @pytest.mark.parametrize("average_in", ["peer", "lambda"])
 def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """235 batches, as VGG-11 had in the paper: beside their sum the peer holds one gradient at a time."""
-    monkeypatch.setattr("functions.p2p_serverless.PART_BYTES", 4000)
+    monkeypatch.setattr("crossover.algorithms.chunking.PART_BYTES", 4000)
     experiment = p2p(small("p2p_serverless", workers=1, epochs=1, batch_size=1), average_in=average_in)
     job = Job(replace(experiment, data=replace(experiment.data, limit=240)))
     assert job.prepared.facts["data_manifest"]["minibatches"] >= 235

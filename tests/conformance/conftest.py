@@ -20,7 +20,7 @@ from tests.conformance import servers
 from tests.ports import held_port
 
 OBJECT_STORES = ("memory", "files", "s3")
-TENSOR_STORES = ("memory", "objects", "redis", "redis-tls", "redis-socket", "redisai")
+TENSOR_STORES = ("memory", "objects", "redis", "redis-tls", "redis-socket")
 BUSES = ("memory", "rabbitmq", "rabbitmq-tls")
 BUCKET = "conformance"
 
@@ -40,12 +40,6 @@ def tls(folder: Path) -> TlsFiles:
 @pytest.fixture(scope="session")
 def redis(folder: Path, tls: TlsFiles) -> Iterator[RedisServer]:
     with servers.redis_server(folder / "redis", "core", "tensors.so", tls) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def redisai(folder: Path) -> Iterator[RedisServer]:
-    with servers.redis_server(folder / "redisai", "torch", "tensors-torch.so") as server:
         yield server
 
 
@@ -137,7 +131,6 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
             urls.get(name, server.url),
             password=servers.PASSWORD,
             certificate=tls.certificate.read_text(),
-            engine="redisai" if name == "redisai" else "crossover",
             time_to_live_s=600,
             traffic=traffic,
         )

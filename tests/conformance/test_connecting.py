@@ -12,7 +12,6 @@ from crossover.dataplane.files import FileObjectStore
 from crossover.dataplane.protocols import ObjectStore, TensorStore
 from crossover.dataplane.redis_compute import RedisCompute
 from crossover.dataplane.redis_tensors import RedisTensorStore
-from crossover.dataplane.redisai_compute import RedisAICompute
 from crossover.dataplane.s3 import S3ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError
@@ -47,7 +46,7 @@ def test_object_stores_by_url(
 
 
 def test_arithmetic_is_where_the_vectors_are(make_tensors: MakeTensors) -> None:
-    expected = {"redis": RedisCompute, "redisai": RedisAICompute, "memory": FetchCompute, "objects": FetchCompute}
+    expected = {"redis": RedisCompute, "memory": FetchCompute, "objects": FetchCompute}
     for name, kind in expected.items():
         store: TensorStore = make_tensors(name, Traffic())
         assert type(connecting.tensor_compute(store, compute="in_database")) is kind
@@ -55,7 +54,7 @@ def test_arithmetic_is_where_the_vectors_are(make_tensors: MakeTensors) -> None:
 
 
 def test_clients_beside_one_another_count_apart(make_tensors: MakeTensors, run: str) -> None:
-    for name in ("memory", "redis", "redisai"):
+    for name in ("memory", "redis"):
         traffic = Traffic(), Traffic()
         first = make_tensors(name, traffic[0])
         second = first.beside(traffic[1])  # type: ignore[attr-defined]
@@ -75,9 +74,7 @@ def test_importing_is_cheap(module: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "module", ["redis_tensors", "redis_compute", "redisai_compute", "s3", "rabbitmq", "object_tensors"]
-)
+@pytest.mark.parametrize("module", ["redis_tensors", "redis_compute", "s3", "rabbitmq", "object_tensors"])
 def test_no_client_needs_torch_or_numpy(module: str) -> None:
     code = f"import sys; sys.modules['numpy'] = sys.modules['torch'] = None; import crossover.dataplane.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

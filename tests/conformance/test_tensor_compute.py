@@ -30,7 +30,6 @@ PLACES = {
     "fetch-objects": ("objects", "fetch"),
     "fetch-redis": ("redis", "fetch"),
     "redis": ("redis", "in_database"),
-    "redisai": ("redisai", "in_database"),
 }
 
 
@@ -468,17 +467,16 @@ def test_norm_and_finite(database: Database, run: str) -> None:
 
 
 def test_in_database_no_vector_leaves_it(make_tensors: MakeTensors, run: str) -> None:
-    for name in ("redis", "redisai"):
-        traffic = Traffic()
-        store = make_tensors(name, traffic)
-        keys = [f"{run}/{i}" for i in range(4)]
-        for key in keys:
-            store.put(key, vector(1, 2, 3))
-        sent = traffic.bytes_out
-        compute = connecting.tensor_compute(store, compute="in_database")
-        compute.mean(keys, out=f"{run}/mean")
-        for non_finite in ("refuse", "drop"):
-            rule = Aggregation(rule="median", non_finite=non_finite)  # type: ignore[arg-type]
-            compute.combine(keys, rule=rule, out=f"{run}/median/{non_finite}")
-        assert (traffic.bytes_in, traffic.bytes_out) == (0, sent)
-        assert all(store.client.control("PTTL", f"{run}/{out}") > 0 for out in ("mean", "median/refuse", "median/drop"))  # type: ignore[attr-defined]
+    traffic = Traffic()
+    store = make_tensors("redis", traffic)
+    keys = [f"{run}/{i}" for i in range(4)]
+    for key in keys:
+        store.put(key, vector(1, 2, 3))
+    sent = traffic.bytes_out
+    compute = connecting.tensor_compute(store, compute="in_database")
+    compute.mean(keys, out=f"{run}/mean")
+    for non_finite in ("refuse", "drop"):
+        rule = Aggregation(rule="median", non_finite=non_finite)  # type: ignore[arg-type]
+        compute.combine(keys, rule=rule, out=f"{run}/median/{non_finite}")
+    assert (traffic.bytes_in, traffic.bytes_out) == (0, sent)
+    assert all(store.client.control("PTTL", f"{run}/{out}") > 0 for out in ("mean", "median/refuse", "median/drop"))  # type: ignore[attr-defined]

@@ -8,7 +8,6 @@ import pytest
 
 from cdk import hosts
 from cdk.hosts import USER_DATA_LIMIT_BYTES, boot_script
-from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.instances import processor
 from tests.infrastructure.assemblies import Assembly, Json, flat, only, resources
@@ -202,8 +201,3 @@ def test_another_instance_type(synth: Synthesize, spirt: Experiment) -> None:
     template = only(made.experiment, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     assert made.experiment["Parameters"][template["ImageId"]["Ref"]]["Default"].endswith("/amd64")
     assert "THREADS='2'" in flat(host["UserData"])
-
-
-def test_the_original_engine_is_refused_until_it_exists(synth: Synthesize, spirt: Experiment) -> None:
-    with pytest.raises(ConfigError, match=r"database.engine: 'redisai' cannot be deployed yet"):
-        synth(database=replace(spirt.database, engine="redisai"))

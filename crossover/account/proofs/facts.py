@@ -13,11 +13,11 @@ from crossover.account.proofs import facts_of_steps
 from crossover.account.proofs.evidence import Evidence
 from crossover.account.proofs.observed import Checks, Observed, judged, uncovered
 from crossover.account.resources.listings import FLEET, INSTANCE
+from crossover.asl import INLINE_MAP_LIMIT
 from crossover.costs import prices
 from crossover.errors import CrossoverError
 
 INIT_LIMIT_S = 10.0  # of Lambda, before INIT is started again inside the first invocation
-INLINE_MAP_LIMIT = 40
 REDIS_BOOT_LIMIT_MIN = 20.0
 BROKER_MINUTES, BROKER_TOLERANCE = 18.0, 0.5
 QUICK_DELETION_MIN = 10.0

@@ -13,9 +13,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.batch import Batch, encode
 from crossover.learning.models.registry import MODELS as REGISTRY
-from crossover.simulation.p2p_serverless import PART_BYTES, parts
 from crossover.simulation.workload import DATA, MODELS, ModelSize, Workload
-from functions import p2p_serverless
 
 
 def test_every_model_of_the_registry_has_its_sizes() -> None:
@@ -86,13 +84,3 @@ def test_sizes_that_are_not_known_are_refused_by_field() -> None:
         Workload.of(replace(known, training=replace(known.training, model="my.module:net")))
     with pytest.raises(ConfigError, match=r"data\.dataset: the size of 'my\.module:data' is not known; one of digits"):
         Workload.of(replace(known, data=replace(known.data, dataset="my.module:data")))
-
-
-@pytest.mark.parametrize("minibatches", [1, 3, 240])
-@pytest.mark.parametrize("parameters", [1_000, 20_000_000, 300_000_000])
-def test_averaging_is_shared_as_the_functions_share_it(parameters: int, minibatches: int) -> None:
-    work = Workload.of(Experiment(name="some", architecture="p2p_serverless", training=Training(batch_size=60))).sized(
-        parameters
-    )
-    assert PART_BYTES == p2p_serverless.PART_BYTES
-    assert parts(work, minibatches) == len(p2p_serverless.parts(work.elements, most=minibatches))

@@ -316,15 +316,6 @@ def test_lambda_refuses_bf16_and_programs_do_not() -> None:
     assert combinations.lambda_has_no_bf16(experiment({}), TREE) is None
 
 
-def test_redisai_is_refused_at_once_whatever_the_host() -> None:
-    """Not first for its host's processor and then, once that is mended, altogether."""
-    for kind in ("m7g.large", "m7i.large"):
-        found = experiment({"database": {"engine": "redisai", "instance_type": kind}})
-        assert "expected crossover" in str(combinations.redisai_stays_here(found, TREE))
-        assert combinations.redisai_stays_here(found, WITHOUT_STEPS) is None
-    assert combinations.redisai_stays_here(experiment({}), TREE) is None
-
-
 def test_more_minibatches_than_a_map_is_given_are_refused_before_anything_is_made() -> None:
     many = {"data": {"dataset": "mnist", "validation": "test"}, "workers": 4}
     spirt, p2p, other = load("spirt"), load("p2p_serverless"), load("all_reduce")

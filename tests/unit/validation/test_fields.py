@@ -129,3 +129,5 @@ def test_every_annotation_has_words() -> None:
 def test_an_old_name_is_refused_with_the_new_one() -> None:
     (problem,) = problems(training={"target_accuracy": 0.9})
     assert problem.startswith("training.target_accuracy: is unknown; is called training.target now")
+    (problem,) = problems(database={"engine": "redisai"})
+    assert problem.startswith("database.engine: is unknown; leave it out")
