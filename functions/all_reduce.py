@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from crossover.context import Context
 from crossover.event import Event
 from crossover.keys import Keys
-from crossover.training.long_worker import life
+from crossover.training.long_worker import life, synchronous
 from crossover.workflow import Architecture, step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crossover.training.long_worker.group import Peers
+    from crossover.training.long_worker.group import Group
 
 MASTER = 0
 
@@ -27,29 +27,29 @@ class AllReduce:
     def __init__(self) -> None:
         self._fetched: Tensor | None = None  # memory that rounds share: fresh pages would cost as much as the transfer
 
-    def done(self, peers: "Peers") -> bool:
-        return peers.published(peers.keys.merged(peers.round))
+    def done(self, group: "Group") -> bool:
+        return group.published(group.keys.merged(group.round))
 
-    def exchange(self, peers: "Peers", own: "Tensor", out: "Tensor") -> None:
+    def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
         """The gradient to the store; the master's too, so that a retry of the master finds it there."""
-        with peers.stage("store"):
-            peers.publish(peers.keys.average(peers.round, peers.rank), own, samples=peers.samples[peers.rank])
-        if peers.rank != MASTER:
-            self.collect(peers, out)
+        with group.stage("store"):
+            group.publish(group.keys.average(group.round, group.rank), own, samples=group.samples[group.rank])
+        if group.rank != MASTER:
+            self.collect(group, out)
             return
-        with peers.stage("aggregate"):
+        with group.stage("aggregate"):
             fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched
-            parts = (own if rank == MASTER else self._of(peers, rank, fetched) for rank in range(peers.count))
-            peers.combine(parts, out, names=[peers.keys.average(peers.round, rank) for rank in range(peers.count)])
-            peers.publish(peers.keys.merged(peers.round), out, samples=sum(peers.samples))
+            parts = (own if rank == MASTER else self._of(group, rank, fetched) for rank in range(group.count))
+            group.combine(parts, out, names=[group.keys.average(group.round, rank) for rank in range(group.count)])
+            group.publish(group.keys.merged(group.round), out, samples=sum(group.samples))
 
-    def _of(self, peers: "Peers", rank: int, out: "Tensor") -> "Tensor":
-        key, merged = peers.keys.average(peers.round, rank), peers.keys.merged(peers.round)
-        return peers.fetch(key, out, sender=rank, samples=peers.samples[rank], unless=merged)
+    def _of(self, group: "Group", rank: int, out: "Tensor") -> "Tensor":
+        key, merged = group.keys.average(group.round, rank), group.keys.merged(group.round)
+        return group.fetch(key, out, sender=rank, samples=group.samples[rank], unless=merged)
 
-    def collect(self, peers: "Peers", out: "Tensor") -> None:
-        with peers.stage("synchronise"):
-            peers.result(peers.keys.merged(peers.round), out, sender=MASTER)
+    def collect(self, group: "Group", out: "Tensor") -> None:
+        with group.stage("synchronise"):
+            group.result(group.keys.merged(group.round), out, sender=MASTER)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         return [keys.average(round, rank)]
@@ -69,7 +69,7 @@ def initialise(ctx: Context, event: Event) -> Event:
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
     """Table 1, all four stages: one long invocation, ended by the goal or near its deadline."""
-    return life.train(ctx, event, AllReduce())
+    return synchronous.train(ctx, event, AllReduce())
 
 
 @step(uses={"tensors"})

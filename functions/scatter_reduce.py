@@ -14,13 +14,13 @@ from crossover.context import Context
 from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
-from crossover.training.long_worker import life
+from crossover.training.long_worker import life, synchronous
 from crossover.workflow import Architecture, step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crossover.training.long_worker.group import Peers
+    from crossover.training.long_worker.group import Group
 
 
 class ScatterReduce:
@@ -29,45 +29,45 @@ class ScatterReduce:
     def __init__(self) -> None:
         self._fetched: Tensor | None = None  # memory that rounds share: fresh pages would cost as much as the transfer
 
-    def done(self, peers: "Peers") -> bool:
-        return peers.published(peers.keys.merged(peers.round, peers.rank))
+    def done(self, group: "Group") -> bool:
+        return group.published(group.keys.merged(group.round, group.rank))
 
-    def exchange(self, peers: "Peers", own: "Tensor", out: "Tensor") -> None:
-        with peers.stage("store"):
-            for part in _others(peers.rank, peers.count):
-                key = peers.keys.chunk(peers.round, peers.rank, part)
-                peers.publish(key, own[self._slice(peers, own, part)], samples=peers.samples[peers.rank])
-        with peers.stage("aggregate"):
-            mine = self._slice(peers, own, peers.rank)
-            names = [peers.keys.chunk(peers.round, rank, peers.rank) for rank in range(peers.count)]
-            peers.combine(
-                self._chunks(peers, own[mine]), out[mine], names=names, agree=lambda bad: _agreed(peers, own, bad)
+    def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
+        with group.stage("store"):
+            for part in _others(group.rank, group.count):
+                key = group.keys.chunk(group.round, group.rank, part)
+                group.publish(key, own[self._slice(group, own, part)], samples=group.samples[group.rank])
+        with group.stage("aggregate"):
+            mine = self._slice(group, own, group.rank)
+            names = [group.keys.chunk(group.round, rank, group.rank) for rank in range(group.count)]
+            group.combine(
+                self._chunks(group, own[mine]), out[mine], names=names, agree=lambda bad: _agreed(group, own, bad)
             )
-            peers.publish(peers.keys.merged(peers.round, peers.rank), out[mine], samples=sum(peers.samples))
-        self._fetch(peers, out, _others(peers.rank, peers.count))
+            group.publish(group.keys.merged(group.round, group.rank), out[mine], samples=sum(group.samples))
+        self._fetch(group, out, _others(group.rank, group.count))
 
-    def _chunks(self, peers: "Peers", own: "Tensor") -> "Iterator[Tensor]":
+    def _chunks(self, group: "Group", own: "Tensor") -> "Iterator[Tensor]":
         """This worker's chunk of every worker's contribution, by rank, its own in its rank's place."""
-        merged = peers.keys.merged(peers.round, peers.rank)
+        merged = group.keys.merged(group.round, group.rank)
         fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched
-        for rank in range(peers.count):
-            key = peers.keys.chunk(peers.round, rank, peers.rank)
+        for rank in range(group.count):
+            key = group.keys.chunk(group.round, rank, group.rank)
             yield (
                 own
-                if rank == peers.rank
-                else peers.fetch(key, fetched, sender=rank, samples=peers.samples[rank], unless=merged)
+                if rank == group.rank
+                else group.fetch(key, fetched, sender=rank, samples=group.samples[rank], unless=merged)
             )
 
-    def collect(self, peers: "Peers", out: "Tensor") -> None:
-        self._fetch(peers, out, list(range(peers.count)))
+    def collect(self, group: "Group", out: "Tensor") -> None:
+        self._fetch(group, out, list(range(group.count)))
 
-    def _fetch(self, peers: "Peers", out: "Tensor", parts: list[int]) -> None:
-        with peers.stage("synchronise"):
+    def _fetch(self, group: "Group", out: "Tensor", parts: list[int]) -> None:
+        with group.stage("synchronise"):
             for part in parts:
-                peers.result(peers.keys.merged(peers.round, part), out[self._slice(peers, out, part)], sender=part)
+                group.result(group.keys.merged(group.round, part), out[self._slice(group, out, part)], sender=part)
 
-    def _slice(self, peers: "Peers", vector: "Tensor", part: int) -> slice:
-        return chunk(vector.numel(), peers.count, worker=part)
+    def _slice(self, group: "Group", vector: "Tensor", part: int) -> slice:
+        return chunk(vector.numel(), group.count, worker=part)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         return [*(keys.chunk(round, rank, part) for part in _others(rank, count)), keys.verdict(round, rank)]
@@ -76,16 +76,16 @@ class ScatterReduce:
         return [keys.merged(round, rank)]
 
 
-def _agreed(peers: "Peers", own: "Tensor", bad: list[int]) -> list[int]:
+def _agreed(group: "Group", own: "Tensor", bad: list[int]) -> list[int]:
     """Each worker sees one chunk of every contribution: whom any of them would drop, all drop, before anybody combines."""
-    flags = own.new_zeros(peers.count)
+    flags = own.new_zeros(group.count)
     flags[bad] = 1.0
-    peers.publish(peers.keys.verdict(peers.round, peers.rank), flags, samples=peers.samples[peers.rank])
-    merged, found = peers.keys.merged(peers.round, peers.rank), flags.new_empty(peers.count)
-    for rank in _others(peers.rank, peers.count):
-        key = peers.keys.verdict(peers.round, rank)
-        flags += peers.fetch(key, found, sender=rank, samples=peers.samples[rank], unless=merged)
-    return peers.agree(flags.nonzero().flatten().tolist())
+    group.publish(group.keys.verdict(group.round, group.rank), flags, samples=group.samples[group.rank])
+    merged, found = group.keys.merged(group.round, group.rank), flags.new_empty(group.count)
+    for rank in _others(group.rank, group.count):
+        key = group.keys.verdict(group.round, rank)
+        flags += group.fetch(key, found, sender=rank, samples=group.samples[rank], unless=merged)
+    return group.agree(flags.nonzero().flatten().tolist())
 
 
 def _others(rank: int, count: int) -> list[int]:
@@ -104,7 +104,7 @@ def initialise(ctx: Context, event: Event) -> Event:
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
     """Table 1, all four stages: one long invocation, ended by the goal or near its deadline."""
-    return life.train(ctx, event, ScatterReduce())
+    return synchronous.train(ctx, event, ScatterReduce())
 
 
 @step(uses={"tensors"})

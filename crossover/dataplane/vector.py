@@ -23,6 +23,7 @@ class Kind(StrEnum):
     GRADIENT = "gradient"  # [P gradient | B minibatch statistics]
     VELOCITY = "velocity"  # [P] momentum buffer of SGD
     MOMENT = "moment"  # [P] first or second moment of Adam
+    STATE = "state"  # what else an architecture's worker keeps in its checkpoints
     UPDATE = "update"  # [P] to be added (MLLess)
     SPARSE = "sparse"  # bytes: encoded (index, value) update
     RECORD = "record"  # bytes: JSON, what the members of a protocol tell one another

@@ -10,12 +10,15 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossover.context import Context
-from crossover.dataplane.vector import HEADER_BYTES, Vector, decode, header
+from crossover.dataplane.vector import HEADER_BYTES, Kind, Vector, decode, header
 from crossover.errors import Corrupt, Missing
 from crossover.keys import Keys
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MAGIC = b"XCKP"
 _HEAD = struct.Struct("<4sIII")  # magic, version, length and crc32 of the JSON that follows
@@ -74,6 +77,23 @@ def read(body: bytes, *, key: str) -> Checkpoint:
     if at != view.nbytes:
         raise Corrupt(f"{key}: {view.nbytes} bytes where the vectors end at {at}")
     return Checkpoint(Position(*listing["position"]), vectors, listing["facts"])
+
+
+def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]") -> dict[str, Vector]:
+    """What every checkpoint of one who trains holds: the learner's model, and the optimizer's vectors."""
+    from crossover.algorithms import buffers
+
+    kind = Kind.VELOCITY if ctx.experiment.training.optimizer == "sgd" else Kind.MOMENT
+    held = {f"optimizer{i}": Vector(kind, buffers.view(part)) for i, part in enumerate(optimizer)}
+    return {"model": Vector(Kind.MODEL, ctx.learner.model), **held}
+
+
+def optimizer_of(checkpoint: Checkpoint) -> "tuple[Tensor, ...]":
+    """The optimizer's vectors, as copies: what the checkpoint was read into is let go."""
+    from crossover.algorithms import buffers
+
+    names = sorted(name for name in checkpoint.vectors if name.startswith("optimizer"))
+    return tuple(buffers.tensor(checkpoint.vectors[name].data).clone() for name in names)
 
 
 class Journal:

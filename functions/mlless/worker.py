@@ -17,6 +17,7 @@ from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
 from crossover.event import Event
+from crossover.training.checkpoints import Checkpoint
 from crossover.training.long_worker.invocation import Invocation, through
 from functions.mlless import words
 from functions.mlless.settings import MLLess
@@ -45,17 +46,22 @@ class FilteringWorker:
         self._training, self._settings = ctx.experiment.training, ctx.experiment.settings(MLLess)
         checkpoint = invocation.restore()
         vectors, facts = checkpoint.vectors, checkpoint.facts
+=======
+        self._training, self._settings = ctx.experiment.training, ctx.experiment.mlless
         self._model = buffers.tensor(ctx.learner.model)  # x
+        self._complaints: set[int] = set()
+        self._began_s = time.monotonic()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        vectors, facts = checkpoint.vectors, checkpoint.facts
         self._shared = buffers.tensor(vectors["model"].data).clone()  # y
-        size, parameters = self._shared.numel(), self._shared.numel() - ctx.facts.buffers
+        size, parameters = self._shared.numel(), self._shared.numel() - self._ctx.facts.buffers
         self._residual = _own(vectors.get("residual"), self._shared, size)
         self._velocity = _own(vectors.get("velocity"), self._shared, parameters) if self._training.momentum else None
         self._sum = _own(vectors.get("sum"), self._shared, size)
         self._word = words.word(facts["word"]) if "word" in facts else words.START
         # This worker's own updates that the words it has applied do not cover yet, by step.
         self._ahead: dict[int, Tensor | None] = dict.fromkeys(facts.get("ahead", []))  # None: still in the database
-        self._complaints: set[int] = set()
-        self._began_s = time.monotonic()
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
         vectors = {
@@ -108,7 +114,7 @@ class FilteringWorker:
         self._model.copy_(self._base()).add_(self._residual)
         mean = RunningMean(invocation.minibatch_samples(), total=self._sum, added=invocation.position.minibatch)
         while not mean.complete:
-            invocation.compute(lambda gradient: mean.add(buffers.tensor(gradient.data)))
+            invocation.compute(mean.add)
         mean.result()
 
     def _filter(self, step: int, *, share: float) -> "Tensor | None":

@@ -18,7 +18,7 @@ from crossover.workflow import Architecture, Program
 
 if TYPE_CHECKING:
     from peers.gpu.cuda import CudaLearner
-    from peers.p2p.peer import Exchange
+    from peers.p2p.peer import PeerExchange
 
 PROCESSES, NUMBER = "CROSSOVER_PROCESSES", "CROSSOVER_PROCESS"  # on one instance; which of them this is
 LOOK_S = 0.5
@@ -52,7 +52,7 @@ def worker(ctx: Context, member: Membership) -> None:
         computing.close()
 
 
-def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -> "Exchange":
+def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -> "PeerExchange":
     if ctx.experiment.gpu.exchange == "distributed":
         from peers.gpu.collective import Collective
 

@@ -12,12 +12,12 @@ from crossover.training import agreement
 from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
-    from peers.p2p.peer import Exchange
+    from peers.p2p.peer import PeerExchange
 
 _PAUSE_S = 0.05
 
 
-def leave(ctx: Context, member: Membership, exchange: "Exchange") -> None:
+def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     """Returns once nobody needs this peer any more. Clearing away is repeatable: several peers may do it side by side."""
     objects, keys = ctx.objects, ctx.keys
     member.confirm()
@@ -34,7 +34,7 @@ def leave(ctx: Context, member: Membership, exchange: "Exchange") -> None:
     objects.put_new(keys.finished, b"")
 
 
-def _await_others(ctx: Context, member: Membership, exchange: "Exchange") -> None:
+def _await_others(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     """Until all have left; asynchronous peers do not wait for one that is gone for good."""
     objects, keys, settings = ctx.objects, ctx.keys, member.settings
     look_s = time.monotonic() + settings.look_s

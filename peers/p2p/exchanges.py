@@ -4,10 +4,10 @@ from crossover.context import Context
 from crossover.fleet import Membership
 from peers.p2p.latest import LatestMailboxes
 from peers.p2p.mailboxes import SynchronousMailboxes
-from peers.p2p.peer import Exchange
+from peers.p2p.peer import PeerExchange
 
 
-def by_mode(ctx: Context, member: Membership) -> Exchange:
+def by_mode(ctx: Context, member: Membership) -> PeerExchange:
     """`p2p.mode`: with a barrier, or with whatever gradients are there."""
     if ctx.experiment.p2p.mode == "asynchronous":
         return LatestMailboxes(ctx, member)

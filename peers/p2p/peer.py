@@ -1,7 +1,7 @@
 """Peer-to-peer training, Algorithm 1 of Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer
 Training Machine Learning" (2023): once, for peers that compute by themselves, by functions, or on GPUs.
 
-What differs is handed in: how a peer's gradient comes about (`Computing`), and how gradients go round (`Exchange`).
+What differs is handed in: how a peer's gradient comes about (`Computing`), and how gradients go round (`PeerExchange`).
 """
 
 from contextlib import suppress
@@ -38,7 +38,7 @@ class Concluded(CrossoverError):
     """The others have come to the end of the run meanwhile: there is no round left that this peer could take part in."""
 
 
-class Exchange(Protocol):
+class PeerExchange(Protocol):
     """SendGradientsToMyQueue, ConsumeGradientsFromQueue and, where there is one, SynchronisationBarrier."""
 
     every: int  # rounds between checkpoints
@@ -61,7 +61,13 @@ class Exchange(Protocol):
 
 
 def train(
-    ctx: Context, member: Membership, *, computing: Computing, exchange: Exchange, program: Program, instance_type: str
+    ctx: Context,
+    member: Membership,
+    *,
+    computing: Computing,
+    exchange: PeerExchange,
+    program: Program,
+    instance_type: str,
 ) -> None:
     """One peer from wherever its checkpoints stand to the end of the run."""
     peer = _Peer(ctx, member, computing, exchange)
@@ -78,7 +84,7 @@ def train(
 
 
 class _Peer:
-    def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: Exchange) -> None:
+    def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: PeerExchange) -> None:
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
         check_memory(ctx)
         self._replica = Replica(ctx, member.rank, every=exchange.every, confirm=member.confirm)

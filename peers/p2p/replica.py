@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms import buffers, optimizer
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Missing, StaleAttempt
 from crossover.training import attempts, checkpoints, gradients
 from crossover.training.calendar import calendar
@@ -71,8 +70,7 @@ class Replica:
 
     def _take(self, checkpoint: Checkpoint) -> None:
         self._ctx.learner.model[:] = checkpoint.vectors["model"].data
-        names = sorted(name for name in checkpoint.vectors if name.startswith("optimizer"))
-        self.optimizer = tuple(buffers.tensor(checkpoint.vectors[name].data).clone() for name in names)
+        self.optimizer = checkpoints.optimizer_of(checkpoint)
         self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
 
     def save(self, *, agreed: bool = False) -> None:
@@ -84,12 +82,11 @@ class Replica:
             return
         if self.round in self._saved:
             return
-        kind = Kind.VELOCITY if self._ctx.experiment.training.optimizer == "sgd" else Kind.MOMENT
-        vectors = {"model": Vector(Kind.MODEL, self._ctx.learner.model)}
-        vectors |= {f"optimizer{i}": Vector(kind, buffers.view(part)) for i, part in enumerate(self.optimizer)}
         self._confirm()
         key = self._ctx.keys.checkpoint(self._rank, self.round)
-        body = checkpoints.encode(Checkpoint(Position(self.round), vectors, self.facts))
+        body = checkpoints.encode(
+            Checkpoint(Position(self.round), checkpoints.vectors_of(self._ctx, self.optimizer), self.facts)
+        )
         created = self._ctx.objects.put_new(key, body)
         attempts.settle(self._ctx, lambda: self._ctx.objects.delete(key))
         if not created and agreed:

@@ -23,6 +23,9 @@ from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.reports.completeness import missing
 from crossover.running import run_inline
+from crossover.training.long_worker import synchronous
+from crossover.training.long_worker.invocation import Invocation
+from crossover.training.long_worker.synchronous import SynchronousWorker
 from crossover.training.long_worker.waits import reserve_s
 from crossover.workflow import execute, first_event, load, steps
 from tests.architectures.harness import Job, chosen, every_step, retrying, small
@@ -75,6 +78,30 @@ def test_invocations_that_end_anywhere_go_on_with_the_same_bits(
         assert all(lives.invocations("train", worker) > 3 for worker in range(2)), "at least 3 continuations"
     for _, before, after in lives.events:
         assert (after["round"], after["minibatch"]) >= (before["round"], before["minibatch"])
+
+
+class Remembering(SynchronousWorker):
+    """Keeps a vector of its own: how many rounds it has applied."""
+
+    def __init__(self, invocation: Invocation, exchange: Any) -> None:
+        super().__init__(invocation, exchange)
+        self.applied = self.model.new_zeros(1)
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"applied": self.applied}
+
+    def apply(self, combined: Any) -> None:
+        assert int(self.applied) == self.invocation.round
+        super().apply(combined)
+        self.applied += 1
+
+
+def test_what_a_variation_of_the_worker_keeps_outlives_its_invocations(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(long("all_reduce"))
+    monkeypatch.setattr(synchronous, "SynchronousWorker", Remembering)
+    lives = ShortLives(2, reserve_s=reserve_s(job.experiment))
+    with every_step(monkeypatch, lives.wrap):
+        assert job.run() == clean("all_reduce")[0]
 
 
 @pytest.mark.slow

@@ -166,6 +166,7 @@ def test_every_part_of_the_house_has_its_rule() -> None:
     [
         ("crossover.cli.main", ("torch", "boto3", "moto", "aws_cdk", "matplotlib", "numpy", "redis", "pika")),
         ("crossover.validation", ("torch", "boto3", "moto", "aws_cdk", "numpy", "redis", "pika", "typer")),
+        ("crossover.training.long_worker.synchronous", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),
         ("crossover.context", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),
         *(
             (f"functions.{name}", ("torch", "boto3", "redis", "pika", "pydantic", "numpy"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Peers:
+class Group:
     """The workers of one round, from the place of one of them. Every error that concerns another names this worker,
     the round and the key.
     """
@@ -100,15 +100,15 @@ class Peers:
 class Exchange(Protocol):
     """How workers turn their contributions into one that all hold. AllReduce and ScatterReduce are two."""
 
-    def done(self, peers: Peers) -> bool:
+    def done(self, group: Group) -> bool:
         """Whether this worker's share of the round is done: then the result only has to be collected."""
 
-    def exchange(self, peers: Peers, own: "Tensor", out: "Tensor") -> None:
+    def exchange(self, group: Group, own: "Tensor", out: "Tensor") -> None:
         """Publish what the others need of `own`, do this worker's share of the combining, leave the result in `out`;
         both (D,) float32.
         """
 
-    def collect(self, peers: Peers, out: "Tensor") -> None:
+    def collect(self, group: Group, out: "Tensor") -> None:
         """The result of a round whose share is done, into `out`."""
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:

@@ -17,11 +17,16 @@ from crossover.training.checkpoints import Checkpoint, Journal, Position
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Waits, say_why
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from crossover.learning.batch import Batch
 
 
 class Worker(Protocol):
     """What lives through the invocations: LambdaML's synchronous worker, MLLess's filtering one."""
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take up what `state` gave; before the first round."""
 
     def round(self) -> None:
         """The rest of the round that the invocation stands in. May raise NearDeadline."""
@@ -43,7 +48,9 @@ def through(ctx: Context, event: Event, begin: Callable[["Invocation"], Worker])
     while True:
         invocation = Invocation(ctx, event)
         try:
-            return invocation.run(begin(invocation))
+            worker = begin(invocation)
+            worker.restore(invocation.restore())
+            return invocation.run(worker)
         except StaleAttempt:
             if attempts.useless(ctx) or not invocation.journal.overtaken(invocation.round):
                 raise
@@ -185,9 +192,11 @@ class Invocation:
             self._history = (before, self.waits.steadily(lambda: agreement.history(self.ctx, before)))
         return self._history[1]
 
-    def compute(self, use: Callable[[Vector], None]) -> None:
+    def compute(self, use: "Callable[[Tensor], None]") -> None:
         """The gradient of the position's next minibatch, handed to `use` as a view of the learner's buffer. Raises
         NearDeadline when this invocation has done its share, or may not finish another."""
+        from crossover.algorithms import buffers
+
         if self._limit is not None and self._computed >= self._limit:
             raise NearDeadline
         self.waits.leave_in_time(need_s=2 * self._slowest_s)
@@ -197,7 +206,7 @@ class Invocation:
             batch: Batch = self.waits.steadily(lambda: gradients.fetch_batch(self.ctx, place))
         with self.ctx.stage("compute"):
             gradient = gradients.compute(self.ctx, place, batch)
-            use(gradient)
+            use(buffers.tensor(gradient.data))
         loss, samples = self.ctx.notes["loss"], gradient.samples
         self._losses[self.epoch][0] += loss * samples
         self._losses[self.epoch][1] += samples

@@ -1,4 +1,4 @@
-"""The steps that AllReduce and ScatterReduce share: how a run of long workers begins, goes on and ends."""
+"""How a run of long workers begins and ends: what AllReduce and ScatterReduce share, and MLLess builds on."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Several
@@ -93,13 +93,6 @@ def _copied(ctx: Context, before: Several[Keys], members_of: Callable[[Keys], Se
     for member in members_of(source):
         objects.put_new(ctx.keys.checkpoint(member, round), objects.get(source.checkpoint(member, round)))
     return round
-
-
-def train(ctx: Context, event: Event, exchange: "Exchange") -> Event:
-    """One invocation of one worker."""
-    from crossover.training.long_worker import synchronous  # brings torch, which the other steps do without
-
-    return synchronous.train(ctx, event, exchange)
 
 
 def collect(ctx: Context, event: Event, exchange: "Exchange") -> None:

@@ -4,150 +4,205 @@ lasts.
 Jiang et al., "Towards Demystifying Serverless Machine Learning Training" (SIGMOD 2021). Gradients are exchanged, or,
 after local updates, models. All workers end every round with the same bits; exchanging gradients, with those of
 learning/reference.py.
+
+torch is imported where it is needed, so that an architecture in functions/ may derive a worker of its own from these.
 """
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from crossover.algorithms import buffers, optimizer
-from crossover.algorithms.running_mean import RunningMean
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import StaleAttempt
 from crossover.event import Event
-from crossover.training import gradients
-from crossover.training.long_worker.group import Exchange, Peers
+from crossover.training import checkpoints, gradients
+from crossover.training.checkpoints import Checkpoint
 from crossover.training.long_worker.invocation import Invocation, through
 from crossover.training.long_worker.waits import Settled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-def train(ctx: Context, event: Event, exchange: Exchange) -> Event:
-    """Table 1's four stages, round after round, until training ends or the invocation must."""
-    return through(ctx, event, lambda invocation: SynchronousWorker(invocation, exchange))
+    from crossover.training.long_worker.group import Exchange, Group
 
 
 class SynchronousWorker:
     """The state of one worker between two rounds: model and optimizer; within a round, what its minibatches have come
-    to.
+    to. Every worker takes the optimizer's step with the mean gradient of all.
+
+    A variation overrides what differs: `compute`, `contribution`, `apply`, and `extra_state` for vectors that it keeps from round to round.
     """
 
-    def __init__(self, invocation: Invocation, exchange: Exchange) -> None:
-        ctx = invocation.ctx
-        self._ctx, self._invocation, self._exchange = ctx, invocation, exchange
-        self._training = ctx.experiment.training
-        self._averages_models = ctx.experiment.exchange.what == "model"
-        checkpoint = invocation.restore()
-        self._model, self._received = buffers.tensor(ctx.learner.model), buffers.tensor(ctx.learner.gradient)
-        ctx.learner.model[:] = checkpoint.vectors["model"].data
-        # Copies: what the checkpoint was read into is let go, and an optimizer's vector is replaced, never changed.
-        names = sorted(name for name in checkpoint.vectors if name.startswith("optimizer"))
-        self._optimizer = tuple(buffers.tensor(checkpoint.vectors[name].data).clone() for name in names)
-        self._sum = self._model.new_empty(0 if self._averages_models else self._model.numel())
-        if "sum" in checkpoint.vectors:
-            self._sum.copy_(buffers.tensor(checkpoint.vectors["sum"].data))
+    exchanges = Kind.GRADIENT  # what `contribution` is
+    computing_moves_on = (
+        False  # whether `compute` changes what the worker keeps: then it is repeated where the round's result is known
+    )
+
+    def __init__(self, invocation: Invocation, exchange: "Exchange") -> None:
+        from crossover.algorithms import buffers
+
+        self.ctx, self.invocation = invocation.ctx, invocation
+        self.model: Tensor = buffers.tensor(self.ctx.learner.model)  # the learner's own memory
+        self._received: Tensor = buffers.tensor(self.ctx.learner.gradient)
+        self._exchange = exchange
+        self._optimizer: tuple[Tensor, ...] = ()
+        self._sum: Tensor | None = None  # of the round's gradients so far, then their mean
         self._replaying = True  # until a round is found whose result is not there yet
 
-    def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
-        kind = Kind.VELOCITY if self._training.optimizer == "sgd" else Kind.MOMENT
-        vectors = {"model": Vector(Kind.MODEL, self._ctx.learner.model)}
-        vectors |= {f"optimizer{i}": Vector(kind, buffers.view(part)) for i, part in enumerate(self._optimizer)}
-        if self._invocation.position.minibatch and not self._averages_models:
-            vectors["sum"] = Vector(Kind.GRADIENT, buffers.view(self._sum))
-        return vectors, {}
+    # --- what a variation may override ------------------------------------------------------------------------------------
 
-    def show_model(self) -> None:
-        """The learner's model is the state's model at all times."""
+    def compute(self) -> None:
+        """Fetch and compute: the round's minibatches that are left, from wherever the last invocation stopped."""
+        from crossover.algorithms.running_mean import RunningMean
 
-    def stored(self, round: int) -> list[str]:
-        keys, rank, count = self._ctx.keys, self._invocation.rank, self._ctx.experiment.workers
-        return [
-            *self._exchange.used_up(keys, round, rank=rank, count=count),
-            *self._exchange.results(keys, round, rank=rank, count=count),
-        ]
+        invocation, total = self.invocation, self._total()
+        mean = RunningMean(invocation.minibatch_samples(), total=total, added=invocation.position.minibatch)
 
-    def round(self) -> None:
-        invocation = self._invocation
-        peers = Peers(
-            self._ctx,
-            invocation.waits,
-            invocation.rank,
-            invocation.round,
-            invocation.samples(),
-            Kind.MODEL if self._averages_models else Kind.GRADIENT,
-        )
-        self._replaying = self._replaying and self._exchange.done(peers)
-        if self._averages_models:
-            self._update_locally()
-        elif not self._replaying:
-            self._accumulate()
-        self._synchronise(peers)
-        with self._ctx.stage("update"):
-            if self._averages_models:
-                self._model.copy_(self._received)
-            else:
-                self._step(self._received, number=invocation.round, sync_every=invocation.days.sync_every)
-        spent = self._used_up(peers)
-        if invocation.journal.is_due(invocation.round):
-            # All have contributed to this round, so all have a checkpoint at its start: older results are no longer
-            # needed by anyone.
-            oldest = max(0, invocation.round - self._ctx.experiment.functions.checkpoint_every)
-            for round in range(oldest, invocation.round):
-                spent += self._exchange.results(self._ctx.keys, round, rank=peers.rank, count=peers.count)
-        if spent:
-            invocation.waits.steadily(lambda: self._ctx.tensors[peers.rank].delete(*spent))
-        invocation.next_round()
-
-    def _accumulate(self) -> None:
-        """Fetch and compute: the mean gradient over the round's minibatches, from wherever the last invocation left
-        it.
-        """
-        invocation = self._invocation
-        mean = RunningMean(invocation.minibatch_samples(), total=self._sum, added=invocation.position.minibatch)
-
-        def add(gradient: Vector) -> None:
-            mean.add(buffers.tensor(gradient.data))
+        def add(gradient: "Tensor") -> None:
+            mean.add(gradient)
             if mean.complete:
                 mean.result()
 
         while not mean.complete:
             invocation.compute(add)
 
-    def _update_locally(self) -> None:
-        """Model averaging: an optimizer step after each minibatch; only then models are exchanged."""
-        invocation = self._invocation
-        before = (invocation.epoch - 1) * invocation.days.minibatches + invocation.days.first_minibatch(
-            invocation.round
+    def contribution(self) -> "Tensor":
+        """What is exchanged and averaged over all workers, by their samples: (D,) float32."""
+        return self._total()
+
+    def apply(self, combined: "Tensor") -> None:
+        """The state of the next round, from what all contributions were combined to, (D,) float32."""
+        self.step(combined, number=self.invocation.round, sync_every=self.invocation.days.sync_every)
+
+    def extra_state(self) -> "Mapping[str, Tensor]":
+        """Vectors beside model and optimizer that checkpoints keep, by name: float32, each written to in place. What a checkpoint holds of
+        them is put there before the first round.
+        """
+        return {}
+
+    # --- one round, and what a checkpoint keeps ---------------------------------------------------------------------------
+
+    def step(self, gradient: "Tensor", *, number: int, sync_every: int) -> None:
+        """The optimizer's step `number` (from 0), on the model."""
+        from crossover.algorithms import optimizer
+
+        history = self.invocation.history()
+        update = gradients.update(
+            self.ctx, self.invocation.round, history=history, number=number, sync_every=sync_every
         )
+        model, self._optimizer = optimizer.step(self.model, gradient, self._optimizer, update)
+        self.model.copy_(model)
 
-        def step(gradient: Vector) -> None:
-            number = before + invocation.position.minibatch
-            self._step(buffers.tensor(gradient.data), number=number, sync_every=1)
+    def restore(self, checkpoint: Checkpoint) -> None:
+        from crossover.algorithms import buffers
 
-        while invocation.position.minibatch < len(invocation.minibatch_samples()):
-            invocation.compute(step)
+        vectors = checkpoint.vectors
+        self.ctx.learner.model[:] = vectors["model"].data
+        self._optimizer = checkpoints.optimizer_of(checkpoint)
+        if "sum" in vectors:
+            self._total().copy_(buffers.tensor(vectors["sum"].data))
+        for name, own in self.extra_state().items():
+            if (kept := vectors.get(f"extra {name}")) is not None:
+                own.copy_(buffers.tensor(kept.data).view_as(own))
 
-    def _synchronise(self, peers: Peers) -> None:
-        own = self._model if self._averages_models else self._sum
+    def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
+        from crossover.algorithms import buffers
+
+        vectors = checkpoints.vectors_of(self.ctx, self._optimizer)
+        if self.invocation.position.minibatch and self._sum is not None:
+            vectors["sum"] = Vector(Kind.GRADIENT, buffers.view(self._sum))
+        extra = self.extra_state().items()
+        return vectors | {f"extra {name}": Vector(Kind.STATE, buffers.view(own)) for name, own in extra}, {}
+
+    def show_model(self) -> None:
+        """The learner's model is the state's model at all times."""
+
+    def stored(self, round: int) -> list[str]:
+        rank, count = self.invocation.rank, self.ctx.experiment.workers
+        used_up = self._exchange.used_up(self.ctx.keys, round, rank=rank, count=count)
+        return [*used_up, *self._exchange.results(self.ctx.keys, round, rank=rank, count=count)]
+
+    def round(self) -> None:
+        from crossover.training.long_worker.group import Group
+
+        invocation, samples = self.invocation, self.invocation.samples()
+        group = Group(self.ctx, invocation.waits, invocation.rank, invocation.round, samples, self.exchanges)
+        self._replaying = self._replaying and self._exchange.done(group)
+        if self.computing_moves_on or not self._replaying:
+            self.compute()
+        self._synchronise(group)
+        with self.ctx.stage("update"):
+            self.apply(self._received)
+        self._clear_away(group)
+        invocation.next_round()
+
+    def _total(self) -> "Tensor":
+        if self._sum is None:
+            self._sum = self.model.new_empty(self.model.numel())
+        return self._sum
+
+    def _synchronise(self, group: "Group") -> None:
         if not self._replaying:
             try:
-                self._exchange.exchange(peers, own, self._received)
+                self._exchange.exchange(group, self.contribution(), self._received)
                 return
             except Settled:  # another attempt of this worker did its share of the round meanwhile
                 pass
             except StaleAttempt:
-                self._ctx.tensors[peers.rank].delete(*self._used_up(peers))  # nobody else will
+                self.ctx.tensors[group.rank].delete(*self._used_up(group))  # nobody else will
                 raise
-        self._exchange.collect(peers, self._received)
+        self._exchange.collect(group, self._received)
 
-    def _used_up(self, peers: Peers) -> list[str]:
-        return self._exchange.used_up(peers.keys, peers.round, rank=peers.rank, count=peers.count)
+    def _clear_away(self, group: "Group") -> None:
+        """What this worker has stored and nobody needs any more."""
+        spent = self._used_up(group)
+        if self.invocation.journal.is_due(group.round):
+            # All have contributed to this round, so all have a checkpoint at its start: older results are no longer
+            # needed by anyone.
+            oldest = max(0, group.round - self.ctx.experiment.functions.checkpoint_every)
+            for round in range(oldest, group.round):
+                spent += self._exchange.results(self.ctx.keys, round, rank=group.rank, count=group.count)
+        if spent:
+            self.invocation.waits.steadily(lambda: self.ctx.tensors[group.rank].delete(*spent))
 
-    def _step(self, gradient: "Tensor", *, number: int, sync_every: int) -> None:
-        """The optimizer's step `number` (from 0), on the learner's model."""
-        invocation = self._invocation
-        history = invocation.history()
-        update = gradients.update(self._ctx, invocation.round, history=history, number=number, sync_every=sync_every)
-        model, self._optimizer = optimizer.step(self._model, gradient, self._optimizer, update)
-        self._model.copy_(model)
+    def _used_up(self, group: "Group") -> list[str]:
+        return self._exchange.used_up(group.keys, group.round, rank=group.rank, count=group.count)
+
+
+class LocalSteps(SynchronousWorker):
+    """`exchange.what: model`: LambdaML's model averaging, elsewhere called local SGD. An optimizer step of the worker's own after each
+    minibatch; only then are models exchanged, and their mean is every worker's.
+    """
+
+    exchanges = Kind.MODEL
+    computing_moves_on = True  # the optimizer's vectors stay the worker's own
+
+    def compute(self) -> None:
+        invocation = self.invocation
+        before = (invocation.epoch - 1) * invocation.days.minibatches
+        before += invocation.days.first_minibatch(invocation.round)
+
+        def step(gradient: "Tensor") -> None:
+            self.step(gradient, number=before + invocation.position.minibatch, sync_every=1)
+
+        while invocation.position.minibatch < len(invocation.minibatch_samples()):
+            invocation.compute(step)
+
+    def contribution(self) -> "Tensor":
+        return self.model
+
+    def apply(self, combined: "Tensor") -> None:
+        self.model.copy_(combined)
+
+
+def train(
+    ctx: Context,
+    event: Event,
+    exchange: "Exchange",
+    worker: "Callable[[Invocation, Exchange], SynchronousWorker] | None" = None,
+) -> Event:
+    """One invocation of one worker: Table 1's four stages, round after round, until training ends or the invocation must. `worker`: a
+    variation of an architecture's own, instead of what the YAML says.
+    """
+    kind = worker or (LocalSteps if ctx.experiment.exchange.what == "model" else SynchronousWorker)
+    return through(ctx, event, lambda invocation: kind(invocation, exchange))
