@@ -215,6 +215,7 @@ class Architecture:
     tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
     state: Literal["checkpoints", "database"] = "checkpoints"  # where a run that failed finds what it goes on with
     sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
+    simulation: str = ""  # the module of crossover/simulation that describes its steps, where that has not its own name
     settings: type | None = None
     checks: Callable[[Experiment], Iterable[str]] = lambda experiment: ()
 

@@ -28,4 +28,4 @@ def peer(ctx: Context, member: Membership) -> None:
 
 
 PROGRAM = Program(main, count="workers")
-ARCHITECTURE = Architecture("p2p_instance", program=PROGRAM, sync_every="epoch", checks=checks)
+ARCHITECTURE = Architecture("p2p_instance", program=PROGRAM, simulation="programs", sync_every="epoch", checks=checks)

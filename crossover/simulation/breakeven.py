@@ -12,8 +12,7 @@ from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import Calibration
-from crossover.simulation.models import models_of
-from crossover.simulation.simulate import Simulated, simulate
+from crossover.simulation.simulate import Simulated, models_of, simulate
 from crossover.simulation.workload import Workload
 from crossover.workflow import load
 

@@ -1,7 +1,4 @@
-"""AllReduce and ScatterReduce: what a long worker asks of the shared store in a round.
-
-In the order of functions/all_reduce.py and functions/scatter_reduce.py.
-"""
+"""LambdaML, which AllReduce and ScatterReduce are of: a long worker's way to the shared store, and what begins and ends its round."""
 
 from collections.abc import Callable
 
@@ -11,8 +8,6 @@ from crossover.simulation.spirt import begun, optimizer_vectors
 from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Invocation, Model, Script, World
-
-MASTER = 0
 
 
 def checkpoint_bytes(world: World) -> int:
@@ -87,65 +82,14 @@ def arithmetic(life: Life, stage: str, bytes_: float) -> Process:
     yield from life.spend(stage, seconds)
 
 
-def all_reduce(life: Life) -> Process:
-    """One round: D out and D in; the master 2 D out and (W - 1) D in."""
-    way, world, rank = Way(life), life.world, life.place.worker
-    size, others = world.workload.vector_bytes, world.workers - 1
-    yield from _once(life, way)
-    yield from life.accumulate()
-    yield from way.put("store", size)
-    way.publish("average")
-    if rank == MASTER:
-        yield from way.gather("aggregate", "average", size, others, before=lambda last: max(0, last - 1))
-        yield from arithmetic(life, "aggregate", (others + 2) * size)
-        yield from way.put("", size)
-        merged = world.gate("merged", life.standing.round, needed=1)
-        if not merged.open:
-            merged.arrive(world.env)
-    else:
-        merged = world.gate("merged", life.standing.round, needed=1)
-        waited = yield from life.until(merged)
-        life.tally.count(way.channel, "get", life.looks(waited, way.channel))
-        yield from way.get("synchronise", size)
-        life.invocation.stages["synchronise"][0] += waited
-    yield from _finish(life, way)
-
-
-def scatter_reduce(life: Life) -> Process:
-    """One round: D out in W puts, 2 (W - 1) / W D in by 2 (W - 1) gets."""
-    way, world, rank = Way(life), life.world, life.place.worker
-    workers, others = world.workers, world.workers - 1
-    part = world.workload.vector_bytes / workers
-    yield from _once(life, way)
-    yield from life.accumulate()
-    yield from way.put("store", others * part, others)
-    way.publish("chunks")
-    yield from way.gather(
-        "aggregate", "chunks", part, others, before=lambda last: last - int(last > rank) if last != rank else 0
-    )
-    if world.experiment.aggregation.non_finite == "drop":  # whom any worker would drop, all drop
-        yield from way.put("", 4 * workers)
-        way.publish("verdict")
-        yield from way.gather(
-            "aggregate", "verdict", 4 * workers, others, before=lambda last: max(0, (last - rank) % workers - 1)
-        )
-    yield from arithmetic(life, "aggregate", (workers + 1) * part)
-    yield from way.put("", part)
-    way.publish("merged")
-    yield from way.gather(
-        "synchronise", "merged", part, others, before=lambda last: max(0, (last - rank) % workers - 1)
-    )
-    yield from _finish(life, way)
-
-
-def _once(life: Life, way: Way) -> Process:
+def once(life: Life, way: Way) -> Process:
     """An invocation looks whether its first round is done already."""
     if life.computed == 0 and "asked" not in life.invocation.notes:
         life.invocation.notes["asked"] = True
         yield from way.exists()
 
 
-def _finish(life: Life, way: Way) -> Process:
+def finish(life: Life, way: Way) -> Process:
     world, standing = life.world, life.standing
     kept = optimizer_vectors(world)
     yield from arithmetic(life, "update", (3 + 2 * kept) * world.workload.vector_bytes)

@@ -110,7 +110,7 @@ def collect(world: World, place: Place) -> Script:
     return collected(world, checkpoint_bytes(world), members=world.workers + 1, bus=True)
 
 
-MLLESS = {
+MODELS = {
     "initialise": Model(script=first_checkpoints, changes=begun),
     "train": Model(living=train),
     "supervise": Model(living=supervise),

@@ -64,4 +64,4 @@ def average_part(world: World, place: Place) -> Script:
     )
 
 
-FUNCTIONS = {"compute_gradient": Model(script=compute_gradient), "average_part": Model(script=average_part)}
+MODELS = {"compute_gradient": Model(script=compute_gradient), "average_part": Model(script=average_part)}

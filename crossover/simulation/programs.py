@@ -8,10 +8,11 @@ from crossover.simulation.spirt import ARRIVAL_BYTES, OUTCOME_BYTES, decision_by
 from crossover.simulation.usage import Place
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
-from crossover.simulation.world import Invocation, World
+from crossover.simulation.world import Invocation, Model, World
 from crossover.workflow import Step
 from crossover.workflow import walk as nodes_of
 
+MODELS = dict[str, Model]()  # programs of peers/ alone have no steps
 MESSAGE_BYTES = 160  # what stands around a gradient in a mailbox
 CHECKPOINT_BYTES = 150
 

@@ -1,7 +1,9 @@
 """One run, simulated: from an experiment and a calibration to seconds, dollars and bytes."""
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from crossover.costs import cost, infrastructure, paper_cost, prices
@@ -10,15 +12,15 @@ from crossover.costs.infrastructure import Infrastructure
 from crossover.costs.invocations import WRITES
 from crossover.costs.paper_method import paper_method
 from crossover.costs.prices import Prices
+from crossover.errors import NoProjection
 from crossover.experiment import Experiment
 from crossover.simulation import programs
 from crossover.simulation.calibration import AWS, MOST_MEMORY_MB, Calibration
-from crossover.simulation.models import models_of
 from crossover.simulation.usage import Place, StepUse, Usage
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import Workload, calendar
-from crossover.simulation.world import World
-from crossover.workflow import Architecture, load
+from crossover.simulation.world import Model, World
+from crossover.workflow import Architecture, load, steps
 
 LABEL = "projected"
 RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.events.RETRY, with full jitter)
@@ -105,6 +107,29 @@ def simulate(
     whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
     world.env.run(until=world.env.process(whole) | world.doomed)
     return _result(world, price_list or prices.load())
+
+
+def models_of(architecture: Architecture) -> dict[str, Model]:
+    """By step name: the MODELS of the module that `Architecture(simulation=)` names. Raises NoProjection where there is none, or a step is
+    missing in it: its tree can be walked, the bodies of its steps cannot.
+    """
+    name = architecture.simulation or architecture.name
+    module = importlib.import_module(f"crossover.simulation.{name}") if _described(name) else None
+    models: dict[str, Model] | None = getattr(module, "MODELS", None)
+    if models is None:
+        raise NoProjection(
+            f"architecture: {architecture.name}: crossover/simulation/{name}.py with MODELS of its steps is not there"
+        )
+    for step in steps(architecture):
+        if step.name not in models:
+            raise NoProjection(
+                f"architecture: {architecture.name}: {step.module}.{step.name} has no model in crossover/simulation/{name}.py"
+            )
+    return models
+
+
+def _described(name: str) -> bool:
+    return name.isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()
 
 
 def _result(world: World, price_list: Prices) -> Simulated:

@@ -221,7 +221,7 @@ def begun(world: World, place: Place) -> None:
     moved_on(world, place, 0)
 
 
-SPIRT = {
+MODELS = {
     "initialise": Model(script=initialise, changes=begun),
     "compute_gradients": Model(script=compute_gradients),
     "average_in_database": Model(script=average_in_database),

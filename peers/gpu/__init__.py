@@ -105,4 +105,4 @@ def checks(e: Experiment) -> Iterator[str]:
 
 
 PROGRAM = Program(main, count="gpus", step="train_gpu")
-ARCHITECTURE = Architecture("gpu", program=PROGRAM, sync_every=1, checks=checks)
+ARCHITECTURE = Architecture("gpu", program=PROGRAM, simulation="programs", sync_every=1, checks=checks)

@@ -11,8 +11,10 @@ from crossover.cli import estimates, plan
 from crossover.cli.main import main
 from crossover.errors import NoProjection
 from crossover.experiment import Exchange, Experiment, Lifetime, Training
-from crossover.simulation import Workload, models
+from crossover.simulation import Workload, spirt
+from crossover.simulation.simulate import models_of
 from crossover.validation import load
+from crossover.workflow import Architecture
 
 CONFIG = Path(__file__).parents[3] / "config"
 EXPERIMENTS = [path for path in sorted(CONFIG.glob("*.yaml")) if "\narchitecture:" in path.read_text()]
@@ -137,7 +139,7 @@ def test_steps_that_nobody_has_described_are_no_failure(
 ) -> None:
     """As those of an architecture of one's own: what can be told of it is told, and of a projection why there is none."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(models.MODELS, "functions.spirt")
+    monkeypatch.delitem(spirt.MODELS, "initialise")
     for command in ("plan", "project", "breakeven"):
         with pytest.raises(SystemExit, match="0"):
             main([command, str(CONFIG / "spirt.yaml")])
@@ -149,6 +151,12 @@ def test_steps_that_nobody_has_described_are_no_failure(
     shown = " ".join(capsys.readouterr().out.split())
     assert "note: spirt: architecture: spirt: functions.spirt.initialise has no model" in shown
     assert "[projected] as the files say: " in shown
+
+
+@pytest.mark.parametrize("name", ["mine", "walk", "../mine"])
+def test_an_architecture_that_nobody_has_described_has_no_projection(name: str) -> None:
+    with pytest.raises(NoProjection, match=f"^architecture: mine: crossover/simulation/{name}.py.* is not there"):
+        models_of(Architecture("mine", simulation=name if name != "mine" else ""))
 
 
 def test_a_model_of_ones_own_is_projected_by_its_parameters() -> None:

@@ -133,15 +133,15 @@ def test_workers_that_cannot_all_run_at_once_are_no_run(architecture: str) -> No
 
 
 def test_a_step_that_nobody_described_is_named() -> None:
-    architecture = replace(load("spirt"), run=replace_module(load("spirt").run))
-    with pytest.raises(ConfigError, match=r"functions.elsewhere.collect has no model"):
+    architecture = replace(load("spirt"), run=ending_otherwise(load("spirt").run))
+    with pytest.raises(ConfigError, match=r"functions.spirt.tidy has no model in crossover/simulation/spirt.py"):
         simulate(small("spirt"), STILL, workload=tiny(small("spirt")), architecture=architecture)
 
 
-def replace_module(node: Any) -> Any:
+def ending_otherwise(node: Any) -> Any:
     from crossover.workflow import Sequence as InOrder
 
-    return InOrder(*node.nodes[:-1], replace(node.nodes[-1], module="functions.elsewhere"))
+    return InOrder(*node.nodes[:-1], replace(node.nodes[-1], name="tidy"))
 
 
 def test_an_invocation_that_aws_would_end_ends_the_simulation() -> None:
