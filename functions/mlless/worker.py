@@ -44,10 +44,6 @@ class FilteringWorker:
         ctx = invocation.ctx
         self._ctx, self._invocation, self._rank = ctx, invocation, invocation.rank
         self._training, self._settings = ctx.experiment.training, ctx.experiment.settings(MLLess)
-        checkpoint = invocation.restore()
-        vectors, facts = checkpoint.vectors, checkpoint.facts
-=======
-        self._training, self._settings = ctx.experiment.training, ctx.experiment.mlless
         self._model = buffers.tensor(ctx.learner.model)  # x
         self._complaints: set[int] = set()
         self._began_s = time.monotonic()
