@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from crossover.asl import children
 from crossover.asl.events import RETRY, State, fields
-from crossover.asl.limits import INLINE_MAP_LIMIT, NAME_LIMIT, check_history
-from crossover.errors import StaleAttempt
+from crossover.asl.limits import INLINE_MAP_LIMIT, check_history
+from crossover.asl.states import States
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step
 
 
@@ -27,7 +27,7 @@ class Machines:
         self.definitions[name] = {
             "Comment": f"{name}: generated from the architecture's tree",
             "TimeoutSeconds": self.limit_s,
-            **Block(self, names=set()).of(node),
+            **Block(machines=self, names=set()).of(node),
         }
 
     def add_child(self, child: Child) -> None:
@@ -37,15 +37,11 @@ class Machines:
             self._children[child.name] = child.body
 
 
-@dataclass
-class Block:
-    """One list of states: a machine, a Map's iteration or a Parallel's branch."""
+@dataclass(kw_only=True)
+class Block(States):
+    """One list of states, made from a node of the tree."""
 
     machines: Machines
-    names: set[str]  # of all states in the machine: Step Functions refuses one that occurs twice, in whatever block
-    tolerant: bool = False  # a failure ends this block, not what surrounds it
-    times: int = 1  # how often it runs side by side in one execution, which has one history
-    states: State = field(default_factory=dict)
 
     def of(self, node: Node, *, silent: bool = False) -> State:
         """`silent`: the block's last state returns {} (240 echoed events approach the payload limit)."""
@@ -54,7 +50,8 @@ class Block:
 
     def inner(self, node: Node, *, tolerant: bool = False, items: int = 1) -> State:
         """A block inside this one."""
-        return Block(self.machines, self.names, tolerant, times=self.times * items).of(node, silent=True)
+        inner = Block(machines=self.machines, names=self.names, tolerant=tolerant, times=self.times * items)
+        return inner.of(node, silent=True)
 
     def emit(self, node: Node, then: str | None) -> str:
         """Add `node`'s states, leading on to `then` (None: the end); the name of its first state."""
@@ -73,56 +70,8 @@ class Block:
             case Repeat():
                 return self._repeat(node, then)
             case Child():
-                return children.start(self, node, then, timeout_s=None)
+                return self._child(node, then)
         raise TypeError(f"not a node: {node!r}")
-
-    def reserve(self, wanted: str) -> str:
-        """A name for a state of this block that no other state of the machine has."""
-        unique, n = wanted[:NAME_LIMIT], 1
-        while unique in self.names:
-            n += 1
-            unique = f"{wanted[: NAME_LIMIT - len(f' {n}')]} {n}"
-        self.names.add(unique)
-        return unique
-
-    def add(self, wanted: str, state: State, then: str | None) -> str:
-        """Add a state that leads on to `then`; its name, made from the one that is wanted."""
-        name = self.reserve(wanted)
-        self.states[name] = state | ({"Next": then} if then else {"End": True})
-        return name
-
-    def ending(self, wanted: str, failure: State, *, cause: str) -> str:
-        """Add the end of a way that failed; the name of its first state. In a tolerant block it ends that block alone, unless `cause`, a
-        path, names StaleAttempt: a worker that gave way to another attempt is no dead worker, so its execution ends.
-        """
-        name = self.reserve(wanted)
-        if not self.tolerant:
-            self.states[name] = {"Type": "Fail", **failure}
-            return name
-        alone, gave_way = self.reserve(f"{wanted} alone"), self.reserve(f"{wanted} late")
-        names_it = {"Variable": cause, "StringMatches": f"*{StaleAttempt.__name__}*"}
-        self.states[name] = {
-            "Type": "Choice",
-            "Choices": [{"And": [{"Variable": cause, "IsPresent": True}, names_it], "Next": gave_way}],
-            "Default": alone,
-        }
-        self.states[alone] = {"Type": "Pass", "Result": {}, "End": True}
-        self.states[gave_way] = {"Type": "Fail", **failure}
-        return name
-
-    def failing(self, subject: str) -> list[State]:
-        """A Catch that ends the execution with its cause behind the name of the step, worker and round."""
-        failed = self.ending(
-            f"{subject} failed",
-            {
-                # Not the caught error's own name: a child's is States.TaskFailed, and a Fail state must not raise a States error.
-                "Error": "StepFailed",
-                "CausePath": f"States.Format('{subject} failed, worker {{}}, epoch {{}}, round {{}}: {{}}: {{}}', "
-                "$.worker, $.epoch, $.round, $.failure.Error, $.failure.Cause)",
-            },
-            cause="$.failure.Cause",
-        )
-        return [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": failed}]
 
     def _task(self, step: Step, then: str | None) -> str:
         return self.add(
@@ -136,6 +85,10 @@ class Block:
             },
             then,
         )
+
+    def _child(self, node: Child, then: str | None, *, timeout_s: int | None = None) -> str:
+        self.machines.add_child(node)
+        return children.start(self, node, then, timeout_s=timeout_s, limit_s=self.machines.limit_s)
 
     def _parallel(self, node: Parallel, then: str | None) -> str:
         branches = [self.inner(branch) for branch in node.branches]
@@ -171,7 +124,7 @@ class Block:
             then = self.add(f"is {node.until}", {"Type": "Pass"}, None)
         timeout_s = node.timeout_s
         first = (
-            children.start(self, node.body, choice, timeout_s=timeout_s)
+            self._child(node.body, choice, timeout_s=timeout_s)
             if isinstance(node.body, Child)
             else self.emit(node.body, choice)
         )

@@ -1,26 +1,21 @@
 """A Child: starting an execution of another machine, or taking up the one that an earlier attempt started under the same name."""
 
-from typing import TYPE_CHECKING
-
 from crossover.asl.events import START_RETRY, fields
 from crossover.asl.limits import look_every_s
+from crossover.asl.states import States
 from crossover.workflow import Child
-
-if TYPE_CHECKING:
-    from crossover.asl.blocks import Block
 
 # A read that can be repeated, whatever it was refused for: `Sfn.SfnException` is all that a throttled call says.
 DESCRIBE_RETRY = [{**START_RETRY[0], "ErrorEquals": ["States.TaskFailed"]}]
 
 
-def start(block: "Block", node: Child, then: str | None, *, timeout_s: int | None) -> str:
-    """Add the states of a Child to the block; the name of the first."""
-    block.machines.add_child(node)
+def start(block: States, node: Child, then: str | None, *, timeout_s: int | None, limit_s: int) -> str:
+    """Add the states of a Child to the block; the name of the first. No execution lasts longer than `limit_s`."""
     name = f"States.Format('{{}}-{node.name}-w{{}}-e{{}}-r{{}}-a{{}}', $.run, $.worker, $.epoch, $.round, $.attempt)"
     taken = {
         "ErrorEquals": ["StepFunctions.ExecutionAlreadyExistsException"],
         "ResultPath": None,
-        "Next": _adopt(block, node, name, then),
+        "Next": _adopt(block, node, name, then, limit_s=limit_s),
     }
     return block.add(
         node.name,
@@ -33,7 +28,7 @@ def start(block: "Block", node: Child, then: str | None, *, timeout_s: int | Non
                 "Input": {**fields(), "AWS_STEP_FUNCTIONS_STARTED_BY_EXECUTION_ID.$": "$$.Execution.Id"},
             },
             "OutputPath": "$.Output",
-            **({"TimeoutSeconds": min(timeout_s, block.machines.limit_s)} if timeout_s else {}),
+            **({"TimeoutSeconds": min(timeout_s, limit_s)} if timeout_s else {}),
             "Retry": START_RETRY,
             "Catch": [taken, *block.failing(node.name)],
         },
@@ -41,7 +36,7 @@ def start(block: "Block", node: Child, then: str | None, *, timeout_s: int | Non
     )
 
 
-def _adopt(block: "Block", node: Child, name: str, then: str | None) -> str:
+def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: int) -> str:
     """A name is reserved for 90 days: an execution that exists already is this one, started before a redrive. Wait for its end and
     read its result. Only an execution that succeeded has an Output: it is read behind the Choice.
     """
@@ -81,7 +76,7 @@ def _adopt(block: "Block", node: Child, name: str, then: str | None) -> str:
     }
     block.states[wait] = {
         "Type": "Wait",
-        "Seconds": look_every_s(block.machines.limit_s, times=block.times),
+        "Seconds": look_every_s(limit_s, times=block.times),
         "Next": describe,
     }
     return describe

@@ -7,7 +7,7 @@ scikit-learn; no step imports it.
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -18,39 +18,12 @@ from crossover.algorithms.seeds import permutation, seed
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
 from crossover.learning import cifar10, fitness, mnist
+from crossover.learning.samples import Dataset, Samples
 from crossover.learning.sizes import held_out
 
+__all__ = ["Dataset", "Samples", "load"]
+
 _STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones are not taken for new ones
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """A data set as published, and what a `package.module:loader`, called with the experiment, returns.
-
-    Inputs (N, ...) of any shape and dtype but complex ones: numbers, float or uint8 such as images (N, C, H, W), are
-    preprocessed; other whole numbers, such as tokens (N, T) int64, reach the model as they are. Labels (N, ...): classes,
-    int64 in 0..`classes`-1 (-100: no answer is asked for), or with `classes` None numbers, float32. Test inputs and labels
-    None where there is no such split.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    classes: int | None = None
-    test_inputs: Tensor | None = None
-    test_labels: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """A data set split for one experiment; `fingerprint` names its staged form."""
-
-    train_inputs: Tensor
-    train_labels: Tensor
-    validation_inputs: Tensor
-    validation_labels: Tensor
-    classes: int | None
-    name: str
-    fingerprint: str
 
 
 def load(experiment: Experiment) -> Dataset:

@@ -4,7 +4,7 @@ What a loader of the user's own returned wrongly is told as theirs, with the fil
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,15 +15,13 @@ from crossover.learning import batch
 from crossover.learning.affine import is_measured
 from crossover.learning.models import registry
 from crossover.learning.objectives import NO_CLASS
+from crossover.learning.samples import Dataset, Samples
 from crossover.own_code import faults
-
-if TYPE_CHECKING:
-    from crossover.learning.datasets import Dataset, Samples
 
 FIELD = "data.dataset"
 
 
-def check(samples: "Samples", experiment: Experiment, *, loader: Callable[..., object] | None) -> None:
+def check(samples: Samples, experiment: Experiment, *, loader: Callable[..., object] | None) -> None:
     """Raises OwnCodeError or DataError for samples that are none, ConfigError for settings that they do not take."""
     name = experiment.data.dataset
     if problem := _malformed(samples) or _unfit(samples, experiment):
@@ -34,7 +32,7 @@ def check(samples: "Samples", experiment: Experiment, *, loader: Callable[..., o
         raise ConfigError(problem)
 
 
-def description(dataset: "Dataset", *, preprocess: str) -> str:
+def description(dataset: Dataset, *, preprocess: str) -> str:
     """Samples, their shapes and dtypes, and what becomes of them on their way to the model."""
     inputs, labels = dataset.train_inputs, dataset.train_labels
     measured = f"{preprocess} by channel" if preprocess != "none" else "as they are"
@@ -46,8 +44,6 @@ def description(dataset: "Dataset", *, preprocess: str) -> str:
 
 def _malformed(samples: Any) -> str:
     """What is wrong with the samples themselves; empty: nothing."""
-    from crossover.learning.datasets import Samples
-
     if not isinstance(samples, Samples):
         return f"returned a {type(samples).__name__}; a crossover.learning.datasets.Samples is expected"
     if (samples.test_inputs is None) != (samples.test_labels is None):
@@ -93,7 +89,7 @@ def _not_finite(name: str, part: Tensor) -> str:
     return f"{name} hold NaN or infinity in {rows}; fill them in or leave them out"
 
 
-def _unfit(samples: "Samples", experiment: Experiment) -> str:
+def _unfit(samples: Samples, experiment: Experiment) -> str:
     """Why the loss cannot take the labels; empty where it can. A loss of one's own is tried out instead."""
     labels = [part for part in (samples.labels, samples.test_labels) if part is not None]
     found, loss = f"labels are {_rows(labels[0])}", experiment.training.loss
@@ -115,7 +111,7 @@ def _unfit(samples: "Samples", experiment: Experiment) -> str:
     return ""
 
 
-def _impossible(samples: "Samples", experiment: Experiment) -> str:
+def _impossible(samples: Samples, experiment: Experiment) -> str:
     """Which setting these samples do not take; empty: none."""
     name, rows, training = experiment.data.dataset, _rows(samples.inputs), experiment.training
     images = samples.inputs.ndim == 4 and (samples.inputs.is_floating_point() or samples.inputs.dtype == torch.uint8)

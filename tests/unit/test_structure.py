@@ -3,7 +3,7 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -105,13 +105,13 @@ def module_of(path: Path) -> str:
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Modules imported anywhere in the file, deferred ones too, except for type checkers alone."""
+def imports(path: Path, *, for_types: bool = False) -> Iterator[tuple[str, int]]:
+    """Modules imported anywhere in the file, deferred ones too; those for type checkers alone only with `for_types`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if not for_types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         for statement in node.body
         for inner in ast.walk(statement)
     }
@@ -141,6 +141,52 @@ def test_imports_go_one_way() -> None:
             if part not in ALLOWED.get(own, set()):
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {own} must not import {part}")
     assert not wrong, "\n".join(wrong)
+
+
+# Circles that stand, with the reason: whoever breaks one up takes it out here.
+CIRCLES = [
+    # What is wrong with code of the user's own is told by where it was found, and finding it tells what is wrong.
+    {f"crossover.own_code.{name}" for name in ("faults", "finding", "reach", "watching")},
+    # The cloud applies the patches, which act for the cloud that they are given; for type checkers alone.
+    {"crossover.local.cloud", "crossover.local.moto_patches"},
+    # A peer's end is a part of the peer, which it is given; for type checkers alone.
+    {"peers.p2p.ending", "peers.p2p.peer"},
+    # A decision of a run with a budget counts what it has cost; what a run is expected to cost follows from its calendar.
+    {"crossover.costs", "crossover.training"},
+    # They put the parts together for one another: `verify` deploys, runs and destroys, and those ask about the account.
+    ROOTS_OF_COMPOSITION,
+]
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """Nodes that reach one another, group by group."""
+
+    def reached(start: str) -> set[str]:
+        found, ahead = set[str](), [start]
+        while ahead:
+            new = graph.get(ahead.pop(), set()) - found
+            found |= new
+            ahead += new
+        return found
+
+    far = {node: reached(node) for node in graph}
+    groups = {frozenset(other for other in far[node] if node in far[other]) for node in graph}
+    return [set(group) for group in groups if len(group) > 1]
+
+
+def test_no_modules_and_no_parts_import_one_another() -> None:
+    """Deferred imports count, and those for type checkers: nobody understands one of the two without the other."""
+    known = {module_of(path): path for path in files()}
+    modules: dict[str, set[str]] = {module: set() for module in known}
+    parts: dict[str, set[str]] = {part_of(module): set() for module in known}
+    for module, path in known.items():
+        for name, _ in imports(path, for_types=True):
+            imported = name if name in known else name.rpartition(".")[0]
+            if imported in known and imported != module:
+                modules[module].add(imported)
+                parts[part_of(module)] |= {part_of(imported)} - {part_of(module)}
+    found = [circle for graph in (modules, parts) for circle in circles(graph)]
+    assert not [sorted(circle) for circle in found if not any(circle <= allowed for allowed in CIRCLES)]
 
 
 def test_third_party_packages_stay_where_they_belong() -> None:
