@@ -115,18 +115,13 @@ def current(session: Any, item: str, *, region: str, now: datetime | None = None
 
 
 def _products(session: Any, product: Product, *, region: str) -> Iterator[Mapping[str, Any]]:
-    client = session.client("pricing", region_name=API_REGION)
     # What leaves a region is listed under the region it comes from.
     where = "fromRegionCode" if product.service == "AWSDataTransfer" else "regionCode"
     wanted = {where: region, **product.attributes}
     filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
-    token: dict[str, str] = {}
-    while True:
-        page = client.get_products(ServiceCode=product.service, Filters=filters, **token)
+    products = session.client("pricing", region_name=API_REGION).get_paginator("get_products")
+    for page in products.paginate(ServiceCode=product.service, Filters=filters):
         yield from map(json.loads, page["PriceList"])
-        if not page.get("NextToken"):
-            return
-        token = {"NextToken": page["NextToken"]}
 
 
 def _first_paid_tier(listed: Mapping[str, Any]) -> float | None:

@@ -4,16 +4,8 @@ import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from crossover import aws
 from crossover.errors import UserError
-
-EXPIRED = {
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "InvalidClientTokenId",
-    "UnrecognizedClientException",
-    "AuthFailure",
-}
-DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 
 
 @contextmanager
@@ -38,10 +30,10 @@ def aws_errors_explained() -> Iterator[None]:
     except EndpointConnectionError as error:
         raise UserError(f"AWS: {error}{_about_the_region()}") from None
     except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
-        if code in EXPIRED:
+        code = aws.code_of(error)
+        if code in aws.EXPIRED:
             raise UserError(f"AWS does not accept the credentials ({code}); sign in again") from None
-        if code in DENIED:
+        if code in aws.DENIED:
             raise UserError(f"AWS: the credentials lack a permission: {error}") from None
         raise
 

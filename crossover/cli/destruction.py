@@ -65,7 +65,7 @@ def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator
     found = []
     for owner in [ownership.of(session, project, name) for name in ([None, *names] if shared else names)]:
         found += [
-            f"  stack {each.name}, {len(ownership.resources(session, each))} resources and all that is in them"
+            f"  stack {each.name}, {len(ownership.resources(session, each.id))} resources and all that is in them"
             for each in sorted(owner.standing, key=_order)
         ]
         taken = inventory.take(session, owner)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crossover import aws
 from crossover.costs.invocations import Record, on_instance
 
 GROUPS = "/aws/lambda/"
@@ -32,15 +33,14 @@ class Report:
 
 def read(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
     """By request id, of all functions named after the stack, since the moment `since_s` (unix seconds)."""
-    logs, found = session.client("logs"), dict[str, Report]()
-    groups = logs.get_paginator("describe_log_groups").paginate(logGroupNamePrefix=f"{GROUPS}{stack}-")
-    for group in (each["logGroupName"] for page in groups for each in page["logGroups"]):
-        function = group.removeprefix(GROUPS)
-        pages = logs.get_paginator("filter_log_events").paginate(
-            logGroupName=group, startTime=int(since_s * 1_000), filterPattern='{ $.type = "platform.report" }'
-        )
-        for event in (each for page in pages for each in page["events"]):
-            if report := _report(function, event):
+    found = dict[str, Report]()
+    wanted = {"startTime": int(since_s * 1_000), "filterPattern": '{ $.type = "platform.report" }'}
+    for each in aws.entries(
+        session, "logs", "describe_log_groups", "logGroups", logGroupNamePrefix=f"{GROUPS}{stack}-"
+    ):
+        group = each["logGroupName"]
+        for event in aws.entries(session, "logs", "filter_log_events", "events", logGroupName=group, **wanted):
+            if report := _report(group.removeprefix(GROUPS), event):
                 found[report.request_id] = report
     return found
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
-from crossover.cli.credentials import EXPIRED
+from crossover.aws import EXPIRED, code_of
 from crossover.errors import Unavailable
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def trouble_of(error: BaseException) -> str:
         if isinstance(each, Unavailable):
             return "network"
         if isinstance(each, ClientError):
-            code = str(each.response.get("Error", {}).get("Code", ""))
+            code = code_of(each)
             status = int(each.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             unsaid = each.operation_name == "HeadObject" and code in ("400", "403")  # an answer without a body
             if code in EXPIRED_TOO or unsaid:

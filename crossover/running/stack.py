@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import surroundings
+from crossover import aws, surroundings
 from crossover.asl.limits import ARRAY_LIMIT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -50,9 +50,7 @@ class Deployed:
 
     @classmethod
     def of(cls, experiment: Experiment, session: Any) -> "Deployed":
-        path = f"/crossover/{experiment.project}/{experiment.name}/"
-        pages = session.client("ssm").get_paginator("get_parameters_by_path").paginate(Path=path)
-        found = {p["Name"].removeprefix(path): p["Value"] for page in pages for p in page["Parameters"]}
+        found = aws.parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
         if "bucket" not in found or not {"run_machine", "fleet"} & found.keys():
             raise ConfigError(
                 f"{experiment.name}: not deployed in project {experiment.project}; "

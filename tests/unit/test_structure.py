@@ -19,6 +19,7 @@ CONTEXT = DATA | CLIENTS | {"crossover.clients", "crossover.context", "crossover
 WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.training"}
 ALLOWED = {
     "crossover.errors": set(),
+    "crossover.aws": set(),
     "crossover.experiment": set(),
     "crossover.instances": set(),
     "crossover.threads": set(),
@@ -36,7 +37,7 @@ ALLOWED = {
     "crossover.workflow": CONTEXT | {"crossover.threads"},
     "crossover.training": CONTEXT | {"crossover.workflow", "crossover.costs"},
     "crossover.surroundings": WORKFLOW,
-    "crossover.costs": WORKFLOW | {"crossover.instances", "crossover.surroundings"},
+    "crossover.costs": WORKFLOW | {"crossover.aws", "crossover.instances", "crossover.surroundings"},
     "crossover.fleet": WORKFLOW,
     "crossover.asl": WORKFLOW,
     "crossover.validation": WORKFLOW | {"crossover.asl", "crossover.surroundings"},

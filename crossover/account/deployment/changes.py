@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from crossover import asl, own_code
+from crossover import asl, aws, own_code
 from crossover.account.removal import network_exit
 from crossover.account.resources import ownership, stacks
-from crossover.account.resources.listings import FUNCTION, INSTANCE
+from crossover.account.resources.listings import FUNCTION, instances
 from crossover.account.resources.ownership import Owner
 from crossover.costs import infrastructure
 from crossover.errors import UserError
@@ -34,11 +34,9 @@ def check_unchanged(session: Any, experiment: Experiment, *, config: Path) -> No
 
 def _functions(session: Any, experiment: Experiment, owner: Owner) -> Iterator[str]:
     wanted, prefix = infrastructure.of(experiment).memory_mb, f"{experiment.project}-{experiment.name}-"
-    pages = session.client("lambda").get_paginator("list_functions").paginate()
     deployed: Mapping[str, Mapping[str, Any]] = {
         each["FunctionName"]: each
-        for page in pages
-        for each in page["Functions"]
+        for each in aws.entries(session, "lambda", "list_functions", "Functions")
         if each["FunctionName"] in owner.held.get(FUNCTION, ())
     }
     said = set[str]()
@@ -69,12 +67,7 @@ def _instances(session: Any, experiment: Experiment, owner: Owner) -> Iterator[s
     ec2 = session.client("ec2")
     for fleet in infrastructure.of(experiment).fleets:
         if fleet.purpose == "tensor database":
-            running = [
-                {"Name": "instance-id", "Values": owner.ids(INSTANCE)},
-                {"Name": "instance-state-name", "Values": ["running"]},
-            ]
-            pages = ec2.get_paginator("describe_instances").paginate(Filters=running) if owner.ids(INSTANCE) else []
-            types = [each["InstanceType"] for page in pages for r in page["Reservations"] for each in r["Instances"]]
+            types = [each["InstanceType"] for each in instances(session, owner, states=["running"])]
         else:
             types = [
                 kind
@@ -95,17 +88,14 @@ def _broker(session: Any, experiment: Experiment) -> Iterator[str]:
     if wanted is None:
         return
     stack = stacks.look(session, f"{experiment.project}-broker")
-    ours = {each["PhysicalResourceId"] for each in ownership.resources(session, stack)} if stack else set()
-    pages = session.client("mq").get_paginator("list_brokers").paginate()
-    for each in (broker for page in pages for broker in page["BrokerSummaries"]):
+    ours = {each["PhysicalResourceId"] for each in ownership.resources(session, stack.id)} if stack else set()
+    for each in aws.entries(session, "mq", "list_brokers", "BrokerSummaries"):
         if each["BrokerId"] in ours and each.get("HostInstanceType", wanted) != wanted:
             yield f"network.broker_instance_type: {wanted}, deployed {each['HostInstanceType']}"
 
 
 def _published(session: Any, experiment: Experiment) -> Iterator[str]:
-    path = f"/crossover/{experiment.project}/{experiment.name}/"
-    pages = session.client("ssm").get_paginator("get_parameters_by_path").paginate(Path=path)
-    found = {each["Name"].removeprefix(path): each["Value"] for page in pages for each in page["Parameters"]}
+    found = aws.parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
     if own_code.fingerprint(experiment) != found.get("own_code", ""):
         yield f"your code ({', '.join(own_code.digests(experiment)) or 'none now'}): its files are others than those deployed"
     if experiment.storage.bucket_per_worker != ("data_buckets" in found):

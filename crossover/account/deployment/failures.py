@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from crossover import aws
+
 CLOCKS_DIFFER = timedelta(minutes=5)  # AWS refuses requests whose clock is further off
 BEGINNINGS = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS")
 HOST = "AWS::CloudFormation::WaitCondition"
@@ -22,20 +24,13 @@ def reasons(session: Any, stacks: Iterable[str], *, since: datetime, project: st
 
 
 def _last_operation(session: Any, stack: str, *, since: datetime) -> Iterator[dict[str, Any]]:
-    from botocore.exceptions import ClientError
-
-    events = session.client("cloudformation").get_paginator("describe_stack_events")
-    try:
-        for page in events.paginate(StackName=stack):
-            for event in page["StackEvents"]:
-                if event["Timestamp"] < since - CLOCKS_DIFFER:
-                    return
-                yield event
-                if event["PhysicalResourceId"] == event["StackId"] and event["ResourceStatus"] in BEGINNINGS:
-                    return
-    except ClientError as error:
-        if "does not exist" not in str(error):
-            raise
+    with aws.Tolerating("does not exist"):
+        for event in aws.entries(session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack):
+            if event["Timestamp"] < since - CLOCKS_DIFFER:
+                return
+            yield event
+            if event["PhysicalResourceId"] == event["StackId"] and event["ResourceStatus"] in BEGINNINGS:
+                return
 
 
 def _is_a_cause(event: dict[str, Any]) -> bool:

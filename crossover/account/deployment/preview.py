@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossover import aws
 from crossover.account.resources import stacks
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -158,9 +159,7 @@ def runs_under_way(session: Any, project: str) -> dict[str, str]:
     """Run by its experiment's stack, of the whole project: all of them share network and broker."""
     from crossover.running.unattended import under_way
 
-    path = f"/crossover/{project}/"
-    pages = session.client("ssm").get_paginator("get_parameters_by_path").paginate(Path=path, Recursive=True)
-    names = [each["Name"].removeprefix(path).split("/") for page in pages for each in page["Parameters"]]
+    names = [name.split("/") for name in aws.parameters(session, f"/crossover/{project}/")]
     experiments = sorted({parts[0] for parts in names if parts[1:] in (["run_machine"], ["fleet"])})
     asked = {each: under_way(Experiment(name=each, architecture="", project=project), session) for each in experiments}
     return {f"{project}-{each}": found.run for each, found in asked.items() if found is not None}

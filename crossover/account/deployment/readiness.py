@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from crossover import workflow
+from crossover import aws, workflow
 from crossover.account.deployment import state_machines, zones
 from crossover.cli.findings import Finding
 from crossover.costs import infrastructure, prices
@@ -48,23 +48,12 @@ def _region(session: Any) -> Finding:
 
 
 def _bootstrap(session: Any) -> Finding:
-    from botocore.exceptions import ClientError
-
-    client = session.client("ssm")
-    try:
-        version = int(client.get_parameter(Name=BOOTSTRAP_PARAMETER)["Parameter"]["Value"])
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "ParameterNotFound":
-            raise
-        version = 0
-    region = client.meta.region_name
+    version, region = int(aws.parameter(session, BOOTSTRAP_PARAMETER) or 0), session.client("ssm").meta.region_name
     how = f"npx aws-cdk bootstrap aws://ACCOUNT/{region}, once per account and region"
     if version == 0:
         return Finding("bootstrap", False, f"the CDK has not been set up in {region}: {how}")
-    detail = f"version {version}" + (
-        "" if version >= BOOTSTRAP_MINIMUM else f" is older than {BOOTSTRAP_MINIMUM}: {how}"
-    )
-    return Finding("bootstrap", version >= BOOTSTRAP_MINIMUM, detail)
+    old = "" if version >= BOOTSTRAP_MINIMUM else f" is older than {BOOTSTRAP_MINIMUM}: {how}"
+    return Finding("bootstrap", not old, f"version {version}{old}")
 
 
 def _functions(session: Any, experiment: Experiment, memory_mb: int) -> Iterator[Finding]:
@@ -111,16 +100,13 @@ def concurrency(experiment: Experiment) -> int:
 
 def _processors(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """Instances count by their vCPUs, which each class has a quota of."""
-    from botocore.exceptions import ClientError
-
-    fleets, client = infrastructure.of(experiment).fleets, session.client("ec2")
-    try:
-        listed = client.describe_instance_types(InstanceTypes=sorted({each.instance_type for each in fleets}))
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "InvalidInstanceType":
-            raise
-        return  # that it is not offered is a finding already
-    vcpus = {each["InstanceType"]: int(each["VCpuInfo"]["DefaultVCpus"]) for each in listed["InstanceTypes"]}
+    fleets, vcpus = infrastructure.of(experiment).fleets, dict[str, int]()
+    with aws.Tolerating("InvalidInstanceType"):  # that it is not offered is a finding already
+        types = sorted({each.instance_type for each in fleets})
+        listed = session.client("ec2").describe_instance_types(InstanceTypes=types)["InstanceTypes"]
+        vcpus |= {each["InstanceType"]: int(each["VCpuInfo"]["DefaultVCpus"]) for each in listed}
+    if not vcpus:
+        return
     for (name, code), counted in _by_quota(fleets).items():
         needed = sum(fleet.count * vcpus[fleet.instance_type] for fleet in counted)
         words = " and ".join(f"{fleet.count} x {fleet.instance_type}" for fleet in counted)

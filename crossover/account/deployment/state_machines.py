@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from cdk import expiry_machine
-from crossover import asl, workflow
+from crossover import asl, aws, workflow
 from crossover.asl.placeholders import filled_in
-from crossover.cli.credentials import DENIED
 from crossover.cli.findings import Finding
 from crossover.experiment import Experiment
 from crossover.surroundings import most_minibatches, shared_stacks
@@ -32,7 +31,7 @@ def finding(session: Any, experiment: Experiment, *, caller: str) -> Finding:
         try:
             answer = states.validate_state_machine_definition(definition=text, type="STANDARD")
         except ClientError as error:
-            if error.response["Error"]["Code"] not in DENIED:
+            if aws.code_of(error) not in aws.DENIED:
                 raise
             return Finding("state machines", True, f"not asked: the credentials lack {ACTION}")
         accepted += answer["result"] == "OK"

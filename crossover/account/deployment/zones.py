@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from crossover import aws
 from crossover.cli.findings import Finding
 from crossover.costs import infrastructure
 from crossover.experiment import BROKER_VERSION, Experiment
@@ -65,11 +66,7 @@ def choose(session: Any, experiment: Experiment) -> Choice:
 
 def deployed(session: Any, project: str) -> str:
     """The zone in which the project's network stands, "" while there is none."""
-    client = session.client("ssm")
-    try:
-        return str(client.get_parameter(Name=f"/crossover/{project}/network/zone")["Parameter"]["Value"])
-    except client.exceptions.ParameterNotFound:
-        return ""
+    return aws.parameter(session, f"/crossover/{project}/network/zone")
 
 
 def findings(session: Any, experiment: Experiment) -> Iterator[Finding]:
@@ -131,12 +128,11 @@ def needs(session: Any, experiment: Experiment) -> Iterator[Need]:
 
 
 def _instance_types(session: Any, types: dict[str, str]) -> Iterator[Need]:
-    client = session.client("ec2")
+    listing = ("ec2", "describe_instance_type_offerings", "InstanceTypeOfferings")
     for kind, field in sorted(types.items()):
-        pages = client.get_paginator("describe_instance_type_offerings").paginate(
-            LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": [kind]}]
-        )
-        yield Need(kind, field, frozenset(each["Location"] for page in pages for each in page["InstanceTypeOfferings"]))
+        narrowed = [{"Name": "instance-type", "Values": [kind]}]
+        offers = aws.entries(session, *listing, LocationType="availability-zone", Filters=narrowed)
+        yield Need(kind, field, frozenset(each["Location"] for each in offers))
 
 
 def _broker(session: Any, kind: str) -> Need:
@@ -168,16 +164,9 @@ def _broker_options(session: Any) -> Iterable[dict[str, Any]]:
 
 
 def _endpoint(session: Any) -> Need:
-    from botocore.exceptions import ClientError
-
-    client = session.client("ec2")
-    name = f"com.amazonaws.{client.meta.region_name}.{ENDPOINT_SERVICE}"
-    try:
-        listed = client.describe_vpc_endpoint_services(ServiceNames=[name])["ServiceDetails"]
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "InvalidServiceName":
-            raise
-        listed = []
-    return Need(
-        f"an endpoint of {ENDPOINT_SERVICE}", "region", frozenset(z for e in listed for z in e["AvailabilityZones"])
-    )
+    client, zones = session.client("ec2"), set[str]()
+    with aws.Tolerating("InvalidServiceName"):
+        names = [f"com.amazonaws.{client.meta.region_name}.{ENDPOINT_SERVICE}"]
+        for each in client.describe_vpc_endpoint_services(ServiceNames=names)["ServiceDetails"]:
+            zones.update(each["AvailabilityZones"])
+    return Need(f"an endpoint of {ENDPOINT_SERVICE}", "region", frozenset(zones))

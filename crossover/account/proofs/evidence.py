@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
+from crossover import aws
 from crossover.account.resources import inventory, ownership
 from crossover.account.resources.listings import FUNCTION
 from crossover.account.resources.ownership import Owner, Whose
@@ -103,37 +104,25 @@ class Evidence:
 
     @cached_property
     def functions(self) -> list[Mapping[str, Any]]:
-        pages = self.client("lambda").get_paginator("list_functions").paginate()
-        return [
-            each for page in pages for each in page["Functions"] if self.owner.named(FUNCTION, each["FunctionName"])
-        ]
+        listed = aws.entries(self.session, "lambda", "list_functions", "Functions")
+        return [each for each in listed if self.owner.named(FUNCTION, each["FunctionName"])]
 
     @cached_property
     def made(self) -> list[Made]:
         """Resources of the project's stacks, by CloudFormation's events; empty where it keeps none (the cloud on one machine)."""
-        project = self.experiment.project
-        found: list[Made] = []
-        for stack in (f"{project}-network", f"{project}-broker", self.stack):
-            found += _made(self.session, stack)
-        return found
+        shared = (f"{self.experiment.project}-{part}" for part in ("network", "broker"))
+        return [made for stack in (*shared, self.stack) for made in _made(self.session, stack)]
 
     @cached_property
     def state_machines(self) -> dict[str, str]:
         """ARNs by name, of everybody's."""
-        pages = self.client("stepfunctions").get_paginator("list_state_machines").paginate()
-        return {each["name"]: str(each["stateMachineArn"]) for page in pages for each in page["stateMachines"]}
-
-    def state_machine(self, name: str) -> str | None:
-        """Its ARN."""
-        return self.state_machines.get(name)
+        listed = aws.entries(self.session, "stepfunctions", "list_state_machines", "stateMachines")
+        return {each["name"]: str(each["stateMachineArn"]) for each in listed}
 
     @cached_property
     def zones(self) -> set[str]:
         """Availability zones of the subnets that the network stack made."""
-        found = self.client("cloudformation").describe_stack_resources(StackName=f"{self.experiment.project}-network")
-        subnets = [
-            each["PhysicalResourceId"] for each in found["StackResources"] if each["ResourceType"] == "AWS::EC2::Subnet"
-        ]
+        subnets = self._ids(f"{self.experiment.project}-network", "AWS::EC2::Subnet")
         if not subnets:
             return set()
         listed = self.client("ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
@@ -142,19 +131,18 @@ class Evidence:
     @cached_property
     def bucket(self) -> str:
         """The experiment's; empty where its stack has none."""
-        found = self.client("cloudformation").describe_stack_resources(StackName=self.stack)["StackResources"]
-        names = [each["PhysicalResourceId"] for each in found if each["ResourceType"] == "AWS::S3::Bucket"]
-        return str(names[0]) if names else ""
+        return next(iter(self._ids(self.stack, "AWS::S3::Bucket")), "")
+
+    def _ids(self, stack: str, type: str) -> list[str]:
+        found = self.client("cloudformation").describe_stack_resources(StackName=stack)["StackResources"]
+        return [str(each["PhysicalResourceId"]) for each in found if each["ResourceType"] == type]
 
     def executions(self, name: str, *, status: str = "") -> Iterator[Mapping[str, Any]]:
         """Of the state machine `name`, the newest first, with input and output; none where there is no such machine."""
-        arn, states = self.state_machine(name), self.client("stepfunctions")
-        if arn is None:
-            return
-        chosen = {"statusFilter": status} if status else {}
-        for page in states.get_paginator("list_executions").paginate(stateMachineArn=arn, **chosen):
-            for each in page["executions"]:
-                yield states.describe_execution(executionArn=each["executionArn"])
+        if arn := self.state_machines.get(name):
+            chosen = {"stateMachineArn": arn} | ({"statusFilter": status} if status else {})
+            for each in aws.entries(self.session, "stepfunctions", "list_executions", "executions", **chosen):
+                yield self.client("stepfunctions").describe_execution(executionArn=each["executionArn"])
 
     def function_interfaces(self) -> int:
         """Network interfaces that Lambda made for the functions of the project."""
@@ -173,25 +161,13 @@ def is_aws(session: Any) -> bool:
 
 
 def _made(session: Any, stack: str) -> Iterator[Made]:
-    from botocore.exceptions import ClientError
-
-    try:
-        pages = session.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=stack)
-        events = [event for page in pages for event in page["StackEvents"]]
-    except ClientError:  # no such stack
-        return
-    began: dict[str, Mapping[str, Any]] = {}
+    events, began = list[Mapping[str, Any]](), dict[str, Mapping[str, Any]]()
+    with aws.Tolerating("does not exist"):
+        events += aws.entries(session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack)
     for event in sorted(events, key=lambda each: each["Timestamp"]):
-        if event["LogicalResourceId"] == stack:
-            continue
-        if event.get("ResourceStatus") == "CREATE_IN_PROGRESS":
-            began.setdefault(event["LogicalResourceId"], event)
-        elif event.get("ResourceStatus") == "CREATE_COMPLETE" and event["LogicalResourceId"] in began:
-            start = began[event["LogicalResourceId"]]
-            yield Made(
-                stack=stack,
-                kind=event["ResourceType"],
-                logical_id=event["LogicalResourceId"],
-                began=start["Timestamp"],
-                ended=event["Timestamp"],
-            )
+        name, state = event["LogicalResourceId"], event.get("ResourceStatus")
+        if state == "CREATE_IN_PROGRESS":
+            began.setdefault(name, event)
+        elif state == "CREATE_COMPLETE" and name in began and name != stack:
+            kind, start = event["ResourceType"], began[name]["Timestamp"]
+            yield Made(stack=stack, kind=kind, logical_id=name, began=start, ended=event["Timestamp"])

@@ -26,7 +26,7 @@ def fired(seen: Evidence) -> bool:
 
 def tell_expiry(seen: Evidence, tell: Callable[[str], None]) -> bool:
     """Start the expiry's machine with a moment at which this experiment is over; whether it ended. The schedule does the same later."""
-    stack, arn = stacks.look(seen.session, seen.stack), seen.state_machine(f"{seen.experiment.project}-expiry")
+    stack, arn = stacks.look(seen.session, seen.stack), seen.state_machines.get(f"{seen.experiment.project}-expiry")
     if stack is None or stack.expires_at is None or arn is None:
         return False
     tell("telling the expiry's machine that the experiment's time is over")

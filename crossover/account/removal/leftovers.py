@@ -5,10 +5,11 @@ buckets that were written to while they were emptied, and what a failed deletion
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
+from crossover import aws
+from crossover.account.resources import stacks
 from crossover.account.resources.inventory import Found
 from crossover.account.resources.listings import FLEET
 from crossover.account.resources.ownership import Owner
@@ -17,18 +18,7 @@ from crossover.errors import CrossoverError
 Tell = Callable[[str], None]
 
 
-@contextmanager
-def _unless_gone() -> Iterator[None]:
-    """What a stack names may be gone already: half deleted, or by hand."""
-    from botocore.exceptions import ClientError
-
-    try:
-        yield
-    except ClientError as error:
-        if error.response["Error"]["Code"] not in GONE:
-            raise
-
-
+# What a stack names may be gone already: half deleted, or by hand.
 GONE = (
     "StateMachineDoesNotExist",
     "ResourceNotFoundException",
@@ -42,9 +32,9 @@ def stop_running(session: Any, owner: Owner, tell: Tell) -> None:
     """Executions are stopped, fleets emptied: nothing is to write into what is being deleted. Harmless to repeat."""
     states = session.client("stepfunctions")
     for arn in owner.ids("AWS::StepFunctions::StateMachine"):
-        with _unless_gone():
-            pages = states.get_paginator("list_executions").paginate(stateMachineArn=arn, statusFilter="RUNNING")
-            for execution in [each for page in pages for each in page["executions"]]:
+        with aws.Tolerating(*GONE):
+            running = {"stateMachineArn": arn, "statusFilter": "RUNNING"}
+            for execution in list(aws.entries(session, "stepfunctions", "list_executions", "executions", **running)):
                 tell(f"stopping execution {execution['name']}")
                 states.stop_execution(executionArn=execution["executionArn"], cause="its stack is being destroyed")
     scaling = session.client("autoscaling")
@@ -57,7 +47,7 @@ def stop_running(session: Any, owner: Owner, tell: Tell) -> None:
 
 def empty_buckets(session: Any, owner: Owner) -> None:
     for name in owner.ids("AWS::S3::Bucket"):
-        with _unless_gone():
+        with aws.Tolerating(*GONE):
             empty_bucket(session, name)
 
 
@@ -70,12 +60,9 @@ def empty_bucket(session: Any, name: str) -> None:
             for kind in ("Versions", "DeleteMarkers")
             for each in page.get(kind, [])
         ]
-        if keys:
-            failed = s3.delete_objects(Bucket=name, Delete={"Objects": keys, "Quiet": True}).get("Errors", [])
-            if failed:
-                raise CrossoverError(
-                    f"bucket {name}: {failed[0]['Key']}: {failed[0].get('Message', failed[0]['Code'])}"
-                )
+        deleted = s3.delete_objects(Bucket=name, Delete={"Objects": keys, "Quiet": True}) if keys else {}
+        for failed in deleted.get("Errors", []):
+            raise CrossoverError(f"bucket {name}: {failed['Key']}: {failed.get('Message', failed['Code'])}")
 
 
 def _bucket(session: Any, name: str) -> None:
@@ -128,18 +115,16 @@ def remove(session: Any, orphan: Found) -> str:
     """Delete what no stack holds any more; why it could not be, "" where it could. Raises botocore's errors about credentials."""
     from botocore.exceptions import ClientError
 
-    from crossover.cli.credentials import EXPIRED
-
     remover = REMOVERS.get(orphan.kind)
     if remover is None:
         return BY_HAND
     try:
-        with _unless_gone():
+        with aws.Tolerating(*GONE):
             remover(session, orphan.id)
     except CrossoverError as error:
         return str(error)
     except ClientError as error:
-        if error.response["Error"]["Code"] in EXPIRED:
+        if aws.code_of(error) in aws.EXPIRED:
             raise
         return str(error.response["Error"].get("Message") or error)
     return ""
@@ -147,8 +132,7 @@ def remove(session: Any, orphan: Found) -> str:
 
 def reasons(session: Any, stack_id: str) -> list[str]:
     """Why a deletion failed, resource by resource: `Bucket AWS::S3::Bucket (name): the bucket is not empty`."""
-    pages = session.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=stack_id)
-    events = (each for page in pages for each in page["StackEvents"])
+    events = aws.entries(session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id)
     found: dict[str, str] = {}  # the newest of each resource
     for event in sorted(events, key=lambda each: each["Timestamp"]):
         if event.get("ResourceStatus") == "DELETE_FAILED" and event.get("PhysicalResourceId") != stack_id:
@@ -159,17 +143,7 @@ def reasons(session: Any, stack_id: str) -> list[str]:
 
 def wait_for_stack(session: Any, name: str, *, poll_s: float = 5.0, timeout_s: float = 3_600.0) -> str:
     """The stack's state once nothing is in progress; "" when there is no such stack."""
-    from botocore.exceptions import ClientError
-
     ends = time.monotonic() + timeout_s
-    while True:
-        try:
-            state = str(session.client("cloudformation").describe_stacks(StackName=name)["Stacks"][0]["StackStatus"])
-        except ClientError as error:
-            if "does not exist" in str(error):
-                return ""
-            raise
-        moving = state.endswith("_IN_PROGRESS") and state != "REVIEW_IN_PROGRESS"
-        if not moving or time.monotonic() > ends:
-            return "" if state == "DELETE_COMPLETE" else state
+    while (stack := stacks.look(session, name)) and stack.in_progress and time.monotonic() <= ends:
         time.sleep(poll_s)
+    return stack.state if stack else ""

@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from crossover import aws
+from crossover.account.resources import ownership
+
 INTERFACE = "AWS Lambda VPC ENI"  # how Lambda describes its interfaces
 Tell = Callable[[str], None]
 
@@ -53,10 +56,10 @@ def outside(session: Any, stack: str) -> list[str]:
 
 def return_functions(session: Any, stack: str, project: str, tell: Tell) -> None:
     """Once the stack is deployed. Raises botocore's ClientError, WaiterError: without the network a run would wait in vain."""
-    client, ssm = session.client("lambda"), session.client("ssm")
+    client = session.client("lambda")
     for name in (left := outside(session, stack)):
         subnet, group = (
-            ssm.get_parameter(Name=f"/crossover/{project}/network/{each}")["Parameter"]["Value"]
+            aws.parameter(session, f"/crossover/{project}/network/{each}")
             for each in ("functions_subnet", "functions_group")
         )
         tell(f"putting function {name} back into the network, where an interrupted deletion took it out")
@@ -69,20 +72,13 @@ def return_functions(session: Any, stack: str, project: str, tell: Tell) -> None
 
 def _functions(session: Any, stack: str) -> dict[str, str]:
     """By the names that the template gives them."""
-    from botocore.exceptions import ClientError
-
-    pages = session.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)
-    try:
-        listed = [each for page in pages for each in page["StackResourceSummaries"]]
-    except ClientError as error:
-        if "does not exist" in str(error):
-            return {}
-        raise
-    return {
-        each["LogicalResourceId"]: each["PhysicalResourceId"]
-        for each in listed
-        if each["ResourceType"] == "AWS::Lambda::Function" and each.get("PhysicalResourceId")
-    }
+    with aws.Tolerating("does not exist"):
+        return {
+            each["LogicalResourceId"]: each["PhysicalResourceId"]
+            for each in ownership.resources(session, stack)
+            if each["ResourceType"] == "AWS::Lambda::Function"
+        }
+    return {}
 
 
 def wait_for_interfaces(
@@ -97,11 +93,8 @@ def wait_for_interfaces(
     """Until Lambda has taken its interfaces out of the project's network, with the keeper's role, which goes with the network. What it
     waits for is told at once, and again while it waits: nobody is to take it for dead.
     """
-    ssm = session.client("ssm")
-    try:
-        path = f"/crossover/{project}/network/functions_group"
-        group = ssm.get_parameter(Name=path)["Parameter"]["Value"]
-    except ssm.exceptions.ParameterNotFound:
+    group = aws.parameter(session, f"/crossover/{project}/network/functions_group")
+    if not group:
         return None
     began = time.monotonic()
     told = began - tell_every_s
@@ -117,10 +110,6 @@ def wait_for_interfaces(
 
 
 def _interfaces(session: Any, group: str) -> list[str]:
-    pages = (
-        session.client("ec2")
-        .get_paginator("describe_network_interfaces")
-        .paginate(Filters=[{"Name": "group-id", "Values": [group]}])
-    )
-    found = [each for page in pages for each in page["NetworkInterfaces"]]
+    mine = [{"Name": "group-id", "Values": [group]}]
+    found = aws.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=mine)
     return [each["NetworkInterfaceId"] for each in found if each.get("Description", "").startswith(INTERFACE)]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crossover import aws
 from crossover.account.resources import ownership
 from crossover.account.resources.ownership import Listed, Owner
 
@@ -25,16 +26,11 @@ def pairs(tags: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {str(tag.get("Key", tag.get("key"))): str(tag.get("Value", tag.get("value"))) for tag in tags}
 
 
-def _pages(session: Any, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
-    for page in session.client(service).get_paginator(operation).paginate(**arguments):
-        yield from page.get(key, [])
-
-
 def _plain(type: str, service: str, operation: str, key: str, *, id: str, name: str = "", **arguments: Any) -> Lister:
     """A listing whose entries carry physical id and name in fields of their own, and perhaps their tags."""
 
     def entries(session: Any, owner: Owner) -> Iterator[Listed]:
-        for entry in _pages(session, service, operation, key, **arguments):
+        for entry in aws.entries(session, service, operation, key, **arguments):
             tags = pairs(entry.get("Tags") or [])
             if entry.get("State") != "deleted" and not entry.get("DeletedDate"):
                 yield Listed(type=type, id=entry[id], name=entry[name or id], tags=tags)
@@ -43,7 +39,7 @@ def _plain(type: str, service: str, operation: str, key: str, *, id: str, name: 
 
 
 def _stacks(session: Any, owner: Owner) -> Iterator[Listed]:
-    for entry in _pages(session, "cloudformation", "describe_stacks", "Stacks"):
+    for entry in aws.entries(session, "cloudformation", "describe_stacks", "Stacks"):
         if entry["StackStatus"] != "DELETE_COMPLETE":
             tags = pairs(entry.get("Tags", []))
             yield Listed(type=ownership.STACK, id=entry["StackId"], name=entry["StackName"], tags=tags)
@@ -51,18 +47,28 @@ def _stacks(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _instances(session: Any, owner: Owner) -> Iterator[Listed]:
     """A fleet's carry a tag that nobody but Auto Scaling can set."""
-    state = [{"Name": "instance-state-name", "Values": LIVE}]
-    for reservation in _pages(session, "ec2", "describe_instances", "Reservations", Filters=state):
-        for each in reservation["Instances"]:
-            tags = pairs(each.get("Tags", []))
-            fleet = tags.get("aws:autoscaling:groupName")
-            made_by = (FLEET, fleet) if fleet else None
-            yield Listed(type=INSTANCE, id=each["InstanceId"], name=each["InstanceId"], made_by=made_by, tags=tags)
+    for each in _in_reservations(session, {"instance-state-name": LIVE}):
+        tags = pairs(each.get("Tags", []))
+        fleet = tags.get("aws:autoscaling:groupName")
+        made_by = (FLEET, fleet) if fleet else None
+        yield Listed(type=INSTANCE, id=each["InstanceId"], name=each["InstanceId"], made_by=made_by, tags=tags)
+
+
+def instances(session: Any, owner: Owner, *, states: Sequence[str]) -> Iterator[Any]:
+    """Those that stacks of the owner's name, as EC2 describes them; no filter by no ids, which would give everybody's."""
+    if ids := owner.ids(INSTANCE):
+        yield from _in_reservations(session, {"instance-id": ids, "instance-state-name": states})
+
+
+def _in_reservations(session: Any, wanted: Mapping[str, Sequence[str]]) -> Iterator[Any]:
+    filters = [{"Name": name, "Values": list(values)} for name, values in wanted.items()]
+    for reservation in aws.entries(session, "ec2", "describe_instances", "Reservations", Filters=filters):
+        yield from reservation["Instances"]
 
 
 def _volumes(session: Any, owner: Owner) -> Iterator[Listed]:
     """They come with an instance and name it while they are attached."""
-    for each in _pages(session, "ec2", "describe_volumes", "Volumes"):
+    for each in aws.entries(session, "ec2", "describe_volumes", "Volumes"):
         by = next((one["InstanceId"] for one in each.get("Attachments", []) if one.get("InstanceId")), None)
         made_by = (INSTANCE, by) if by else None
         tags = pairs(each.get("Tags", []))
@@ -77,7 +83,7 @@ def _addresses(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
     """Lambda makes those of functions without our tags; they outlive their function. Ours: of a function of ours, in a network of ours."""
-    for each in _pages(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
+    for each in aws.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
         tags, words, made_by = pairs(each.get("TagSet", [])), str(each.get("Description", "")), None
         if words.startswith(FUNCTIONS_INTERFACE):
             name = words.removeprefix(FUNCTIONS_INTERFACE)
@@ -92,7 +98,7 @@ def _interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
     """Of functions: a last line may bring one back after its stack; CloudFormation knows it by the same name."""
-    for each in _pages(session, "logs", "describe_log_groups", "logGroups"):
+    for each in aws.entries(session, "logs", "describe_log_groups", "logGroups"):
         name = each["logGroupName"]
         yield Listed(type="AWS::Logs::LogGroup", id=name, name=name, like=name.removeprefix(GROUPS))
 
@@ -100,9 +106,9 @@ def _log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
 def _layers(session: Any, owner: Owner) -> Iterator[Listed]:
     """Version by version, which is what CloudFormation names."""
     mine = {arn.rpartition(":")[0] for ids in (owner.held, owner.left) for arn in ids.get(LAYER, ())}
-    for each in _pages(session, "lambda", "list_layers", "Layers"):
+    for each in aws.entries(session, "lambda", "list_layers", "Layers"):
         if each["LayerArn"] in mine or owner.resembles(each["LayerName"]):
-            for version in _pages(
+            for version in aws.entries(
                 session, "lambda", "list_layer_versions", "LayerVersions", LayerName=each["LayerName"]
             ):
                 name = f"{each['LayerName']}:{version['Version']}"
@@ -111,7 +117,7 @@ def _layers(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _schedules(session: Any, owner: Owner) -> Iterator[Listed]:
     """CloudFormation names them without their group; ours are in the default one."""
-    for each in _pages(session, "scheduler", "list_schedules", "Schedules"):
+    for each in aws.entries(session, "scheduler", "list_schedules", "Schedules"):
         group = "" if each["GroupName"] == "default" else f"{each['GroupName']}/"
         yield Listed(type="AWS::Scheduler::Schedule", id=group + each["Name"], name=each["Name"])
 
@@ -119,13 +125,13 @@ def _schedules(session: Any, owner: Owner) -> Iterator[Listed]:
 def _parameters(session: Any, owner: Owner) -> Iterator[Listed]:
     """Below the path of the project or experiment: all that is there looks like ours."""
     path = f"/crossover/{owner.project}/" + (f"{owner.experiment}/" if owner.experiment else "")
-    for each in _pages(session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True):
+    for each in aws.entries(session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True):
         yield Listed(type="AWS::SSM::Parameter", id=each["Name"], name=each["Name"], like=owner.stack)
 
 
 def _budgets(session: Any, owner: Owner) -> Iterator[Listed]:
     account = session.client("sts").get_caller_identity()["Account"]
-    for each in _pages(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
+    for each in aws.entries(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
         yield Listed(type="AWS::Budgets::Budget", id=each["BudgetName"], name=each["BudgetName"])
 
 
@@ -134,21 +140,18 @@ def _tagged(session: Any, owner: Owner) -> Iterator[Listed]:
     covered = ("ec2", "lambda", "logs", "secretsmanager", "ssm", "states", "s3", "cloudformation", "mq", "iam")
     mine = [{"Key": "project", "Values": [owner.project]}]
     mine += [{"Key": "experiment", "Values": [owner.experiment]}] if owner.experiment else []
-    for each in _pages(session, "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=mine):
+    for each in aws.entries(
+        session, "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=mine
+    ):
         arn = each["ResourceARN"]
         if arn.split(":")[2] not in (*covered, "scheduler", "autoscaling", "budgets"):
             yield Listed(type="", id=arn, name=arn, tags=pairs(each["Tags"]))
 
 
 def _bucket_tags(session: Any, name: str) -> dict[str, str]:
-    from botocore.exceptions import ClientError
-
-    try:
+    with aws.Tolerating("NoSuchTagSet"):
         return pairs(session.client("s3").get_bucket_tagging(Bucket=name)["TagSet"])
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "NoSuchTagSet":
-            raise
-        return {}
+    return {}
 
 
 def _fleet_tags(session: Any, name: str) -> dict[str, str]:

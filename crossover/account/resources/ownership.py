@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from crossover import aws
 from crossover.account.resources import stacks
 from crossover.account.resources.stacks import Standing
 
@@ -111,15 +112,10 @@ def whose(session: Any, owner: Owner, listed: Listed) -> tuple[Whose, str]:
 
 def holder_of(session: Any, id: str) -> str:
     """The name of the stack that holds a resource now; "" where none does. Names are given again once they are free."""
-    from botocore.exceptions import ClientError
-
-    try:
-        found = session.client("cloudformation").describe_stack_resources(PhysicalResourceId=id)["StackResources"]
-    except ClientError as error:
-        if "does not exist" in str(error):
-            return ""
-        raise
-    return str(found[0]["StackName"]) if found else ""
+    with aws.Tolerating("does not exist"):
+        for each in session.client("cloudformation").describe_stack_resources(PhysicalResourceId=id)["StackResources"]:
+            return str(each["StackName"])
+    return ""
 
 
 def of(session: Any, project: str, experiment: str | None = None) -> Owner:
@@ -144,25 +140,24 @@ def of(session: Any, project: str, experiment: str | None = None) -> Owner:
 
 def _stacks(session: Any, project: str) -> Iterator[Standing]:
     """Of the project by their name alone, deleted ones too: which of them are ours, their tags say."""
-    client = session.client("cloudformation")
-    for page in client.get_paginator("describe_stacks").paginate():
-        yield from (stacks.read(each) for each in page["Stacks"] if each["StackName"].startswith(f"{project}-"))
-    for page in client.get_paginator("list_stacks").paginate(StackStatusFilter=["DELETE_COMPLETE"]):
-        for each in page["StackSummaries"]:
-            if each["StackName"].startswith(f"{project}-") and (found := stacks.describe(session, each["StackId"])):
-                yield found
+    for each in aws.entries(session, "cloudformation", "describe_stacks", "Stacks"):
+        if each["StackName"].startswith(f"{project}-"):
+            yield stacks.read(each)
+    gone = {"StackStatusFilter": ["DELETE_COMPLETE"]}
+    for each in aws.entries(session, "cloudformation", "list_stacks", "StackSummaries", **gone):
+        if each["StackName"].startswith(f"{project}-") and (found := stacks.describe(session, each["StackId"])):
+            yield found
 
 
 def _named(session: Any, found: Sequence[Standing]) -> dict[str, frozenset[str]]:
     ids: dict[str, set[str]] = {}
     for stack in found:
-        for each in resources(session, stack):
+        for each in resources(session, stack.id):
             ids.setdefault(each["ResourceType"], set()).add(each["PhysicalResourceId"])
     return {type: frozenset(each) for type, each in ids.items()}
 
 
-def resources(session: Any, stack: Standing) -> list[Mapping[str, Any]]:
-    """What a stack names, one that was deleted too; without what was never made."""
-    pages = session.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack.id)
-    found = (each for page in pages for each in page["StackResourceSummaries"])
-    return [each for each in found if each.get("PhysicalResourceId")]
+def resources(session: Any, stack: str) -> list[Mapping[str, Any]]:
+    """What a stack names, by its id one that was deleted too; without what was never made."""
+    named = aws.entries(session, "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack)
+    return [each for each in named if each.get("PhysicalResourceId")]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from crossover import aws
 from crossover.errors import UserError
 from crossover.keys import MOMENT
 
@@ -63,14 +64,9 @@ def look(session: Any, name: str) -> Standing | None:
 
 def describe(session: Any, name_or_id: str) -> Standing | None:
     """The stack, for 90 days after its deletion too where its id is given."""
-    from botocore.exceptions import ClientError
-
-    try:
+    with aws.Tolerating("does not exist"):
         return read(session.client("cloudformation").describe_stacks(StackName=name_or_id)["Stacks"][0])
-    except ClientError as error:
-        if "does not exist" in str(error):
-            return None
-        raise
+    return None
 
 
 def read(described: Mapping[str, Any]) -> Standing:

@@ -95,17 +95,19 @@ class Session:
         self.listed, self.spot, self.asked = listed, spot, list[dict[str, Any]]()
 
     def client(self, service: str, region_name: str) -> Any:
-        def get_products(*, ServiceCode: str, Filters: list[dict[str, str]], NextToken: str = "0") -> Any:
+        def products(*, ServiceCode: str, Filters: list[dict[str, str]]) -> Any:
             asked = {each["Field"]: each["Value"] for each in Filters}
             self.asked.append({"service": ServiceCode, **asked})
-            found, at = self._matching(ServiceCode, asked), int(NextToken)
-            more = {"NextToken": str(at + 2)} if at + 2 < len(found) else {}
-            return {"FormatVersion": "aws_v1", "PriceList": found[at : at + 2], **more}
+            found = self._matching(ServiceCode, asked)
+            return [{"FormatVersion": "aws_v1", "PriceList": found[at : at + 2]} for at in range(0, len(found), 2)]
 
         def describe_spot_price_history(**arguments: Any) -> Any:
             return {"SpotPriceHistory": [{"SpotPrice": each} for each in self.spot]}
 
-        return SimpleNamespace(get_products=get_products, describe_spot_price_history=describe_spot_price_history)
+        listing = SimpleNamespace(paginate=products)
+        return SimpleNamespace(
+            get_paginator={"get_products": listing}.__getitem__, describe_spot_price_history=describe_spot_price_history
+        )
 
     def _matching(self, service: str, asked: Mapping[str, str]) -> list[str]:
         if service == "AmazonMQ" and service not in self.listed:
