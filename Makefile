@@ -88,9 +88,9 @@ bench: setup redis-module ## Benchmarks to benchmarks/out/<name>.json; ONLY=name
 
 .PHONY: redis-module redis-module-torch
 redis-module: packages ## Build the tensor engine, redis_module/build/tensors.so (g++ only)
-	@$(MAKE) --no-print-directory -C redis_module core
+	@$(MAKE) --no-print-directory -s -C redis_module core
 redis-module-torch: setup ## Build its torch variant with scripts, redis_module/build/tensors-torch.so
-	@$(MAKE) --no-print-directory -C redis_module torch PYTHON=$(abspath $(PYTHON))
+	@$(MAKE) --no-print-directory -s -C redis_module torch PYTHON=$(abspath $(PYTHON))
 
 # PyTorch for ARM and the data plane's packages, pruned and packed; a minute from nothing, nothing to do while they are up to date.
 .PHONY: layer
@@ -104,7 +104,7 @@ CROSS_arm64 := aarch64-linux-gnu-g++
 CROSS_amd64 := x86_64-linux-gnu-g++
 .PHONY: host-module cross-compiler
 host-module: cross-compiler ## Build the tensor module for Redis hosts on AWS, build/tensors-arm64.so (PROCESSOR=amd64 for x86 hosts)
-	@$(MAKE) --no-print-directory -C redis_module $(PROCESSOR)
+	@$(MAKE) --no-print-directory -s -C redis_module $(PROCESSOR)
 	@mkdir -p build && install -m 0644 redis_module/build/tensors-$(PROCESSOR).so build/tensors-$(PROCESSOR).so
 cross-compiler:
 	@missing=; command -v $(CROSS_$(PROCESSOR)) >/dev/null || missing=g++-$(subst _,-,$(patsubst %-g++,%,$(CROSS_$(PROCESSOR)))); \

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from docs import house
+
 ROOT = Path(__file__).parents[2]
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 FILES = [name for name in TRACKED if (ROOT / name).is_file()]  # one may be deleted and not yet committed
@@ -21,10 +23,11 @@ FOLDER = re.compile(
     r"(?<![\w./<>{}*~$-])((?:crossover|functions|peers|stacks|cdk|layer|docs|config|tests|benchmarks)/(?:\w+/)*)(?![\w{<*.])"
 )
 NAME = re.compile(r"(?<![\w./'\"$-])([a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?![\w/])")
+CITED = re.compile(r"(docs/\w+\.md), (\d)")
 ENDINGS = {"py", "md", "yaml", "json", "jsonl", "csv", "html", "sh", "hpp", "cpp", "so", "zip", "out", "safetensors"}
 # What a reader's own files are called, and what commands write.
 EXAMPLES = {"mine", "mytask", "name", "index"}
-OTHERS = {"torch", "aws"}  # packages and names of others that a module of ours is called after
+OTHERS = {"torch", "aws", "docs"}  # packages, services and sites of others that a module of ours is called after
 
 
 @cache
@@ -104,7 +107,9 @@ def test_what_is_mentioned_exists(files: list[str]) -> None:
             wrong += [
                 f"{file}:{line}: {path} is not there"
                 for path in paths
-                if path not in own and Path(path).stem not in EXAMPLES and Path(path).parts not in THERE
+                if path not in own
+                and EXAMPLES.isdisjoint(Path(path).with_suffix("").parts)
+                and Path(path).parts not in THERE
             ]
             wrong += [
                 f"{file}:{line}: {name} is neither a name of a module nor a field of a YAML"
@@ -115,3 +120,28 @@ def test_what_is_mentioned_exists(files: list[str]) -> None:
                 and not resolves(name)
             ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_readme_has_a_line_for_every_package() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    packages = {path.parent.name for path in (ROOT / "crossover").glob("*/__init__.py")}
+    assert {name for name in packages if f"`{name}/`" not in readme} == set()
+
+
+def test_sections_that_are_named_by_number_exist() -> None:
+    cited = [
+        (file, *found)
+        for file in FILES
+        if file.endswith((".py", ".md"))
+        for found in CITED.findall((ROOT / file).read_text("utf-8"))
+    ]
+    wrong = [
+        f"{file}: {page}, {number}"
+        for file, page, number in cited
+        if f"\n## {number}. " not in (ROOT / page).read_text("utf-8")
+    ]
+    assert cited and not wrong, "\n".join(wrong)
+
+
+def test_the_picture_of_the_house_is_the_one_that_its_imports_draw() -> None:
+    assert house.PICTURE.read_text(encoding="utf-8") == house.drawn(), "draw it anew: python -m docs.house"
