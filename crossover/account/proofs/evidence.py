@@ -20,6 +20,11 @@ from crossover.reports.folder import RunFolder
 from crossover.reports.result import Label
 from crossover.workflow import load, steps
 
+
+class Lacking(Exception):
+    """There is no evidence of a fact, and why."""
+
+
 CHILDREN = ("worker", "epoch", "round")  # state machines that another one starts
 
 
@@ -72,6 +77,13 @@ class Evidence:
     @property
     def stack(self) -> str:
         return f"{self.experiment.project}-{self.experiment.name}"
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """Of the run. Raises Lacking where none ended."""
+        if self.run is None:
+            raise Lacking("no run ended")
+        return self.run.result
 
     @property
     def label(self) -> Label:
