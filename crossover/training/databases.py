@@ -1,11 +1,96 @@
-"""A run's state where it lies in the workers' databases instead of in checkpoints."""
+"""State that lies in databases instead of in checkpoints: how it begins, moves on from round to round, and is found again.
 
-from collections.abc import Mapping
+The state of a round is the model and the optimizer's vectors. Rounds never change it in place: each writes the next one, and deletes the
+one before once everybody has left that behind. Holders are the workers in whose place it lies: all of them where each has a database, one
+where a database is shared. `Spent` names all keys that a round wrote for a holder; before the first round there is none.
+"""
 
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
+
+from crossover.context import Context
 from crossover.dataplane.protocols import StateKeys, TensorStore
+from crossover.dataplane.vector import Kind, Vector, decode
+from crossover.errors import Missing
+from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
-from crossover.training.calendar import Calendar
+from crossover.training import agreement, attempts, gradients
+from crossover.training.calendar import Calendar, at, calendar, ends_epoch
+
+Spent = Callable[[Context, Keys, int, int], list[str]]  # (context, an attempt's keys, round, holder)
+
+
+def take_over(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> int:
+    """The round to begin at: the newest that an attempt before this one can be taken up at, 0 where there is none. Its state is then with
+    every holder, and what those attempts left goes. Raises StaleAttempt where a higher attempt has begun.
+    """
+    decided, days = len(ctx.objects.list(ctx.keys.decisions)), calendar(ctx.facts)
+    reached = [(resumable(_of(ctx, holders), each, days, decided=decided), each) for each in (ctx.keys, *before)]
+    known = [(round, names) for round, names in reached if round is not None]
+    if known:  # this attempt's own first: its first step may be tried again
+        first, source = known[0] if known[0][1] is ctx.keys else max(known, key=lambda each: (each[0], each[1].attempt))
+    else:
+        first, source = _kept(ctx, holders[0], decided), ctx.keys
+    _share(ctx, holders, first, source)
+    attempts.take(ctx, before)
+    for names in before:
+        _delete(ctx, names, holders, spent, decided=decided + 1)
+    return first
+
+
+def take_back(ctx: Context, holders: Several[int], spent: Spent) -> None:
+    """Of an attempt that was overtaken while it set itself up: its state, unless the next one is yet to read it."""
+    if attempts.spare(ctx):
+        _delete(ctx, ctx.keys, holders, spent, decided=calendar(ctx.facts).epochs)
+
+
+def _of(ctx: Context, holders: Several[int]) -> dict[int, TensorStore]:
+    return {holder: ctx.tensors[holder] for holder in holders}
+
+
+def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, decided: int) -> None:
+    """What an attempt left with its holders: around the round at which they stood."""
+    round = resumable(_of(ctx, holders), names, calendar(ctx.facts), decided=decided)
+    if round is None:
+        return
+    for holder in holders:
+        left = [key for near in range(round - 1, round + 3) for key in spent(ctx, names, near, holder)]
+        ctx.tensors[holder].delete(*left)
+
+
+def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> None:
+    """The state of `round` that any of them holds, to every one; the seeded model where nobody holds one."""
+    donor = next((w for w in holders if ctx.tensors[w].exists(source.model(round, w))), None)
+    for worker in holders:
+        target = state_keys(ctx.experiment, ctx.keys, round, worker)
+        if donor is None:
+            ctx.tensors[worker].create(target.model, Vector(Kind.MODEL, ctx.learner.initial_model()))
+            continue
+        given = state_keys(ctx.experiment, source, round, donor)
+        pairs = zip(_keys(given), _keys(target), strict=True)
+        for name, own in pairs if round else [(given.model, target.model)]:
+            if not ctx.tensors[worker].exists(own):
+                ctx.tensors[worker].create(own, ctx.tensors[donor].get(name))
+
+
+def _keys(state: StateKeys) -> tuple[str, ...]:
+    return (*state.optimizer, state.model)  # the model last: it says that the state is whole
+
+
+def _kept(ctx: Context, holder: int, decided: int) -> int:
+    """The round whose state lies in the bucket, put into a database; 0 where the run never got so far. Raises Missing."""
+    kept = ctx.objects.list(ctx.keys.kept_states)
+    if not kept and not decided:
+        return 0
+    if not kept:
+        raise Missing(f"{ctx.run}: no worker's database holds a model of this run any more; start a new run")
+    round = int(kept[0].removeprefix(ctx.keys.kept_states).partition("/")[0])
+    for target in _keys(state_keys(ctx.experiment, ctx.keys, round, holder)):
+        source = ctx.keys.kept_state(round, target.rpartition("/")[2])
+        if source in kept:  # the untrained model's optimizer has no state
+            ctx.tensors[holder].create(target, decode(ctx.objects.get(source), key=source))
+    return round
 
 
 def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> StateKeys:
@@ -26,3 +111,47 @@ def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *,
             before = any(tensors[w].exists(keys.model(round - 1, w)) for w in holders) if round else False
             return round - 1 if before else round
     return None
+
+
+def settle(ctx: Context, holder: int, *stored: str) -> None:
+    """After a step has stored something: raises StaleAttempt, and takes it back, where the run was resumed meanwhile."""
+    if attempts.overtaken(ctx):
+        ctx.tensors[holder].delete(*stored)
+        attempts.give_way(ctx)
+
+
+def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
+    """The holder's state of the next round from this one's and the combined gradient, in one command."""
+    round = event["round"]
+    old, new = (state_keys(ctx.experiment, ctx.keys, each, holder) for each in (round, round + 1))
+    step = gradients.update(ctx, round, history=agreement.history(ctx, event["epoch"] - 1))
+    ctx.compute[holder].update(old, gradient, out=new, update=step)
+
+
+def decide(ctx: Context, event: Event, *, holder: int) -> None:
+    """Agreement after an epoch, by the holder's model of the next round."""
+    epoch = event["epoch"]
+    if ctx.objects.exists(ctx.keys.decision(epoch)):
+        return
+    with ctx.stage("evaluate"):
+        ctx.tensors[holder].get(ctx.keys.model(event["round"] + 1, holder), kind=Kind.MODEL, out=ctx.learner.model)
+        agreement.agree(ctx, epoch)
+
+
+def advance(ctx: Context, event: Event) -> Event:
+    """On to the next round: what the event's next state says."""
+    if not ends_epoch(ctx, event):
+        return {**at(ctx, event, event["round"] + 1), "epoch_finished": False}
+    finished = agreement.decision(ctx, event["epoch"])["finished"]
+    return {**at(ctx, event, event["round"] + 1), "epoch_finished": True, "finished": finished}
+
+
+def conclude(ctx: Context, holders: Several[int], spent: Spent) -> None:
+    """The model of the last round to the bucket, then an end to every tensor key of the run."""
+    agreed = agreement.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
+    last = agreed["epoch"] * calendar(ctx.facts).rounds_per_epoch
+    if not ctx.objects.exists(ctx.keys.outcome):
+        model = ctx.tensors[holders[0]].get(ctx.keys.model(last, holders[0]), kind=Kind.MODEL)
+        agreement.conclude(ctx, agreed, model)
+    for holder in holders:
+        ctx.tensors[holder].delete(*(key for round in (last - 1, last) for key in spent(ctx, ctx.keys, round, holder)))

@@ -9,7 +9,7 @@ from crossover.context import Context
 from crossover.dataplane.vector import Kind
 from crossover.errors import WaitTimeout
 from crossover.event import Event
-from crossover.training import agreement, attempts, gradients
+from crossover.training import agreement, attempts, databases, gradients
 from crossover.training.calendar import ends_epoch
 from crossover.workflow import DAY_S, Architecture, Child, ForEach, Repeat, Sequence, step
 from functions.spirt import state
@@ -35,7 +35,7 @@ def compute_gradients(ctx: Context, event: Event) -> None:
         gradient = gradients.compute(ctx, event, batch)
     with ctx.stage("store"):
         tensors.create(key, gradient)
-        state.settle(ctx, event["worker"], key)
+        databases.settle(ctx, event["worker"], key)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
@@ -45,7 +45,7 @@ def average_in_database(ctx: Context, event: Event) -> None:
     names = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
     with ctx.stage("average"):
         ctx.compute[worker].mean(names, out=ctx.keys.average(round, worker))
-        state.settle(ctx, worker, ctx.keys.average(round, worker))
+        databases.settle(ctx, worker, ctx.keys.average(round, worker))
 
 
 @step(uses={"bus"})
@@ -89,7 +89,7 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
             rule, agree = ctx.experiment.aggregation, agreement.dropping(ctx, round)
             ctx.compute[worker].combine(averages, rule=rule, out=out, agree=agree)
     finally:  # also where an average is gone: copies of the others may have come too late
-        state.settle(ctx, worker, out, *averages)
+        databases.settle(ctx, worker, out, *averages)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
@@ -97,25 +97,25 @@ def update_model(ctx: Context, event: Event) -> None:
     """Table 1, Model Update: parameters, momentum and buffers of the next round as one state, inside the database."""
     round, worker = event["round"], event["worker"]
     with ctx.stage("update"):
-        state.update(ctx, ctx.compute[worker], event, gradient=ctx.keys.aggregate(round, worker))
+        databases.update(ctx, event, holder=worker, gradient=ctx.keys.aggregate(round, worker))
         # All peers have reported this round, so all have finished the one before: nobody reads its keys again.
         ctx.tensors[worker].delete(*state.spent(ctx, ctx.keys, round - 1, worker))
-        state.settle(ctx, worker, *state.spent(ctx, ctx.keys, round + 1, worker))
+        databases.settle(ctx, worker, *state.spent(ctx, ctx.keys, round + 1, worker))
 
 
 @step(torch=True, uses={"tensors"})
 def detect_convergence(ctx: Context, event: Event) -> Event:
     """Evaluate at the end of an epoch, agree on what follows, move on to the next round."""
     if ends_epoch(ctx, event):
-        state.decide(ctx, event, model=ctx.keys.model(event["round"] + 1, event["worker"]))
-    return state.advance(ctx, event)
+        databases.decide(ctx, event, holder=event["worker"])
+    return databases.advance(ctx, event)
 
 
 @step(torch=True, uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
     """The trained model to the bucket; every key and queue of the run deleted."""
     attempts.give_way(ctx)
-    state.collect(ctx, event)
+    databases.conclude(ctx, range(event["workers"]), state.spent)
     ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])
 
 
