@@ -20,10 +20,10 @@ from cdk.network import Network
 from cdk.redis_hosts import RedisHosts
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
-from crossover import asl, instances, workflow
+from crossover import asl, instances
+from crossover.architecture import Architecture, steps
 from crossover.experiment import Experiment
 from crossover.surroundings import database_hosts, talks
-from crossover.workflow import Architecture
 
 
 class ExperimentStack(Stack):
@@ -50,13 +50,13 @@ class ExperimentStack(Stack):
             hosts = RedisHosts(
                 self, "Redis", experiment=experiment, network=network, storage=storage, count=count, built=layers
             )
-        if steps := workflow.steps(architecture):
+        if own := steps(architecture):
             started = {name: resource_name(experiment, name) for name in architecture.machines}
             functions = Functions(
                 self,
                 "Functions",
                 experiment=experiment,
-                steps=steps,
+                steps=own,
                 layers=Layers(self, "Layers", experiment=experiment, folder=layers),
                 around=Surroundings(network=network, storage=storage, hosts=hosts, broker=broker, machines=started),
             )

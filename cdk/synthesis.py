@@ -18,7 +18,7 @@ from cdk.expiry import Expiry
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
-from crossover import workflow
+from crossover.architecture import imported, load
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.surroundings import most_minibatches, shared_stacks
@@ -105,8 +105,8 @@ def _stack_of(experiment: Experiment) -> Callable[..., Stack]:
     """The STACK of `stacks/<architecture>.py`, found by name; without such a file what the architecture's tree asks for."""
     file = f"stacks/{experiment.module}.py"
     if not (ROOT / file).exists():
-        return functions_stack(workflow.load(experiment.architecture))
-    stack: Callable[..., Stack] | None = getattr(workflow.imported(file), "STACK", None)
+        return functions_stack(load(experiment.architecture))
+    stack: Callable[..., Stack] | None = getattr(imported(file), "STACK", None)
     if stack is None:
         raise ConfigError(f"architecture: {experiment.architecture!r}: {file} defines no STACK, the class of its stack")
     return stack

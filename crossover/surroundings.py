@@ -2,9 +2,10 @@
 commands alike.
 """
 
+from crossover.architecture import Architecture, load, steps, trees
 from crossover.experiment import Experiment
 from crossover.learning import sizes
-from crossover.workflow import Architecture, ForEach, load, steps, trees, walk
+from crossover.workflow import ForEach, walk
 
 NETWORK, BROKER = "network", "broker"  # stacks that a project's experiments share
 

@@ -5,24 +5,19 @@ it in this process, `crossover/asl` turns it into state machines. Functions, mem
 the same tree.
 """
 
-import importlib
 import json
-import re
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from crossover.context import Context, process_resources
-from crossover.errors import ConfigError, CrossoverError, Missing, StaleAttempt, UserError
+from crossover.errors import CrossoverError, Missing, StaleAttempt, UserError
 from crossover.event import Event
-from crossover.experiment import Experiment, section_of
+from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.metering import Meter
 from crossover.threads import RunThread
@@ -184,119 +179,6 @@ class Child:
 Node = Step | Sequence | Parallel | ForEach | Repeat | Child
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program on EC2, once per worker. `main` takes what it works with: nothing on an instance, whose environment says it.
-
-    `step`: what its records are called, one per worker and epoch.
-    """
-
-    main: Callable[..., None]
-    count: Literal["workers", "gpus"] = "workers"
-    step: str = "train_peer"
-
-    @property
-    def module(self) -> str:
-        return self.main.__module__
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """One of the compared architectures: the tree of its run, or a program; machines that steps or programs start by name.
-
-    `settings`: a frozen dataclass, the section of the YAML that is named after its module; two architectures may share one.
-    `checks`: what of an experiment with it cannot be had, one problem each.
-    """
-
-    name: str
-    run: Node | None = None
-    machines: Mapping[str, Node] = field(default_factory=dict)
-    program: Program | None = None
-    tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
-    state: Literal["checkpoints", "database"] = "checkpoints"  # where a run that failed finds what it goes on with
-    sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
-    simulation: str = ""  # the module of crossover/simulation that describes its steps, where that has not its own name
-    settings: type | None = None
-    checks: Callable[[Experiment], Iterable[str]] = lambda experiment: ()
-
-    def resolve(self, experiment: Experiment) -> Experiment:
-        """With what the YAML leaves to the architecture filled in."""
-        if self.settings is not None:
-            experiment = experiment.with_settings(experiment.settings(self.settings))
-        training = experiment.training
-        if training.sync_every is not None:
-            return experiment
-        return replace(experiment, training=replace(training, sync_every=self.sync_every))
-
-
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("functions", "peers")
-DEFINED = re.compile(r"^ARCHITECTURE\b", re.MULTILINE)
-
-
-def architectures() -> list[str]:
-    """The names of every architecture that exists: the modules of functions/ and peers/ that define an ARCHITECTURE."""
-    names = {path.stem for package in PACKAGES for path in (ROOT / package).iterdir()}
-    return sorted(
-        name for name in names if any(DEFINED.search((ROOT / file).read_text("utf-8")) for file in _files(name))
-    )
-
-
-def sections(name: object) -> dict[str, type]:
-    """The class of every architecture's own settings, by its section of a YAML. Raises ConfigError where `name`, the architecture that the
-    YAML asks for, is there and faulty; another one that is faulty is its author's matter, not this YAML's.
-    """
-    found: dict[str, type] = {}
-    wanted = str(name).replace("-", "_")
-    for each in dict.fromkeys([*architectures(), *([wanted] if wanted.isidentifier() and _files(wanted) else [])]):
-        try:
-            settings = load(each).settings
-        except ConfigError:
-            if each == wanted:
-                raise
-            continue
-        if settings is not None:
-            found[section_of(settings)] = settings
-    return found
-
-
-def _files(name: str) -> list[str]:
-    """In each package `<name>.py`, or `<name>/__init__.py` where an architecture is a folder; an empty one is no architecture's."""
-    found = (f"{package}/{name}{end}" for package in PACKAGES for end in ("/__init__.py", ".py"))
-    return [file for file in found if (ROOT / file).is_file() and (ROOT / file).stat().st_size]
-
-
-def load(name: str) -> Architecture:
-    """The ARCHITECTURE of `functions/<name>` or `peers/<name>`. Raises ConfigError naming the choices, or what its file lacks."""
-    module_name = name.replace("-", "_")
-    found = _files(module_name)
-    if not module_name.isidentifier() or not found:
-        raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(architectures())}")
-    for file in found:
-        architecture = getattr(imported(file), "ARCHITECTURE", None)
-        if isinstance(architecture, Architecture):
-            return architecture
-    raise ConfigError(f"architecture: {name!r}: {found[0]} defines no ARCHITECTURE = Architecture({name!r}, ...)")
-
-
-def imported(file: str) -> ModuleType:
-    """The module of an architecture's file, such as functions/spirt/__init__.py. Raises ConfigError naming the line on which it fails."""
-    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    try:
-        return importlib.import_module(module)
-    except CrossoverError:
-        raise
-    except Exception as error:
-        inside = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen")]
-        path, line = inside[-1].filename, inside[-1].lineno
-        if isinstance(error, SyntaxError) and error.filename:
-            path, line = error.filename, error.lineno
-        where = path.removeprefix(f"{ROOT}/")
-        raise ConfigError(
-            f"architecture: {file} cannot be imported: {where}, line {line}: {type(error).__name__}: {error}"
-        ) from error
-
-
 def walk(node: Node) -> Iterator[Node]:
     """Every node of the tree, in the order it is written."""
     yield node
@@ -306,17 +188,6 @@ def walk(node: Node) -> Iterator[Node]:
                 yield from walk(child)
         case ForEach(body=body) | Repeat(body=body) | Child(body=body):
             yield from walk(body)
-
-
-def trees(architecture: Architecture) -> list[Node]:
-    """The tree of the run, and those of the machines that steps or programs start."""
-    return [*([architecture.run] if architecture.run else []), *architecture.machines.values()]
-
-
-def steps(architecture: Architecture) -> list[Step]:
-    """The distinct steps, in the order they are written."""
-    found = [node for root in trees(architecture) for node in walk(root) if isinstance(node, Step)]
-    return list(dict.fromkeys(found))
 
 
 def execute(node: Node, ctx: Context, event: Event) -> Event:

@@ -7,11 +7,12 @@ stores the result; the others fetch it; each updates its own model.
 
 from typing import TYPE_CHECKING
 
+from crossover.architecture import Architecture
 from crossover.context import Context
 from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training.long_worker import life, synchronous
-from crossover.workflow import Architecture, step
+from crossover.workflow import step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,4 +79,9 @@ def collect(ctx: Context, event: Event) -> None:
     life.collect(ctx, event, AllReduce())
 
 
-ARCHITECTURE = Architecture("all_reduce", run=life.tree(initialise, train, collect), tensor_hosts="shared")
+ARCHITECTURE = Architecture(
+    "all_reduce",
+    run=life.tree(initialise, train, collect),
+    tensor_hosts="shared",
+    claims={"equals_reference", "same_calls", "survives_kills", "resumes", "stops"},
+)

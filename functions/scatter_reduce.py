@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossover.algorithms.chunking import chunk
+from crossover.architecture import Architecture
 from crossover.context import Context
 from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.training.long_worker import life, synchronous
-from crossover.workflow import Architecture, step
+from crossover.workflow import step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,5 +124,9 @@ def checks(e: Experiment) -> Iterator[str]:
 
 
 ARCHITECTURE = Architecture(
-    "scatter_reduce", run=life.tree(initialise, train, collect), tensor_hosts="shared", checks=checks
+    "scatter_reduce",
+    run=life.tree(initialise, train, collect),
+    tensor_hosts="shared",
+    checks=checks,
+    claims={"equals_reference", "same_calls", "survives_kills", "resumes", "stops"},
 )

@@ -2,9 +2,9 @@
 
 import os
 
+from crossover.architecture import Architecture, Program
 from crossover.context import Context, Resources, process_resources
 from crossover.fleet import Membership, Settings, serve
-from crossover.workflow import Architecture, Program
 from peers.p2p.checks import checks
 
 
@@ -28,4 +28,11 @@ def peer(ctx: Context, member: Membership) -> None:
 
 
 PROGRAM = Program(main, count="workers")
-ARCHITECTURE = Architecture("p2p_instance", program=PROGRAM, simulation="programs", sync_every="epoch", checks=checks)
+ARCHITECTURE = Architecture(
+    "p2p_instance",
+    program=PROGRAM,
+    simulation="programs",
+    sync_every="epoch",
+    checks=checks,
+    claims={"equals_reference", "survives_kills", "resumes", "stops"},
+)

@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from crossover.algorithms.chunking import parts
+from crossover.architecture import Architecture, Program
 from crossover.context import Context, Resources, process_resources
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
@@ -11,7 +12,7 @@ from crossover.event import Event
 from crossover.fleet import Membership, Settings, serve
 from crossover.training import attempts
 from crossover.training.calendar import calendar, minibatch_samples
-from crossover.workflow import Architecture, ForEach, Program
+from crossover.workflow import ForEach
 from functions.p2p_serverless import average_part, compute_gradient
 from peers.p2p.checks import checks
 
@@ -123,4 +124,5 @@ ARCHITECTURE = Architecture(
     },
     sync_every="epoch",
     checks=checks,
+    claims={"equals_reference", "survives_kills", "resumes", "stops"},
 )

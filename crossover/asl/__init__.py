@@ -11,11 +11,11 @@ state", "startExecution.sync:2".
 
 import math
 
+from crossover.architecture import Architecture
 from crossover.asl.blocks import Machines
 from crossover.asl.events import State
 from crossover.asl.limits import INLINE_MAP_LIMIT
 from crossover.experiment import Experiment
-from crossover.workflow import Architecture
 
 __all__ = ["INLINE_MAP_LIMIT", "RUN_MACHINE", "State", "definitions", "limit_s"]
 

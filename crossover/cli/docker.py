@@ -5,9 +5,9 @@ import platform
 import re
 import subprocess
 
+from crossover.architecture import load, steps
 from crossover.errors import MissingTool
 from crossover.experiment import Experiment
-from crossover.workflow import load, steps
 
 OTHERWISE = "or set functions.packaging: layer, which needs no Docker"
 ARM = ("aarch64", "arm64")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossover.architecture import load
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.billing import Line
 from crossover.experiment import Experiment, flat, from_resolved
-from crossover.workflow import load
 
 # With which an epoch takes as long and moves as much; what they make dearer by the hour is priced anew.
 _ALIKE = re.compile(

@@ -3,8 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
-from crossover import workflow
 from crossover.account import standing
+from crossover.architecture import Architecture, load, steps
 from crossover.asl import definitions
 from crossover.cli import estimates
 from crossover.cli.arguments import Config, Debug, Override, accepted
@@ -22,12 +22,12 @@ def plan(config: Config, override: Override = None, debug: Debug = False) -> Non
     from crossover.running.trying import try_out  # reports and their plots come with it: not for --help
 
     own = try_out(experiment)
-    architecture = workflow.load(experiment.architecture)
+    architecture = load(experiment.architecture)
     console = Console(emoji=False, highlight=False)
     console.print(headline(experiment, architecture), soft_wrap=True)
     if own:
         console.print(f"your code: {own}", markup=False, soft_wrap=True)
-    if workflow.steps(architecture):
+    if steps(architecture):
         console.print(functions_table(experiment, architecture))
     for line in machines_and_hosts(experiment, architecture):
         console.print(line)
@@ -39,7 +39,7 @@ def plan(config: Config, override: Override = None, debug: Debug = False) -> Non
         console.print(line, markup=False)
 
 
-def headline(experiment: Experiment, architecture: workflow.Architecture) -> str:
+def headline(experiment: Experiment, architecture: Architecture) -> str:
     """What it is, and which stacks it takes."""
     stack = f"stack {experiment.project}-{experiment.name}"
     shared = shared_stacks(experiment, architecture)
@@ -103,11 +103,11 @@ def of_a_run(experiment: Experiment) -> list[str]:
     return lines
 
 
-def functions_table(experiment: Experiment, architecture: workflow.Architecture) -> Table:
+def functions_table(experiment: Experiment, architecture: Architecture) -> Table:
     """One row per step: its function."""
     table = Table("function", "memory MB", "torch", "reaches", title="Lambda functions", title_justify="left")
     hosts = database_hosts(experiment, architecture)
-    for step in workflow.steps(architecture):
+    for step in steps(architecture):
         torch = step.needs_torch(experiment)
         memory_mb = experiment.functions.memory_of(step.name, torch=torch)
         uses = step.uses if hosts else step.uses - {"tensors"}  # which then lie among the objects
@@ -115,7 +115,7 @@ def functions_table(experiment: Experiment, architecture: workflow.Architecture)
     return table
 
 
-def machines_and_hosts(experiment: Experiment, architecture: workflow.Architecture) -> list[str]:
+def machines_and_hosts(experiment: Experiment, architecture: Architecture) -> list[str]:
     """State machines, database hosts, instances, and the end of it all."""
     lines = []
     if machines := definitions(architecture, experiment):

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from crossover.architecture import Architecture
 from crossover.training.calendar import Calendar
-from crossover.workflow import Architecture, Child, ForEach, Node, Parallel, Repeat, Sequence, Step, walk
+from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step, walk
 
 
 def expected_records(architecture: Architecture, *, workers: int, days: Calendar, epochs: int) -> Counter[str]:

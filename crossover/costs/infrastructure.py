@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from crossover import instances
+from crossover.architecture import Architecture, load, steps
 from crossover.experiment import Experiment
 from crossover.surroundings import database_hosts, talks
-from crossover.workflow import Architecture, load, steps
 
 BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
 DATABASE = "tensor database"  # the purpose of Redis hosts

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from crossover.architecture import load
 from crossover.costs import budget
 from crossover.costs import infrastructure as infrastructures
 from crossover.costs import prices as pricing
@@ -24,7 +25,7 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing
 from crossover.experiment import Experiment
 from crossover.keys import MOMENT, Keys
-from crossover.workflow import Step, load, walk
+from crossover.workflow import Step, walk
 
 if TYPE_CHECKING:
     from crossover.context import Context

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -56,13 +56,18 @@ def has_folders() -> bool:
     return bool(_folders)
 
 
-def load(name: str, *, field: str) -> Any:
-    """The function or class `package.module:name` that `field` of the experiment names.
+def load(name: str, *, field: str, kind: Any = Callable) -> Any:
+    """The function or class `package.module:name` that `field` of the experiment names, or what else is of `kind`.
 
     Raises OwnCodeError with field, file and line: it is not there, cannot be imported, is not callable, does at import what is refused.
     """
     with _lock:
-        return _load(name, field)
+        return _load(name, field, kind)
+
+
+def file_of(name: str) -> Path:
+    """The file of a `package.module:name` that was loaded."""
+    return Path(str(sys.modules[name.partition(":")[0]].__file__))
 
 
 def locate(module: str) -> list[Path]:
@@ -103,7 +108,7 @@ def _relative(file: str | Path) -> Path | None:
     return next((path.relative_to(each) for each in folders() if path.is_relative_to(each)), None)
 
 
-def _load(name: str, field: str) -> Any:
+def _load(name: str, field: str, kind: Any) -> Any:
     from crossover.own_code import faults, watching
 
     check_name(name, field)
@@ -124,8 +129,9 @@ def _load(name: str, field: str) -> Any:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise faults.told(field, name, f"defines no {attribute!r}{hint}", place=_file(module))
     found = getattr(module, attribute)
-    if not callable(found):
-        problem = f"{attribute} is of type {type(found).__name__}; a function is expected"
+    if not isinstance(found, kind):
+        expected = "a function" if kind is Callable else kind.__name__
+        problem = f"{attribute} is of type {type(found).__name__}; {expected} is expected"
         raise faults.told(field, name, problem, place=_file(module))
     return found
 

@@ -19,6 +19,12 @@ def names(experiment: Experiment) -> dict[str, str]:
     return dict(_named("training", experiment.resolved()["training"]))
 
 
+def _travelling(experiment: Experiment) -> dict[str, str]:
+    """As `names`, with an architecture that is not this project's."""
+    own = {"architecture": f"{experiment.module}:ARCHITECTURE"} if "." in experiment.architecture else {}
+    return own | names(experiment)
+
+
 def used(experiment: Experiment) -> dict[str, str]:
     """As `names`, with the data set's loader, which this machine alone uses."""
     dataset = experiment.data.dataset
@@ -49,9 +55,8 @@ def check(experiment: Experiment, *, travels: bool = True) -> list[str]:
 def bundled(experiment: Experiment) -> Reach:
     """The files that functions and programs must hold. Raises OwnCodeError where they could not be imported there, naming the line and
     what would help."""
-    own = names(experiment)
     found = Reach()
-    for field, name in own.items():
+    for field, name in _travelling(experiment).items():
         finding.check_name(name, field)
         one = reach(name, field=field)
         if not finding.locate(name.partition(":")[0]):
@@ -68,7 +73,9 @@ def bundled(experiment: Experiment) -> Reach:
 def digests(experiment: Experiment) -> dict[str, str]:
     """A hash by file of what functions and programs use: two runs with equal ones have trained with the same own code."""
     files = {
-        path: file for field, name in names(experiment).items() for path, file in reach(name, field=field).files.items()
+        path: file
+        for field, name in _travelling(experiment).items()
+        for path, file in reach(name, field=field).files.items()
     }
     return {path.as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()[:16] for path, file in sorted(files.items())}
 

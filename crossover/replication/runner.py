@@ -179,7 +179,7 @@ def _comparable(plain: Mapping[str, Any]) -> dict[str, Any]:
     kept["data"] = {name: value for name, value in plain["data"].items() if name != "directory"}
     training = dict(plain["training"])
     if training.get("sync_every") is None:
-        from crossover.workflow import load
+        from crossover.architecture import load
 
         training["sync_every"] = load(plain["architecture"]).sync_every
     return {**kept, "training": training}

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from crossover.architecture import load
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder, read
 from crossover.running import provenance, resumption
 from crossover.running.preparing import versions
 from crossover.running.resumption import Unfinished
-from crossover.workflow import load
 
 
 def with_baseline(

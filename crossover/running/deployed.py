@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crossover.architecture import steps
 from crossover.clients.step_functions import innermost_kind, plain_cause
 from crossover.costs import platform_reports
 from crossover.costs.billing import gb_seconds
@@ -23,7 +24,7 @@ from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.stack import Deployed
 from crossover.running.unattended import taken_up, under_way
-from crossover.workflow import first_event, steps
+from crossover.workflow import first_event
 
 _LOCAL_WAIT_S = 5.0  # on one machine a report is in the log before the invocation's answer is out
 

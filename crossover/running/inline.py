@@ -7,6 +7,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
+from crossover.architecture import load
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.dataplane.traffic import Traffic
@@ -22,7 +23,7 @@ from crossover.running.members import goes_on_without, in_step
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.resumption import Unfinished
 from crossover.threads import RunThread
-from crossover.workflow import execute, first_event, load
+from crossover.workflow import execute, first_event
 
 STOP_S = 2.0  # for the threads of a stopped run to notice it: a minibatch of a small model, a pause between two looks
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from crossover.architecture import load, steps
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Experiment
 from crossover.reports.folder import SERVER_LOG, RunFolder
@@ -16,7 +17,6 @@ from crossover.running.members import in_step
 from crossover.running.resumption import Unfinished
 from crossover.running.stack import Deployed
 from crossover.running.synthesis import synthesized
-from crossover.workflow import load, steps
 
 if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud

@@ -1,7 +1,7 @@
 """Which programs take part in a run, and how they depend on one another."""
 
+from crossover.architecture import Architecture, load
 from crossover.experiment import Experiment
-from crossover.workflow import Architecture, load
 
 
 def instances_of(experiment: Experiment, architecture: Architecture) -> int:

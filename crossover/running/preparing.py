@@ -10,6 +10,7 @@ from typing import Any
 
 import crossover
 from crossover import own_code
+from crossover.architecture import Architecture, load
 from crossover.costs import spending
 from crossover.costs.invocations import Unrecorded
 from crossover.dataplane.protocols import ObjectStore
@@ -18,7 +19,6 @@ from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.running import provenance, resumption
 from crossover.training.calendar import calendar_of
-from crossover.workflow import Architecture, load
 
 
 @dataclass

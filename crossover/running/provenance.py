@@ -13,9 +13,9 @@ from typing import Any
 
 from cdk.bundling import Sources
 from crossover import own_code
+from crossover.architecture import Architecture, load, steps
 from crossover.experiment import Experiment
 from crossover.learning.models.registry import MODELS, factory
-from crossover.workflow import Architecture, load, steps
 
 ROOT = Path(__file__).parents[2]
 UNDECISIVE = tuple(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossover.architecture import load
 from crossover.dataplane.files import FileObjectStore
 from crossover.dataplane.protocols import ObjectStore, TensorStore
 from crossover.dataplane.traffic import Traffic
@@ -25,7 +26,6 @@ from crossover.keys import Keys
 from crossover.reports.folder import RESULT
 from crossover.training.calendar import calendar_of
 from crossover.training.databases import resumable, state_keys
-from crossover.workflow import load
 
 FOLDER = "unfinished"
 _LOOKS, _PAUSE_S = 10, 0.2  # workers that still run replace checkpoints while they are copied

@@ -1,9 +1,9 @@
 """Own code tried out before anything is started: the data loaded, the model built, a gradient and an evaluation made of two samples."""
 
 from crossover import own_code
+from crossover.architecture import load
 from crossover.errors import DataError
 from crossover.experiment import Experiment
-from crossover.workflow import load
 
 
 def try_out(experiment: Experiment) -> str | None:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from crossover.architecture import load
 from crossover.costs.cost import Cost
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
@@ -16,7 +17,6 @@ from crossover.running.following import catch_up
 from crossover.running.preparing import Prepared
 from crossover.running.results import so_far
 from crossover.running.stack import Deployed
-from crossover.workflow import load
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log, nan
 
+from crossover.architecture import load
 from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.simulate import Simulated, models_of, simulate
 from crossover.simulation.workload import Workload
-from crossover.workflow import load
 
 SIMULATED_EPOCHS = 3
 LEVEL = 1.05  # projections closer than this are about level

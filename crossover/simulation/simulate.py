@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from crossover.architecture import Architecture, load, steps
 from crossover.costs import cost, infrastructure, paper_cost, prices
 from crossover.costs.billing import Line, gb_seconds
 from crossover.costs.infrastructure import Infrastructure
@@ -20,7 +21,6 @@ from crossover.simulation.usage import Place, StepUse, Usage
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import Workload, calendar
 from crossover.simulation.world import Model, World
-from crossover.workflow import Architecture, load, steps
 
 LABEL = "projected"
 RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.events.RETRY, with full jitter)

@@ -6,13 +6,14 @@ from typing import Any, Protocol
 
 import simpy
 
+from crossover.architecture import Architecture
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.kernel import Environments, Gate, Host, Link, Luck, Phase, Process, Slots
 from crossover.simulation.usage import Place, StepUse, Tally, Usage
 from crossover.simulation.workload import Workload
 from crossover.training.calendar import Calendar
-from crossover.workflow import Architecture, Step
+from crossover.workflow import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossover import own_code, workflow
+from crossover import own_code
+from crossover.architecture import load as load_architecture
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.validation import architectures, combinations, documents, fields, recipes
+from crossover.validation import combinations, documents, fields, recipes
 
 __all__ = ["check_deployment", "load", "validate"]
 
@@ -37,7 +38,7 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
     experiment = fields.experiment(recipes.applied(plain, commanded=commanded))
     problems = [problem for check in combinations.ALWAYS if (problem := check(experiment))]
     try:
-        architecture = architectures.find(experiment)
+        architecture = load_architecture(experiment.architecture)
     except ConfigError as unknown:
         problems.insert(0, str(unknown))
     else:
@@ -49,7 +50,7 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
 
 def check_deployment(experiment: Experiment) -> None:
     """Raise ConfigError for what runs on this machine but cannot run on AWS."""
-    architecture = workflow.load(experiment.architecture)
+    architecture = load_architecture(experiment.architecture)
     _refuse([problem for check in combinations.DEPLOYMENT if (problem := check(experiment, architecture))])
 
 

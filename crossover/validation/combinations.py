@@ -8,6 +8,7 @@ What an architecture alone refuses stands beside it, in the `checks` of its ARCH
 import re
 from collections.abc import Callable
 
+from crossover.architecture import Architecture, steps
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, Metric
 from crossover.learning import sizes
@@ -15,7 +16,6 @@ from crossover.learning.staging import plan
 from crossover.surroundings import talks
 from crossover.validation.documents import did_you_mean
 from crossover.validation.machines import invocations_fit_a_history, minibatches_fit_a_list
-from crossover.workflow import Architecture, steps
 
 Check = Callable[[Experiment], str | None]
 ArchitectureCheck = Callable[[Experiment, Architecture], str | None]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
-from crossover import workflow
+from crossover.architecture import sections
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation.documents import did_you_mean
@@ -31,7 +31,7 @@ FORMER = {
 def experiment(plain: Mapping[str, Any]) -> Experiment:
     """The Experiment of plain data. Raises ConfigError with every problem, one a line."""
     problems: list[str] = []
-    own = workflow.sections(plain.get("architecture"))
+    own = sections(plain.get("architecture"))
     whole = with_sections(tuple(own.items()))
     known = _known(whole, plain, (), problems)
     try:

@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-from crossover import workflow
+from crossover.architecture import sections
 from crossover.validation.fields import adapter, with_sections
 
 
 def text() -> str:
     """The schema as it is committed. Architectures are not listed: they are found by name when a file is read."""
-    schema = adapter(with_sections(tuple(workflow.sections(None).items()))).json_schema()
+    schema = adapter(with_sections(tuple(sections(None).items()))).json_schema()
     for section in (schema, *schema["$defs"].values()):
         section["additionalProperties"] = False
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_titles(schema)}

@@ -6,6 +6,7 @@ significant updates to a shared Redis, their keys to the peers through a fanout 
 word; fetch and aggregate; update on the worker.
 """
 
+from crossover.architecture import Architecture
 from crossover.context import Context
 from crossover.errors import Missing
 from crossover.event import Event
@@ -14,7 +15,7 @@ from crossover.training import attempts, checkpoints
 from crossover.training.calendar import at
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.long_worker import life
-from crossover.workflow import DAY_S, Architecture, Parallel, Repeat, Sequence, step
+from crossover.workflow import DAY_S, Parallel, Repeat, Sequence, step
 from functions.mlless import supervisor, words
 from functions.mlless.settings import MLLess, checks
 
@@ -58,6 +59,7 @@ ARCHITECTURE = Architecture(
     tensor_hosts="shared",
     settings=MLLess,
     checks=checks,
+    claims={"survives_kills", "resumes", "stops"},
 )
 
 

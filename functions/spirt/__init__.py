@@ -5,13 +5,14 @@ Barrak et al., "SPIRT: A Fault-Tolerant and Reliable Peer-to-Peer Serverless ML 
 the peers; each worker fetches its peers' averages into its own database, combines them there and updates its model there.
 """
 
+from crossover.architecture import Architecture
 from crossover.context import Context
 from crossover.dataplane.vector import Kind
 from crossover.errors import WaitTimeout
 from crossover.event import Event
 from crossover.training import agreement, attempts, databases, gradients
 from crossover.training.calendar import ends_epoch
-from crossover.workflow import DAY_S, Architecture, Child, ForEach, Repeat, Sequence, step
+from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step
 from functions.spirt import state
 
 
@@ -151,4 +152,5 @@ ARCHITECTURE = Architecture(
     tensor_hosts="per_worker",
     state="database",
     sync_every="epoch",
+    claims={"equals_reference", "same_calls", "survives_kills", "resumes", "stops"},
 )

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from crossover.architecture import Architecture, Program
 from crossover.context import Context, Resources, process_resources
 from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings, serve
-from crossover.workflow import Architecture, Program
 
 if TYPE_CHECKING:
     from peers.gpu.cuda import CudaLearner
@@ -105,4 +105,11 @@ def checks(e: Experiment) -> Iterator[str]:
 
 
 PROGRAM = Program(main, count="gpus", step="train_gpu")
-ARCHITECTURE = Architecture("gpu", program=PROGRAM, simulation="programs", sync_every=1, checks=checks)
+ARCHITECTURE = Architecture(
+    "gpu",
+    program=PROGRAM,
+    simulation="programs",
+    sync_every=1,
+    checks=checks,
+    claims={"equals_reference", "survives_kills", "resumes", "stops"},
+)

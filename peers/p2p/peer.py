@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from crossover.architecture import Program
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import ConfigError, CrossoverError
@@ -16,7 +17,7 @@ from crossover.fleet import Membership
 from crossover.fleet.records import recorded, stage
 from crossover.training import agreement
 from crossover.training.calendar import at
-from crossover.workflow import Program, first_event
+from crossover.workflow import first_event
 from peers.p2p.ending import leave
 from peers.p2p.replica import Replica
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import load
 from crossover.context import Context, Resources
 from crossover.errors import Unavailable
 from crossover.fleet import Membership, Settings
 from crossover.fleet.execution import announce
 from crossover.fleet.lease import Hearts
 from crossover.keys import Keys
-from crossover.workflow import execute, load
+from crossover.workflow import execute
 from tests.architectures.harness import Job, WatchedClients
 
 Hook = Callable[[str, str], None]

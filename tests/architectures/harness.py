@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import CLAIMS, architectures, load
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.dataplane.fetch_compute import FetchCompute
@@ -18,15 +19,21 @@ from crossover.dataplane.vector import Kind, decode
 from crossover.errors import Refused, StaleAttempt, Unavailable
 from crossover.experiment import Data, Experiment, Functions, Training
 from crossover.running import Prepared, prepare
-from crossover.workflow import Event, Step, architectures, execute, first_event, load
+from crossover.workflow import Event, Step, execute, first_event
 
 Hook = Callable[[str, str], None]  # (moment: before | after, operation)
 ATTEMPTS = 7  # the state machines' first attempt and six retries
 
 
-def tree_architectures() -> list[str]:
-    """Those that are trees of steps; programs on EC2 have tests of their own."""
-    return [name for name in architectures() if load(name).run is not None]
+def claiming(claim: str) -> list[str]:
+    """The architectures that claim it, of crossover/architecture.py's CLAIMS."""
+    assert claim in CLAIMS
+    return [name for name in architectures() if claim in load(name).claims]
+
+
+def tree_architectures(claim: str | None = None) -> list[str]:
+    """Those that are trees of steps, and claim it; programs on EC2 have tests of their own."""
+    return [name for name in (claiming(claim) if claim else architectures()) if load(name).run is not None]
 
 
 def small(architecture: str, *, workers: int = 2, epochs: int = 2, batch_size: int = 12, **training: Any) -> Experiment:

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import load, steps
 from crossover.context import Context, Resources
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.training import attempts
-from crossover.workflow import Event, Step, architectures, execute, first_event, load, steps
+from crossover.workflow import Event, Step, execute, first_event
 from tests.architectures.fleet import READS, Fleet, Hook, counting
-from tests.architectures.harness import FailAt, Job, chosen, every_step, small, tree_architectures
+from tests.architectures.harness import FailAt, Job, chosen, claiming, every_step, small, tree_architectures
 
 SEEDS = int(os.environ.get("CROSSOVER_ABANDONED", "20" if os.environ.get("CROSSOVER_EVERY_CALL") else "2"))
 EVERY_CALL = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
@@ -241,7 +242,7 @@ class LateStep:
 
 
 def steps_of_trees() -> list[tuple[str, str]]:
-    return [(name, step.name) for name in tree_architectures() for step in steps(load(name))]
+    return [(name, step.name) for name in tree_architectures("survives_kills") for step in steps(load(name))]
 
 
 @pytest.mark.parametrize(("architecture", "step"), steps_of_trees())
@@ -258,7 +259,7 @@ def test_a_step_that_goes_on_when_the_resumed_run_is_over_leaves_nothing(
         assert job.model() == undisturbed(architecture)[0], f"write {k}"
 
 
-@pytest.mark.parametrize("architecture", tree_architectures())
+@pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
 def test_what_the_next_attempt_is_yet_to_take_over_stays(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt finds itself overtaken, and takes back what it wrote, before the one that has begun has read anything of it."""
     step = "update_model" if architecture == "spirt" else "train"
@@ -308,7 +309,7 @@ def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch, *,
 
 
 def program_architectures() -> list[str]:
-    return [name for name in architectures() if name not in tree_architectures()]
+    return [name for name in claiming("survives_kills") if name not in tree_architectures()]
 
 
 @pytest.mark.parametrize("architecture", program_architectures())
@@ -340,7 +341,7 @@ def test_a_program_that_wakes_up_when_the_resumed_run_is_over_leaves_nothing(
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", claiming("survives_kills"))
 def test_an_abandoned_attempt_changes_nothing_in_the_next_one_and_leaves_nothing(
     architecture: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

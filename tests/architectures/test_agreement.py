@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import load
 from crossover.context import Context, Resources
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment, Functions
 from crossover.training import agreement
 from crossover.training.long_worker import invocation
-from crossover.workflow import execute, first_event, load
+from crossover.workflow import execute, first_event
 from tests.architectures.harness import Job, every_step, small
 from tests.architectures.lives import Hurry, Killed, restarting
 

@@ -19,11 +19,11 @@ from crossover.experiment import Lifetime
 from crossover.reports import folder
 from crossover.running import following, run_inline
 from crossover.running.preparing import prepare
-from crossover.workflow import architectures, execute, first_event
-from tests.architectures.harness import small
+from crossover.workflow import execute, first_event
+from tests.architectures.harness import claiming, small
 
 
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", claiming("stops"))
 def test_the_decision_ends_the_run(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "BUDGET_LOOK_S", math.inf)  # whoever follows does not look at dollars
     experiment = replace(small(architecture, epochs=50), lifetime=Lifetime(budget_usd=1e-9))
@@ -78,7 +78,7 @@ def test_a_decision_reads_what_is_new_since_the_last_one(monkeypatch: pytest.Mon
     assert len(records) > 10 and {read[key] for key in records} == {1}
 
 
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", claiming("stops"))
 def test_no_run_costs_more_than_the_highest_rate(architecture: str, tmp_path: Path) -> None:
     """The deadline rests on it."""
     found = run_inline(small(architecture, epochs=2), tmp_path, lambda progress: None)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import load
 from crossover.costs import infrastructure, prices
 from crossover.costs.cost import Cost, Run
 from crossover.costs.expectations import state_transitions
@@ -19,7 +20,6 @@ from crossover.costs.invocations import Record, cell, latest
 from crossover.experiment import Data, Experiment, Training
 from crossover.reports.folder import RunFolder
 from crossover.running import run_inline
-from crossover.workflow import load
 from tests.architectures.harness import small
 
 LONG, ENDED = 30, 20  # as many epochs as config/ trains

@@ -11,7 +11,7 @@ from crossover.learning.reference import train_reference
 from tests.architectures.harness import Job, small, tree_architectures
 
 # MLLess adds updates to what all have been told (x = y + r): its equality is another claim, in its own test.
-SYNCHRONOUS = [name for name in tree_architectures() if name != "mlless"]
+SYNCHRONOUS = tree_architectures("equals_reference")
 
 
 def assert_equal_to_reference(experiment: Experiment) -> None:

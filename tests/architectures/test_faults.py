@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import load, steps
 from crossover.context import Context
-from crossover.workflow import Event, Step, load, steps
+from crossover.workflow import Event, Step
 from tests.architectures.harness import (
     Duplicates,
     FailAt,
@@ -39,7 +40,7 @@ def clean(architecture: str, epochs: int = 2) -> tuple[bytes, int]:
     return job.run(), counter.count
 
 
-@pytest.mark.parametrize("architecture", tree_architectures())
+@pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
 def test_every_step_run_twice_changes_nothing(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(run: Any) -> Any:
         def both(step: Step, ctx: Context, event: Event) -> Event:
@@ -61,7 +62,7 @@ def test_every_step_run_twice_changes_nothing(architecture: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("architecture", tree_architectures())
+@pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
 def test_a_call_that_fails_anywhere_is_made_good_by_the_retry(
     architecture: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +82,9 @@ def steps_of(architecture: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("until_end", [False, True], ids=["after_the_retry", "after_the_run"])
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize(("architecture", "step"), [pair for name in tree_architectures() for pair in steps_of(name)])
+@pytest.mark.parametrize(
+    ("architecture", "step"), [pair for name in tree_architectures("survives_kills") for pair in steps_of(name)]
+)
 def test_a_first_attempt_that_comes_late_changes_nothing(
     architecture: str, step: str, k: int, until_end: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +100,8 @@ def test_a_first_attempt_that_comes_late_changes_nothing(
 @pytest.mark.parametrize("ahead", [10, 40, 10_000])
 @pytest.mark.parametrize("k", range(1, 60) if EVERY_CALL else (4, 12, 30))
 @pytest.mark.parametrize(
-    ("architecture", "step"), [pair for name in tree_architectures() for pair in steps_of(name) if pair[1] in LONG]
+    ("architecture", "step"),
+    [pair for name in tree_architectures("survives_kills") for pair in steps_of(name) if pair[1] in LONG],
 )
 def test_a_live_invocation_overtaken_by_a_duplicate_of_itself_goes_on(
     architecture: str, step: str, k: int, ahead: int, monkeypatch: pytest.MonkeyPatch

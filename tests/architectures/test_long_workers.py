@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import load, steps
 from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, WaitTimeout
@@ -27,7 +28,7 @@ from crossover.training.long_worker import synchronous
 from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.synchronous import SynchronousWorker
 from crossover.training.long_worker.waits import reserve_s
-from crossover.workflow import execute, first_event, load, steps
+from crossover.workflow import execute, first_event
 from tests.architectures.harness import Job, chosen, every_step, retrying, small
 from tests.architectures.lives import Hurry, KillAt, Killed, ShortLives, restarting
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from crossover import validation
+from crossover.architecture import load
 from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Unavailable
@@ -21,7 +22,7 @@ from crossover.learning.reference import train_reference
 from crossover.running import run_inline
 from crossover.training import checkpoints
 from crossover.training.calendar import Calendar
-from crossover.workflow import Sequence, execute, first_event, load
+from crossover.workflow import Sequence, execute, first_event
 from functions.mlless import words
 from functions.mlless.settings import MLLess
 from tests.architectures.harness import Job, chosen, every_step, small

@@ -8,22 +8,21 @@ from typing import Any
 import pytest
 
 from crossover.algorithms import aggregation
+from crossover.architecture import load
 from crossover.errors import CrossoverError, Refused, Unavailable
 from crossover.experiment import Aggregation, Experiment, Faults
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running.results import dropped
 from tests.architectures.fleet import Fleet, Killed
-from tests.architectures.harness import Job, Zombies, chosen, every_step, retrying, small, tree_architectures
+from tests.architectures.harness import Job, Zombies, chosen, claiming, every_step, retrying, small, tree_architectures
 
-TREES = [name for name in tree_architectures() if name != "mlless"]
-PROGRAMS = ["p2p_instance", "p2p_serverless", "gpu"]
+TREES, ALL = tree_architectures("equals_reference"), claiming("equals_reference")
 RULES = {
     "median": Aggregation(rule="median", non_finite="drop"),
     "trimmed_mean": Aggregation(rule="trimmed_mean", trim=1, non_finite="drop"),
     "krum": Aggregation(rule="krum", faulty=1, select=2, non_finite="drop"),
 }
-TAKES = [(name, rule) for name in (*TREES, *PROGRAMS) for rule in RULES if (name, rule) != ("scatter_reduce", "krum")]
 
 
 def attacked(architecture: str, aggregation: Aggregation, *attackers: int, epochs: int = 1) -> Experiment:
@@ -31,9 +30,12 @@ def attacked(architecture: str, aggregation: Aggregation, *attackers: int, epoch
     return replace(experiment, aggregation=aggregation, faults=Faults(attack="non_finite", workers=attackers))
 
 
+TAKES = [(name, rule) for name in ALL for rule in RULES if not [*load(name).checks(attacked(name, RULES[rule]))]]
+
+
 def trained(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, bytes]:
     job = Job(experiment)
-    return job, Fleet(job).run(monkeypatch) if experiment.architecture in PROGRAMS else job.run()
+    return job, Fleet(job).run(monkeypatch) if experiment.architecture not in TREES else job.run()
 
 
 @pytest.mark.parametrize(("architecture", "rule"), TAKES)
@@ -51,7 +53,7 @@ def test_who_is_dropped_is_dropped_by_all_and_named(
 
 
 @pytest.mark.parametrize("rule", ["mean", "median"])
-@pytest.mark.parametrize("architecture", [*TREES, *PROGRAMS])
+@pytest.mark.parametrize("architecture", ALL)
 def test_by_default_the_run_ends_and_says_whose_it_is(
     architecture: str, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +62,7 @@ def test_by_default_the_run_ends_and_says_whose_it_is(
     assert "/3" in str(failure.value) or "peer 3" in str(failure.value)
 
 
-@pytest.mark.parametrize("architecture", [*TREES, *PROGRAMS])
+@pytest.mark.parametrize("architecture", ALL)
 def test_more_than_the_rule_bears_are_refused_by_name(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused, match=r"2 of 5 contain NaN .* trimmed_mean bears 1") as failure:
         trained(attacked(architecture, RULES["trimmed_mean"], 1, 3), monkeypatch)
@@ -96,11 +98,11 @@ class DyingBeforeItCombines:
         monkeypatch.setattr(aggregation, "applied", applied)
 
 
-@pytest.mark.parametrize("architecture", [*TREES, *PROGRAMS])
+@pytest.mark.parametrize("architecture", ALL)
 def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment, error = attacked(architecture, RULES["median"], 3), Killed if architecture in PROGRAMS else Unavailable
+    experiment, error = attacked(architecture, RULES["median"], 3), Killed if architecture not in TREES else Unavailable
     with monkeypatch.context() as patch:
         counting = DyingBeforeItCombines(0, error, patch)
         clean, model = trained(experiment, patch)

@@ -28,7 +28,7 @@ from tests.architectures.harness import small, tree_architectures
 pytestmark = pytest.mark.slow
 
 # MLLess's supervisor answers whoever asks first, so its polls and removals are no fixed list of calls.
-SYNCHRONOUS = [name for name in tree_architectures() if name != "mlless"]
+SYNCHRONOUS = tree_architectures("same_calls")
 WORKERS = 3
 
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import load
 from crossover.cli.main import main
 from crossover.context import Context
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Experiment, Functions
 from crossover.running import Progress, baseline, provenance, resumption, run_inline, run_local
 from crossover.training import agreement, gradients
-from crossover.workflow import architectures, load
 from functions import all_reduce, spirt
 from functions.spirt import state
-from tests.architectures.harness import small, tree_architectures
+from tests.architectures.harness import claiming, small, tree_architectures
 
 EPOCHS = 3
 
@@ -81,7 +81,7 @@ def failed(failed_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(failed_once, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", claiming("resumes"))
 def test_a_failed_run_is_gone_on_with_to_the_same_bits(architecture: str, tmp_path: Path) -> None:
     whole, folder = run_inline(experiment(architecture), tmp_path / "whole", quietly), tmp_path / "run"
     assert not resumption.holds(tmp_path / "whole")
@@ -286,7 +286,7 @@ def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", architectures() if os.environ.get("CROSSOVER_EVERY_CALL") else ["spirt"])
+@pytest.mark.parametrize("architecture", claiming("resumes") if os.environ.get("CROSSOVER_EVERY_CALL") else ["spirt"])
 def test_stopped_by_ctrl_c_on_the_local_cloud(architecture: str, tmp_path: Path) -> None:
     """Its databases end with the cloud; the second one begins with none."""
     found = replace(experiment(architecture), name="stopped", data=Data(dataset="digits", limit=40, validation=0.02))

@@ -10,8 +10,7 @@ import pytest
 from crossover.running import Progress, run_inline
 from crossover.running.resumption import holds
 from crossover.threads import RunThread
-from crossover.workflow import architectures
-from tests.architectures.harness import small
+from tests.architectures.harness import claiming, small
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +19,7 @@ def interrupt(progress: Progress) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", claiming("stops"))
 def test_a_stopped_run_computes_no_more_and_keeps_its_checkpoint(architecture: str, tmp_path: Path) -> None:
     """Whoever runs it in a notebook has the process for other work."""
     with pytest.raises(KeyboardInterrupt):

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from crossover import own_code, validation
+from crossover.architecture import load as architecture_of
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load
 from crossover.learning.reference import train_reference
 from crossover.reports.folder import RunFolder
 from crossover.running import run_inline, run_local
-from crossover.workflow import load as architecture_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -12,11 +12,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cdk import expiry_machine
-from crossover import asl, workflow
+from crossover import asl
 from crossover.account import standing
 from crossover.account.deployment import readiness, state_machines, zones
 from crossover.account.resources import listings, stacks
 from crossover.account.resources.ownership import Owner
+from crossover.architecture import architectures, load
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
 from crossover.local.cloud import LocalCloud
@@ -91,7 +92,7 @@ def test_functions_at_once_are_the_trees_parallel_iterations() -> None:
 def test_a_machine_that_step_functions_would_refuse_is_named_with_the_place(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = len(asl.definitions(workflow.load("spirt"), SPIRT, minibatches=6)) + 1  # and the expiry
+    own = len(asl.definitions(load("spirt"), SPIRT, minibatches=6)) + 1  # and the expiry
     assert findings(session, SPIRT)["state machines"].detail == f"Step Functions would take all {own}"
     inner = {"StartAt": "twice", "States": {"twice": {"Type": "Pass", "End": True}}}
     outer = {"Type": "Map", "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, **inner}, "End": True}
@@ -116,7 +117,7 @@ def test_credentials_that_may_not_ask_about_machines_are_told_so(session: Any, m
     assert found.holds and found.detail == "not asked: the credentials lack states:ValidateStateMachineDefinition"
 
 
-@pytest.mark.skipif("gpu" not in workflow.architectures(), reason="the GPU architecture does not exist yet")
+@pytest.mark.skipif("gpu" not in architectures(), reason="the GPU architecture does not exist yet")
 def test_a_gpu_quota_of_zero_comes_with_the_command_that_mends_it(cloud: LocalCloud, session: Any) -> None:
     gpu = Experiment(name="gpu", architecture="gpu", workers=4, gpu=Gpu(instances=4))
     cloud.account.quotas["ec2", "L-DB2E81BA"] = 0.0

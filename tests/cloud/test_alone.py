@@ -12,12 +12,12 @@ from cdk.synthesis import synthesize
 from crossover import running, validation
 from crossover.account.deployment import readiness
 from crossover.account.resources import stacks
+from crossover.architecture import load
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder
-from crossover.workflow import load
 from tests.cloud import made
 from tests.cloud.conftest import Settled
 from tests.cloud.listings import snapshot

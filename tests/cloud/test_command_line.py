@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from cdk.packaging import ROOT
-from crossover import workflow
+from crossover.architecture import architectures
 from crossover.local.cloud import LocalCloud
 from tests.cloud.listings import snapshot
 
 pytestmark = pytest.mark.slow
-EVERY = workflow.architectures()
+EVERY = architectures()
 
 # One with a fleet and machines; SPIRT's whole life is in test_interruptions. `make test-every-call` takes all of them, a minute each.
 DEPLOYABLE = EVERY if os.environ.get("CROSSOVER_EVERY_CALL") else ["p2p_serverless"]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import architectures, load
 from crossover.keys import UNDER_WAY
 from crossover.local.cloud import LocalCloud
-from crossover.workflow import architectures, load
 from tests.cloud import neighbours
 from tests.cloud.interruptions import Interrupter, Point
 from tests.cloud.test_command_line import written

@@ -7,7 +7,7 @@ from typing import Any
 
 from cdk import bundling
 from cdk.packaging import ROOT
-from crossover import workflow
+from crossover.architecture import Architecture, load, steps
 from crossover.experiment import Experiment
 from tests.infrastructure.assemblies import flat, step_of
 from tests.infrastructure.reachability import BROKER, NETWORK, Pointer, Search, Templates
@@ -50,8 +50,8 @@ class Need:
 
 def needs(experiment: Experiment) -> list[Need]:
     """Every (function or instance, services) that the architecture's tree asks for."""
-    architecture = workflow.load(experiment.architecture)
-    found = [Need(f"function:{step.name}", frozenset(step.uses)) for step in workflow.steps(architecture)]
+    architecture = load(experiment.architecture)
+    found = [Need(f"function:{step.name}", frozenset(step.uses)) for step in steps(architecture)]
     found += [Need(f"host:{rank}", frozenset({"boot", "serve"})) for rank in range(hosts_of(experiment))]
     if architecture.program is not None:
         found.append(Need("fleet", frozenset({"boot", "objects"}) | of_program(architecture, experiment)))
@@ -60,7 +60,7 @@ def needs(experiment: Experiment) -> list[Need]:
 
 def hosts_of(experiment: Experiment) -> int:
     """How many Redis hosts the tree asks for."""
-    match workflow.load(experiment.architecture).tensor_hosts:
+    match load(experiment.architecture).tensor_hosts:
         case "per_worker":
             return experiment.workers
         case "shared":
@@ -68,7 +68,7 @@ def hosts_of(experiment: Experiment) -> int:
     return 0
 
 
-def of_program(architecture: workflow.Architecture, experiment: Experiment) -> frozenset[str]:
+def of_program(architecture: Architecture, experiment: Experiment) -> frozenset[str]:
     """A program declares no services: they are read off the code that it reaches."""
     assert architecture.program is not None
     sources = bundling.Sources(ROOT)
@@ -313,7 +313,7 @@ def bus(search: Search, caller: Caller, experiment: Experiment) -> None:
 
 def machines(search: Search, caller: Caller, experiment: Experiment) -> None:
     """Start, follow and stop each machine of the architecture, which may call its functions."""
-    for name in workflow.load(experiment.architecture).machines:
+    for name in load(experiment.architecture).machines:
         full = f"{search.stack}-{name}"
         if (
             known(search, caller, f"MACHINE_{name.upper()}").text

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossover import validation, workflow
+from crossover import validation
+from crossover.architecture import Architecture, architectures, load
 from crossover.experiment import Experiment
 
 CONFIG = Path(__file__).parents[2] / "config"
 
-PLAIN = tuple(name.replace("_", "-") for name in workflow.architectures())
+PLAIN = tuple(name.replace("_", "-") for name in architectures())
 OPTIONS = {
     "all-reduce over s3": ("all-reduce-s3",),
     "scatter-reduce over s3": ("scatter-reduce", "storage.channel=s3"),
@@ -45,5 +46,5 @@ class Case:
         return validation.load(CONFIG / f"{self.config}.yaml", list(self.overrides))
 
     @property
-    def architecture(self) -> workflow.Architecture:
-        return workflow.load(self.experiment.architecture)
+    def architecture(self) -> Architecture:
+        return load(self.experiment.architecture)

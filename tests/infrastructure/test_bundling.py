@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdk import bundling
-from crossover import workflow
+from crossover.architecture import architectures, load, steps
 from crossover.own_code import packages
 from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly, resources
 from tests.infrastructure.conftest import ROOT, Synthesize
 
-STEPS = workflow.steps(ARCHITECTURE)
+STEPS = steps(ARCHITECTURE)
 BILL = {
     "__init__",
     "billing",
@@ -222,7 +222,7 @@ def test_equal_sources_give_equal_zips(assembly: Assembly, synth: Synthesize) ->
 def test_no_function_draws_from_a_state_that_a_snapshot_would_share() -> None:
     """SnapStart restores many environments from one memory image (aws.md 16): Python's own generator would draw the same in all of them."""
     sources = bundling.Sources(ROOT)
-    modules = {step.module for name in workflow.architectures() for step in workflow.steps(workflow.load(name))}
+    modules = {step.module for name in architectures() for step in steps(load(name))}
     for module in modules:
         for path in sources.closure(module, available=PLAIN | packages.TORCH).files:
             text = (ROOT / path).read_text()

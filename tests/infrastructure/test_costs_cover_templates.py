@@ -7,15 +7,15 @@ from typing import Literal
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover import workflow
 from crossover.account import standing
+from crossover.architecture import architectures
 from crossover.costs import infrastructure
 from crossover.experiment import Experiment, Gpu, Storage
 
 WORKERS = 3
 
 
-CHANNELS = [(name, "redis") for name in workflow.architectures()]
+CHANNELS = [(name, "redis") for name in architectures()]
 CHANNELS += [(name, "s3") for name in ("all_reduce", "scatter_reduce")]
 
 

@@ -13,6 +13,7 @@ from cdk.layers import Layers
 from cdk.network import Network
 from cdk.storage import Storage
 from crossover import workflow
+from crossover.architecture import steps
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from functions.spirt import ARCHITECTURE
@@ -20,7 +21,7 @@ from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, li
 from tests.infrastructure.cases import PLAIN, Case
 from tests.infrastructure.conftest import Assembled, Synthesize
 
-STEPS = workflow.steps(ARCHITECTURE)
+STEPS = steps(ARCHITECTURE)
 
 
 def layers_of(assembly: Assembly, function: dict[str, Any]) -> list[str]:
@@ -53,9 +54,9 @@ def test_a_function_is_what_its_step_declares(assembly: Assembly, spirt: Experim
 def test_every_architectures_functions_carry_what_their_steps_compute_with(name: str, assembled: Assembled) -> None:
     """The layer `dataplane` on each, `torch` on those that compute (aws.md 13); memory and tags by the step."""
     made, case = assembled(name), Case.of(name)
-    steps = workflow.steps(case.architecture)
-    assert sorted(made.steps()) == sorted(step.name for step in steps)
-    for step in steps:
+    found = steps(case.architecture)
+    assert sorted(made.steps()) == sorted(step.name for step in found)
+    for step in found:
         function, torch = made.function(step.name), step.needs_torch(case.experiment)
         assert layers_of(made, function) == (["dataplane", "torch"] if torch else ["dataplane"])
         assert function["MemorySize"] == case.experiment.functions.memory_of(step.name, torch=torch)

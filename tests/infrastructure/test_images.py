@@ -10,6 +10,7 @@ import pytest
 
 from cdk.packaging import DOCKERFILE
 from crossover import workflow
+from crossover.architecture import steps
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.own_code import packages
@@ -19,7 +20,7 @@ from tests.infrastructure.assemblies import Assembly, Json, actions_of, resource
 from tests.infrastructure.conftest import Synthesize
 from tests.infrastructure.test_synthesis import app
 
-STEPS = workflow.steps(ARCHITECTURE)
+STEPS = steps(ARCHITECTURE)
 BASE = f"public.ecr.aws/lambda/python:{PYTHON}"
 
 

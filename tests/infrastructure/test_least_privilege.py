@@ -3,10 +3,11 @@
 import pytest
 
 from crossover import workflow
+from crossover.architecture import steps
 from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly, actions_of, flat, listed, only, resources, statements
 
-STEPS = workflow.steps(ARCHITECTURE)
+STEPS = steps(ARCHITECTURE)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)

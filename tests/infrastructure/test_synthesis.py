@@ -12,7 +12,8 @@ from aws_cdk import App
 
 from cdk import synthesis
 from cdk.synthesis import check_with_nag, compose, feature_flags
-from crossover import validation, workflow
+from crossover import validation
+from crossover.architecture import architectures
 from crossover.errors import ConfigError
 from crossover.validation import documents
 from tests.infrastructure.assemblies import Assembly, masked
@@ -22,7 +23,7 @@ from tests.infrastructure.conftest import NOW, ROOT, Synthesize
 CONFIGS = sorted(
     path.stem
     for path in (ROOT / "config").glob("*.yaml")
-    if str(documents.read(path).get("architecture")).replace("-", "_") in workflow.architectures()
+    if str(documents.read(path).get("architecture")).replace("-", "_") in architectures()
 )
 
 

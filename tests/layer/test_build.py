@@ -9,7 +9,7 @@ import pytest
 
 from cdk.bundling import Sources
 from cdk.packaging import ROOT
-from crossover import workflow
+from crossover.architecture import architectures, load, steps
 from crossover.own_code.packages import DATAPLANE, TORCH
 from layer import archive, build, checks, elf, pruning
 from layer.bytecode import Interpreter
@@ -116,8 +116,8 @@ def test_the_largest_function_fits_into_what_is_kept_free() -> None:
     sources = Sources(ROOT)
     packages = DATAPLANE | TORCH | {"boto3", "botocore"}
     sizes = {}
-    for name in workflow.architectures():
-        for step in workflow.steps(workflow.load(name)):
+    for name in architectures():
+        for step in steps(load(name)):
             closure = sources.closure(step.module, available=packages)
             sizes[step.name] = sum((ROOT / path).stat().st_size for path in closure.files)
     largest = max(sizes, key=lambda name: sizes[name])

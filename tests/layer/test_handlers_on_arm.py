@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover import workflow
+from crossover.architecture import architectures, load, steps
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import MissingTool
 from crossover.experiment import Data, Experiment, Functions, PeerToPeer, Training
@@ -33,7 +33,7 @@ pytestmark = [
     ),
 ]
 FOLDER = ROOT / "build"
-ARCHITECTURES = [name for name in workflow.architectures() if workflow.steps(workflow.load(name))]
+ARCHITECTURES = [name for name in architectures() if steps(load(name))]
 WORKERS = 2
 
 
@@ -96,7 +96,7 @@ def test_every_handler_computes_on_arm_what_it_computes_here(
     assert processes
     assert there.result["incomplete"] == []
     invoked = {record["step"] for record in there.records if record["outcome"] == "ok"}
-    assert invoked >= {step.name for step in workflow.steps(workflow.load(architecture))}
+    assert invoked >= {step.name for step in steps(load(architecture))}
     (found,), (expected,) = there.result["epochs"], here.result["epochs"]
     for value in ("train_loss", "val_loss"):
         assert found[value] == pytest.approx(expected[value], rel=1e-5), value

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from crossover import asl
+from crossover.architecture import Architecture
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
-from crossover.workflow import Architecture, Child, ForEach, Step, first_event
+from crossover.workflow import Child, ForEach, Step, first_event
 from tests.local.parts import HANDLERS, ROLE, eventually, zipped
 
 UNDER_WAY = replace(Step("work", "functions.x", lambda ctx, event: None), waits=True)

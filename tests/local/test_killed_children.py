@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from crossover.architecture import architectures
 from crossover.running import run_inline
 from crossover.running.synthesis import synthesized
 from crossover.validation import load
-from crossover.workflow import architectures
 from tests.local import kills
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import Architecture, architectures, load, steps
 from crossover.asl import INLINE_MAP_LIMIT, definitions
 from crossover.experiment import Experiment, Lifetime
-from crossover.workflow import DAY_S, START, Architecture, ForEach, Repeat, architectures, load, steps
+from crossover.workflow import DAY_S, START, ForEach, Repeat
 
 State = dict[str, Any]
 HISTORY_LIMIT = 25_000  # events of one execution

@@ -13,7 +13,8 @@ import functions
 import peers
 import stacks
 from cdk import synthesis
-from crossover import workflow
+from crossover import architecture
+from crossover.architecture import load
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, from_resolved
 from crossover.running.resumption import differing
@@ -25,7 +26,7 @@ Write = Callable[[str, str], None]
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Files of functions/ and stacks/ that stand beside those of the project."""
-    monkeypatch.setattr(workflow, "ROOT", tmp_path)
+    monkeypatch.setattr(architecture, "ROOT", tmp_path)
     monkeypatch.setattr(synthesis, "ROOT", tmp_path)
     for package in (functions, peers, stacks):
         folder = tmp_path / package.__name__
@@ -46,7 +47,7 @@ def test_a_module_without_an_architecture_is_not_unknown(write: Write) -> None:
     with pytest.raises(
         ConfigError, match=r"'eighth': functions/eighth.py defines no ARCHITECTURE = Architecture\('eighth'"
     ):
-        workflow.load("eighth")
+        load("eighth")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_a_module_without_an_architecture_is_not_unknown(write: Write) -> None:
 def test_a_module_that_cannot_be_imported_names_its_line(write: Write, text: str, said: str) -> None:
     write("functions/eighth.py", text)
     with pytest.raises(ConfigError, match=said):
-        workflow.load("eighth")
+        load("eighth")
 
 
 def test_a_stack_file_without_a_stack_says_so(write: Write) -> None:
@@ -77,7 +78,8 @@ from typing import Annotated
 
 from annotated_types import Gt
 
-from crossover.workflow import Architecture, step
+from crossover.architecture import Architecture
+from crossover.workflow import step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,7 @@ def eighth(write: Write) -> Callable[..., Experiment]:
 
 
 def test_its_settings_are_a_section_of_the_yaml(eighth: Callable[..., Experiment]) -> None:
-    settings = workflow.load("eighth").settings
+    settings = load("eighth").settings
     assert settings is not None
     found = eighth(rate=2, order=[1, 2])
     assert found.settings(settings) == settings(rate=2.0, order=(1, 2))
@@ -135,7 +137,7 @@ def test_its_settings_are_checked_as_ours_are(
 def test_what_the_yaml_leaves_out_is_in_the_result_and_in_the_check_of_a_resumed_run(
     eighth: Callable[..., Experiment],
 ) -> None:
-    resolve = workflow.load("eighth").resolve
+    resolve = load("eighth").resolve
     there = resolve(eighth())
     assert there.resolved()["eighth"] == {"rate": 0.7, "order": []}
     assert differing(resolve(eighth(rate=0.8)), there) == ["eighth.rate: 0.8, there 0.7"]
@@ -147,3 +149,95 @@ def test_another_experiment_does_not_mind_a_faulty_eighth(eighth: Callable[..., 
     assert eighth().architecture == "eighth"
     with pytest.raises(ConfigError, match=r"functions/ninth\.py, line 1: ModuleNotFoundError"):
         validate({"name": "x", "architecture": "ninth", "ninth": {"a": 1}})
+
+
+def refused(name: str = "eighth") -> str:
+    with pytest.raises(ConfigError) as caught:
+        validate({"name": "x", "architecture": name})
+    return str(caught.value)
+
+
+LINE = (
+    EIGHTH.splitlines().index('ARCHITECTURE = Architecture("eighth", run=train, settings=Settings, checks=checks)') + 1
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "checks=checks)",
+            'claims={"resumes", "wins"})',
+            f"line {LINE}: claims 'wins', which nothing tests; expected some of equals_reference, same_calls,",
+        ),
+        (
+            'Architecture("eighth"',
+            'Architecture("spirt"',
+            f"line {LINE}: is named 'spirt'; expected 'eighth', as its file is",
+        ),
+        (
+            " = 0.7",
+            "",
+            f"line {LINE}: settings=Settings: expected a frozen dataclass of which every field has a default",
+        ),
+        (
+            "    order:",
+            '    section = "training"\n    order:',
+            f"line {LINE + 1}: settings=Settings would be the section 'training', which every experiment has; expected another",
+        ),
+    ],
+)
+def test_what_it_says_of_itself_is_checked(write: Write, old: str, new: str, said: str) -> None:
+    assert old in EIGHTH
+    write("functions/eighth.py", EIGHTH.replace(old, new))
+    assert refused().startswith(f"architecture: 'eighth': functions/eighth.py, {said}")
+
+
+def test_two_of_one_name_are_both_named(write: Write) -> None:
+    write("functions/eighth.py", EIGHTH)
+    write("peers/eighth.py", EIGHTH)
+    assert refused() == (
+        "architecture: 'eighth': functions/eighth.py and peers/eighth.py both define it; give one of them another name"
+    )
+
+
+def test_two_that_describe_one_section_differently_are_both_named(write: Write) -> None:
+    write("functions/eighth.py", EIGHTH)
+    other = EIGHTH.replace('"eighth"', '"ninth"').replace("    order:", '    section = "eighth"\n    order:')
+    write("functions/ninth.py", other)
+    told = refused()
+    assert told.startswith(
+        "architecture: 'ninth': the section 'eighth' is described by functions.eighth.Settings and by functions.ni"
+    )
+    shared = "from crossover.architecture import Architecture\nfrom functions.eighth import Settings, train\n"
+    write("functions/ninth.py", shared + 'ARCHITECTURE = Architecture("ninth", run=train, settings=Settings)\n')
+    sys.modules.pop("functions.ninth")
+    assert validate({"name": "x", "architecture": "ninth", "eighth": {"rate": 2}}).sections["eighth"]["rate"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\nimport torch\n", "functions/eighth.py, line 2: imports torch when it is imported"),
+        (
+            "import json\nfrom crossover.algorithms import averaging\n",
+            "functions/eighth.py, line 2: imports crossover.algorithms.averaging, which imports torch, when it is imported",
+        ),
+    ],
+)
+def test_a_step_that_imports_torch_at_the_top_is_refused_with_its_line(
+    write: Write, text: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a command, where nothing has imported torch yet."""
+    for name in [
+        each for each in sys.modules if each.split(".")[0] == "torch" or each == "crossover.algorithms.averaging"
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    write(
+        "functions/torch.py", "class Tensor: ..."
+    )  # stands for torch: importing the real one a second time is its own affair
+    write("functions/eighth.py", text + EIGHTH)
+    monkeypatch.syspath_prepend(functions.__path__[-1])
+    assert refused() == (
+        f"architecture: {said}, and functions that do not compute have none; import it inside the step that needs it"
+    )

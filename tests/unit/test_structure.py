@@ -16,7 +16,7 @@ BASE = {"crossover.errors", "crossover.experiment", "crossover.algorithms"}
 DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.own_code"}
 CLIENTS = BASE | {"crossover.dataplane", "crossover.event"}
 CONTEXT = DATA | CLIENTS | {"crossover.clients", "crossover.context", "crossover.metering", "crossover.run_facts"}
-WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.training"}
+WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.architecture", "crossover.training"}
 ALLOWED = {
     "crossover.errors": set(),
     "crossover.aws": set(),
@@ -35,6 +35,7 @@ ALLOWED = {
     "crossover.context": DATA | CLIENTS | {"crossover.clients", "crossover.lazy", "crossover.run_facts"},
     "crossover.metering": CLIENTS | {"crossover.context"},
     "crossover.workflow": CONTEXT | {"crossover.threads"},
+    "crossover.architecture": {"crossover.errors", "crossover.experiment", "crossover.own_code", "crossover.workflow"},
     "crossover.training": CONTEXT | {"crossover.workflow", "crossover.costs"},
     "crossover.surroundings": WORKFLOW,
     "crossover.costs": WORKFLOW | {"crossover.aws", "crossover.instances", "crossover.surroundings"},

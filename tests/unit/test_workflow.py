@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
+from crossover.architecture import Architecture, load, steps
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.errors import ConfigError, Missing, StaleAttempt
 from crossover.workflow import (
     START,
-    Architecture,
     Child,
     Event,
     ForEach,
@@ -20,9 +20,7 @@ from crossover.workflow import (
     checked,
     execute,
     first_event,
-    load,
     step,
-    steps,
 )
 
 calls: list[tuple[str, int, int]] = []

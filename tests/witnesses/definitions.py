@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from cdk import expiry_machine
-from crossover import asl, validation, workflow
+from crossover import asl, validation
+from crossover.architecture import architectures, load
 from crossover.asl.placeholders import filled_in
 from crossover.experiment import Experiment
 from crossover.surroundings import most_minibatches
@@ -29,7 +30,7 @@ def experiments() -> Iterator[tuple[str, Experiment]]:
     yield from configurations()
     for name in CASES:
         yield name, Case.of(name).experiment
-    for name in workflow.architectures():
+    for name in architectures():
         yield f"{name} with 64 workers", replace(Case.of(name.replace("_", "-")).experiment, workers=64)
 
 
@@ -37,7 +38,7 @@ def resolved() -> dict[str, State]:
     """Definitions by "experiment: machine", equal ones once."""
     found: dict[str, tuple[str, State]] = {}
     for name, experiment in experiments():
-        architecture = workflow.load(experiment.architecture)
+        architecture = load(experiment.architecture)
         machines = asl.definitions(architecture, experiment, minibatches=most_minibatches(experiment))
         for machine, definition in machines.items():
             text = json.dumps(definition)

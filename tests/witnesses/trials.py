@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crossover import asl
+from crossover.architecture import Architecture, load
 from crossover.asl import State
 from crossover.asl.events import RETRY, START_RETRY
 from crossover.experiment import Experiment
-from crossover.workflow import START, Architecture, Child, Event, ForEach, Node, Step, first_event, load, walk
+from crossover.workflow import START, Child, Event, ForEach, Node, Step, first_event, walk
 from tests.witnesses.localstack_server import LocalStack
 from tests.witnesses.playing import ENDED, Run, Stage
 from tests.witnesses.walks import Script, Walk, expected

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from crossover import aws, workflow
+from crossover import aws
 from crossover.account.deployment import state_machines, zones
+from crossover.architecture import load, trees
 from crossover.cli.findings import Finding
 from crossover.costs import infrastructure, prices
 from crossover.experiment import Experiment
@@ -79,7 +80,7 @@ def _functions(session: Any, experiment: Experiment, memory_mb: int) -> Iterator
 
 def concurrency(experiment: Experiment) -> int:
     """Functions at work at the same time, at most: the tree's parallel iterations multiplied out."""
-    architecture = workflow.load(experiment.architecture)
+    architecture = load(experiment.architecture)
     minibatches = most_minibatches(experiment) or 1
 
     def most(node: Node) -> int:
@@ -95,7 +96,7 @@ def concurrency(experiment: Experiment) -> int:
         return 1
 
     per_program = experiment.workers if architecture.program else 1
-    return max((most(tree) for tree in workflow.trees(architecture)), default=0) * per_program
+    return max((most(tree) for tree in trees(architecture)), default=0) * per_program
 
 
 def _processors(session: Any, experiment: Experiment) -> Iterator[Finding]:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from crossover import workflow
 from crossover.account.resources import inventory, ownership, stacks
 from crossover.account.resources.listings import GROUPS
 from crossover.account.resources.ownership import Whose
+from crossover.architecture import load, steps
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 
@@ -30,9 +30,9 @@ def check_free(session: Any, experiment: Experiment, *, config: Path) -> None:
 
 def given(experiment: Experiment) -> dict[str, set[str]]:
     """The fixed names of an experiment's stack, by kind; all others CloudFormation makes up."""
-    architecture, stack = workflow.load(experiment.architecture), f"{experiment.project}-{experiment.name}"
-    steps = {f"{stack}-{step.name.replace('_', '-')}" for step in workflow.steps(architecture)}
-    functions = {*steps, f"{stack}-bucket-emptier"}
+    architecture, stack = load(experiment.architecture), f"{experiment.project}-{experiment.name}"
+    named = {f"{stack}-{step.name.replace('_', '-')}" for step in steps(architecture)}
+    functions = {*named, f"{stack}-bucket-emptier"}
     return {
         "function": functions,
         "log group": {GROUPS + name for name in functions},

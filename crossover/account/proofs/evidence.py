@@ -12,13 +12,13 @@ from crossover import aws
 from crossover.account.resources import inventory, ownership
 from crossover.account.resources.listings import FUNCTION
 from crossover.account.resources.ownership import Owner, Whose
+from crossover.architecture import load, steps
 from crossover.costs import platform_reports
 from crossover.costs.invocations import on_instance
 from crossover.costs.platform_reports import Report
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
 from crossover.reports.result import Label
-from crossover.workflow import load, steps
 
 
 class Lacking(Exception):

@@ -13,12 +13,12 @@ from crossover.account.proofs import expiring, facts, redriving
 from crossover.account.proofs.evidence import CHILDREN, Evidence
 from crossover.account.proofs.walk import Step, Walk, timed
 from crossover.account.removal import leftovers
+from crossover.architecture import load as architecture
 from crossover.cli import deployment, destruction
 from crossover.cli.progress import show_progress
 from crossover.experiment import Experiment
 from crossover.surroundings import BROKER, NETWORK, shared_stacks
 from crossover.validation import load
-from crossover.workflow import load as architecture
 
 SMALLEST = Path(__file__).parents[3] / "config" / "aws" / "smallest.yaml"
 WORKERS_AFTER = 3

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from crossover.architecture import Architecture
 from crossover.cli import estimates, plan
 from crossover.cli.main import main
 from crossover.errors import NoProjection
@@ -14,7 +15,6 @@ from crossover.experiment import Exchange, Experiment, Lifetime, Training
 from crossover.simulation import Workload, spirt
 from crossover.simulation.simulate import models_of
 from crossover.validation import load
-from crossover.workflow import Architecture
 
 CONFIG = Path(__file__).parents[3] / "config"
 EXPERIMENTS = [path for path in sorted(CONFIG.glob("*.yaml")) if "\narchitecture:" in path.read_text()]

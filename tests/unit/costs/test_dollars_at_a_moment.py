@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossover.architecture import load
 from crossover.costs import cost, infrastructure, prices, spending
 from crossover.costs.expectations import state_transitions
 from crossover.costs.invocations import end
 from crossover.costs.stopped import begin, stopped_at, under_way
 from crossover.experiment import Experiment
-from crossover.workflow import load
 from tests.unit.costs.test_cost import record
 
 PRICES = prices.load()

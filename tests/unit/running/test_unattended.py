@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from crossover import running
+from crossover.architecture import load
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Lifetime, Training
 from crossover.keys import Keys
 from crossover.running.unattended import taken_up
-from crossover.workflow import load
 
 SPIRT = Experiment(name="spirt", architecture="spirt")
 RUN = "20270101-100000-abcdef"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossover.architecture import load
 from crossover.costs import cost, infrastructure, prices
 from crossover.experiment import Data, Exchange, Experiment, Functions, Gpu, PeerToPeer, Training
 from crossover.simulation import AWS, PURE_COMPUTE, Calibration, Simulated, Workload, simulate
-from crossover.workflow import load
 
 SERVERLESS = ("spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless")
 ALL = (*SERVERLESS, "p2p_instance", "gpu")

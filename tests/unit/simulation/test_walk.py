@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+from crossover.architecture import load
 from crossover.costs.expectations import expected_records, state_transitions
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment, Storage
@@ -15,7 +16,6 @@ from crossover.reports.completeness import missing
 from crossover.running import run_inline
 from crossover.simulation import AWS, Calibration, Workload, simulate
 from crossover.simulation.workload import calendar
-from crossover.workflow import load
 from tests.architectures.harness import small
 
 STILL = replace(AWS, compute_sigma=0.0, request_sigma=0.0)

@@ -7,11 +7,12 @@ from typing import Any, get_type_hints
 import pytest
 from annotated_types import Le
 
+from crossover.architecture import Architecture, architectures, load
 from crossover.asl.limits import ARRAY_LIMIT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import combinations, fields, validate
-from crossover.workflow import Architecture, architectures, load, step
+from crossover.workflow import step
 
 
 @step(torch=True)

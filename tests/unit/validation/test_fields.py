@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover import workflow
+from crossover.architecture import sections
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import fields
@@ -122,7 +122,7 @@ def test_every_annotation_has_words() -> None:
             h for hint in hints.values() for h in (leaves(hint) if hasattr(hint, "__dataclass_fields__") else [hint])
         ]
 
-    whole = fields.with_sections(tuple(workflow.sections(None).items()))
+    whole = fields.with_sections(tuple(sections(None).items()))
     assert all(fields.describe(annotation) for annotation in leaves(whole))
 
 

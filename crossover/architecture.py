@@ -1,0 +1,246 @@
+"""What an architecture says of itself, in one ARCHITECTURE: the tree of its run, its settings, what it refuses, what it claims; and how it
+is found by its name, in functions/ or peers/ or in a package of the user's own.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from crossover import own_code
+from crossover.errors import ConfigError, CrossoverError
+from crossover.experiment import Experiment, section_of
+from crossover.own_code import imports
+from crossover.workflow import Node, Step, walk
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program on EC2, once per worker. `main` takes what it works with: nothing on an instance, whose environment says it.
+
+    `step`: what its records are called, one per worker and epoch.
+    """
+
+    main: Callable[..., None]
+    count: Literal["workers", "gpus"] = "workers"
+    step: str = "train_peer"
+
+    @property
+    def module(self) -> str:
+        return self.main.__module__
+
+
+CLAIMS = {
+    "equals_reference": "trains the bits that one process trains with the same data",
+    "same_calls": "makes the same calls in every run, wherever it runs",
+    "survives_kills": "a step may be repeated, come late or end at any call, and the model is the same",
+    "resumes": "a run that failed goes on from what it left",
+    "stops": "a run ends when it is told to, or at its budget, with the epoch that it has begun",
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One of the compared architectures: the tree of its run, or a program; machines that steps or programs start by name.
+
+    `settings`: a frozen dataclass, the section of the YAML that is named after its module; two architectures may share one.
+    `checks`: what of an experiment with it cannot be had, one problem each. `claims`: what of CLAIMS it promises; tests hold it to them.
+    """
+
+    name: str
+    run: Node | None = None
+    machines: Mapping[str, Node] = field(default_factory=dict)
+    program: Program | None = None
+    tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
+    state: Literal["checkpoints", "database"] = "checkpoints"  # where a run that failed finds what it goes on with
+    sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
+    simulation: str = ""  # the module of crossover/simulation that describes its steps, where that has not its own name
+    settings: type | None = None
+    checks: Callable[[Experiment], Iterable[str]] = lambda experiment: ()
+    claims: Collection[str] = ()
+
+    def resolve(self, experiment: Experiment) -> Experiment:
+        """With what the YAML leaves to the architecture filled in."""
+        if self.settings is not None:
+            experiment = experiment.with_settings(experiment.settings(self.settings))
+        training = experiment.training
+        if training.sync_every is not None:
+            return experiment
+        return replace(experiment, training=replace(training, sync_every=self.sync_every))
+
+
+def trees(architecture: Architecture) -> list[Node]:
+    """The tree of the run, and those of the machines that steps or programs start."""
+    return [*([architecture.run] if architecture.run else []), *architecture.machines.values()]
+
+
+def steps(architecture: Architecture) -> list[Step]:
+    """The distinct steps, in the order they are written."""
+    found = [node for root in trees(architecture) for node in walk(root) if isinstance(node, Step)]
+    return list(dict.fromkeys(found))
+
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("functions", "peers")
+DEFINED = re.compile(r"^ARCHITECTURE\b", re.MULTILINE)
+
+
+def architectures() -> list[str]:
+    """The names of every architecture that exists: the modules of functions/ and peers/ that define an ARCHITECTURE."""
+    names = {path.stem for package in PACKAGES for path in (ROOT / package).iterdir()}
+    return sorted(
+        name for name in names if any(DEFINED.search((ROOT / file).read_text("utf-8")) for file in _files(name))
+    )
+
+
+def sections(name: object) -> dict[str, type]:
+    """The class of every architecture's own settings, by its section of a YAML. Raises ConfigError where `name`, the architecture that the
+    YAML asks for, is there and faulty; another one that is faulty is its author's matter, not this YAML's.
+    """
+    found: dict[str, type] = {}
+    asked = name.replace("-", "_") if isinstance(name, str) else ""
+    for each in dict.fromkeys([*architectures(), *([asked] if "." in asked or _files(asked) else [])]):
+        try:
+            settings = load(each).settings
+        except ConfigError:
+            if each == asked:
+                raise
+            continue
+        if settings is None:
+            continue
+        other = found.setdefault(section_of(settings), settings)
+        if other is not settings:
+            raise ConfigError(
+                f"architecture: {each!r}: the section {section_of(settings)!r} is described by {other.__module__}.{other.__name__} and by "
+                f"{settings.__module__}.{settings.__name__}; share one class, or name a section: ClassVar[str] in the other"
+            )
+    return found
+
+
+def _files(name: str) -> list[str]:
+    """In each package `<name>.py`, or `<name>/__init__.py` where an architecture is a folder; an empty one is no architecture's."""
+    found = (ROOT / package / f"{name}{end}" for package in PACKAGES for end in ("/__init__.py", ".py"))
+    return [
+        str(file.relative_to(ROOT)) for file in found if name.isidentifier() and file.is_file() and file.stat().st_size
+    ]
+
+
+def load(name: str) -> Architecture:
+    """The ARCHITECTURE of `functions/<name>` or `peers/<name>`; of the user's own module where the name has a dot: `my_package.mine`.
+    Raises ConfigError naming the choices, or the file, the line and what would mend it.
+    """
+    if "." in name:
+        return _own(name)
+    module_name = name.replace("-", "_")
+    if not (files := _files(module_name)):
+        known = architectures()
+        near = difflib.get_close_matches(module_name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(known)}, or package.module{hint}")
+    modules = {file: _light(file) for file in files}
+    defined = [file for file in files if isinstance(getattr(modules[file], "ARCHITECTURE", None), Architecture)]
+    if not defined:
+        raise ConfigError(f"architecture: {name!r}: {files[0]} defines no ARCHITECTURE = Architecture({name!r}, ...)")
+    if len(defined) > 1:
+        raise ConfigError(
+            f"architecture: {name!r}: {' and '.join(defined)} both define it; give one of them another name"
+        )
+    found: Architecture = modules[defined[0]].ARCHITECTURE
+    _check(found, name, ROOT / defined[0], shown=defined[0])
+    return found
+
+
+def _own(name: str) -> Architecture:
+    """Beside the experiment's file or in the current folder, as own models are."""
+    where = f"{name.replace('-', '_')}:ARCHITECTURE"
+    found: Architecture = own_code.load(where, field="architecture", kind=Architecture)
+    file = own_code.file_of(where)
+    _check(found, name, file, shown=own_code.shown(file))
+    if found.program is not None:
+        raise ConfigError(
+            f"architecture: {name!r} is a program for EC2; one outside this project is a tree of steps, run=..."
+        )
+    return found
+
+
+def _check(architecture: Architecture, name: str, file: Path, *, shown: str) -> None:
+    """Raises ConfigError naming the line of ARCHITECTURE where it says of itself what cannot be."""
+    if problem := next(_problems(architecture, name.rpartition(".")[2].replace("-", "_")), None):
+        lines = file.read_text("utf-8").splitlines()
+        line = next((number for number, text in enumerate(lines, 1) if text.startswith("ARCHITECTURE")), 1)
+        raise ConfigError(f"architecture: {name!r}: {shown}, line {line}: {problem}")
+
+
+def _problems(architecture: Architecture, name: str) -> Iterator[str]:
+    if architecture.name != name:
+        yield f"is named {architecture.name!r}; expected {name!r}, as its file is"
+    if unknown := sorted(set(architecture.claims) - CLAIMS.keys()):
+        yield f"claims {unknown[0]!r}, which nothing tests; expected some of {', '.join(CLAIMS)}"
+    settings = architecture.settings
+    if settings is None:
+        return
+    if not is_dataclass(settings) or any(
+        f.default is MISSING and f.default_factory is MISSING for f in fields(settings)
+    ):
+        yield f"settings={settings.__name__}: expected a frozen dataclass of which every field has a default"
+    elif (section := section_of(settings)) in {f.name for f in fields(Experiment)}:
+        yield (
+            f"settings={settings.__name__} would be the section {section!r}, which every experiment has; expected another name: "
+            f'section: ClassVar[str] = "{section}_settings" in the class'
+        )
+
+
+def _light(file: str) -> ModuleType:
+    """As `imported`; what brings torch with it is refused, since functions that do not compute have none."""
+    before = "torch" in sys.modules
+    module = imported(file)
+    if before or "torch" not in sys.modules:
+        return module
+    del sys.modules[module.__name__]
+    where, line, name = _brings_torch(module.__name__, set()) or (Path(file), 1, "torch")
+    brings = "imports torch" if name.split(".")[0] == "torch" else f"imports {name}, which imports torch,"
+    raise ConfigError(
+        f"architecture: {where.relative_to(ROOT)}, line {line}: {brings} when it is imported, and functions that do "
+        "not compute have none; import it inside the step that needs it"
+    )
+
+
+def _brings_torch(module: str, seen: set[str]) -> tuple[Path, int, str] | None:
+    """File, line and name of the import in an architecture's files by which torch comes."""
+    spec = importlib.util.find_spec(module) if module not in seen else None
+    seen.add(module)
+    if spec is None or not (spec.origin or "").endswith(".py"):
+        return None
+    file = Path(str(spec.origin))
+    package = module if spec.submodule_search_locations else module.rpartition(".")[0]
+    for name, line in imports.read(file.read_text("utf-8"), package=package).at_once.items():
+        if name.split(".")[0] == "torch":
+            return file, line, name
+        if name.split(".")[0] in ("crossover", *PACKAGES) and (deeper := _brings_torch(name, seen)):
+            return deeper if name.split(".")[0] in PACKAGES else (file, line, name)
+    return None
+
+
+def imported(file: str) -> ModuleType:
+    """The module of an architecture's file, such as functions/spirt/__init__.py. Raises ConfigError naming the line on which it fails."""
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    try:
+        return importlib.import_module(module)
+    except CrossoverError:
+        raise
+    except Exception as error:
+        inside = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen")]
+        path, line = inside[-1].filename, inside[-1].lineno
+        if isinstance(error, SyntaxError) and error.filename:
+            path, line = error.filename, error.lineno
+        where = path.removeprefix(f"{ROOT}/")
+        raise ConfigError(
+            f"architecture: {file} cannot be imported: {where}, line {line}: {type(error).__name__}: {error}"
+        ) from error
