@@ -1,5 +1,6 @@
 """Programs on instances: peers and GPU workers, one process each, in the order of peers/p2p/peer.py; what they start is walked like any."""
 
+from crossover.algorithms import compression
 from crossover.costs import paper_cost
 from crossover.costs.prices import Prices
 from crossover.simulation.kernel import Process
@@ -168,13 +169,8 @@ class _Peer:
 
     def _message_bytes(self) -> int:
         p2p, workload = self.world.experiment.p2p, self.world.workload
-        match p2p.compression:
-            case "none":
-                return workload.vector_bytes + VECTOR_HEADER_BYTES
-            case "fp16":
-                return 2 * workload.parameters + 4 * workload.buffers + VECTOR_HEADER_BYTES
-        buckets = -(-workload.parameters // p2p.bucket)
-        return workload.parameters * p2p.bits // 8 + 4 * buckets + 4 * workload.buffers + VECTOR_HEADER_BYTES
+        code = compression.named(p2p.compression, bits=p2p.bits, bucket=p2p.bucket, norm=p2p.norm)
+        return code.nbytes(workload.parameters) + 4 * workload.buffers + VECTOR_HEADER_BYTES
 
     def _gathering(self) -> Process:
         """The object store: the own gradient in, every other one out as it comes."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from crossover.algorithms import buffers, qsgd
+from crossover.algorithms import buffers, compression
 from crossover.algorithms.aggregation import finite
 from crossover.algorithms.randomness import generator
 from crossover.dataplane.vector import Kind, Vector, decode, header
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _MAGIC, VERSION = b"XP2P", 1
 _HEAD = struct.Struct("<4sIII")  # magic, version, length and crc32 of the JSON that follows
-_HALF_MAX = 65_504.0  # float16's largest number
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,61 +68,46 @@ class Codec:
     """Gradients to bodies and back, by `p2p.compression`. One per peer: what is received lands in memory that is used again."""
 
     def __init__(self, experiment: Experiment, *, parameters: int, statistics: int) -> None:
-        self._experiment, self._parameters, self._elements = experiment, parameters, parameters + statistics
-        self._received = torch.empty(0 if self.lossless else self._elements)
+        self._experiment, self._parameters, self._statistics = experiment, parameters, statistics
+        p2p = experiment.p2p
+        self._compression = compression.named(p2p.compression, bits=p2p.bits, bucket=p2p.bucket, norm=p2p.norm)
+        self._received = torch.empty(0 if self.lossless else parameters + statistics)
 
     @property
     def lossless(self) -> bool:
-        return self._experiment.p2p.compression == "none"
+        return self._compression.lossless
 
     def encode(self, gradient: "Tensor", *, samples: int, round: int, peer: int) -> list[bytes | memoryview]:
         """The body's buffers. The same gradient of the same round and peer gives the same bytes."""
-        p2p, experiment = self._experiment.p2p, self._experiment
-        if p2p.compression == "none":
+        if self.lossless:
             vector = Vector(Kind.GRADIENT, buffers.view(gradient), samples)
-            return [header(vector), vector.data]
-        values, statistics = gradient[: self._parameters], gradient[self._parameters :]
-        if p2p.compression == "fp16":
-            clamped = values.clamp(-_HALF_MAX, _HALF_MAX)  # what was finite stays so; what was not must be seen
-            small = torch.where(values.isinf(), values, clamped).half().view(torch.uint8)
         else:
-            random = generator("qsgd", experiment.seed, round, peer)
-            small = qsgd.compress(values, bits=p2p.bits, bucket=p2p.bucket, norm=p2p.norm, generator=random)
-        body = torch.cat([small, statistics.view(torch.uint8)])
-        vector = Vector(Kind.QUANTIZED, buffers.view(body), samples, "uint8")
+            values, statistics = gradient[: self._parameters], gradient[self._parameters :]
+            random = generator("qsgd", self._experiment.seed, round, peer)
+            small = self._compression.encode(values, random=random)
+            body = torch.cat([small, statistics.view(torch.uint8)])
+            vector = Vector(Kind.QUANTIZED, buffers.view(body), samples, "uint8")
         return [header(vector), vector.data]
 
     def decode(self, body: bytes | memoryview, *, samples: int, what: str) -> "Tensor":
         """The gradient, (P + B,) float32, to be read before the next call. Raises Corrupt where it is not one of this model."""
-        kind = Kind.GRADIENT if self.lossless else Kind.QUANTIZED
-        vector = decode(body, key=what, kind=kind)
+        vector = decode(body, key=what, kind=Kind.GRADIENT if self.lossless else Kind.QUANTIZED)
         if vector.samples != samples:
             raise Corrupt(f"{what}: stands for {vector.samples} samples where {samples} were announced")
-        out, tail = self._received, 4 * (self._elements - self._parameters)
+        middle, expected = vector.data.nbytes - 4 * self._statistics, self._compression.nbytes(self._parameters)
+        if middle != expected:
+            raise Corrupt(
+                f"{what}: {middle} bytes of gradient where this model's {self._parameters} parameters make {expected}: "
+                "its sender trains another model, or compresses in another way"
+            )
         if self.lossless:
-            self._fits(vector.data.nbytes, 4 * self._elements, what)
             out = buffers.tensor(vector.data)  # read where it arrived
         else:
-            middle = vector.data.nbytes - tail
-            if self._experiment.p2p.compression == "fp16":
-                self._fits(middle, 2 * self._parameters, what)
-                out[: self._parameters] = buffers.tensor(vector.data[:middle], torch.float16)
-            else:
-                p2p = self._experiment.p2p
-                expected = qsgd.compressed_bytes(self._parameters, bits=p2p.bits, bucket=p2p.bucket)
-                self._fits(middle, expected, what)
-                small = buffers.tensor(vector.data[:middle], torch.uint8)
-                qsgd.decompress(small, out=out[: self._parameters], key=what)
-            if tail:
-                # A copy: the tail need not begin at a multiple of four bytes.
+            out = self._received
+            self._compression.decode(vector.data[:middle], out=out[: self._parameters], what=what)
+            if self._statistics:
+                # A copy: the statistics need not begin at a multiple of four bytes.
                 out[self._parameters :] = buffers.tensor(bytes(vector.data[middle:]))
         if self._experiment.aggregation.non_finite == "refuse" and not finite(out):
             raise Corrupt(f"{what}: contains NaN or infinite values")
         return out
-
-    def _fits(self, got: int, expected: int, what: str) -> None:
-        if got != expected:
-            raise Corrupt(
-                f"{what}: {got} bytes of gradient where this model's {self._parameters} parameters make {expected}: "
-                "its sender trains another model, or compresses in another way"
-            )
