@@ -1,0 +1,26 @@
+"""docs/extending.md as it stands: its files in a copy of the project, its commands there, and what they print."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.architectures.worked_pages import ROOT, check, written
+
+CONSOLES = ["architecture"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for package in ("crossover", "functions", "peers", "stacks", "cdk", "config"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def test_every_example_has_a_name_here(tmp_path: Path) -> None:
+    assert len(written("extending.md", tmp_path)) == len(CONSOLES)
+
+
+@pytest.mark.parametrize("number", range(len(CONSOLES)), ids=CONSOLES)
+def test_the_pages_commands_print_what_it_says(project: Path, number: int) -> None:
+    check(written("extending.md", project)[number], project)
