@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.unit.test_structure import PACKAGES, files, imports, module_of, part_of
 
 PICTURE = Path(__file__).with_suffix(".svg")
-WIDTH, ROW, TEXT, GAP = 560, 42, 18, 16
+WIDTH, ROW, TEXT, GAP = 640, 42, 18, 16
 HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">
 <style>
 rect {{ fill: #eef2f7; stroke: #5b6b7f }} .outside rect {{ fill: #fdf1dc; stroke: #a07a2c }}
