@@ -13,7 +13,8 @@ import functions
 import peers
 import stacks
 from cdk import synthesis
-from crossover import architecture
+from crossover import algorithms, architecture
+from crossover.algorithms import averaging
 from crossover.architecture import load
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, from_resolved
@@ -229,13 +230,10 @@ def test_a_step_that_imports_torch_at_the_top_is_refused_with_its_line(
     write: Write, text: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a command, where nothing has imported torch yet."""
-    for name in [
-        each for each in sys.modules if each.split(".")[0] == "torch" or each == "crossover.algorithms.averaging"
-    ]:
+    monkeypatch.delattr(algorithms, "averaging")
+    for name in [each for each in sys.modules if each.split(".")[0] == "torch" or each == averaging.__name__]:
         monkeypatch.delitem(sys.modules, name)
-    write(
-        "functions/torch.py", "class Tensor: ..."
-    )  # stands for torch: importing the real one a second time is its own affair
+    write("functions/torch.py", "class Tensor: ...")  # importing the real one a second time is its own affair
     write("functions/eighth.py", text + EIGHTH)
     monkeypatch.syspath_prepend(functions.__path__[-1])
     assert refused() == (
