@@ -57,7 +57,9 @@ class Functions(Construct):
         self.by_step: dict[str, lambda_.IFunction] = {}
         with tempfile.TemporaryDirectory() as folder:
             image = experiment.functions.packaging == "image"
-            packages = Packages(layers, Path(folder), image=image, own=own_code.bundled(experiment))
+            packages = Packages(
+                layers, Path(folder), image=image, own=own_code.bundled(experiment), own_steps=experiment.outside
+            )
             for step in steps:
                 torch = step.needs_torch(experiment)
                 self.by_step[step.name] = self._function(step, packages.of(step, torch=torch), torch=torch)

@@ -43,6 +43,7 @@ class Packages:
     folder: Path
     image: bool
     own: Reach = field(default_factory=Reach)  # what the experiment's own code consists of
+    own_steps: bool = False  # the architecture is part of it
     _sources: bundling.Sources = field(default_factory=lambda: bundling.Sources(ROOT))
     _zips: dict[Path, lambda_.Code] = field(default_factory=dict)
 
@@ -52,7 +53,7 @@ class Packages:
         handler = f"{step.module}.{step.name}"
         if not out.exists():
             code = out / "code" if self.image else out
-            own = self.own if torch else Reach()  # which alone builds the model
+            own = self.own if torch or self.own_steps else Reach()  # a model is built by steps that compute
             closure = self._sources.closure(step.module, available=available, own=own.first_party)
             bundling.stage(closure, root=ROOT, out=code, own=own.files)
             if self.image:

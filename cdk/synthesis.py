@@ -104,7 +104,7 @@ def check_with_nag(app: App) -> None:
 def _stack_of(experiment: Experiment) -> Callable[..., Stack]:
     """The STACK of `stacks/<architecture>.py`, found by name; without such a file what the architecture's tree asks for."""
     file = f"stacks/{experiment.module}.py"
-    if not (ROOT / file).exists():
+    if experiment.outside or not (ROOT / file).exists():
         return functions_stack(load(experiment.architecture))
     stack: Callable[..., Stack] | None = getattr(imported(file), "STACK", None)
     if stack is None:

@@ -10,15 +10,18 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Literal, TypeVar
 
 from crossover import own_code
 from crossover.errors import ConfigError, CrossoverError
 from crossover.experiment import Experiment, section_of
 from crossover.own_code import imports
 from crossover.workflow import Node, Step, walk
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def load(name: str) -> Architecture:
         near = difflib.get_close_matches(module_name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(known)}, or package.module{hint}")
-    modules = {file: _light(file) for file in files}
+    modules = {file: _without_torch(partial(imported, file), _module(file)) for file in files}
     defined = [file for file in files if isinstance(getattr(modules[file], "ARCHITECTURE", None), Architecture)]
     if not defined:
         raise ConfigError(f"architecture: {name!r}: {files[0]} defines no ARCHITECTURE = Architecture({name!r}, ...)")
@@ -160,7 +163,9 @@ def load(name: str) -> Architecture:
 def _own(name: str) -> Architecture:
     """Beside the experiment's file or in the current folder, as own models are."""
     where = f"{name.replace('-', '_')}:ARCHITECTURE"
-    found: Architecture = own_code.load(where, field="architecture", kind=Architecture)
+    found: Architecture = _without_torch(
+        partial(own_code.load, where, field="architecture", kind=Architecture), where.partition(":")[0]
+    )
     file = own_code.file_of(where)
     _check(found, name, file, shown=own_code.shown(file))
     if found.program is not None:
@@ -197,23 +202,25 @@ def _problems(architecture: Architecture, name: str) -> Iterator[str]:
         )
 
 
-def _light(file: str) -> ModuleType:
-    """As `imported`; what brings torch with it is refused, since functions that do not compute have none."""
+def _without_torch(load: Callable[[], T], module: str) -> T:
+    """What `load` gives; refused where importing `module` for it brings torch, since functions that do not compute have none."""
     before = "torch" in sys.modules
-    module = imported(file)
+    found = load()
     if before or "torch" not in sys.modules:
-        return module
-    del sys.modules[module.__name__]
-    where, line, name = _brings_torch(module.__name__, set()) or (Path(file), 1, "torch")
+        return found
+    del sys.modules[module]
+    ours = {*PACKAGES, module.split(".")[0]}
+    file, line, name = _torch_comes_by(module, ours, set()) or (Path(module), 1, "torch")
+    where = file.relative_to(ROOT) if file.is_relative_to(ROOT) else own_code.shown(file)
     brings = "imports torch" if name.split(".")[0] == "torch" else f"imports {name}, which imports torch,"
     raise ConfigError(
-        f"architecture: {where.relative_to(ROOT)}, line {line}: {brings} when it is imported, and functions that do "
-        "not compute have none; import it inside the step that needs it"
+        f"architecture: {where}, line {line}: {brings} when it is imported, and functions that do not compute have none; import it inside "
+        "the step that needs it"
     )
 
 
-def _brings_torch(module: str, seen: set[str]) -> tuple[Path, int, str] | None:
-    """File, line and name of the import in an architecture's files by which torch comes."""
+def _torch_comes_by(module: str, ours: set[str], seen: set[str]) -> tuple[Path, int, str] | None:
+    """File, line and name of the import in the architecture's files (the packages `ours`) by which torch comes."""
     spec = importlib.util.find_spec(module) if module not in seen else None
     seen.add(module)
     if spec is None or not (spec.origin or "").endswith(".py"):
@@ -221,18 +228,22 @@ def _brings_torch(module: str, seen: set[str]) -> tuple[Path, int, str] | None:
     file = Path(str(spec.origin))
     package = module if spec.submodule_search_locations else module.rpartition(".")[0]
     for name, line in imports.read(file.read_text("utf-8"), package=package).at_once.items():
-        if name.split(".")[0] == "torch":
+        top = name.split(".")[0]
+        if top == "torch":
             return file, line, name
-        if name.split(".")[0] in ("crossover", *PACKAGES) and (deeper := _brings_torch(name, seen)):
-            return deeper if name.split(".")[0] in PACKAGES else (file, line, name)
+        if top in {"crossover", *ours} and (deeper := _torch_comes_by(name, ours, seen)):
+            return deeper if top in ours else (file, line, name)
     return None
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def imported(file: str) -> ModuleType:
     """The module of an architecture's file, such as functions/spirt/__init__.py. Raises ConfigError naming the line on which it fails."""
-    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(_module(file))
     except CrossoverError:
         raise
     except Exception as error:

@@ -267,6 +267,11 @@ class Experiment:
         """The architecture's module name in functions/ or peers/ and in stacks/."""
         return self.architecture.replace("-", "_")
 
+    @property
+    def outside(self) -> bool:
+        """Whether the architecture lies in a package of the user's own, as `my_package.mine` does."""
+        return "." in self.architecture
+
     def companion(self) -> "Experiment | None":
         """The GPU fleet that `baseline: gpu` asks for beside this: the same model, data and seed; None without one."""
         if self.baseline == "none" or self.module == self.baseline:

@@ -21,7 +21,7 @@ def names(experiment: Experiment) -> dict[str, str]:
 
 def _travelling(experiment: Experiment) -> dict[str, str]:
     """As `names`, with an architecture that is not this project's."""
-    own = {"architecture": f"{experiment.module}:ARCHITECTURE"} if "." in experiment.architecture else {}
+    own = {"architecture": f"{experiment.module}:ARCHITECTURE"} if experiment.outside else {}
     return own | names(experiment)
 
 

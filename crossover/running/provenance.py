@@ -58,6 +58,8 @@ def _modules(architecture: Architecture, experiment: Experiment) -> tuple[str, .
     program = [architecture.program.module] if architecture.program else []
     model = [factory(experiment.training.model).__module__] if experiment.training.model in MODELS else []
     named = [f"{package}.{experiment.module}" for package in ("functions", "peers")]  # where ARCHITECTURE stands
+    if experiment.outside:
+        named = sorted(own_code.bundled(experiment).first_party)  # what its files import of this project
     return tuple(dict.fromkeys([*named, *(step.module for step in steps(architecture)), *program, *model]))
 
 
