@@ -42,16 +42,14 @@ else
 endif
 
 .PHONY: test
-test: setup redis-module redis-module-torch lint ## Run every test, and the linters; PYTEST="-k name" passes options on
+test: setup redis-module redis-module-torch lint ## Run the tests with a sample of the sweeps, and the linters; PYTEST="-k name" passes options on
 	@# The CDK's command, before two workers ask for it at once; the tests say what they do without.
 	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; export npm_config_prefer_offline=true; ($(call thrice,npx --yes $(CDK) --version)) || true
 	$(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
 .PHONY: test-every-call
-test-every-call: setup redis-module ## Faults at every call of the data plane; every architecture through the CDK command line, and on ARM
-	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest tests/architectures tests/cloud tests/layer \
-		tests/infrastructure/test_templates.py tests/local/test_secrets.py tests/local/test_killed_children.py \
-		tests/redis_module/test_pauses.py tests/redis_module/test_storm.py $(PYTEST)
+test-every-call: setup redis-module redis-module-torch ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
+	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
 .PHONY: check
 check: setup redis-module lint witness-environment-asl_validator ## Linters, types, quick tests, synthesis with validation and cdk-nag

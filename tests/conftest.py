@@ -2,11 +2,19 @@
 
 import os
 import signal
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
+
+from tests import sampling
+
+if TYPE_CHECKING:
+    from crossover.local.cloud import LocalCloud
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,9 +44,53 @@ hypothesis.settings.register_profile("crossover", deadline=None, derandomize=Tru
 hypothesis.settings.load_profile("crossover")
 
 
+def pytest_report_header() -> str:
+    """What to set in order to run the same sample again, another one, or everything."""
+    return (
+        "sweeps: whole"
+        if sampling.WHOLE
+        else f"sweeps: a sample, CROSSOVER_SAMPLE={sampling.SEED} (`make test-every-call`: whole)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without CROSSOVER_EVERY_CALL: no test marked `deep`, and of one marked `sampled` so many that each value of each of its parameters
+    occurs. Who names a test gets all of it.
+    """
+    if sampling.WHOLE or any("::" in argument for argument in config.args):
+        return
+    left_out = {item for item in items if item.get_closest_marker("deep")}
+    matrices = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled") and item not in left_out:
+            matrices[item.nodeid.partition("[")[0]].append(item)
+    for matrix in matrices.values():
+        sample = sampling.drawn([_parameters(item) for item in matrix])
+        left_out.update(item for index, item in enumerate(matrix) if index not in sample)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _parameters(item: pytest.Item) -> list[tuple[str, str]]:
+    """Each parameter of a test and its value; those that one `parametrize` gives together are one."""
+    given: dict[str, Any] = item.callspec.params  # type: ignore[attr-defined]
+    together = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    names = [each.replace(" ", "").split(",") if isinstance(each, str) else each for each in together]
+    return [(str(group), repr([given[name] for name in group])) for group in names]
+
+
 def datasets_folder() -> Path:
     """Where the data sets lie: CROSSOVER_DATA, else shared/datasets beside the checkout."""
     return Path(os.environ.get("CROSSOVER_DATA") or ROOT.parent / "shared" / "datasets")
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator["LocalCloud"]:
+    """The cloud on one machine, without stacks; one per module, because there is one per process."""
+    from crossover.local.cloud import LocalCloud
+
+    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

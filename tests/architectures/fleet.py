@@ -11,20 +11,14 @@ import pytest
 
 from crossover.architecture import load
 from crossover.context import Context, Resources
-from crossover.errors import Unavailable
 from crossover.fleet import Membership, Settings
 from crossover.fleet.execution import announce
 from crossover.fleet.lease import Hearts
 from crossover.keys import Keys
 from crossover.workflow import execute
-from tests.architectures.harness import Job, WatchedClients
+from tests.architectures.harness import READS, FailAt, Hook, Job, Killed, WatchedClients, silent
 
-Hook = Callable[[str, str], None]
 PATIENCE_S = 120.0
-
-
-class Killed(BaseException):
-    """Not an Exception: no `except Exception` of the program under test may outlive it."""
 
 
 @dataclass
@@ -32,7 +26,7 @@ class Fleet:
     """`hooks(number)`: what is told of every call of program `number` (members first, then replacements)."""
 
     job: Job
-    hooks: Callable[[int], Hook] = lambda number: lambda moment, operation: None
+    hooks: Callable[[int], Hook] = lambda number: silent
     lease_s: float = 20.0  # nobody is silent for so long here: what is killed gives its rank back (see `at_once`)
     at_once: bool = True
     replaces: bool = True  # what is killed; False: its instance never comes back
@@ -143,41 +137,22 @@ class Fleet:
         return [key for prefix in (keys.bodies, keys.computing, keys.checkpoints) for key in store.list(prefix)]
 
 
-READS = ("get", "exists", "list", "peek", "arrived")  # how often one looks is a matter of the others' pace
+def only(program: int, hook: Hook) -> Callable[[int], Hook]:
+    """The hooks of a fleet in which one program is disturbed."""
+    return lambda number: hook if number == program else silent
 
 
-def failing_at(k: int, moment: str, error: type[BaseException], *, reads: bool = True) -> Hook:
-    """Raises at the k-th call of one program, once; heartbeats are not counted, nor reads without `reads`."""
-    count, lock = 0, threading.Lock()  # a program may fetch in a thread of its own
+class Counted(list[FailAt]):
+    """The hooks of a fleet that note what its programs call."""
 
-    def hook(at: str, operation: str) -> None:
-        nonlocal count
-        if at != moment or not _counts(operation, reads):
-            return
-        with lock:
-            count += 1
-            hit = count == k
-        if hit:
-            raise error(f"call {k} ({operation}), {moment}")
+    def __call__(self, number: int) -> Hook:
+        self.append(FailAt())
+        return self[-1]
 
-    return hook
+    def longest(self) -> list[str]:
+        """The operations of whichever program made the most calls."""
+        return max((counter.operations for counter in self), key=len)
 
 
-def counting(counts: list[int], *, reads: bool = True) -> Hook:
-    """Each program's calls, as `failing_at` counts them."""
-    counts.append(0)
-    index, lock = len(counts) - 1, threading.Lock()
-
-    def hook(at: str, operation: str) -> None:
-        if at == "before" and _counts(operation, reads):
-            with lock:
-                counts[index] += 1
-
-    return hook
-
-
-def _counts(operation: str, reads: bool) -> bool:
-    return (reads or operation not in READS) and not threading.current_thread().name.startswith("heart")
-
-
-__all__ = ["Fleet", "Hook", "Killed", "Unavailable", "counting", "failing_at"]
+def writes(operations: list[str]) -> list[str]:
+    return [name for name in operations if name not in READS]

@@ -1,9 +1,8 @@
 """Runs of whole architectures in this process, with faults put in at chosen calls of the data plane."""
 
 import json
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +22,15 @@ from crossover.workflow import Event, Step, execute, first_event
 
 Hook = Callable[[str, str], None]  # (moment: before | after, operation)
 ATTEMPTS = 7  # the state machines' first attempt and six retries
+READS = ("get", "exists", "list", "peek", "arrived")  # how often one looks is a matter of the others' pace
+
+
+class Killed(BaseException):
+    """The process is gone: nothing catches this, nothing is said, nothing is cleaned up."""
+
+
+def silent(moment: str, operation: str) -> None:
+    """The hook of what is left alone."""
 
 
 def claiming(claim: str) -> list[str]:
@@ -73,11 +81,11 @@ class Proxy:
 class WatchedClients(MemoryClients):
     """Memory stores that tell `hook` of every call; `stores` are the plain ones, for looking at them afterwards."""
 
-    hook: Hook = lambda moment, operation: None
+    hook: Hook = silent
 
     def __init__(self, plain: MemoryClients) -> None:
         self.__dict__.update(plain.__dict__)
-        self.hook = lambda moment, operation: None
+        self.hook = silent
 
     def objects(self, traffic: Traffic) -> Any:
         return Proxy(super().objects(traffic), self._call)
@@ -168,99 +176,33 @@ def every_step(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> I
         yield
 
 
-def chosen(calls: Sequence[int]) -> Sequence[int]:
-    """The calls to disturb: with CROSSOVER_EVERY_CALL=1 (`make test-every-call`) all of them, else about twenty, spread evenly."""
-    if os.environ.get("CROSSOVER_EVERY_CALL"):
-        return calls
-    return calls[:: max(1, len(calls) // 20)]
-
-
 class FailAt:
-    """Raises Unavailable at the k-th call, before or after it took effect; once."""
+    """Raises at the k-th call (0: never), before or after it took effect; once. Heartbeats are not counted, nor reads without `reads`."""
 
-    def __init__(self, k: int, moment: str) -> None:
-        self.k, self.moment, self.count, self.lock = k, moment, 0, threading.Lock()
+    def __init__(
+        self, k: int = 0, moment: str = "before", error: type[BaseException] = Unavailable, *, reads: bool = True
+    ) -> None:
+        self.k, self.moment, self.error, self.reads = k, moment, error, reads
+        self.operations, self.lock = list[str](), threading.Lock()  # a program may fetch in a thread of its own
         self.failed = ""
 
     def __call__(self, moment: str, operation: str) -> None:
-        if moment != self.moment:
+        heart = threading.current_thread().name.startswith("heart")
+        if heart or moment != self.moment or (operation in READS and not self.reads):
             return
         with self.lock:
-            self.count += 1
-            hit = self.count == self.k
+            self.operations.append(operation)
+            hit = len(self.operations) == self.k
         if hit:
             self.failed = operation
-            raise Unavailable(f"call {self.k} ({operation}): the connection broke {moment} it")
+            raise self.error(f"call {self.k} ({operation}): the connection broke {moment} it")
 
 
-class Zombies:
-    """The first attempt of every `step` stops at its k-th call until the second attempt is through (`until_end`: the
-    whole run), then goes on."""
+class Beside:
+    """Attempts of `step` in threads of their own, beside those whose answers count; some wait at their k-th call."""
 
-    def __init__(self, step: str, k: int, clients: WatchedClients, *, until_end: bool) -> None:
-        self.step, self.k, self.until_end = step, k, until_end
-        self.paused: list[threading.Event] = []
-        self.local = threading.local()
-        self.threads: list[threading.Thread] = []
-        self.outcomes: list[BaseException | None] = []
-        clients.hook = self._hook
-
-    def _hook(self, moment: str, operation: str) -> None:
-        zombie = getattr(self.local, "zombie", None)
-        if zombie is None or moment != "before":
-            return
-        zombie["calls"] += 1
-        if zombie["calls"] == self.k:
-            zombie["paused"].set()
-            zombie["resume"].wait(timeout=60)
-
-    def wrap(self, run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
-        def attempt(step: Step, ctx: Context, event: Event) -> Event:
-            if step.name != self.step:
-                return run(step, ctx, event)
-            zombie = {"calls": 0, "paused": threading.Event(), "resume": threading.Event()}
-
-            def first_attempt() -> None:
-                self.local.zombie = zombie
-                try:
-                    with ctx.child() as own:
-                        run(step, own, event)
-                    self.outcomes.append(None)
-                except BaseException as error:
-                    self.outcomes.append(error)
-                finally:
-                    zombie["paused"].set()  # also when it ended before its k-th call
-
-            thread = threading.Thread(target=first_attempt, daemon=True)
-            thread.start()
-            zombie["paused"].wait(timeout=60)
-            result = run(step, ctx, event)
-            if self.until_end:
-                self.paused.append(zombie["resume"])
-            else:
-                zombie["resume"].set()
-            self.threads.append(thread)
-            return result
-
-        return attempt
-
-    def finish(self) -> None:
-        for resume in self.paused:
-            resume.set()
-        for thread in self.threads:
-            thread.join(timeout=60)
-        # Refused: the run ended and took its barrier back before the late attempt asked for it.
-        unexpected = [e for e in self.outcomes if e is not None and not isinstance(e, StaleAttempt | Refused)]
-        assert not unexpected, unexpected
-
-
-class Duplicates:
-    """Every invocation of `step` for worker 0 comes twice. The one whose answer counts stops at its k-th call until the other has made
-    `ahead` calls, or is through.
-    """
-
-    def __init__(self, step: str, k: int, clients: WatchedClients, *, ahead: int) -> None:
-        self.step, self.k, self.ahead = step, k, ahead
+    def __init__(self, step: str, k: int, clients: WatchedClients) -> None:
+        self.step, self.k = step, k
         self.local = threading.local()
         self.threads: list[threading.Thread] = []
         self.outcomes: list[BaseException | None] = []
@@ -268,9 +210,83 @@ class Duplicates:
 
     def _hook(self, moment: str, operation: str) -> None:
         mine = getattr(self.local, "mine", None)
-        if mine is None or moment != "before":
-            return
-        mine["calls"] += 1
+        if mine is not None and moment == "before":
+            mine["calls"] += 1
+            self.called(mine)
+
+    def called(self, mine: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def start(self, run: Callable[[Context], Event], ctx: Context, mine: dict[str, Any], *, then: str) -> None:
+        """An attempt in a context of its own; when it has ended, the event `then` is set."""
+
+        def attempt() -> None:
+            self.local.mine = mine
+            try:
+                with ctx.child() as own:
+                    run(own)
+                self.outcomes.append(None)
+            except BaseException as error:
+                self.outcomes.append(error)
+            finally:
+                mine[then].set()
+
+        self.threads.append(threading.Thread(target=attempt, daemon=True))
+        self.threads[-1].start()
+
+    def finish(self) -> None:
+        for thread in self.threads:
+            thread.join(timeout=60)
+        assert not any(thread.is_alive() for thread in self.threads)
+        # Refused: the run ended and took its barrier back before the late attempt asked for it.
+        unexpected = [e for e in self.outcomes if e is not None and not isinstance(e, StaleAttempt | Refused)]
+        assert not unexpected, unexpected
+
+
+class Zombies(Beside):
+    """The first attempt of every `step` stops at its k-th call until the second attempt is through (`until_end`: the
+    whole run), then goes on."""
+
+    def __init__(self, step: str, k: int, clients: WatchedClients, *, until_end: bool) -> None:
+        super().__init__(step, k, clients)
+        self.until_end, self.late = until_end, list[threading.Event]()
+
+    def called(self, mine: dict[str, Any]) -> None:
+        if mine["calls"] == self.k:
+            mine["paused"].set()
+            mine["resume"].wait(timeout=60)
+
+    def wrap(self, run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
+        def attempt(step: Step, ctx: Context, event: Event) -> Event:
+            if step.name != self.step:
+                return run(step, ctx, event)
+            zombie = {"calls": 0, "paused": threading.Event(), "resume": threading.Event()}
+            self.start(lambda own: run(step, own, event), ctx, zombie, then="paused")
+            zombie["paused"].wait(timeout=60)
+            result = run(step, ctx, event)
+            self.late.append(zombie["resume"])
+            if not self.until_end:
+                zombie["resume"].set()
+            return result
+
+        return attempt
+
+    def finish(self) -> None:
+        for resume in self.late:
+            resume.set()
+        super().finish()
+
+
+class Duplicates(Beside):
+    """Every invocation of `step` for worker 0 comes twice. The one whose answer counts stops at its k-th call until the other has made
+    `ahead` calls, or is through.
+    """
+
+    def __init__(self, step: str, k: int, clients: WatchedClients, *, ahead: int) -> None:
+        super().__init__(step, k, clients)
+        self.ahead = ahead
+
+    def called(self, mine: dict[str, Any]) -> None:
         if mine["live"] and mine["calls"] == self.k:
             mine["go on"].wait(timeout=60)
         if not mine["live"] and mine["calls"] == self.ahead:
@@ -281,21 +297,9 @@ class Duplicates:
             if step.name != self.step or event["worker"]:
                 return run(step, ctx, event)
             go_on = threading.Event()
-
-            def duplicate() -> None:
-                self.local.mine = {"live": False, "calls": 0, "go on": go_on}
-                try:
-                    with ctx.child() as own:
-                        run(step, own, event)
-                    self.outcomes.append(None)
-                except BaseException as error:
-                    self.outcomes.append(error)
-                finally:
-                    go_on.set()
-
-            thread = threading.Thread(target=duplicate, daemon=True)
-            self.threads.append(thread)
-            thread.start()
+            self.start(
+                lambda own: run(step, own, event), ctx, {"live": False, "calls": 0, "go on": go_on}, then="go on"
+            )
             self.local.mine = {"live": True, "calls": 0, "go on": go_on}
             try:
                 return run(step, ctx, event)
@@ -303,10 +307,3 @@ class Duplicates:
                 self.local.mine = None
 
         return twice
-
-    def finish(self) -> None:
-        for thread in self.threads:
-            thread.join(timeout=60)
-        assert not any(thread.is_alive() for thread in self.threads)
-        unexpected = [e for e in self.outcomes if e is not None and not isinstance(e, StaleAttempt | Refused)]
-        assert not unexpected, unexpected

@@ -1,8 +1,5 @@
-"""Short lives for long workers: invocations that end after some looks at the clock, and processes that die at a
-chosen call.
-"""
+"""Short lives for long workers: invocations that end after some looks at the clock, and processes that begin anew."""
 
-import itertools
 import math
 import threading
 import time
@@ -10,30 +7,9 @@ from collections.abc import Callable
 
 from crossover.context import Context
 from crossover.workflow import Event, Step
+from tests.architectures.harness import Killed
 
 LONG = ("train", "supervise")
-
-
-class Killed(BaseException):
-    """The process is gone: nothing catches this, nothing is said, nothing is cleaned up."""
-
-
-class KillAt:
-    """Kills at the k-th call, before or after it took effect; once."""
-
-    def __init__(self, k: int, moment: str) -> None:
-        self.k, self.moment, self.lock = k, moment, threading.Lock()
-        self.calls = itertools.count(1)
-        self.killed = ""
-
-    def __call__(self, moment: str, operation: str) -> None:
-        if moment != self.moment:
-            return
-        with self.lock:
-            hit = next(self.calls) == self.k
-        if hit:
-            self.killed = operation
-            raise Killed
 
 
 def restarting(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:

@@ -3,12 +3,10 @@ random moments of the next one, change nothing and leave nothing.
 """
 
 import itertools
-import os
 import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -20,14 +18,13 @@ from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.training import attempts
 from crossover.workflow import Event, Step, execute, first_event
-from tests.architectures.fleet import READS, Fleet, Hook, counting
-from tests.architectures.harness import FailAt, Job, chosen, claiming, every_step, small, tree_architectures
+from tests.architectures.fleet import Fleet, only, writes
+from tests.architectures.harness import READS, Hook, Job, claiming, every_step, small, tree_architectures
+from tests.architectures.trained import trained
+from tests.sampling import WHOLE, chosen
 
-SEEDS = int(os.environ.get("CROSSOVER_ABANDONED", "20" if os.environ.get("CROSSOVER_EVERY_CALL") else "2"))
-EVERY_CALL = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
 FEW_WRITES = 3  # of a step that are tried, unless every one is
 JOIN_S = 120.0
-SILENT: Hook = lambda moment, operation: None  # noqa: E731
 
 
 class Stopped(CrossoverError):
@@ -176,19 +173,6 @@ def assert_clean(fleet: Fleet) -> None:
     assert fleet.job.queues() == {}
 
 
-@lru_cache
-def undisturbed(architecture: str) -> tuple[bytes, int]:
-    """The model, and how many calls it takes."""
-    job = Job(experiment(architecture))
-    if architecture in tree_architectures():
-        counter = FailAt(0, "before")
-        job.clients.hook = counter
-        return job.run(), counter.count
-    calls: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        return Fleet(job, hooks=lambda number: counting(calls)).run(patch), sum(calls)
-
-
 def experiment(architecture: str) -> Experiment:
     """Programs run longer than the few rounds that they would have by default, so that some are stopped in the middle."""
     return small(
@@ -253,21 +237,21 @@ def test_a_step_that_goes_on_when_the_resumed_run_is_over_leaves_nothing(
     for k in itertools.count(1):
         job = Job(experiment(architecture))
         late = LateStep(job, step, k)
-        if not resumed_beside(job, late, monkeypatch) or (k == FEW_WRITES and not EVERY_CALL):
+        if not resumed_beside(job, late, monkeypatch) or (k == FEW_WRITES and not WHOLE):
             break
         assert_nothing_left(job)
-        assert job.model() == undisturbed(architecture)[0], f"write {k}"
+        assert job.model() == trained(experiment(architecture)).model, f"write {k}"
 
 
 @pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
 def test_what_the_next_attempt_is_yet_to_take_over_stays(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt finds itself overtaken, and takes back what it wrote, before the one that has begun has read anything of it."""
     step = "update_model" if architecture == "spirt" else "train"
-    for k in (9, 13, 17) if EVERY_CALL else (13,):
+    for k in (9, 13, 17) if WHOLE else (13,):
         job = Job(experiment(architecture))
         assert resumed_beside(job, LateStep(job, step, k), monkeypatch, goes_on_at_once=True)
         assert_nothing_left(job)
-        assert job.model() == undisturbed(architecture)[0], f"write {k}"
+        assert job.model() == trained(experiment(architecture)).model, f"write {k}"
 
 
 def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch, *, goes_on_at_once: bool = False) -> bool:
@@ -317,13 +301,10 @@ def test_a_program_that_wakes_up_when_the_resumed_run_is_over_leaves_nothing(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At whichever write it was held up: between looking whether it still holds its rank, and writing."""
-    model, _ = undisturbed(architecture)
-    writes: list[int] = []
-    with monkeypatch.context() as patch:
-        Fleet(Job(experiment(architecture)), hooks=lambda number: counting(writes, reads=False)).run(patch)
-    for k in chosen(range(1, max(writes) + 1)):
+    run = trained(experiment(architecture))
+    for k in chosen(writes(run.calls)):
         job, late = Job(experiment(architecture)), Late(k)
-        fleet = Fleet(job, hooks=lambda number, late=late: late if number == 0 else SILENT)  # type: ignore[misc]
+        fleet = Fleet(job, hooks=only(0, late))
         with monkeypatch.context() as patch:
             fleet.begin(patch)
             fleet.attempt()
@@ -337,17 +318,16 @@ def test_a_program_that_wakes_up_when_the_resumed_run_is_over_leaves_nothing(
                 late.over.set()
                 fleet.join()
         assert_clean(fleet)
-        assert job.model() == model, f"write {k}"
+        assert job.model() == run.model, f"write {k}"
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(20 if WHOLE else 2))
 @pytest.mark.parametrize("architecture", claiming("survives_kills"))
 def test_an_abandoned_attempt_changes_nothing_in_the_next_one_and_leaves_nothing(
     architecture: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, calls = undisturbed(architecture)
-    job = Job(experiment(architecture))
-    attempts = Abandoned(job, seed, calls=calls)
+    run, job = trained(experiment(architecture)), Job(experiment(architecture))
+    attempts = Abandoned(job, seed, calls=run.all_calls)
     abandon: Callable[..., None] = executions if architecture in tree_architectures() else programs
     abandon(job, attempts, monkeypatch)
-    assert job.model() == model
+    assert job.model() == run.model

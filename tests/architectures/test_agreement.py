@@ -15,8 +15,8 @@ from crossover.experiment import Experiment, Functions
 from crossover.training import agreement
 from crossover.training.long_worker import invocation
 from crossover.workflow import execute, first_event
-from tests.architectures.harness import Job, every_step, small
-from tests.architectures.lives import Hurry, Killed, restarting
+from tests.architectures.harness import Job, Killed, every_step, small
+from tests.architectures.lives import Hurry, restarting
 
 LONG = ["all_reduce", "scatter_reduce", "mlless"]
 EPOCHS = 3

@@ -17,9 +17,10 @@ from peers.gpu import meeting
 from peers.gpu.collective import Collective
 from peers.gpu.meeting import Meeting
 from peers.p2p import peer
-from tests.architectures.fleet import Fleet, Hook, Killed, counting, failing_at
-from tests.architectures.harness import Job, chosen
+from tests.architectures.fleet import Fleet, only
+from tests.architectures.harness import FailAt, Hook, Job, Killed
 from tests.architectures.test_gpu import gpu
+from tests.sampling import chosen
 
 SHORT_S = 30.0  # ten times what a disturbed run takes, and far below the library's time limits
 
@@ -42,22 +43,23 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("k", [6, 14, 22])
 def test_members_meet_again_when_one_is_lost(k: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     disturbed = fleet()
-    disturbed.hooks = lambda number: failing_at(k if number == 1 else 0, "before", Killed)
+    disturbed.hooks = only(1, FailAt(k, "before", Killed))
     assert disturbed.run(monkeypatch) == undisturbed
     assert any(isinstance(error, Killed) for error in disturbed.errors), f"call {k} was never made"
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_member_killed_at_any_call_is_replaced(rank: int, moment: str, undisturbed: bytes) -> None:
     """Its calls from the claim of its rank to the end; how often it looks differs from run to run."""
-    counts: list[int] = []
+    calls = FailAt()
     with pytest.MonkeyPatch.context() as patch:
         counted = fleet()
-        counted.hooks = lambda number: of_rank(counted, rank, counting(counts))
+        counted.hooks = lambda number: of_rank(counted, rank, calls)
         counted.run(patch)
-    for k in chosen(range(1, max(counts) + 1)):
+    for k in chosen(calls.operations):
         with pytest.MonkeyPatch.context() as patch:
             disturbed = fleet()
             disturbed.hooks = killing(disturbed, rank, k, moment)
@@ -67,7 +69,8 @@ def test_a_member_killed_at_any_call_is_replaced(rank: int, moment: str, undistu
 
 
 def killing(fleet: Fleet, rank: int, k: int, moment: str) -> Any:
-    return lambda number: of_rank(fleet, rank, failing_at(k, moment, Killed))
+    hook = FailAt(k, moment, Killed)
+    return lambda number: of_rank(fleet, rank, hook)
 
 
 def of_rank(fleet: Fleet, rank: int, hook: Hook) -> Hook:

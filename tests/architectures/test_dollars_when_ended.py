@@ -5,7 +5,6 @@ that was ended are replaced by what the long run's marks and records say of the 
 long run has not come to, is what they differ by: `collect`, its transitions, the last objects.
 """
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,7 @@ from tests.architectures.harness import small
 
 LONG, ENDED = 30, 20  # as many epochs as config/ trains
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("CROSSOVER_EVERY_CALL"),
-    reason="minutes: `make test-every-call` runs it, or CROSSOVER_EVERY_CALL=1",
-)
+pytestmark = pytest.mark.deep
 
 
 def experiment(architecture: str, epochs: int) -> Experiment:

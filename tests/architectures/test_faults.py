@@ -3,8 +3,6 @@
 A clean run gives the bits that every disturbed run must end with (docs/correctness.md, 1).
 """
 
-import os
-from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -17,27 +15,16 @@ from tests.architectures.harness import (
     FailAt,
     Job,
     Zombies,
-    chosen,
     every_step,
     retrying,
     small,
     tree_architectures,
 )
 from tests.architectures.lives import LONG
+from tests.architectures.trained import trained
+from tests.sampling import WHOLE, chosen
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-
-
-EVERY_CALL = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
-
-
-@lru_cache
-def clean(architecture: str, epochs: int = 2) -> tuple[bytes, int]:
-    """The undisturbed model and how many calls the run made."""
-    job = Job(small(architecture, epochs=epochs))
-    counter = FailAt(0, "before")
-    job.clients.hook = counter
-    return job.run(), counter.count
 
 
 @pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
@@ -56,8 +43,9 @@ def test_every_step_run_twice_changes_nothing(architecture: str, monkeypatch: py
         return both
 
     job = Job(small(architecture))
+    undisturbed = trained(small(architecture))
     with every_step(monkeypatch, twice):
-        assert job.run() == clean(architecture)[0]
+        assert job.run() == undisturbed.model
     assert job.tensor_keys() == []
 
 
@@ -66,13 +54,13 @@ def test_every_step_run_twice_changes_nothing(architecture: str, monkeypatch: py
 def test_a_call_that_fails_anywhere_is_made_good_by_the_retry(
     architecture: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, calls = clean(architecture)
-    assert calls > 50
+    run = trained(small(architecture))
+    assert len(run.calls) > 50
     with every_step(monkeypatch, retrying):
-        for k in chosen(range(1, calls + 1)):
+        for k in chosen(run.calls):
             job = Job(small(architecture))
             job.clients.hook = fault = FailAt(k, moment)
-            assert job.run() == model, f"call {k} ({fault.failed}), {moment}"
+            assert job.run() == run.model, f"call {k} ({fault.failed}), {moment}"
             assert job.tensor_keys() == [], f"call {k} ({fault.failed}), {moment}"
 
 
@@ -80,6 +68,7 @@ def steps_of(architecture: str) -> list[tuple[str, str]]:
     return [(architecture, step.name) for step in steps(load(architecture))]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("until_end", [False, True], ids=["after_the_retry", "after_the_run"])
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize(
@@ -93,12 +82,13 @@ def test_a_first_attempt_that_comes_late_changes_nothing(
     with every_step(monkeypatch, zombies.wrap):
         model = job.run()
         zombies.finish()
-    assert model == clean(architecture)[0]
+    assert model == trained(small(architecture)).model
     assert job.model() == model
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ahead", [10, 40, 10_000])
-@pytest.mark.parametrize("k", range(1, 60) if EVERY_CALL else (4, 12, 30))
+@pytest.mark.parametrize("k", range(1, 60) if WHOLE else (4, 12, 30))
 @pytest.mark.parametrize(
     ("architecture", "step"),
     [pair for name in tree_architectures("survives_kills") for pair in steps_of(name) if pair[1] in LONG],
@@ -112,6 +102,6 @@ def test_a_live_invocation_overtaken_by_a_duplicate_of_itself_goes_on(
     with every_step(monkeypatch, duplicates.wrap):
         model = job.run()
         duplicates.finish()
-    assert model == clean(architecture, epochs=4)[0]
+    assert model == trained(small(architecture, epochs=4)).model
     assert job.tensor_keys() == []
     assert job.object_keys("checkpoint", "evaluating") == []

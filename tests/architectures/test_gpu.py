@@ -14,9 +14,10 @@ from crossover.fleet import Membership, Settings
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from peers.gpu.gathering import Gathering
-from tests.architectures.fleet import Fleet, Killed, counting, failing_at
-from tests.architectures.harness import Job, chosen, small
-from tests.architectures.test_p2p import assert_equal_to_reference
+from tests.architectures.fleet import Fleet, only
+from tests.architectures.harness import FailAt, Job, Killed, small
+from tests.architectures.trained import trained
+from tests.sampling import chosen
 
 
 def gpu(**settings: Any) -> Experiment:
@@ -25,32 +26,14 @@ def gpu(**settings: Any) -> Experiment:
     return replace(experiment, gpu=replace(experiment.gpu, exchange=exchange, instances=experiment.workers))
 
 
-@pytest.mark.parametrize("sync_every", [1, 2, "epoch"])
-def test_every_synchronisation_interval(sync_every: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_equal_to_reference(gpu(batch_size=6, sync_every=sync_every), monkeypatch)
-
-
-@pytest.mark.parametrize("workers", [1, 3, 4])
-def test_every_number_of_workers(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_equal_to_reference(gpu(workers=workers), monkeypatch)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_every_optimizer(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_equal_to_reference(gpu(optimizer=optimizer, learning_rate=0.01), monkeypatch)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_worker_killed_at_any_call_is_replaced(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
-    with monkeypatch.context() as patch:
-        model = Fleet(Job(gpu()), hooks=lambda number: counting(counts)).run(patch)
-    for k in chosen(range(1, max(counts) + 1, 2)):
+    run = trained(gpu())
+    for k in chosen(run.calls, every=2):
         with monkeypatch.context() as patch:
-            fleet = Fleet(Job(gpu()))
-            fleet.hooks = lambda number, k=k: failing_at(k if number == 0 else 0, moment, Killed)  # type: ignore[misc]
-            assert fleet.run(patch) == model, f"call {k}, {moment}"
+            fleet = Fleet(Job(gpu()), hooks=only(0, FailAt(k, moment, Killed)))
+            assert fleet.run(patch) == run.model, f"call {k}, {moment}"
             assert fleet.left_behind() == [], f"call {k}, {moment}"
 
 

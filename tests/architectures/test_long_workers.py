@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Storage
-from crossover.learning.datasets import load as load_dataset
-from crossover.learning.reference import train_reference
 from crossover.reports.completeness import missing
 from crossover.running import run_inline
 from crossover.training.long_worker import synchronous
@@ -29,8 +26,10 @@ from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.synchronous import SynchronousWorker
 from crossover.training.long_worker.waits import reserve_s
 from crossover.workflow import execute, first_event
-from tests.architectures.harness import Job, chosen, every_step, retrying, small
-from tests.architectures.lives import Hurry, KillAt, Killed, ShortLives, restarting
+from tests.architectures.harness import FailAt, Job, Killed, every_step, retrying, small
+from tests.architectures.lives import Hurry, ShortLives, restarting
+from tests.architectures.trained import assert_equal_to_reference, trained
+from tests.sampling import chosen
 
 EXCHANGES = ["all_reduce", "scatter_reduce"]
 LONG = [*EXCHANGES, "mlless"]
@@ -43,20 +42,11 @@ def long(architecture: str, **settings: Any) -> Experiment:
     return replace(experiment, functions=Functions(checkpoint_every=2, timeout_s=10))
 
 
-@lru_cache
-def clean(architecture: str) -> tuple[bytes, int]:
-    """The undisturbed model, and how many calls of the data plane it took."""
-    job = Job(long(architecture))
-    counter = KillAt(0, "before")
-    job.clients.hook = counter
-    return job.run(), next(counter.calls) - 1
-
-
 def context(job: Job, **options: Any) -> Context:
     return Context(Resources(job.clients), run=job.prepared.run, **options)
 
 
-def run(job: Job, ctx: Context, *, attempt: int = 0) -> None:
+def begin(job: Job, ctx: Context, *, attempt: int = 0) -> None:
     architecture = load(job.experiment.architecture)
     assert architecture.run is not None
     execute(architecture.run, ctx, first_event(job.prepared.run, workers=job.experiment.workers, attempt=attempt))
@@ -72,8 +62,9 @@ def test_invocations_that_end_anywhere_go_on_with_the_same_bits(
 ) -> None:
     job = Job(long(architecture))
     lives = ShortLives(looks, reserve_s=reserve_s(job.experiment))
+    undisturbed = trained(long(architecture))
     with every_step(monkeypatch, lives.wrap):
-        assert job.run() == clean(architecture)[0]
+        assert job.run() == undisturbed.model
     assert job.tensor_keys() == []
     if looks == 2:
         assert all(lives.invocations("train", worker) > 3 for worker in range(2)), "at least 3 continuations"
@@ -102,10 +93,11 @@ def test_what_a_variation_of_the_worker_keeps_outlives_its_invocations(monkeypat
     monkeypatch.setattr(synchronous, "SynchronousWorker", Remembering)
     lives = ShortLives(2, reserve_s=reserve_s(job.experiment))
     with every_step(monkeypatch, lives.wrap):
-        assert job.run() == clean("all_reduce")[0]
+        assert job.run() == trained(long("all_reduce")).model
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("architecture", LONG)
 def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
@@ -114,20 +106,20 @@ def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
     """Every other call before, the ones between after it took effect: nobody else's retry helps here, unlike a
     store's refusal.
     """
-    model, calls = clean(architecture)
+    run = trained(long(architecture))
     with every_step(monkeypatch, restarting):
-        for k in chosen(range(1 if moment == "before" else 2, calls + 1, 2)):
+        for k in chosen(run.calls, first=1 if moment == "before" else 2, every=2):
             job = Job(long(architecture))
-            job.clients.hook = death = KillAt(k, moment)
-            assert job.run() == model, f"call {k} ({death.killed}), {moment}"
-            assert job.tensor_keys() == [], f"call {k} ({death.killed}), {moment}"
+            job.clients.hook = death = FailAt(k, moment, Killed)
+            assert job.run() == run.model, f"call {k} ({death.failed}), {moment}"
+            assert job.tensor_keys() == [], f"call {k} ({death.failed}), {moment}"
 
 
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_an_attempt_whose_share_another_did_only_collects(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts of worker 0 are in round 1. One does its share and dies; the others go on and delete what they
     sent for it, which the second then waits for in vain."""
-    model, job, local = clean(architecture)[0], Job(long(architecture)), threading.local()
+    model, job, local = trained(long(architecture)).model, Job(long(architecture)), threading.local()
     paused, resume = threading.Event(), threading.Event()
 
     def hook(moment: str, operation: str) -> None:
@@ -177,13 +169,11 @@ def test_an_attempt_whose_share_another_did_only_collects(architecture: str, mon
 def test_one_minibatch_per_invocation_is_the_papers_24_functions(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, (model, _) = (
-        Job(replace(long(architecture), exchange=Exchange(minibatches_per_invocation=1))),
-        clean(architecture),
-    )
+    job = Job(replace(long(architecture), exchange=Exchange(minibatches_per_invocation=1)))
     lives = ShortLives(10**9, reserve_s=0)
+    undisturbed = trained(long(architecture))
     with every_step(monkeypatch, lives.wrap):
-        assert job.run() == model
+        assert job.run() == undisturbed.model
     computed = [event for step, event, _ in lives.events if step == "train" and event["worker"] == 1]
     assert [(event["round"], event["minibatch"]) for event in computed] == [(round, 0) for round in range(6)]
 
@@ -218,8 +208,9 @@ def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, m
 
         return counted
 
+    undisturbed = trained(long(architecture))
     with every_step(monkeypatch, counting):
-        assert job.run() == clean(architecture)[0]
+        assert job.run() == undisturbed.model
     assert steps["train"]["list"] == 0 and steps["train"]["get"] > 0
     left = [key for key in job.clients.object_store.list("runs/") if "/records/" not in key and "/model/" not in key]
     ends = (
@@ -244,21 +235,18 @@ def test_models_are_averaged_alike_by_both_exchanges(workers: int) -> None:
 
 def test_averaging_the_model_of_one_worker_is_plain_training() -> None:
     experiment = replace(long("all_reduce", workers=1), exchange=Exchange(what="model"))
-    job = Job(experiment)
-    assert job.run() == bytes(train_reference(job.prepared.experiment, load_dataset(experiment))[0])
+    assert_equal_to_reference(experiment)
 
 
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_averaging_models_survives_a_death_at_any_call(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = replace(long(architecture, batch_size=6, sync_every=2), exchange=Exchange(what="model"))
-    undisturbed = Job(experiment)
-    undisturbed.clients.hook = counter = KillAt(0, "after")
-    model = undisturbed.run()
+    run = trained(experiment)
     with every_step(monkeypatch, restarting):
-        for k in chosen(range(1, next(counter.calls), 3)):
+        for k in chosen(run.calls, every=3):
             job = Job(experiment)
-            job.clients.hook = death = KillAt(k, "after")
-            assert job.run() == model, f"call {k} ({death.killed})"
+            job.clients.hook = death = FailAt(k, "after", Killed)
+            assert job.run() == run.model, f"call {k} ({death.failed})"
             assert job.tensor_keys() == []
 
 
@@ -350,7 +338,7 @@ def test_41_steps_leave_no_key_and_memory_stays_bounded(architecture: str) -> No
     assert 0 < most <= (3 + 2) * per_step
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("architecture", LONG)
 def test_a_thousand_steps_need_no_more_memory_than_forty(architecture: str) -> None:
     experiment = replace(long(architecture, batch_size=20), functions=Functions(checkpoint_every=3))
@@ -448,7 +436,7 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
         return attempt
 
     with every_step(monkeypatch, mortal), pytest.raises((WaitTimeout, Unavailable)) as failure:
-        run(job, context(job, clock=clock))
+        begin(job, context(job, clock=clock))
     assert isinstance(failure.value, Unavailable) or "waited" in str(failure.value)
     records = [
         json.loads(job.clients.object_store.get(key))
@@ -457,8 +445,8 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
     waited = [record["error"] for record in records if record["step"] == "train" and record["worker"] == 1 - dead]
     assert len(waited) == 1 and f"worker {1 - dead}, round 3: waited" in waited[0]
     assert f"for worker {dead}: {job.prepared.run}/attempt-0/3/" in waited[0]
-    run(job, context(job), attempt=1)
-    assert job.model() == clean(architecture)[0]
+    begin(job, context(job), attempt=1)
+    assert job.model() == trained(long(architecture)).model
     assert job.tensor_keys() == []
 
 
@@ -480,14 +468,16 @@ def test_who_leaves_with_an_error_is_not_waited_for(architecture: str) -> None:
 def test_a_resumed_run_ends_with_the_same_bits_also_when_the_database_is_empty(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, calls = clean(architecture)
+    run = trained(long(architecture))
     stopped = 0
-    for k in range(30, calls - 40, max(1, calls // 6)):  # at 30 all is set up; how many follow depends on the polls
+    for k in range(
+        30, len(run.calls) - 40, max(1, len(run.calls) // 6)
+    ):  # at 30 all is set up; how many follow depends on the polls
         job = Job(long(architecture))
         stop = threading.Event()
-        count = KillAt(k, "before")
+        count = FailAt(k, "before", Killed)
 
-        def hook(moment: str, operation: str, count: KillAt = count, stop: threading.Event = stop) -> None:
+        def hook(moment: str, operation: str, count: FailAt = count, stop: threading.Event = stop) -> None:
             if stop.is_set():
                 raise Corrupt("everything fails from here on")
             try:
@@ -498,14 +488,14 @@ def test_a_resumed_run_ends_with_the_same_bits_also_when_the_database_is_empty(
 
         job.clients.hook = hook
         with contextlib.suppress(CrossoverError):
-            run(job, context(job))
+            begin(job, context(job))
         if not stop.is_set() or job.clients.object_store.exists(job.prepared.keys.outcome):
             continue  # it polled less often than the clean run did: the k-th call came after its end, or never
         stopped += 1
         job.clients.hook = lambda moment, operation: None
         job.clients.tensor_stores[0]._vectors.clear()
-        run(job, context(job), attempt=1)
-        assert job.model() == model, f"stopped at call {k}"
+        begin(job, context(job), attempt=1)
+        assert job.model() == run.model, f"stopped at call {k}"
         assert job.tensor_keys() == []
     assert stopped > 0
 
@@ -513,18 +503,19 @@ def test_a_resumed_run_ends_with_the_same_bits_also_when_the_database_is_empty(
 @pytest.mark.parametrize("architecture", LONG)
 def test_a_store_that_is_away_for_a_while_costs_time_only(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(long(architecture))
-    calls, refused = KillAt(0, "before"), list[float]()
+    calls, refused = FailAt(), list[float]()
 
     def hook(moment: str, operation: str) -> None:
         calls(moment, operation)
         away = len(refused) < 3 or time.monotonic() - refused[0] < 0.5
-        if moment == "before" and next(calls.calls) > 60 and away:
+        if moment == "before" and len(calls.operations) > 60 and away:
             refused.append(time.monotonic())
             raise Unavailable("connection refused")
 
     job.clients.hook = hook
+    undisturbed = trained(long(architecture))
     with every_step(monkeypatch, retrying):
-        assert job.run() == clean(architecture)[0]
+        assert job.run() == undisturbed.model
     assert len(refused) > 2
 
 

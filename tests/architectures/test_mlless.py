@@ -25,8 +25,10 @@ from crossover.training.calendar import Calendar
 from crossover.workflow import Sequence, execute, first_event
 from functions.mlless import words
 from functions.mlless.settings import MLLess
-from tests.architectures.harness import Job, chosen, every_step, small
-from tests.architectures.lives import Hurry, KillAt, ShortLives, restarting
+from tests.architectures.harness import FailAt, Job, Killed, every_step, small
+from tests.architectures.lives import Hurry, ShortLives, restarting
+from tests.architectures.trained import trained
+from tests.sampling import chosen
 
 
 def mlless(*, workers: int = 3, epochs: int = 3, every: int = 2, batch_size: int = 7, **settings: Any) -> Experiment:
@@ -56,7 +58,7 @@ def replicas(job: Job, round: int) -> list[bytes]:
     ]
 
 
-def words(job: Job) -> Callable[[], list[words.Word]]:
+def words_given(job: Job) -> Callable[[], list[words.Word]]:
     """Every word the supervisor gives in the run to come, in order."""
     seen = dict[str, Vector]()
     tensors = type(job.clients).tensors
@@ -133,7 +135,7 @@ def test_the_filter_saves_bytes_and_still_learns_something(monkeypatch: pytest.M
     assert sent[0.7] < 0.5 * sent[0.0]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_yamls_threshold_saves_most_bytes_and_costs_at_most_a_point(tmp_path: Path) -> None:
     """Mean of 3 seeds on digits: at most 15 % of the bytes that threshold 0 sends, within 1 point of its accuracy."""
     experiment = validation.load(Path(__file__).parents[2] / "config" / "mlless.yaml", [])
@@ -157,19 +159,17 @@ def test_the_yamls_threshold_saves_most_bytes_and_costs_at_most_a_point(tmp_path
 @pytest.mark.parametrize("settings", [{"slack": 2, "threshold": 0.2}, {"filter": "norm", "threshold": 0.01}], ids=str)
 def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = mlless(workers=2, batch_size=6, **settings)
-    undisturbed = Job(experiment)
-    undisturbed.clients.hook = counter = KillAt(0, "after")
-    model = undisturbed.run()
-    for k in chosen(range(1, next(counter.calls), 7)):
+    run = trained(experiment)
+    for k in chosen(run.calls, every=7):
         with every_step(monkeypatch, restarting):
             job = Job(experiment)
-            job.clients.hook = death = KillAt(k, "after")
-            assert job.run() == model, f"call {k} ({death.killed})"
+            job.clients.hook = death = FailAt(k, "after", Killed)
+            assert job.run() == run.model, f"call {k} ({death.failed})"
             assert job.tensor_keys() == []
     for looks in (8, 20, 60):
         job = Job(experiment)
         with every_step(monkeypatch, ShortLives(looks, reserve_s=1.5).wrap):
-            assert job.run() == model, f"{looks} looks"
+            assert job.run() == run.model, f"{looks} looks"
         assert job.tensor_keys() == []
 
 
@@ -190,7 +190,7 @@ def test_nobody_computes_on_more_than_the_slack_allows() -> None:
 def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """They wake; reports and words in the store decide. Here each member's comes behind its next one, and then twice."""
     experiment = mlless(workers=2, threshold=0.3)
-    model, job = Job(experiment).run(), Job(experiment)
+    model, job = trained(experiment).model, Job(experiment)
     monkeypatch.setattr("functions.mlless.worker._STORE_LOOK_S", 0.02)
     held, lock, swapped = dict[int, dict[str, Any]](), threading.Lock(), [0]
     plain = type(job.clients).bus
@@ -221,7 +221,7 @@ def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch:
 
 def test_a_worker_that_dies_for_good_is_removed_and_the_others_finish(monkeypatch: pytest.MonkeyPatch) -> None:
     job, clock = Job(mlless()), Hurry(12)  # ten seconds: nobody who lives is silent for so long
-    given = words(job)
+    given = words_given(job)
 
     def mortal(run: Callable[..., Any]) -> Callable[..., Any]:
         def attempt(step: Any, ctx: Context, event: Any) -> Any:
@@ -249,7 +249,7 @@ def test_a_worker_that_dies_for_good_is_removed_and_the_others_finish(monkeypatc
 
 def test_a_worker_that_leaves_with_an_error_is_removed_at_once() -> None:
     job = Job(mlless())
-    given = words(job)
+    given = words_given(job)
     store = job.clients.object_store
     minibatch = next(key for key in store.list("data/") if "/train/2/1" in key)
     body = bytearray(store.get(minibatch))
@@ -275,7 +275,7 @@ def test_an_update_that_cannot_be_read_is_left_out_by_all_and_its_sender_removed
     change: Callable[[bytes], bytes],
 ) -> None:
     job = Job(mlless(threshold=0.7))
-    given = words(job)
+    given = words_given(job)
     store, done = job.clients.tensor_stores[0], []
 
     def hook(moment: str, operation: str) -> None:
@@ -301,7 +301,7 @@ def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(mon
     samples = {}
     for scale_in in (False, True):
         job = Job(mlless(epochs=20, every=8, scale_in=scale_in, **settings))
-        given = words(job)
+        given = words_given(job)
         computed, lock = [0], threading.Lock()
 
         def slow(run: Callable[..., Any], computed: list[int] = computed, lock: Any = lock) -> Callable[..., Any]:

@@ -1,6 +1,5 @@
 """A worker whose contribution is not finite ends the run, or all alike leave it out of the round (docs/correctness.md, 3)."""
 
-import os
 import threading
 from dataclasses import replace
 from typing import Any
@@ -14,8 +13,9 @@ from crossover.experiment import Aggregation, Experiment, Faults
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running.results import dropped
-from tests.architectures.fleet import Fleet, Killed
-from tests.architectures.harness import Job, Zombies, chosen, claiming, every_step, retrying, small, tree_architectures
+from tests.architectures.harness import Job, Killed, Zombies, claiming, every_step, retrying, small, tree_architectures
+from tests.architectures.trained import assert_equal_to_reference, run
+from tests.sampling import WHOLE
 
 TREES, ALL = tree_architectures("equals_reference"), claiming("equals_reference")
 RULES = {
@@ -33,39 +33,27 @@ def attacked(architecture: str, aggregation: Aggregation, *attackers: int, epoch
 TAKES = [(name, rule) for name in ALL for rule in RULES if not [*load(name).checks(attacked(name, RULES[rule]))]]
 
 
-def trained(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, bytes]:
-    job = Job(experiment)
-    return job, Fleet(job).run(monkeypatch) if experiment.architecture not in TREES else job.run()
-
-
 @pytest.mark.parametrize(("architecture", "rule"), TAKES)
-def test_who_is_dropped_is_dropped_by_all_and_named(
-    architecture: str, rule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_dropped_is_dropped_by_all_and_named(architecture: str, rule: str) -> None:
     """One coordinate is spoilt, in one chunk: all of that worker's gradient goes, everywhere, bit for bit as in the reference."""
     experiment = attacked(architecture, RULES[rule], 3, epochs=2)
-    job, model = trained(experiment, monkeypatch)
-    assert model == train_reference(job.prepared.experiment, load_dataset(experiment))[0]
-    assert job.tensor_keys() == []
-    found = dropped(job.prepared)
+    found = dropped(assert_equal_to_reference(experiment).prepared)
     assert [each["round"] for each in found] == list(range(len(found)))
     assert len(found) >= 2 and all(each["workers"] == [3] for each in found)
 
 
 @pytest.mark.parametrize("rule", ["mean", "median"])
 @pytest.mark.parametrize("architecture", ALL)
-def test_by_default_the_run_ends_and_says_whose_it_is(
-    architecture: str, rule: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_by_default_the_run_ends_and_says_whose_it_is(architecture: str, rule: Any) -> None:
     with pytest.raises(CrossoverError, match="NaN or infinite values") as failure:
-        trained(attacked(architecture, Aggregation(rule=rule), 3), monkeypatch)
+        run(Job(attacked(architecture, Aggregation(rule=rule), 3)))
     assert "/3" in str(failure.value) or "peer 3" in str(failure.value)
 
 
 @pytest.mark.parametrize("architecture", ALL)
-def test_more_than_the_rule_bears_are_refused_by_name(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_the_rule_bears_are_refused_by_name(architecture: str) -> None:
     with pytest.raises(Refused, match=r"2 of 5 contain NaN .* trimmed_mean bears 1") as failure:
-        trained(attacked(architecture, RULES["trimmed_mean"], 1, 3), monkeypatch)
+        run(Job(attacked(architecture, RULES["trimmed_mean"], 1, 3)))
     names = str(failure.value)
     assert ("/1" in names and "/3" in names) or ("peer 1" in names and "peer 3" in names)
 
@@ -105,13 +93,14 @@ def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
     experiment, error = attacked(architecture, RULES["median"], 3), Killed if architecture not in TREES else Unavailable
     with monkeypatch.context() as patch:
         counting = DyingBeforeItCombines(0, error, patch)
-        clean, model = trained(experiment, patch)
+        clean = Job(experiment)
+        model = run(clean)
     assert counting.count >= 2
     for n in range(1, counting.count + 1):
         with monkeypatch.context() as patch, every_step(patch, retrying):
             DyingBeforeItCombines(n, error, patch)
-            job, again = trained(experiment, patch)
-        assert again == model, n
+            job = Job(experiment)
+            assert run(job) == model, n
         assert job.tensor_keys() == [], n
         assert dropped(job.prepared) == dropped(clean.prepared), n
 
@@ -124,7 +113,7 @@ def test_a_late_attempt_agrees_with_what_was_agreed(
     experiment = attacked(architecture, RULES["median"], 3)
     clean = Job(experiment)
     model, step = clean.run(), "aggregate_peers" if architecture == "spirt" else "train"
-    for k in chosen(range(3, 33, 1 if os.environ.get("CROSSOVER_EVERY_CALL") else 6)):
+    for k in range(3, 33, 1 if WHOLE else 6):
         job = Job(experiment)
         zombies = Zombies(step, k, job.clients, until_end=until_end)
         with every_step(monkeypatch, zombies.wrap):

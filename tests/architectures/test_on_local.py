@@ -24,6 +24,7 @@ from crossover.reports.folder import RunFolder
 from crossover.running import Prepared, run_deployed, run_inline
 from crossover.running.deployed import StateMachineExecution
 from tests.architectures.harness import small, tree_architectures
+from tests.sampling import WHOLE
 
 pytestmark = pytest.mark.slow
 
@@ -40,12 +41,6 @@ def experiment(architecture: str) -> Experiment:
         name=f"small-{architecture.replace('_', '-')}",
         data=Data(dataset="digits", limit=61, validation=0.02),
     )
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
-        yield running
 
 
 @pytest.fixture(scope="module", params=SYNCHRONOUS)
@@ -127,7 +122,7 @@ def killing(cloud: LocalCloud, seed: int, *, kills: int) -> Iterator[list[str]]:
         thread.join()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2] if WHOLE else [1])
 def test_killed_environments_change_nothing(deployed: str, cloud: LocalCloud, tmp_path: Path, seed: int) -> None:
     inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
     with killing(cloud, seed, kills=5) as killed:

@@ -1,96 +1,44 @@
 """Synchronous peers end bitwise equal to a single-process reference, also while they are killed (docs/correctness.md)."""
 
 import json
-import os
 import random
 import sys
 import threading
 import time
 import weakref
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crossover.experiment import Aggregation, Experiment
+from crossover.errors import Unavailable
+from crossover.experiment import Experiment
 from crossover.fleet.serving import ATTEMPTS
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from peers.gpu.gathering import Gathering
 from peers.p2p.replica import Replica
-from tests.architectures.fleet import Fleet, Hook, Killed, Unavailable, counting, failing_at
-from tests.architectures.harness import Job, chosen, small
+from tests.architectures.fleet import Fleet, only, writes
+from tests.architectures.harness import FailAt, Job, Killed, silent, small
+from tests.architectures.trained import assert_equal_to_reference, trained
+from tests.sampling import WHOLE, chosen
 
 ARCHITECTURES = ["p2p_instance", "p2p_serverless"]
-EVERY_CALL = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
 
 
 def p2p(experiment: Experiment, **settings: Any) -> Experiment:
     return replace(experiment, p2p=replace(experiment.p2p, **settings))
 
 
-def assert_equal_to_reference(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = Fleet(Job(experiment))
-    model = fleet.run(monkeypatch)
-    reference, _, history = train_reference(fleet.job.prepared.experiment, load_dataset(experiment))
-    assert model == reference
-    assert [d["val_metric"] for d in decisions(fleet.job)] == [epoch.val_metric for epoch in history]
-    assert fleet.left_behind() == []
-    assert fleet.job.queues() == {}
-    assert fleet.errors == []
-
-
-def decisions(job: Job) -> list[dict[str, Any]]:
-    store = job.clients.object_store
-    return [json.loads(store.get(key)) for key in store.list(job.prepared.keys.decisions)]
-
-
-@pytest.mark.parametrize("sync_every", [1, 2, "epoch"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_synchronisation_interval(
-    architecture: str, sync_every: int | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """40 samples in minibatches of 6 for each of two peers: the last one is ragged, so the means are weighted."""
-    assert_equal_to_reference(small(architecture, batch_size=6, sync_every=sync_every), monkeypatch)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 5])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_number_of_peers(architecture: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_equal_to_reference(small(architecture, workers=workers), monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "training",
-    [
-        {"momentum": 0.0},
-        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
-        {"schedule": "plateau", "plateau_patience": 1, "epochs": 4, "learning_rate": 0.5},
-        {"epochs": 6, "early_stopping": 1, "learning_rate": 1e-6},
-    ],
-    ids=lambda training: ",".join(training),
-)
-def test_every_way_to_train(training: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_equal_to_reference(small("p2p_instance", **training), monkeypatch)
-
-
-def test_partitions_that_differ_by_one_sample_are_weighted(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = small("p2p_instance", workers=3, batch_size=7)
-    assert_equal_to_reference(replace(experiment, data=replace(experiment.data, limit=61)), monkeypatch)
-
-
-def test_bodies_above_the_limit_go_through_the_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_equal_to_reference(
-        p2p(small("p2p_instance", sync_every=1, batch_size=10), message_limit_mb=0.001), monkeypatch
-    )
+def test_bodies_above_the_limit_go_through_the_object_store() -> None:
+    assert_equal_to_reference(p2p(small("p2p_instance", sync_every=1, batch_size=10), message_limit_mb=0.001))
 
 
 @pytest.mark.parametrize("part_bytes", [4, 1000, 2**26])
 def test_functions_that_average_give_the_same_bits(part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crossover.algorithms.chunking.PART_BYTES", part_bytes)
-    assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"), monkeypatch)
+    assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"))
 
 
 class Received(bytearray):
@@ -137,13 +85,6 @@ def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: p
     assert most == 1
 
 
-@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])
-def test_robust_rules_equal_the_reference(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    aggregation = Aggregation(rule=rule, trim=1, faulty=1)  # type: ignore[arg-type]
-    experiment = replace(small("p2p_instance", workers=5, epochs=1), aggregation=aggregation)
-    assert_equal_to_reference(experiment, monkeypatch)
-
-
 @pytest.mark.parametrize(
     "compression", [{"compression": "qsgd", "bits": 4, "bucket": 128}, {"compression": "fp16"}], ids=str
 )
@@ -163,7 +104,7 @@ def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], m
     monkeypatch.setattr("peers.p2p.peer._decided", lambda ctx, epoch: False)  # so every peer shows its model
     fleet = Fleet(Job(experiment))
     fleet.run(monkeypatch)
-    plain = Fleet(Job(small("p2p_instance", workers=3, epochs=1))).run(monkeypatch)
+    plain = trained(small("p2p_instance", workers=3, epochs=1)).model
     assert len(models) >= 3
     assert set(models[:3]) == {fleet.job.model()}
     assert fleet.job.model() != plain
@@ -176,64 +117,46 @@ def faulty(architecture: str) -> Experiment:
     return p2p(small(architecture, batch_size=10, sync_every=1 if architecture == "p2p_instance" else "epoch"))
 
 
-@lru_cache
-def clean(architecture: str) -> tuple[bytes, int, int]:
-    """The undisturbed model, and how many calls one program makes at most, and how many of them write."""
-    calls: list[int] = []
-    writes: list[int] = []
-
-    def hooks(number: int) -> Hook:
-        count, count_writes = counting(calls), counting(writes, reads=False)
-
-        def both(moment: str, operation: str) -> None:
-            count(moment, operation)
-            count_writes(moment, operation)
-
-        return both
-
-    with pytest.MonkeyPatch.context() as patch:
-        return Fleet(Job(faulty(architecture)), hooks=hooks).run(patch), max(calls), max(writes)
-
-
-def drawn_deaths(rng: random.Random, writes: int) -> list[int]:
+def drawn_deaths(rng: random.Random, calls: list[str]) -> list[int]:
     """At which write each of four programs dies: the first surely, by half of what a program writes at most. Who comes
     later has less to do, and may live.
 
     Writes, for dying at a read is dying after the write before it, and a program that waits reads more.
     """
-    return [rng.randrange(1, writes // 2), *(rng.randrange(1, writes + 1) for _ in range(3))]
+    most = len(writes(calls))
+    return [rng.randrange(1, most // 2), *(rng.randrange(1, most + 1) for _ in range(3))]
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("error", [Killed, Unavailable])
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_peer_killed_at_any_call_is_replaced(
     architecture: str, moment: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, calls, _ = clean(architecture)
-    assert calls > 30
-    for k in chosen(range(1, calls + 1, 1 if error is Killed else 5)):
+    run = trained(faulty(architecture))
+    assert len(run.calls) > 30
+    for k in chosen(run.calls, every=1 if error is Killed else 5):
         with monkeypatch.context() as patch:
-            fleet = Fleet(Job(faulty(architecture)))
-            fleet.hooks = lambda number, k=k: failing_at(k if number == 0 else 0, moment, error)  # type: ignore[misc]
-            assert fleet.run(patch) == model, f"call {k}, {moment}"
+            fleet = Fleet(Job(faulty(architecture)), hooks=only(0, FailAt(k, moment, error)))
+            assert fleet.run(patch) == run.model, f"call {k}, {moment}"
             assert fleet.left_behind() == [], f"call {k}, {moment}"
 
 
-@pytest.mark.parametrize("seed", range(50 if EVERY_CALL else 4))
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpu"] if EVERY_CALL else ["p2p_instance"])
+@pytest.mark.parametrize("seed", range(50 if WHOLE else 4))
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpu"] if WHOLE else ["p2p_instance"])
 def test_faults_that_meet_change_nothing(architecture: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both members die, and their replacements, at random writes: one while another is starting again, among others."""
     rng = random.Random(seed)
-    model, _, writes = clean(architecture)
-    deaths = drawn_deaths(rng, writes)
+    run = trained(faulty(architecture))
+    deaths = drawn_deaths(rng, run.calls)
     moments = [rng.choice(["before", "after"]) for _ in deaths]
     fleet = Fleet(Job(faulty(architecture)))
-    fleet.hooks = lambda number: failing_at(
-        *((deaths[number], moments[number]) if number < 4 else (0, "")), Killed, reads=False
+    fleet.hooks = lambda number: (
+        FailAt(deaths[number], moments[number], Killed, reads=False) if number < len(deaths) else silent
     )
-    assert fleet.run(monkeypatch) == model
+    assert fleet.run(monkeypatch) == run.model
     assert fleet.errors
     assert fleet.left_behind() == []
 
@@ -241,13 +164,13 @@ def test_faults_that_meet_change_nothing(architecture: str, seed: int, monkeypat
 @pytest.mark.parametrize("seed", range(4))
 def test_peers_that_die_again_and_again_and_their_leases_run_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    model, _, writes = clean("p2p_instance")
-    deaths = drawn_deaths(rng, writes)
+    run = trained(faulty("p2p_instance"))
+    deaths = drawn_deaths(rng, run.calls)
     fleet = Fleet(Job(faulty("p2p_instance")), lease_s=0.5, at_once=False)
-    fleet.hooks = lambda number: failing_at(
-        deaths[number] if number < len(deaths) else 0, "before", Killed, reads=False
+    fleet.hooks = lambda number: (
+        FailAt(deaths[number], "before", Killed, reads=False) if number < len(deaths) else silent
     )
-    assert fleet.run(monkeypatch) == model
+    assert fleet.run(monkeypatch) == run.model
     assert fleet.errors
 
 
@@ -267,7 +190,7 @@ def test_a_peer_that_never_joins_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_peer_that_leaves_in_mid_epoch_for_good_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(Job(faulty("p2p_instance")), absence_s=0.5, lease_s=0.2, replaces=False)
-    fleet.hooks = lambda number: failing_at(12 if number == 0 else 0, "before", Killed)
+    fleet.hooks = only(0, FailAt(12, "before", Killed))
     with pytest.raises(
         Exception, match=r"waited in round \d+ for the (arrival|gradient) of peer \d, which has not been heard of"
     ):
@@ -303,7 +226,7 @@ def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
             broken = True
             raise MemoryError("no room for the message")
 
-    fleet.hooks = lambda number: hook if number == 0 else lambda moment, operation: None
+    fleet.hooks = only(0, hook)
     with pytest.raises(Exception, match=r"gave up|no room"):
         fleet.run(monkeypatch)
     said = failures(fleet.job)
@@ -328,7 +251,7 @@ def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) ->
         return both
 
     with every_step(monkeypatch, twice):
-        assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"), monkeypatch)
+        assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"))
 
 
 def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,14 +282,15 @@ class Sleeper:
                 self.awake.wait(timeout=60)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("until", ["taken_over", "finished"])
 @pytest.mark.parametrize("k", [8, 12, 16, 18, 20, 24, 28])
 def test_a_peer_that_wakes_up_late_changes_nothing(k: int, until: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rank has gone to a spare meanwhile: it publishes nothing more, or the same bits."""
-    model, _, _ = clean("p2p_instance")
+    model = trained(faulty("p2p_instance")).model
     sleeper = Sleeper(k)
     fleet = Fleet(Job(faulty("p2p_instance")), members=3, lease_s=0.4)
-    fleet.hooks = lambda number: sleeper if number == 0 else lambda moment, operation: None
+    fleet.hooks = only(0, sleeper)
     store, keys = fleet.job.clients.object_store, fleet.job.prepared.keys
 
     def wake() -> None:
@@ -393,7 +317,7 @@ def test_a_peer_that_wakes_up_late_changes_nothing(k: int, until: str, monkeypat
 @pytest.mark.parametrize("place", ["restore", "update"])
 def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was about to declare its mailboxes, or to save: what nobody clears away any more."""
-    model, _, _ = clean("p2p_instance")
+    model = trained(faulty("p2p_instance")).model
     fleet = Fleet(Job(faulty("p2p_instance")), members=3, lease_s=0.4)
     store, keys, step = fleet.job.clients.object_store, fleet.job.prepared.keys, getattr(Replica, place)
     asleep: list[str] = []  # the heart of the one that sleeps, which stops too
@@ -441,7 +365,7 @@ def test_troubles_with_a_checkpoint_between_them_are_forgotten(monkeypatch: pyte
                 raise Unavailable(f"arrival {arrivals} was lost")
 
     fleet = Fleet(Job(small("p2p_instance", epochs=4, batch_size=10, sync_every=1)))
-    fleet.hooks = lambda number: hook if number == 0 else lambda moment, operation: None
+    fleet.hooks = only(0, hook)
     model = fleet.run(monkeypatch)
     assert fleet.errors == []
     assert arrivals // 2 > ATTEMPTS
@@ -465,10 +389,6 @@ def test_troubles_without_a_checkpoint_between_them_end_a_program(monkeypatch: p
     with pytest.raises(Exception, match="no answer"):
         fleet.run(monkeypatch)
     assert failures(fleet.job)["0"] == "no answer"
-
-
-def test_twelve_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_equal_to_reference(small("p2p_instance", workers=12, epochs=1), monkeypatch)
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpu"])
@@ -510,12 +430,12 @@ def digits(config: str, tmp_path: Path, **overrides: Any) -> float:
 @pytest.mark.parametrize(
     ("config", "overrides"),
     [
-        ("p2p-instance", {}),
-        ("p2p-serverless", {}),
-        ("gpu", {}),
-        ("gpu", {"gpu__exchange": "distributed"}),
+        pytest.param("p2p-instance", {}, marks=pytest.mark.deep),
+        pytest.param("p2p-serverless", {}, marks=pytest.mark.deep),
+        pytest.param("gpu", {}, marks=pytest.mark.deep),
+        pytest.param("gpu", {"gpu__exchange": "distributed"}, marks=pytest.mark.deep),
         ("p2p-instance", {"p2p__mode": "asynchronous", "training__epochs": "60"}),  # at an uneven pace 40 leave 95.5 %
-        ("p2p-serverless", {"p2p__mode": "asynchronous", "training__epochs": "60"}),
+        pytest.param("p2p-serverless", {"p2p__mode": "asynchronous", "training__epochs": "60"}, marks=pytest.mark.deep),
     ],
     ids=str,
 )
@@ -544,7 +464,7 @@ class Laggard:
         return wait_and_send
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_asynchronous_digits_reach_95_percent_without_a_laggard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,7 +475,7 @@ def test_asynchronous_digits_reach_95_percent_without_a_laggard(
     assert digits("p2p-instance", tmp_path, p2p__mode="asynchronous") >= 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_four_bits_cost_at_most_one_point(tmp_path: Path) -> None:
     def mean(**overrides: Any) -> float:
         return (

@@ -19,8 +19,8 @@ from crossover.training import agreement
 from peers.p2p import ending
 from peers.p2p.latest import LatestMailboxes
 from peers.p2p.replica import Replica
-from tests.architectures.fleet import Fleet, Killed, failing_at
-from tests.architectures.harness import Job, small
+from tests.architectures.fleet import Fleet, only
+from tests.architectures.harness import FailAt, Job, Killed, small
 
 
 def asynchronous(*, workers: int = 3, epochs: int = 3, **p2p: Any) -> Experiment:
@@ -79,7 +79,7 @@ def test_min_gradients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("k", [4, 9, 15, 22, 30])
 def test_a_killed_peer_goes_on_where_its_checkpoint_stands(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(Job(asynchronous()))
-    fleet.hooks = lambda number: failing_at(k if number == 1 else 0, "after", Killed)
+    fleet.hooks = only(1, FailAt(k, "after", Killed))
     fleet.run(monkeypatch)
     assert fleet.errors
     assert fleet.left_behind() == []
@@ -93,7 +93,7 @@ def test_a_peer_that_never_joins_is_not_waited_for(monkeypatch: pytest.MonkeyPat
 
 def test_a_peer_that_leaves_in_mid_epoch_for_good_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(Job(asynchronous(min_gradients=3)), absence_s=0.5, lease_s=0.2, replaces=False)
-    fleet.hooks = lambda number: failing_at(15 if number == 2 else 0, "before", Killed)
+    fleet.hooks = only(2, FailAt(15, "before", Killed))
     fleet.run(monkeypatch)
     assert len(fleet.errors) == 1
     assert fleet.job.clients.object_store.exists(fleet.job.prepared.keys.outcome)

@@ -36,12 +36,6 @@ def experiment(architecture: str) -> Experiment:
     )
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
-        yield running
-
-
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def deployed(
     request: pytest.FixtureRequest, cloud: LocalCloud, tmp_path_factory: pytest.TempPathFactory

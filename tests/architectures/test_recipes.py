@@ -10,7 +10,7 @@ from crossover.running import run_inline
 CONFIG = Path(__file__).parents[2] / "config" / "all-reduce-cifar10.yaml"
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_fast_learns_photographs_in_96_updates(datasets: Path, tmp_path: Path) -> None:
     cut = ["training.batch_size=32", "training.epochs=3", "data.limit=4096", "data.validation=0.02"]
     experiment = validation.load(CONFIG, ["recipe=fast", *cut, f"data.directory={datasets}"])

@@ -3,7 +3,6 @@ one that was never disturbed.
 """
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from crossover.training import agreement, gradients
 from functions import all_reduce, spirt
 from functions.spirt import state
 from tests.architectures.harness import claiming, small, tree_architectures
+from tests.sampling import WHOLE
 
 EPOCHS = 3
 
@@ -286,7 +286,7 @@ def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", claiming("resumes") if os.environ.get("CROSSOVER_EVERY_CALL") else ["spirt"])
+@pytest.mark.parametrize("architecture", claiming("resumes") if WHOLE else ["spirt"])
 def test_stopped_by_ctrl_c_on_the_local_cloud(architecture: str, tmp_path: Path) -> None:
     """Its databases end with the cloud; the second one begins with none."""
     found = replace(experiment(architecture), name="stopped", data=Data(dataset="digits", limit=40, validation=0.02))

@@ -1,7 +1,6 @@
 """docs/your-own.md as it stands: its files in a folder, its commands there, and what they print."""
 
 import hashlib
-import os
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,9 @@ from crossover.learning.reference import train_reference
 from crossover.reports.folder import RunFolder
 from crossover.running import run_inline, run_local
 from tests.architectures.worked_pages import check, run, written
+from tests.sampling import WHOLE
 
 PAGE = "your-own.md"
-EVERY = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
 ARCHITECTURES = ["all-reduce", "spirt", "p2p-instance", "mlless"]
 RUNS = [(where, name, each) for where in ("inline", "local") for name in ("table", "tokens") for each in ARCHITECTURES]
 QUICK = [("inline", "tokens", "p2p-instance"), ("local", "table", "all-reduce")]
@@ -36,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("where", "name", "architecture"), RUNS if EVERY else QUICK)
+@pytest.mark.parametrize(("where", "name", "architecture"), RUNS if WHOLE else QUICK)
 def test_both_train_where_the_page_says(folder: Path, where: str, name: str, architecture: str) -> None:
     """Every epoch improves on the untrained model; what claims the reference's bits has them, on a transformer's dropout too."""
     experiment = validation.load(folder / f"{name}.yaml", [f"architecture={architecture}", "training.epochs=2"])

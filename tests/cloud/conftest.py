@@ -1,13 +1,17 @@
 """The account of every test has neighbours, and none of their things may change, whatever the test does."""
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+import yaml
 
 from crossover.cli import deployment
+from crossover.cli.main import main
 from crossover.local.cloud import LocalCloud
 from tests.cloud import listings, made, neighbours
 
@@ -63,3 +67,50 @@ def session(untouched: Untouched, cloud: LocalCloud, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(deployment, "npx", lambda: pytest.fail("the CDK was called"))
     yield session
     made.clear(cloud)
+
+
+def written(folder: Path, architecture: str, **fields: Any) -> Path:
+    """The YAML of an experiment that trains digits for an epoch."""
+    plain = {
+        "name": f"tiny-{architecture.replace('_', '-')}",
+        "architecture": architecture,
+        "workers": 2,
+        "training": {"model": "small_cnn", "epochs": 1, "batch_size": 20},
+        "data": {"dataset": "digits", "limit": 60, "validation": 0.05},
+        **({"gpu": {"instances": 2, "gpus_per_instance": 1}} if architecture == "gpu" else {}),
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(plain | fields))
+    return path
+
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def crossover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """`crossover("destroy", "--yes", project=..., status=1)`: what the command said, having ended with `status`; of AllReduce by the
+    bucket alone, with neither hosts nor a broker to start.
+    """
+
+    def call(*command: str, status: int = 0, **fields: Any) -> str:
+        config = written(
+            tmp_path, **{"architecture": "all_reduce", "name": "tiny", "storage": {"channel": "s3"}} | fields
+        )
+        out = ["--out", str(tmp_path / "out")] if "run" in command else []
+        ended: Any = 0
+        try:
+            main([*command, str(config), *out])
+        except SystemExit as end:
+            ended = end.code or 0
+        said = "".join(capsys.readouterr())
+        assert ended == status, said
+        return said
+
+    return call
+
+
+@pytest.fixture
+def refused(crossover: Command) -> Command:
+    """What a command with these fields in its file said when it ended with status 2."""
+    return functools.partial(crossover, status=2)

@@ -28,12 +28,6 @@ NOW = datetime.now(UTC)
 SPIRT = Experiment(name="spirt", architecture="spirt")
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
-        yield running
-
-
 # --- whose a resource is ---
 
 

@@ -4,48 +4,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cdk.packaging import ROOT
 from crossover.architecture import architectures
 from crossover.local.cloud import LocalCloud
+from tests.cloud.conftest import written
 from tests.cloud.listings import snapshot
+from tests.sampling import WHOLE
 
 pytestmark = pytest.mark.slow
 EVERY = architectures()
 
 # One with a fleet and machines; SPIRT's whole life is in test_interruptions. `make test-every-call` takes all of them, a minute each.
-DEPLOYABLE = EVERY if os.environ.get("CROSSOVER_EVERY_CALL") else ["p2p_serverless"]
-
-
-@pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path / "cloud", cores=2) as running:
-        yield running
-
-
-@pytest.fixture(params=DEPLOYABLE)
-def config(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return written(request.param, tmp_path)
-
-
-def written(architecture: str, folder: Path, **more: object) -> Path:
-    fields = {
-        "name": f"tiny-{architecture.replace('_', '-')}",
-        "architecture": architecture,
-        "workers": 2,
-        "training": {"model": "small_cnn", "epochs": 1, "batch_size": 20},
-        "data": {"dataset": "digits", "limit": 60, "validation": 0.05},
-        **({"gpu": {"instances": 2, "gpus_per_instance": 1}} if architecture == "gpu" else {}),
-        **more,
-    }
-    path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump(fields))
-    return path
+DEPLOYABLE = EVERY if WHOLE else ["p2p_serverless"]
 
 
 def crossover(cloud: LocalCloud, *arguments: str, fails: bool = False) -> str:
@@ -58,7 +32,9 @@ def crossover(cloud: LocalCloud, *arguments: str, fails: bool = False) -> str:
     return said
 
 
-def test_an_experiment_comes_runs_and_goes(config: Path, cloud: LocalCloud, tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", DEPLOYABLE)
+def test_an_experiment_comes_runs_and_goes(architecture: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    config = written(tmp_path, architecture)
     before = snapshot(cloud.session())
     assert "deployed in" in crossover(cloud, "deploy", str(config), "--yes")
     assert "alive: " in crossover(cloud, "status", str(config))

@@ -1,19 +1,17 @@
 """deploy, run and destroy, interrupted at calls to AWS and repeated: the same command again ends in the right state."""
 
 import json
-import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from crossover.local.cloud import LocalCloud
 from tests.cloud import made, neighbours
-from tests.cloud.conftest import Untouched
+from tests.cloud.conftest import Untouched, written
 from tests.cloud.interruptions import Interrupter, Point
 from tests.cloud.listings import snapshot
-from tests.cloud.test_command_line import written
+from tests.sampling import WHOLE
 
 pytestmark = pytest.mark.slow
 
@@ -21,15 +19,12 @@ INT, KILL = signal.SIGINT, signal.SIGKILL
 SAMPLED = {
     "deploy": [
         Point("cloudformation CreateStack", False, INT),
-        Point("s3 PUT", True, KILL, 4),
-        Point("cloudformation CreateStack", False, KILL),
     ],
     "run": [
-        Point("s3 PUT", False, KILL, 2),
         Point("states StartExecution", False, KILL),
         Point("states DescribeExecution", True, INT),  # the first: a quick execution has no third
     ],
-    "destroy": [Point("cloudformation DeleteStack", False, KILL), Point("logs DescribeLogGroups", True, INT)],
+    "destroy": [Point("cloudformation DeleteStack", False, KILL)],
 }
 # Every kind of call that the commands were seen to make. Once a stack stands a deployment makes fewer: such a point is passed by.
 KINDS = {
@@ -62,16 +57,10 @@ EVERY = {
 }
 
 
-@pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path / "cloud", cores=2) as running:
-        yield running
-
-
 def test_an_interrupted_command_is_repeated(cloud: LocalCloud, untouched: Untouched, tmp_path: Path) -> None:
-    every = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
+    every = WHOLE
     points = EVERY if every else SAMPLED
-    config, out = str(written("spirt", tmp_path)), tmp_path / "results"
+    config, out = str(written(tmp_path, "spirt")), tmp_path / "results"
     before = snapshot(cloud.session())
     interrupter = Interrupter(cloud)
 

@@ -1,7 +1,6 @@
 """Money without the client: its command is killed, and AWS itself ends what is paid for, by the run's deadline and by the stack's time."""
 
 import json
-import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -15,11 +14,11 @@ from crossover.architecture import architectures, load
 from crossover.keys import UNDER_WAY
 from crossover.local.cloud import LocalCloud
 from tests.cloud import neighbours
+from tests.cloud.conftest import written
 from tests.cloud.interruptions import Interrupter, Point
-from tests.cloud.test_command_line import written
+from tests.sampling import WHOLE
 
 pytestmark = pytest.mark.slow
-EVERYWHERE = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
 
 KILL, TERM, HUP = signal.SIGKILL, signal.SIGTERM, signal.SIGHUP
 HOURS, BUDGET = 4.0, 5.0
@@ -102,17 +101,17 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
 def points(architecture: str) -> Sequence[Point]:
     """One architecture of machines and one of programs at every kind of call, the others as their kind is sampled."""
     kind = "p2p_instance" if load(architecture).program else "spirt"
-    return EVERY[architecture] if EVERYWHERE and architecture in EVERY else SAMPLED[kind]
+    return EVERY[architecture] if WHOLE and architecture in EVERY else SAMPLED[kind]
 
 
-@pytest.mark.parametrize("architecture", architectures() if EVERYWHERE else list(SAMPLED))
+@pytest.mark.parametrize("architecture", architectures() if WHOLE else list(SAMPLED))
 def test_whatever_kills_the_command_the_run_ends(cloud: LocalCloud, tmp_path: Path, architecture: str) -> None:
     name, lifetime = (
         f"tiny-{architecture.replace('_', '-')}",
         {"ttl_hours": HOURS, "budget_usd": BUDGET, "maximum_run_hours": 3.0},
     )
     training = {"model": "small_cnn", "epochs": 1_000, "batch_size": 20}
-    config = written(architecture, tmp_path, training=training, lifetime=lifetime, owner="ada@example.org")
+    config = written(tmp_path, architecture, training=training, lifetime=lifetime, owner="ada@example.org")
     interrupter, before = Interrupter(cloud), instances(cloud.session())
     status, said = interrupter.run("deploy", str(config), "--yes")
     assert status == 0, said[-4_000:]

@@ -30,10 +30,9 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> assemblies.Stack:
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
-        running.account.interfaces_are_awaited = False
-        yield running
+def cloud(cloud: LocalCloud) -> LocalCloud:
+    cloud.account.interfaces_are_awaited = False
+    return cloud
 
 
 @pytest.fixture

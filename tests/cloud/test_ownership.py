@@ -1,61 +1,21 @@
 """Whose things `destroy` takes away, and what `deploy`, `run` and `status` work on: only what a stack with our tags names."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-import yaml
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
 from crossover.account.removal import leftovers
 from crossover.account.resources import inventory, listings, ownership
 from crossover.account.resources.ownership import Owner, Whose
-from crossover.cli.main import main
 from crossover.local.cloud import LocalCloud
 from tests.cloud import made
+from tests.cloud.conftest import Command
 from tests.cloud.made import ours, stack
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
-        yield running
-
-
-Command = Callable[..., str]
-
-
-@pytest.fixture
-def crossover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`crossover("destroy", "--yes", project=..., status=1)`: what the command said, having ended with `status`."""
-
-    def call(*command: str, status: int = 0, **fields: Any) -> str:
-        plain = {
-            "name": "tiny",
-            "architecture": "all_reduce",
-            "workers": 2,
-            "training": {"model": "small_cnn", "epochs": 1, "batch_size": 20},
-            "data": {"dataset": "digits", "limit": 60, "validation": 0.05},
-            "storage": {"channel": "s3"},
-        }
-        path = tmp_path / "tiny.yaml"
-        path.write_text(yaml.safe_dump(plain | fields))
-        out = ["--out", str(tmp_path / "out")] if "run" in command else []
-        try:
-            main([*command, str(path), *out])
-        except SystemExit as end:
-            ended = end.code or 0
-        else:
-            ended = 0
-        said = capsys.readouterr()
-        assert ended == status, said.out + said.err
-        return said.out + said.err
-
-    return call
 
 
 def buckets(session: Any) -> set[str]:

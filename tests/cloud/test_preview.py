@@ -29,12 +29,6 @@ OTHER_IMAGE: Resources = {
 }
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
-        yield running
-
-
 @pytest.fixture
 def session(cloud: LocalCloud) -> Iterator[Any]:
     yield cloud.session()

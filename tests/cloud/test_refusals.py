@@ -3,89 +3,44 @@
 The commands run in this process against the cloud on one machine; a program in npx's place shows that the CDK was never called.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cdk.synthesis import synthesize
 from crossover import validation
 from crossover.account.removal import leftovers
 from crossover.account.resources import stacks
 from crossover.cli import deployment
-from crossover.cli.main import main
 from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
 from tests.cloud import made, neighbours
+from tests.cloud.conftest import Command, written
 
 DEPLOY = ("deploy", "--yes")
 RUN = ("run", "--on", "aws")
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
-        yield running
-
-
-Refused = Callable[..., str]
-
-
-@pytest.fixture
-def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """What a command with these fields in its file said when it ended with status 2."""
-
-    def call(command: tuple[str, ...], **fields: Any) -> str:
-        with pytest.raises(SystemExit) as end:
-            main(
-                [
-                    *command,
-                    str(config(tmp_path, **fields)),
-                    *(("--out", str(tmp_path / "out")) if "run" in command else ()),
-                ]
-            )
-        said = capsys.readouterr().err
-        assert end.value.code == 2, said
-        return said
-
-    return call
-
-
-def config(folder: Path, **fields: Any) -> Path:
-    """AllReduce by the bucket alone: neither hosts nor a broker to start."""
-    plain = {
-        "name": "tiny",
-        "architecture": "all_reduce",
-        "workers": 2,
-        "training": {"model": "small_cnn", "epochs": 1, "batch_size": 20},
-        "data": {"dataset": "digits", "limit": 60, "validation": 0.05},
-        "storage": {"channel": "s3"},
-    }
-    path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump(plain | fields))
-    return path
-
-
 # --- the account ---
 
 
-def test_a_region_that_is_not_bootstrapped(session: Any, refused: Refused) -> None:
+def test_a_region_that_is_not_bootstrapped(session: Any, refused: Command) -> None:
     ssm = session.client("ssm")
     ssm.delete_parameter(Name=BOOTSTRAP_PARAMETER)
     try:
-        assert "npx aws-cdk bootstrap aws://ACCOUNT/us-east-1" in refused(DEPLOY)
+        assert "npx aws-cdk bootstrap aws://ACCOUNT/us-east-1" in refused(*DEPLOY)
     finally:
         ssm.put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
 
 
-def test_a_region_where_the_experiment_does_not_stand(session: Any, refused: Refused) -> None:
-    said = refused(RUN)
+def test_a_region_where_the_experiment_does_not_stand(session: Any, refused: Command) -> None:
+    said = refused(*RUN)
     assert "crossover-tiny: not deployed in account 123456789012, us-east-1" in said and "AWS_DEFAULT_REGION" in said
 
 
-def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: Command) -> None:
     from botocore.exceptions import EndpointConnectionError
 
     def unreachable() -> None:
@@ -94,7 +49,7 @@ def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: 
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-esat-1")
     monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.setattr(deployment, "check_credentials", lambda: _explained(unreachable))
-    assert "AWS has no region 'us-esat-1'; did you mean us-" in refused(DEPLOY)
+    assert "AWS has no region 'us-esat-1'; did you mean us-" in refused(*DEPLOY)
 
 
 def _explained(call: Callable[[], None]) -> None:
@@ -104,29 +59,29 @@ def _explained(call: Callable[[], None]) -> None:
         call()
 
 
-def test_a_quota_of_zero(cloud: LocalCloud, session: Any, refused: Refused) -> None:
+def test_a_quota_of_zero(cloud: LocalCloud, session: Any, refused: Command) -> None:
     cloud.account.quotas["ec2", "L-DB2E81BA"] = 0.0
     try:
-        said = refused(DEPLOY, architecture="gpu", gpu={"instances": 2}, storage={})
+        said = refused(*DEPLOY, architecture="gpu", gpu={"instances": 2}, storage={})
     finally:
         cloud.account.quotas["ec2", "L-DB2E81BA"] = 64.0
     assert "0 vCPUs allowed, 2 x g4dn.xlarge need 8" in said
     assert "request-service-quota-increase --service-code ec2 --quota-code L-DB2E81BA --desired-value 8" in said
 
 
-def test_a_quota_of_zero_for_the_baseline_beside_it(cloud: LocalCloud, session: Any, refused: Refused) -> None:
+def test_a_quota_of_zero_for_the_baseline_beside_it(cloud: LocalCloud, session: Any, refused: Command) -> None:
     cloud.account.quotas["ec2", "L-DB2E81BA"] = 0.0
     try:
-        said = refused(DEPLOY, baseline="gpu", gpu={"instances": 2})
+        said = refused(*DEPLOY, baseline="gpu", gpu={"instances": 2})
     finally:
         cloud.account.quotas["ec2", "L-DB2E81BA"] = 64.0
     assert "0 vCPUs allowed, 2 x g4dn.xlarge need 8" in said
 
 
-def test_too_few_functions_at_once(cloud: LocalCloud, session: Any, refused: Refused) -> None:
+def test_too_few_functions_at_once(cloud: LocalCloud, session: Any, refused: Command) -> None:
     cloud.account.concurrency = 10
     try:
-        said = refused(DEPLOY, workers=12, training={"model": "small_cnn", "epochs": 1, "batch_size": 4})
+        said = refused(*DEPLOY, workers=12, training={"model": "small_cnn", "epochs": 1, "batch_size": 4})
     finally:
         cloud.account.concurrency = 1_000
     assert "Lambda concurrency: 10 free, 12 functions run at once" in said and "L-B99A9384" in said
@@ -135,21 +90,21 @@ def test_too_few_functions_at_once(cloud: LocalCloud, session: Any, refused: Ref
 # --- names ---
 
 
-def test_a_name_that_somebody_else_has(session: Any, refused: Refused) -> None:
+def test_a_name_that_somebody_else_has(session: Any, refused: Command) -> None:
     logs, name = session.client("logs"), "/aws/lambda/crossover-tiny-bucket-emptier"
     logs.create_log_group(logGroupName=name)
-    said = refused(DEPLOY)
+    said = refused(*DEPLOY)
     assert f"names are taken though there is no such stack: log group {name}; they are not ours: choose another" in said
     logs.delete_log_group(logGroupName=name)
 
 
-def test_a_name_that_an_earlier_deployment_left(cloud: LocalCloud, session: Any, refused: Refused) -> None:
+def test_a_name_that_an_earlier_deployment_left(cloud: LocalCloud, session: Any, refused: Command) -> None:
     name = "/aws/lambda/crossover-tiny-bucket-emptier"
     group = {"Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": name}}}
     made.ours(session, "crossover", "tiny", group)
     cloud.destroy("crossover-tiny")
     session.client("logs").create_log_group(logGroupName=name)  # a late line
-    said = refused(DEPLOY)
+    said = refused(*DEPLOY)
     assert f"log group {name}; crossover destroy" in said and "removes what an earlier deployment left" in said
     session.client("logs").delete_log_group(logGroupName=name)
 
@@ -158,21 +113,21 @@ def test_a_name_that_an_earlier_deployment_left(cloud: LocalCloud, session: Any,
 
 
 @pytest.mark.parametrize("state", ["ROLLBACK_FAILED", "DELETE_FAILED", "UPDATE_ROLLBACK_FAILED"])
-def test_a_stack_half_way(state: str, session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_half_way(state: str, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, state))
-    said = refused(DEPLOY)
+    said = refused(*DEPLOY)
     assert f"is {state}, half way; crossover destroy " in said and "then deploy again" in said
-    assert f"is {state}; crossover deploy " in refused(RUN)
+    assert f"is {state}; crossover deploy " in refused(*RUN)
 
 
-def test_the_shell_of_a_change_set(session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shell_of_a_change_set(session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, "REVIEW_IN_PROGRESS"))
-    said = refused(DEPLOY)
+    said = refused(*DEPLOY)
     assert "is REVIEW_IN_PROGRESS, the empty shell" in said and "delete-stack --stack-name crossover-" in said
 
 
 def test_a_stack_under_way_is_waited_for(
-    session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An interrupted deployment goes on in AWS: repeating the command waits and then looks what became of it."""
     waited = list[str]()
@@ -183,41 +138,41 @@ def test_a_stack_under_way_is_waited_for(
 
     monkeypatch.setattr(stacks, "look", look)
     monkeypatch.setattr(leftovers, "wait_for_stack", lambda session, name: waited.append(name))
-    assert "ROLLBACK_FAILED" in refused(DEPLOY)
+    assert "ROLLBACK_FAILED" in refused(*DEPLOY)
     assert waited == ["crossover-tiny"]
 
 
 # --- time and money ---
 
 
-def test_a_stack_whose_time_is_over(session: Any, refused: Refused) -> None:
+def test_a_stack_whose_time_is_over(session: Any, refused: Command) -> None:
     over = (datetime.now(UTC) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     made.ours(session, "crossover", "tiny", expires_at=over)
-    said = refused(RUN)
+    said = refused(*RUN)
     assert "its time was over at" in said and "prolongs it" in said
 
 
 @pytest.mark.parametrize("written", ["tomorrow", "2026-12-31", "2026-12-31T18:00:00+01:00"])
 @pytest.mark.parametrize("command", [RUN, ("status",)])
 def test_an_end_that_somebody_changed_to_what_is_no_moment(
-    command: tuple[str, ...], written: str, session: Any, refused: Refused
+    command: tuple[str, ...], written: str, session: Any, refused: Command
 ) -> None:
     made.ours(session, "crossover", "tiny", expires_at=written)
-    said = refused(command)
+    said = refused(*command)
     assert f"crossover-tiny: its tag expires-at is {written!r}, expected a moment such as" in said
     assert "crossover deploy CONFIG writes it anew" in said
 
 
-def test_a_budget_that_is_spent(session: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_that_is_spent(session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     then = datetime.now(UTC) - timedelta(hours=100)
     monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, "CREATE_COMPLETE", created=then))
     budget = {"owner": "me@example.org", "lifetime": {"budget_usd": 0.5}, "storage": {"channel": "redis"}}
-    assert "lifetime.budget_usd: 0.5 is spent" in refused(DEPLOY, **budget)
+    assert "lifetime.budget_usd: 0.5 is spent" in refused(*DEPLOY, **budget)
 
 
-def test_a_budget_that_does_not_last_an_hour(session: Any, refused: Refused) -> None:
+def test_a_budget_that_does_not_last_an_hour(session: Any, refused: Command) -> None:
     budget = {"owner": "me@example.org", "lifetime": {"budget_usd": 0.001}, "storage": {"channel": "redis"}}
-    said = refused(DEPLOY, **budget)
+    said = refused(*DEPLOY, **budget)
     assert "lifetime.budget_usd: 0.001 is less than the first hour costs, $0.10" in said and "crossover plan" in said
 
 
@@ -241,14 +196,15 @@ OWN = "from torch import nn\n\n\ndef factory(classes, shape):\n    return nn.Seq
 
 
 def test_a_file_that_was_changed_since_it_was_deployed(
-    cloud: LocalCloud, session: Any, refused: Refused, tmp_path: Path
+    cloud: LocalCloud, session: Any, refused: Command, tmp_path: Path
 ) -> None:
-    cloud.deploy(synthesize(validation.load(config(tmp_path)), tmp_path / "assembly"))
+    config = written(tmp_path, "all_reduce", name="tiny", storage={"channel": "s3"})
+    cloud.deploy(synthesize(validation.load(config), tmp_path / "assembly"))
     (tmp_path / "mytask.py").write_text(OWN)
     steps = session.client("lambda").list_functions()["Functions"]
     torch = next(each["FunctionName"] for each in steps if each["MemorySize"] == 1_769).removeprefix("crossover-tiny-")
     for change, words in CHANGES:
-        said = refused(RUN, **change)
+        said = refused(*RUN, **change)
         assert words.replace("compute:", f"{torch.replace('-', '_')}:") in said, said
         assert "deploy" in said
     states = session.client("stepfunctions")

@@ -1,6 +1,5 @@
 """Two architectures beside one another: whichever goes first, network and broker go on working for the other."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,12 @@ from crossover.cli import destruction
 from crossover.errors import UserError
 from crossover.local.cloud import LocalCloud
 from tests.cloud import made
-from tests.cloud.test_command_line import written
+from tests.cloud.conftest import written
 
 pytestmark = pytest.mark.slow
 
 SHARED = ["crossover-network", "crossover-broker"]
 SPIRT, MLLESS = "crossover-tiny-spirt", "crossover-tiny-mlless"
-
-
-@pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path / "cloud", cores=2) as running:
-        yield running
 
 
 def shared(session: Any) -> dict[str, str]:
@@ -42,7 +35,7 @@ def test_two_architectures_come_and_go_in_either_order(cloud: LocalCloud, tmp_pa
     for architecture, stack in (("spirt", SPIRT), ("mlless", MLLESS)):
         folder = tmp_path / architecture
         folder.mkdir()
-        experiments[stack] = validation.load(written(architecture, folder))
+        experiments[stack] = validation.load(written(folder, architecture))
         assemblies[stack] = synthesize(experiments[stack], folder / "assembly")
         cloud.deploy(assemblies[stack])
     network, brokers = shared(session), list(cloud.servers.brokers)

@@ -26,13 +26,6 @@ pytestmark = pytest.mark.slow
 STACK = "crossover-spirt"
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    """Network and broker are there as far as SPIRT's stack asks for them: by what they have published."""
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=1) as running:
-        yield running
-
-
 @pytest.fixture
 def spirt(cloud: LocalCloud) -> Iterator[Experiment]:
     yield replace(validation.load(Path("config/spirt.yaml")), workers=2)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,7 @@ from crossover.local.cloud import LocalCloud
 from tests.cloud.listings import snapshot
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not os.environ.get("CROSSOVER_EVERY_CALL"), reason="CROSSOVER_EVERY_CALL=1 takes minutes"),
-]
-
-
-@pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path / "cloud", cores=2) as running:
-        yield running
+pytestmark = pytest.mark.deep
 
 
 def verify_aws(cloud: LocalCloud, out: Path) -> subprocess.Popen[str]:

@@ -62,7 +62,7 @@ def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", [0, 2, 3], ids=["listener", "mapper", "node"])
+@pytest.mark.parametrize("lost", [0, pytest.param(2, marks=pytest.mark.deep), 3], ids=["listener", "mapper", "node"])
 def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
     calls = []
 

@@ -18,6 +18,7 @@ from crossover.local import redis_server
 from tests.infrastructure.conftest import ROOT
 from tests.infrastructure.fake_aws import FakeAws
 from tests.ports import held_port
+from tests.sampling import WHOLE
 
 MODULE = ROOT / "redis_module" / "build" / "tensors.so"
 
@@ -223,7 +224,7 @@ def test_whatever_line_fails_the_deployment_hears_of_it_once(tmp_path: Path) -> 
     first = next(number for number, line in enumerate(script) if line.startswith("systemd-run"))
     numbers = [each for each in lines_of("\n".join(script)) if each > first]
     assert script[numbers[-1]] == "outcome=complete" and len(numbers) > 20
-    if not os.environ.get("CROSSOVER_EVERY_CALL"):
+    if not WHOLE:
         numbers = numbers[::6]
     for number in numbers:
         host = Host(_folder(tmp_path / str(number)))

@@ -2,7 +2,6 @@
 Python 3.13, called by AWS's own runtime client, beside real Redis and RabbitMQ; loss and gradient compared with this machine's.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,7 @@ from layer.contents import ROOT, layers
 from layer.wheels import NoWheels
 from tests.layer.lambda_on_arm import runtime
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not os.environ.get("CROSSOVER_EVERY_CALL"),
-        reason="minutes in an emulator: `make test-every-call` runs it, or CROSSOVER_EVERY_CALL=1",
-    ),
-]
+pytestmark = pytest.mark.deep
 FOLDER = ROOT / "build"
 ARCHITECTURES = [name for name in architectures() if steps(load(name))]
 WORKERS = 2

@@ -15,13 +15,12 @@ from crossover.running import run_inline
 from crossover.running.synthesis import synthesized
 from crossover.validation import load
 from tests.local import kills
+from tests.sampling import WHOLE
 
 pytestmark = pytest.mark.slow
 
 EPOCHS = 10
-SEEDS = int(
-    os.environ.get("CROSSOVER_KILLS", "2" if os.environ.get("CROSSOVER_EVERY_CALL") else "0")
-)  # per architecture
+SEEDS = int(os.environ.get("CROSSOVER_KILLS", "2" if WHOLE else "0"))  # per architecture
 SERVERS = {"redis-server", "broker", "broker's script"}
 NEEDED = {
     *SERVERS,

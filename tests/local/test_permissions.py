@@ -1,7 +1,7 @@
 """Functions act under their role: what its policies do not name is refused in the service's own words, and nobody else is."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,6 @@ from crossover.running import run_deployed
 from tests.architectures.harness import small
 
 BUCKET = "arn:aws:s3:::bucket"
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
-        yield running
 
 
 def policy(*statements: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,9 +1,8 @@
 """No secret leaves the places that hold it: planted ones, looked for in all that a run shows, writes, logs or fails with."""
 
 import json
-import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,16 +85,6 @@ def test_a_run_shows_no_secret_anywhere(
 # --- failures -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
-        yield running
-
-
-every_failure = pytest.mark.skipif(
-    not os.environ.get("CROSSOVER_EVERY_CALL"),
-    reason="a run each: `make test-every-call` runs them, or CROSSOVER_EVERY_CALL=1",
-)
 WRONG = "planted-wrong-password-0123456789"
 
 
@@ -105,9 +94,9 @@ WRONG = "planted-wrong-password-0123456789"
     [
         ("all_reduce", WRONG),  # Redis refuses it
         pytest.param(  # the broker refuses it
-            "p2p_serverless", json.dumps({"username": "crossover", "password": WRONG}), marks=every_failure
+            "p2p_serverless", json.dumps({"username": "crossover", "password": WRONG}), marks=pytest.mark.deep
         ),
-        pytest.param("p2p_serverless", WRONG, marks=every_failure),  # not even what a login looks like
+        pytest.param("p2p_serverless", WRONG, marks=pytest.mark.deep),  # not even what a login looks like
     ],
     ids=["redis", "broker", "malformed"],
 )

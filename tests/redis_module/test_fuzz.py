@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from crossover.local import tools
 from tests.redis_module.servers import Server, build, starting, statistics
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 COMMANDS_PER_EXAMPLE = 30
 EXAMPLES = 400

@@ -20,6 +20,7 @@ from tests.redis_module.servers import Client, Server, Start, starting, statisti
 from tests.redis_module.test_persistence import digest
 from tests.redis_module.test_server import connected, encode, replies, sent
 from tests.redis_module.vectors import floats, get, put
+from tests.sampling import WHOLE
 
 JOB = ("TENSOR.AXPY", "a", "a", "ALPHA", 1, "OUT", "result")
 FOREVER_MS = 10_000_000
@@ -199,7 +200,7 @@ def test_a_job_that_ends_before_a_shutdown_is_not_stored(pair: tuple[Server, Ser
     assert not other.exists("result")
 
 
-JOBS, ROUNDS = (1000, 10) if os.environ.get("CROSSOVER_EVERY_CALL") == "1" else (60, 2)
+JOBS, ROUNDS = (1000, 10) if WHOLE else (60, 2)
 
 
 @dataclass

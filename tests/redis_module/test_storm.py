@@ -20,10 +20,10 @@ import redis
 from tests.redis_module.servers import Client, Server, Start, until
 from tests.redis_module.test_persistence import digest
 from tests.redis_module.test_server import encode, sent
+from tests.sampling import WHOLE
 
-EVERY = os.environ.get("CROSSOVER_EVERY_CALL") == "1"
-SEEDS = [int(seed) for seed in os.environ.get("CROSSOVER_STORMS", "").split()] or range(10 if EVERY else 1)
-DISTURBANCES = 300 if EVERY else 60
+SEEDS = [int(seed) for seed in os.environ.get("CROSSOVER_STORMS", "").split()] or range(10 if WHOLE else 1)
+DISTURBANCES = 300 if WHOLE else 60
 PATIENCE_S = 0.5  # then a client leaves a server that is paused or waits for another one
 CLIENTS = 4
 # A server that loads looks at its clients after every so many bytes: often, so that jobs end and clients leave during a reload.

@@ -1,0 +1,61 @@
+"""Undisturbed runs of every architecture, each made once in a process however many tests ask for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from crossover.experiment import Experiment
+from crossover.learning.datasets import load as load_dataset
+from crossover.learning.reference import train_reference
+from tests.architectures.fleet import Counted, Fleet
+from tests.architectures.harness import Hook, Job, Killed, silent, tree_architectures
+
+
+@dataclass(frozen=True)
+class Trained:
+    """`calls`: the data plane's operations that a tree's run takes, or whichever of its programs made the most."""
+
+    model: bytes
+    job: Job
+    calls: list[str]
+    all_calls: int
+
+
+_RUNS: dict[str, Trained] = {}
+
+
+def trained(experiment: Experiment) -> Trained:
+    """The run's end, after which nothing of it is left but what a result needs."""
+    name = repr(experiment)
+    if name not in _RUNS:
+        job, calls = Job(experiment), Counted()
+        model = run(job, calls)
+        _RUNS[name] = Trained(model, job, calls.longest(), sum(len(each.operations) for each in calls))
+        assert job.queues() == {}
+    return _RUNS[name]
+
+
+def run(job: Job, hooks: Callable[[int], Hook] = lambda number: silent) -> bytes:
+    """The model of a tree, or of programs in threads of their own. `hooks(number)`: told of a program's calls."""
+    if job.experiment.architecture in tree_architectures():
+        job.clients.hook = hooks(0)
+        model = job.run()
+    else:
+        fleet = Fleet(job, hooks=hooks)
+        with pytest.MonkeyPatch.context() as patch:
+            model = fleet.run(patch)
+        assert all(isinstance(error, Killed) for error in fleet.errors), fleet.errors
+        assert fleet.left_behind() == []
+    assert job.tensor_keys() == []
+    return model
+
+
+def assert_equal_to_reference(experiment: Experiment) -> Job:
+    """Model and metrics of a new run, bit for bit, are those of one process that trains alone."""
+    job = Job(experiment)
+    model = run(job)
+    reference, _, history = train_reference(job.prepared.experiment, load_dataset(experiment))
+    assert model == reference
+    assert [d["val_metric"] for d in job.decisions()] == [epoch.val_metric for epoch in history]
+    return job

@@ -1,0 +1,28 @@
+"""`make test` draws a sample of the deep sweeps, in which each kind of thing occurs; `make test-every-call` runs them whole."""
+
+import os
+import random
+from collections.abc import Collection, Hashable, Sequence
+
+WHOLE = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
+SEED = int(os.environ.get("CROSSOVER_SAMPLE", "1"))
+
+
+def drawn(kinds: Sequence[Collection[Hashable]], *, seed: int = SEED) -> list[int]:
+    """Where in `kinds` a small sample lies in which everything that occurs at all occurs: by seed, in order."""
+    order, missing, sample = list(range(len(kinds))), {kind for each in kinds for kind in each}, list[int]()
+    random.Random(seed).shuffle(order)
+    while missing:
+        best = max(order, key=lambda index: len(missing.intersection(kinds[index])))
+        missing.difference_update(kinds[best])
+        sample.append(best)
+    return sorted(sample)
+
+
+def chosen(operations: Sequence[str], *, first: int = 1, every: int = 1) -> Sequence[int]:
+    """Which calls to disturb, counted from 1, of a run that makes these: a drawn one of each operation. The whole sweep is `every` so
+    many of them, from the `first` one on.
+    """
+    if WHOLE:
+        return range(first, len(operations) + 1, every)
+    return [1 + index for index in drawn([[name] for name in operations])]
