@@ -14,12 +14,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
+from crossover import own_code
 from crossover.context import Context, process_resources
 from crossover.errors import CrossoverError, Missing, StaleAttempt, UserError
 from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.metering import Meter
+from crossover.own_code.packages import FIRST_PARTY
 from crossover.threads import RunThread
 
 Body = Callable[[Context, Event], Mapping[str, Any] | None]
@@ -81,7 +83,8 @@ class Step:
         give way.
         """
         ctx.keys = Keys(ctx.run, event["attempt"])
-        with ctx.invocation(self.uses), Meter(self.name, ctx, event):
+        theirs = f"{self.module}:{self.name}" if self.module.split(".")[0] not in FIRST_PARTY else ""
+        with ctx.invocation(self.uses), Meter(self.name, ctx, event), own_code.blame("architecture", theirs):
             try:
                 changes = self.body(ctx, event)
             except Missing:

@@ -1,0 +1,176 @@
+"""An architecture in a package of one's own, beside the experiment's file: what this project's have, it has."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover import own_code, running, validation
+from crossover.cli.main import main
+from crossover.errors import ConfigError, CrossoverError
+from crossover.running import provenance, resumption
+from tests.architectures.test_own_code import bundles
+
+MINE = """
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+
+from crossover.architecture import Architecture
+from crossover.training.long_worker import life, synchronous
+from crossover.workflow import step
+from functions.all_reduce import AllReduce
+from my_package.names import NAME
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    factor: Annotated[float, Gt(0)] = 1.0
+
+
+@step(torch=True, uses={"tensors"})
+def initialise(ctx, event):
+    return life.start(ctx, event, AllReduce())
+
+
+@step(torch=True, uses={"tensors"}, waits=True)
+def train(ctx, event):
+    from my_package.arithmetic import Scaled
+
+    return synchronous.train(ctx, event, Scaled(ctx.experiment.settings(Settings).factor))
+
+
+@step(uses={"tensors"})
+def collect(ctx, event):
+    life.collect(ctx, event, AllReduce())
+
+
+ARCHITECTURE = Architecture(NAME, run=life.tree(initialise, train, collect), tensor_hosts="shared", settings=Settings)
+"""
+ARITHMETIC = """
+import torch
+
+from functions.all_reduce import AllReduce
+
+
+class Scaled(AllReduce):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def exchange(self, group, own, out):
+        super().exchange(group, torch.mul(own, self.factor), out)
+"""
+CONFIG = """
+name: own
+architecture: my_package.mine
+workers: 2
+training: {epochs: 2, batch_size: 12, sync_every: 1}
+data: {limit: 40, validation: 0.02}
+mine: {factor: 0.5}
+"""
+FILES = {f"my_package/{name}.py" for name in ("__init__", "mine", "names", "arithmetic")}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """The experiment's file; texts of modules of `my_package` that differ, by name."""
+
+    def write(architecture: str = "my_package.mine", **changed: str) -> Path:
+        texts = {"__init__": "", "names": 'NAME = "mine"\n', "mine": MINE, "arithmetic": ARITHMETIC, **changed}
+        (tmp_path / "study" / "my_package").mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (tmp_path / "study" / "my_package" / f"{name}.py").write_text(text)
+        (tmp_path / "study" / "own.yaml").write_text(CONFIG.replace("my_package.mine", architecture))
+        own_code.look_in()
+        return tmp_path / "study" / "own.yaml"
+
+    yield write
+    own_code.look_in()
+
+
+@pytest.mark.slow
+def test_it_trains_the_same_bits_in_one_process_and_on_the_cloud(config: Callable[..., Path], tmp_path: Path) -> None:
+    found = {}
+    for name, factor in (("inline", 0.5), ("local", 0.5), ("whole", 1.0)):
+        run = running.run_local if name == "local" else running.run_inline
+        run(validation.load(config(), [f"mine.factor={factor}"]), tmp_path / name, lambda progress: None)
+        result = json.loads((tmp_path / name / "result.json").read_text())
+        assert result["experiment"]["mine"] == {"factor": factor} and result["incomplete"] == []
+        found[name] = result["final"]["parameters_sha256"]
+    assert found["inline"] == found["local"] != found["whole"]
+
+
+def test_every_function_holds_its_files(config: Callable[..., Path], tmp_path: Path) -> None:
+    """What does not compute, too: the step stands in the module that holds ARCHITECTURE."""
+    folders = bundles(validation.load(config()), tmp_path / "assembly")
+    holding = [files for files in folders if files & FILES]
+    assert len(holding) == 2  # one with torch, one without: functions share a zip
+    assert all(files >= FILES for files in holding)
+    assert all("functions/all_reduce.py" in files for files in holding)
+    assert {"crossover/algorithms/averaging.py" in files for files in holding} == {True, False}
+
+
+def test_a_run_is_not_resumed_with_another_state_of_it(config: Callable[..., Path]) -> None:
+    experiment = validation.load(config())
+    began = {"run": "r", "code": provenance.code(experiment)}
+    assert "functions/all_reduce.py" in began["code"]["files"]  # which its files import
+    resumption.check_code(began, provenance.code(experiment))
+    experiment = validation.load(config(arithmetic=ARITHMETIC.replace("torch.mul", "torch.div")))
+    with pytest.raises(CrossoverError, match=r"other code: my_package/arithmetic\.py is changed"):
+        resumption.check_code(began, provenance.code(experiment))
+
+
+def test_plan_says_what_would_be_made(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", str(config())])
+    told = capsys.readouterr().out
+    assert "state machines: run, worker, epoch" in told and "no projection" in told
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"architecture": "my_package.mien"},
+            "'my_package.mien:ARCHITECTURE': your code: there is no module my_package.mien",
+        ),
+        ({"architecture": "functions.mine"}, "functions is the name of a package of this project"),
+        ({"mine": "ARCHITEKTUR = 1\n"}, "mine.py: defines no 'ARCHITECTURE'; did you mean ARCHITEKTUR?"),
+        ({"mine": "ARCHITECTURE = 1\n"}, "mine.py: ARCHITECTURE is of type int; Architecture is expected"),
+        ({"names": "NAME = None.name\n"}, "names.py, line 1: AttributeError"),
+        ({"names": 'NAME = "other"\n'}, "line 36: is named 'other'; expected 'mine', as its file is"),
+        ({"mine": MINE.replace("0)] = 1.0", "0)]")}, "settings=Settings: expected a frozen dataclass"),
+        (
+            {
+                "mine": "import peers.gpu\n"
+                + MINE.replace("run=life.tree(initialise, train, collect)", "program=peers.gpu.PROGRAM")
+            },
+            "'my_package.mine' is a program for EC2; one outside this project is a tree of steps",
+        ),
+    ],
+)
+def test_what_is_wrong_with_it_is_told_as_the_users(
+    config: Callable[..., Path], changed: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validation.load(config(**changed))
+    assert said in str(caught.value) and "unknown" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2  # the experiment's file, and the problem
+
+
+def test_what_a_step_fails_with_is_told_as_the_users(config: Callable[..., Path], tmp_path: Path) -> None:
+    experiment = validation.load(config(arithmetic=ARITHMETIC.replace("self.factor = factor", "self.factor = 1 / 0")))
+    with pytest.raises(
+        CrossoverError, match=r"your code, .*my_package/arithmetic.py, line 10, in __init__: ZeroDiv"
+    ) as failed:
+        running.run_inline(experiment, tmp_path / "out", lambda progress: None)
+    assert failed.value.exit_code == 2
+
+
+def test_a_container_image_holds_it(config: Callable[..., Path], tmp_path: Path) -> None:
+    synthesize(validation.load(config(), ["functions.packaging=image"]), tmp_path / "assembly")
+    assert len(list((tmp_path / "assembly").glob("asset.*/code/my_package/mine.py"))) == 2
