@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any
 
 from crossover.errors import ConfigError, Unavailable, ended_with
 from crossover.event import Event
+from crossover.waiting import Pauses
 
 MACHINE_ATTEMPTS = 3
 UNDER_WAY = ("RUNNING", "PENDING_REDRIVE")
@@ -48,10 +48,9 @@ class StepFunctions:
             with suppress(states.exceptions.ExecutionAlreadyExists):
                 states.start_execution(stateMachineArn=arn, name=name, input=json.dumps(event))
             execution = f"{arn.replace(':stateMachine:', ':execution:')}:{name}"
-            pause_s = 0.05
+            pause = Pauses(0.05, 1.0)
             while (found := states.describe_execution(executionArn=execution))["status"] in UNDER_WAY:
-                time.sleep(pause_s)
-                pause_s = min(1.2 * pause_s, 1.0)
+                pause()
             return dict(found)
         except (BotoCoreError, ClientError) as error:
             raise Unavailable(f"Step Functions, {name}: {error}") from error

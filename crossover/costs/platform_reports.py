@@ -12,6 +12,7 @@ from typing import Any
 
 from crossover import aws
 from crossover.costs.invocations import Record, on_instance
+from crossover.waiting import Pauses
 
 GROUPS = "/aws/lambda/"
 WAIT_S, LOOK_EVERY_S = 180.0, 5.0
@@ -71,12 +72,11 @@ def wait_for(
     """All reports of the stack's functions since the first of `records`: looked for until theirs are there or `wait_s` have passed."""
     wanted = {each["request_id"] for each in records if each.get("request_id") and not on_instance(each)}
     since_s = min((float(each["started_at"]) for each in records), default=time.time()) - 60
-    ends = time.monotonic() + wait_s
+    pause = Pauses(every_s, within_s=wait_s)
     while True:
         found = read(session, stack, since_s=since_s)
-        if wanted <= found.keys() or time.monotonic() >= ends:
+        if wanted <= found.keys() or not pause():
             return found
-        time.sleep(every_s)
 
 
 def joined(records: Iterable[Record], reports: Mapping[str, Report]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from crossover.dataplane.traffic import Traffic
 from crossover.errors import CrossoverError, StaleAttempt, Unavailable
 from crossover.fleet.lease import Hearts, Membership, Settings
 from crossover.keys import Keys, current_run
+from crossover.waiting import Pauses
 
 Body = Callable[[Context, Membership], None]
 
@@ -55,9 +56,9 @@ def join(objects: ObjectStore, settings: Settings, *, me: bytes = b"") -> Member
 
     `me`: whose earlier leases are nobody's now, if the program has joined before.
     """
-    end_s, me = time.monotonic() + settings.idle_s, me or uuid.uuid4().bytes
+    pause, me = Pauses(min(settings.look_s, settings.lease_s / 4), within_s=settings.idle_s), me or uuid.uuid4().bytes
     hearts: Hearts | None = None
-    while time.monotonic() < end_s:
+    while True:
         try:
             if hearts is None and objects.exists(current_run(settings.fleet)):
                 pointer = json.loads(objects.get(current_run(settings.fleet)))
@@ -73,8 +74,8 @@ def join(objects: ObjectStore, settings: Settings, *, me: bytes = b"") -> Member
                     return None
         except Unavailable:
             pass
-        time.sleep(min(settings.look_s, settings.lease_s / 4))
-    return None
+        if not pause():
+            return None
 
 
 def give_up(objects: ObjectStore, membership: Membership, error: Exception) -> None:

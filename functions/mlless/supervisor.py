@@ -16,7 +16,7 @@ from crossover.metering import gather_stages
 from crossover.training import agreement, attempts
 from crossover.training.calendar import at, calendar
 from crossover.training.checkpoints import Journal, Position
-from crossover.training.long_worker.waits import POLLING, NearDeadline, Waits, say_why
+from crossover.training.long_worker.waits import NearDeadline, Waits, say_why
 from functions.mlless import words
 from functions.mlless.settings import MLLess
 from functions.mlless.words import Report, Word
@@ -101,9 +101,7 @@ class Supervisor:
             return self._ctx.objects.get(key)
 
         with self._ctx.stage("synchronise"):
-            self._waits.until(
-                look, round=self._step, key=key, sender=None, settled=self._refuse_empty, polling=POLLING["s3"]
-            )
+            self._waits.until(look, round=self._step, key=key, sender=None, settled=self._refuse_empty, channel="s3")
 
     def _refuse_empty(self) -> bool:
         """Raises RunFailed once every worker has left with an error: nobody is there to decide."""

@@ -1,24 +1,21 @@
 """What SPIRT's peers wait for and leave behind; the state in their databases is crossover/training/databases.py's."""
 
-import time
-
 from crossover.context import Context
 from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import attempts, databases
 from crossover.training.calendar import at, calendar
 from crossover.training.databases import state_keys
+from crossover.waiting import Pauses
 
 
 def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset[int]:
     """Who has arrived at the event's round; looks again until all have or `patience_s` is over."""
-    end_s, pause_s = time.monotonic() + patience_s, 0.005
+    pause = Pauses(0.005, 0.1, within_s=patience_s)
     while True:
         present = ctx.bus.arrived(ctx.keys.barrier, round=event["round"], reader=event["worker"])
-        if len(present) >= event["workers"] or time.monotonic() + pause_s > end_s:
+        if len(present) >= event["workers"] or not pause():
             return present
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.1)
 
 
 def spent(ctx: Context, names: Keys, round: int, worker: int) -> list[str]:

@@ -5,7 +5,6 @@ A gradient is created once under its round and rank. Checkpoints are taken every
 a worker's gradient of such a round proves that it can start again there: what is older may go.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,13 +16,12 @@ from crossover.errors import Corrupt, Missing
 from crossover.fleet import Membership
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.waiting import Due, Pauses
 from peers.p2p.combining import combine
 from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.5  # a look at S3 costs money and takes 20 ms itself
 
 
 class Gathering:
@@ -77,15 +75,13 @@ class Gathering:
         return buffers.tensor(vector.data)
 
     def _awaited(self, key: str, peer: int, round: int) -> bytes:
-        settings, pause_s = self._member.settings, _PAUSE_S
-        ask_s = time.monotonic() + settings.look_s
+        look_s = self._member.settings.look_s
+        pause, ask = Pauses(0.005, 0.5), Due(look_s, 5 * look_s)  # a look at S3 costs money and takes 20 ms itself
         while True:
             try:
                 return self._ctx.objects.get(key)
             except Missing:
                 pass
-            if time.monotonic() > ask_s:
+            if ask():
                 self._member.question([peer], what=f"waited in round {round} for the gradient")
-                ask_s = time.monotonic() + 5 * settings.look_s
-            time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+            pause()

@@ -1,6 +1,5 @@
 """The end of a run of peers: each says that it has done its part, waits for the others, and clears away."""
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -9,12 +8,11 @@ from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused
 from crossover.fleet import Membership
 from crossover.training import agreement
+from crossover.waiting import Due, Pauses
 from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
     from peers.p2p.peer import PeerExchange
-
-_PAUSE_S = 0.05
 
 
 def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
@@ -37,22 +35,19 @@ def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
 def _await_others(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     """Until all have left; asynchronous peers do not wait for one that is gone for good."""
     objects, keys, settings = ctx.objects, ctx.keys, member.settings
-    look_s = time.monotonic() + settings.look_s
-    pause_s = _PAUSE_S
+    pause, ask = Pauses(0.05, settings.look_s), Due(settings.look_s, settings.look_s)
     while not objects.exists(keys.finished):
         here = [rank for rank in range(member.members) if not objects.exists(keys.left(rank))]
-        if time.monotonic() > look_s:
+        if ask():
             with suppress(Refused):  # another is clearing away already
                 exchange.keep()
             if exchange.replicas_agree:
                 member.question(here, what="waited at the end for word")
             else:
                 here = [rank for rank in here if not member.absent(rank)]
-            look_s = time.monotonic() + settings.look_s
         if not here:
             return
-        time.sleep(pause_s)
-        pause_s = min(1.5 * pause_s, settings.look_s)
+        pause()
 
 
 def _conclude_for(ctx: Context, rank: int) -> None:

@@ -6,7 +6,6 @@ anything that depends on it is shown: should two attempts of a peer choose diffe
 first holds for both.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from crossover.errors import Corrupt, Missing, Refused
 from crossover.fleet import Membership
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.waiting import Due, Pauses
 from peers.p2p.mailboxes import Post
 from peers.p2p.messages import Message
 from peers.p2p.replica import Replica
@@ -25,7 +25,6 @@ from peers.p2p.replica import Replica
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.5
 _KEPT_ROUNDS = 3  # bodies in the object store: a reader may have the key of an older message in hand
 
 
@@ -82,8 +81,8 @@ class LatestMailboxes:
 
     def _available(self, round: int, applied: dict[int, int]) -> "Iterator[tuple[Message, Tensor]]":
         """The others' gradients as they come in, until enough are held."""
-        pause_s, ask_s = _PAUSE_S, time.monotonic() + self._member.settings.look_s
-        reachable = set(self._others)
+        look_s, reachable = self._member.settings.look_s, set(self._others)
+        pause, ask = Pauses(0.005, 0.5), Due(look_s, 5 * look_s)
         while True:
             for peer in self._others:
                 if peer not in applied and (found := self._usable(peer, round)):
@@ -91,14 +90,12 @@ class LatestMailboxes:
             met = applied.keys() | self._ahead(round)
             if 1 + len(met) >= min(self._p2p.min_gradients, 1 + len(met | reachable)):
                 return
-            if time.monotonic() > ask_s:
+            if ask():
                 self._member.confirm()
                 with suppress(Refused):  # the others do not count on this one, and are clearing away
                     self.keep()
                 reachable = {peer for peer in self._others if not self._is_gone(peer)}
-                ask_s = time.monotonic() + 5 * self._member.settings.look_s
-            time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+            pause()
 
     def _usable(self, peer: int, round: int) -> "tuple[Message, Tensor] | None":
         """The peer's latest gradient, if it is new, fresh enough and of this model."""

@@ -5,7 +5,6 @@ A peer has two mailboxes and uses them by turns, because a fast one may publish 
 t; it publishes t + 2 only behind the barrier of t + 1, at which the slow one has finished t.
 """
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.fleet import Membership
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.waiting import Due, Pauses
 from peers.p2p import messages
 from peers.p2p.combining import combine
 from peers.p2p.messages import Codec, Message
@@ -21,8 +21,6 @@ from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1  # between two looks at a mailbox or barrier
 
 
 class Post:
@@ -115,13 +113,15 @@ class SynchronousMailboxes:
     def _await_all(self, round: int) -> None:
         """SynchronisationBarrier: distinct members, never messages."""
         bus, rank, everybody = self._ctx.bus, self._member.rank, frozenset(range(self._member.members))
-        for _ in self._looks():
+        pause, ask = self._waiting()
+        while True:
             missing = everybody - bus.arrived(self._ctx.keys.barrier, round=round, reader=rank)
             if not missing:
                 return
-            if self._is_time_to_ask():
+            if ask():
                 self._post.keep()
                 self._member.question(sorted(missing), what=f"waited in round {round} for the arrival")
+            pause()
 
     def _all(self, own: "Tensor", round: int) -> "Iterator[Tensor]":
         for peer in range(self._member.members):
@@ -129,7 +129,8 @@ class SynchronousMailboxes:
 
     def _gradient_of(self, peer: int, round: int) -> "Tensor":
         mailbox = self._ctx.keys.mailbox(peer, round % 2)
-        for _ in self._looks():
+        pause, ask = self._waiting()
+        while True:
             message = self._post.read(mailbox, peer=peer)
             if message is not None and message.round > round:
                 raise StaleAttempt(
@@ -141,10 +142,10 @@ class SynchronousMailboxes:
                     return self._post.gradient(message)
                 except Missing as gone:
                     raise StaleAttempt(f"peer {self._member.rank}: round {round} is over: {gone}") from gone
-            if self._is_time_to_ask():
+            if ask():
                 self._post.keep()
                 self._member.question([peer], what=f"waited in round {round} for the gradient")
-        raise AssertionError("looks have no end")
+            pause()
 
     def _check(self, message: Message) -> None:
         expected = round_samples(self._ctx.facts, message.round)[message.peer]
@@ -154,18 +155,7 @@ class SynchronousMailboxes:
                 f"{message.samples} samples; that peer has {expected}"
             )
 
-    def _looks(self) -> Iterator[None]:
-        """Endless, with growing pauses."""
-        self._ask_s = time.monotonic() + self._member.settings.look_s
-        pause_s = _PAUSE_S
-        while True:
-            yield
-            time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
-
-    def _is_time_to_ask(self) -> bool:
-        """Now and then: is there still a point in waiting?"""
-        if time.monotonic() < self._ask_s:
-            return False
-        self._ask_s = time.monotonic() + 5 * self._member.settings.look_s
-        return True
+    def _waiting(self) -> tuple[Pauses, Due]:
+        """The pauses of a wait for another peer, and when it is to be asked whether there is still a point in waiting."""
+        look_s = self._member.settings.look_s
+        return Pauses(0.002, 0.1), Due(look_s, 5 * look_s)

@@ -14,7 +14,7 @@ from crossover.metering import gather_stages
 from crossover.training import agreement, attempts, gradients
 from crossover.training.calendar import at, calendar, minibatch_samples, round_samples
 from crossover.training.checkpoints import Checkpoint, Journal, Position
-from crossover.training.long_worker.waits import POLLING, NearDeadline, Waits, say_why
+from crossover.training.long_worker.waits import NearDeadline, Waits, say_why
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,7 +179,7 @@ class Invocation:
                     key=decision,
                     sender=one["by"],
                     patience=0.5,  # the supervisor, who waits for the decision too, must not lose its own first
-                    polling=POLLING["s3"],
+                    channel="s3",
                 )
         except (RunFailed, WaitTimeout):
             return False

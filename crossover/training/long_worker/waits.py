@@ -4,7 +4,6 @@ Stores decide, so a wait asks for the exact key, backs off, and never lists. Now
 a point at all: the other may have left for good, or this attempt may have been overtaken by a later one.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -13,6 +12,7 @@ from crossover.context import Context
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Experiment
 from crossover.training import attempts
+from crossover.waiting import Pauses
 
 T = TypeVar("T")
 
@@ -30,16 +30,14 @@ class Settled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """Pauses between two looks: a share of the time waited so far, within bounds. So looking often costs little, and
-    what comes is found at most that share too late.
-    """
+    """How a channel is looked at: the pauses are a share of the time waited so far, within bounds."""
 
     share: float
     first_s: float
     last_s: float
 
-    def pause_s(self, waited_s: float) -> float:
-        return min(max(self.share * waited_s, self.first_s), self.last_s)
+    def pauses(self) -> Pauses:
+        return Pauses(self.first_s, self.last_s, self.share)
 
 
 # By channel: a look at S3 costs money and takes 20 ms itself.
@@ -77,11 +75,9 @@ class Waits:
     overtaken: Callable[[int], bool]
     since: float | None = None  # when the wait under way began, also in an earlier invocation (unix seconds)
     reserve_s: float = field(init=False)
-    _polling: Polling = field(init=False)
 
     def __post_init__(self) -> None:
         self.reserve_s = reserve_s(self.ctx.experiment)
-        self._polling = POLLING[self.ctx.experiment.storage.channel]
 
     def leave_in_time(self, *, need_s: float = 0.0) -> None:
         """Raises NearDeadline unless `need_s` and the reserve are left."""
@@ -97,17 +93,16 @@ class Waits:
         sender: int | None,
         settled: Callable[[], bool] = lambda: False,
         patience: float = 1.0,
-        polling: Polling | None = None,
+        channel: str = "",
     ) -> T:
         """What `look` returns once it no longer raises Missing.
 
         `sender`: whose doing is awaited; `settled`: whether it is not needed any more; `patience`: times the usual;
-        `polling`: where the key does not lie in the channel.
+        `channel`: where the key does not lie in the experiment's.
         Raises NearDeadline, Settled; RunFailed where the sender has failed; StaleAttempt; WaitTimeout.
         """
-        since, began_s = self.ctx.clock(), time.monotonic()
-        look_s = began_s + _FIRST_LOOK_S
-        self.since = self.since or since
+        self.since = self.since or self.ctx.clock()
+        pause, question_s = POLLING[channel or self.ctx.experiment.storage.channel].pauses(), _FIRST_LOOK_S
         while True:
             try:
                 found = self.steadily(look)
@@ -117,12 +112,12 @@ class Waits:
                 self.since = None
                 return found
             self.leave_in_time()
-            if (now_s := time.monotonic()) >= look_s:
+            if (waited_s := pause.waited_s) >= question_s:
                 if settled():
                     raise Settled
                 self._question(look, round=round, key=key, sender=sender, patience=patience)
-                look_s = now_s + min(_LAST_LOOK_S, now_s - began_s + _FIRST_LOOK_S)
-            time.sleep((polling or self._polling).pause_s(now_s - began_s))
+                question_s = waited_s + min(_LAST_LOOK_S, waited_s + _FIRST_LOOK_S)
+            pause()
 
     def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
         """Is there still a point? Evidence first, then one more look: what came in between is not lost."""
@@ -160,12 +155,10 @@ class Waits:
         """`call`, which must be repeatable, again and again while its store does not answer; Unavailable after
         OUTAGE_S.
         """
-        end_s, pause_s = time.monotonic() + OUTAGE_S, 0.01
+        pause = Pauses(0.01, 1.0, within_s=OUTAGE_S)
         while True:
             try:
                 return call()
             except Unavailable:
-                if time.monotonic() > end_s or self.ctx.remaining_s() < self.reserve_s:
+                if self.ctx.remaining_s() < self.reserve_s or not pause():
                     raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 1.0)

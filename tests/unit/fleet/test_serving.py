@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from crossover import waiting
 from crossover.context import Context
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
@@ -61,7 +62,8 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
         for each in called:
             each()
 
-    monkeypatch.setattr(serving, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+    for each in (serving, waiting):
+        monkeypatch.setattr(each, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
     return called
 
 

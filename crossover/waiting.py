@@ -1,0 +1,56 @@
+"""Waiting by looking again and again: how long the pauses are, when they end, and when something dearer than a look is due."""
+
+import math
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Pauses:
+    """The pauses of one wait: a share of the time waited so far, within bounds. So looking often costs little, and what comes is found at
+    most that share too late. `last_s`: the longest; all are alike where it is not given.
+
+        pause = Pauses(0.01, 1.0, within_s=60.0)
+        while not there():
+            if not pause():
+                raise WaitTimeout(...)
+    """
+
+    first_s: float
+    last_s: float = 0.0
+    share: float = 1 / 3
+    within_s: float = math.inf
+    _began_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began_s = time.monotonic()
+
+    @property
+    def waited_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    @property
+    def next_s(self) -> float:
+        return max(self.first_s, min(self.share * self.waited_s, self.last_s))
+
+    def __call__(self) -> bool:
+        """Pause, unless `within_s` have passed since this wait began: whether there is to be another look. The last one is at their end."""
+        left_s = self.within_s - self.waited_s
+        if left_s < 1e-6:  # nothing that a clock could tell apart
+            return False
+        time.sleep(min(self.next_s, left_s))
+        return True
+
+
+class Due:
+    """Now and then within a wait: `first_s` after it began, and then every `every_s`."""
+
+    def __init__(self, first_s: float, every_s: float) -> None:
+        self._at_s, self._every_s = time.monotonic() + first_s, every_s
+
+    def __call__(self) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._at_s:
+            return False
+        self._at_s = now_s + self._every_s
+        return True
