@@ -9,6 +9,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, Literal
 
 from crossover import own_code
 from crossover.context import Context, process_resources
-from crossover.errors import CrossoverError, Missing, StaleAttempt, UserError
+from crossover.errors import CrossoverError, Missing, StaleAttempt, Unavailable, UserError
 from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
@@ -29,6 +30,8 @@ Service = Literal["objects", "tensors", "bus", "machines"]
 
 DAY_S = 86_400
 EVENT_LIMIT_BYTES = 1_024
+# What a step is tried again for, and how often, in this process as by Step Functions: steps are repeatable.
+REPEATED, RETRIES = Unavailable, 6
 START: Event = {
     "run": "",  # the run's id
     "attempt": 0,  # grows when a run is resumed: execution names are reserved for 90 days
@@ -197,8 +200,7 @@ def execute(node: Node, ctx: Context, event: Event) -> Event:
     """Run the tree in this process. `crossover/asl` is the other interpreter: both make the same calls."""
     match node:
         case Step():
-            with ctx.child() as own:  # threads share resources, not meters, learners or buses
-                return node.run(own, event)
+            return _tried(node, ctx, event)
         case Sequence(nodes=nodes):
             for child in nodes:
                 event = execute(child, ctx, event)
@@ -216,6 +218,16 @@ def execute(node: Node, ctx: Context, event: Event) -> Event:
         case Child(body=body):
             return execute(body, ctx, event)
     raise TypeError(f"not a node: {node!r}")
+
+
+def _tried(step: Step, ctx: Context, event: Event) -> Event:
+    """The step, in a context of its own for each try."""
+    for _ in range(RETRIES):
+        with suppress(REPEATED), ctx.child() as own:  # threads share resources, not meters, learners or buses
+            return step.run(own, event)
+        ctx.pause(1)
+    with ctx.child() as own:
+        return step.run(own, event)
 
 
 def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from crossover.workflow import START
+from crossover.workflow import REPEATED, RETRIES, START
 
 State = dict[str, Any]
 
-# Lambda's transient errors, our own Unavailable, and what a killed or timed-out environment leaves behind: steps are
-# repeatable. Every other error (StaleAttempt, WaitTimeout, Corrupt, ...) would come again: it ends the execution.
+# Lambda's transient errors, the one of our own that passes by itself, and what a killed or timed-out environment leaves
+# behind. Every other error (StaleAttempt, WaitTimeout, Corrupt, ...) would come again: it ends the execution.
 RETRY: list[State] = [
     {
         "ErrorEquals": [
@@ -19,11 +19,11 @@ RETRY: list[State] = [
             "Lambda.Unknown",
             "Runtime.ExitError",
             "Sandbox.Timedout",
-            "Unavailable",
+            REPEATED.__name__,
         ],
         "IntervalSeconds": 1,
         "BackoffRate": 2.0,
-        "MaxAttempts": 6,
+        "MaxAttempts": RETRIES,
         "MaxDelaySeconds": 30,
         "JitterStrategy": "FULL",
     },

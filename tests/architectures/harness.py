@@ -21,7 +21,6 @@ from crossover.running import Prepared, prepare
 from crossover.workflow import Event, Step, execute, first_event
 
 Hook = Callable[[str, str], None]  # (moment: before | after, operation)
-ATTEMPTS = 7  # the state machines' first attempt and six retries
 READS = ("get", "exists", "list", "peek", "arrived")  # how often one looks is a matter of the others' pace
 
 
@@ -151,21 +150,6 @@ class Job:
     def tensor_keys(self) -> list[str]:
         """What is left in the tensor stores."""
         return [key for store in self.clients.tensor_stores for key in store._vectors]
-
-
-def retrying(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
-    """What the state machines do: a step that raises Unavailable is tried again, in a context of its own."""
-
-    def attempt(step: Step, ctx: Context, event: Event) -> Event:
-        for _ in range(ATTEMPTS - 1):
-            try:
-                with ctx.child() as own:
-                    return run(step, own, event)
-            except Unavailable:
-                continue
-        return run(step, ctx, event)
-
-    return attempt
 
 
 @contextmanager

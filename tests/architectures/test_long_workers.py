@@ -26,7 +26,7 @@ from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.synchronous import SynchronousWorker
 from crossover.training.long_worker.waits import reserve_s
 from crossover.workflow import execute, first_event
-from tests.architectures.harness import FailAt, Job, Killed, every_step, retrying, small
+from tests.architectures.harness import FailAt, Job, Killed, every_step, small
 from tests.architectures.lives import Hurry, ShortLives, restarting
 from tests.architectures.trained import assert_equal_to_reference, trained
 from tests.sampling import chosen
@@ -501,7 +501,7 @@ def test_a_resumed_run_ends_with_the_same_bits_also_when_the_database_is_empty(
 
 
 @pytest.mark.parametrize("architecture", LONG)
-def test_a_store_that_is_away_for_a_while_costs_time_only(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_for_a_while_costs_time_only(architecture: str) -> None:
     job = Job(long(architecture))
     calls, refused = FailAt(), list[float]()
 
@@ -514,8 +514,7 @@ def test_a_store_that_is_away_for_a_while_costs_time_only(architecture: str, mon
 
     job.clients.hook = hook
     undisturbed = trained(long(architecture))
-    with every_step(monkeypatch, retrying):
-        assert job.run() == undisturbed.model
+    assert job.run() == undisturbed.model
     assert len(refused) > 2
 
 

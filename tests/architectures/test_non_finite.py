@@ -13,7 +13,7 @@ from crossover.experiment import Aggregation, Experiment, Faults
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running.results import dropped
-from tests.architectures.harness import Job, Killed, Zombies, claiming, every_step, retrying, small, tree_architectures
+from tests.architectures.harness import Job, Killed, Zombies, claiming, every_step, small, tree_architectures
 from tests.architectures.trained import assert_equal_to_reference, run
 from tests.sampling import WHOLE
 
@@ -97,7 +97,7 @@ def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
         model = run(clean)
     assert counting.count >= 2
     for n in range(1, counting.count + 1):
-        with monkeypatch.context() as patch, every_step(patch, retrying):
+        with monkeypatch.context() as patch:
             DyingBeforeItCombines(n, error, patch)
             job = Job(experiment)
             assert run(job) == model, n
