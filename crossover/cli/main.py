@@ -20,6 +20,7 @@ from crossover.cli import (
     deployment,
     destruction,
     doctor,
+    new,
     plan,
     prices,
     replicate,
@@ -52,6 +53,7 @@ for command in (
     destruction.destroy,
     verification.verify_aws,
     schema.schema,
+    new.new,
 ):
     app.command()(command)
 app.add_typer(prices.app, name="prices")

@@ -1,0 +1,133 @@
+"""`crossover new`: the files of an architecture of one's own, drafted after one that is there. They run as they are."""
+
+import ast
+import keyword
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crossover.architecture import PACKAGES, ROOT, architectures, load
+from crossover.cli.arguments import Debug
+from crossover.errors import UserError
+from crossover.experiment import Experiment, section_of
+
+TO_DO = """\
+# Drafted by `crossover new {name} --like {like}`: it runs as it is. What to fill in, from top to bottom:
+# - what the architecture is, and who published it: the first lines of this file;
+# - the steps: each is one invocation. It names the services that it reaches (uses=) and says whether it computes (torch=True) or waits for
+#   others (waits=True). What needs torch is imported inside of it;
+# - the tree: what follows on what, what runs side by side, what is repeated;
+# - ARCHITECTURE: where tensors lie (tensor_hosts), where a run that failed finds its state (state), a section of the YAML (settings).
+#   `simulation` names what a projection takes it for, without it there is none; `claims` what our tests may hold it to.
+"""
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Its name, such as parameter_server.", show_default=False)],
+    like: Annotated[str, typer.Option(help="The architecture that it begins as.")] = "scatter_reduce",
+    debug: Debug = False,
+) -> None:
+    """Write the files of an architecture of your own, as one that is there: they say what to fill in."""
+    files = drafts(name, like)
+    _write(ROOT, files)
+    for file in files:
+        print(f"written: {file}")
+    print(f"next: crossover run config/{_hyphens(name)}.yaml --on inline")
+
+
+def drafts(name: str, like: str) -> dict[str, str]:
+    """Texts by path. Raises UserError for a name that cannot be taken, ConfigError for a `like` that does not exist."""
+    if "." in like:
+        raise UserError(f"--like {like}: expected one of {', '.join(architectures())}")
+    module, model = name.replace("-", "_"), load(like)
+    like = model.name
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
+        raise UserError(f"name: {name!r} is no name of a module; use lower-case letters, digits and _, a letter first")
+    ours = {*architectures(), *(each.name for each in fields(Experiment)), "network", "broker", "p2p"}
+    if module in ours:
+        raise UserError(f"name: {name!r} is taken; choose another one")
+    section = section_of(model.settings) if model.settings else None
+    files = {}
+    for path in _sources(like):
+        text = re.sub(rf"\b({'|'.join(PACKAGES)})\.{like}\b", rf"\1.{module}", path.read_text("utf-8"))
+        if section == like:  # what messages call its settings
+            text = re.sub(rf"\b{like}\.(?=[a-z])", f"{module}.", text)
+        if re.search(r"^ARCHITECTURE\b", text, re.MULTILINE):
+            text = TO_DO.format(name=module, like=like) + _renamed(text, module, model.simulation or like)
+        files[str(path.relative_to(ROOT)).replace(like, module)] = text
+    text = (ROOT / "config" / f"{_hyphens(like)}.yaml").read_text("utf-8")
+    text = re.sub(rf"^(name: ){_hyphens(like)}$", rf"\g<1>{_hyphens(module)}", text, flags=re.MULTILINE)
+    text = re.sub(rf"^(architecture: ){like}$", rf"\g<1>{module}", text, flags=re.MULTILINE)
+    if section == like:
+        text = re.sub(rf"^{like}:", f"{module}:", text, flags=re.MULTILINE)
+    files[f"config/{_hyphens(module)}.yaml"] = re.sub(
+        r"^# (?!yaml).*$",
+        f"# {name}, begun as {like}: say here what is trained, and how.",
+        text,
+        count=1,
+        flags=re.MULTILINE,
+    )
+    return files
+
+
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _sources(like: str) -> list[Path]:
+    """Its modules, and its stack where that is more than its tree asks for."""
+    stack = ROOT / "stacks" / f"{like}.py"
+    own = [stack] if stack.is_file() and "functions_stack(" not in stack.read_text("utf-8") else []
+    modules = [
+        path
+        for package in PACKAGES
+        for path in (ROOT / package / f"{like}.py", *sorted((ROOT / package / like).rglob("*.py")))
+    ]
+    return [path for path in (*modules, *own) if path.is_file()]
+
+
+def _renamed(text: str, module: str, simulation: str) -> str:
+    """With ARCHITECTURE of the new name, one argument a line."""
+    statement = next(
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ARCHITECTURE"
+    )
+    call = statement.value
+    assert isinstance(call, ast.Call), "an ARCHITECTURE is made where it is named"
+    given = [
+        f"{each.arg}={ast.get_source_segment(text, each.value)}" for each in call.keywords if each.arg != "simulation"
+    ]
+    arguments = [f'"{module}"', *given, f'simulation="{simulation}"']
+    lines = text.splitlines(keepends=True)
+    made = "".join(f"    {argument},\n" for argument in arguments)
+    return "".join(
+        [*lines[: statement.lineno - 1], f"ARCHITECTURE = Architecture(\n{made})\n", *lines[statement.end_lineno :]]
+    )
+
+
+def _write(root: Path, files: Mapping[str, str]) -> None:
+    """All of them, or none. Raises UserError where one is there already."""
+    if there := [file for file in files if (root / file).exists()]:
+        raise UserError(f"{there[0]} is there already; choose another name, or move it away")
+    made: list[Path] = []
+    try:
+        for file, text in files.items():
+            path = root / file
+            for folder in reversed(path.parents):
+                if not folder.exists():
+                    folder.mkdir()
+                    made.append(folder)
+            made.append(path)
+            with path.open("x", encoding="utf-8") as out:
+                out.write(text)
+    except BaseException:
+        for path in reversed(made):
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        raise

@@ -1,0 +1,133 @@
+"""An eighth architecture is three files and no entry elsewhere: two are put into a copy of the tree, and asked what we ask of ours.
+
+tests/eighths/ holds a parameter server, whose database takes the optimizer's step, and a local SGD, whose workers vary the synchronous one.
+`make test` asks the parameter server a part of the questions; with CROSSOVER_EVERY_CALL=1 both are asked all of them.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+EIGHTHS = ROOT / "tests" / "eighths"
+EVERY_CALL = bool(os.environ.get("CROSSOVER_EVERY_CALL"))
+TREE = (
+    "app.py",
+    "cdk",
+    "cdk.json",
+    "config",
+    "crossover",
+    "functions",
+    "layer",
+    "peers",
+    "pyproject.toml",
+    "stacks",
+    "tests",
+)
+CONTRACT = {"functions": 95, "stacks": 10, "config": 15}  # lines, at most, of a parameter server
+
+
+@dataclass(frozen=True)
+class Eighth:
+    """`name` in a copy of the tree."""
+
+    name: str
+    tree: Path
+
+    @property
+    def config(self) -> str:
+        return f"config/{self.name.replace('_', '-')}.yaml"
+
+    def python(self, *arguments: str, status: int = 0) -> str:
+        """What `python arguments` prints, there."""
+        environment = {**os.environ, "PYTHONPATH": str(self.tree)}
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=self.tree, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout
+
+    def crossover(self, *arguments: str) -> str:
+        return " ".join(self.python("-m", "crossover.cli", *arguments).split())
+
+    def passes(self, files: list[str], only: str) -> None:
+        """Our own tests of architectures, those of this one that match `only`."""
+        named = [f"tests/architectures/{file}.py" for file in files]
+        base = self.tree / ".pytest"
+        self.python("-m", "pytest", "-q", "-n0", f"--basetemp={base}", *named, "-k", f"{self.name} and ({only})")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tree")
+    for name in (*TREE, "requirements.txt"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, made / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, made / name)
+    (made / "redis_module").symlink_to(ROOT / "redis_module")
+    if (ROOT / ".mypy_cache").is_dir():  # types of what both trees have in common are known already
+        shutil.copytree(ROOT / ".mypy_cache", made / ".mypy_cache")
+    shutil.copytree(EIGHTHS, made, dirs_exist_ok=True)
+    return made
+
+
+@pytest.fixture(params=["parameter_server", *(["local_sgd"] if EVERY_CALL else [])])
+def eighth(request: pytest.FixtureRequest, tree: Path) -> Eighth:
+    return Eighth(request.param, tree)
+
+
+def test_a_parameter_server_is_three_short_files() -> None:
+    found = sorted(EIGHTHS.rglob("parameter*server.*"))
+    assert {path.parent.name for path in found} == CONTRACT.keys() and len(found) == 3
+    for path in found:
+        assert len(path.read_text().splitlines()) <= CONTRACT[path.parent.name], path
+
+
+def test_it_passes_what_make_check_asks(eighth: Eighth) -> None:
+    """Linters, types, the schema of its settings, and synthesis with the template validator and cdk-nag."""
+    files = [str(path.relative_to(EIGHTHS)) for path in EIGHTHS.rglob("*.py") if path.stem == eighth.name]
+    eighth.python("-m", "ruff", "check", *files)
+    eighth.python("-m", "ruff", "format", "--check", *files)
+    eighth.python("-m", "mypy", "--strict", *files)
+    assert f'"{eighth.name}"' in eighth.crossover("schema") or "settings" not in (eighth.tree / files[0]).read_text()
+    eighth.python("app.py", "-c", f"config={eighth.config}")
+
+
+def test_it_is_planned_run_on_both_and_compared(eighth: Eighth) -> None:
+    known = eighth.name == "local_sgd"  # it says what a projection may take it for
+    assert ("a run: no projection: " in eighth.crossover("plan", eighth.config)) != known
+    one, other = eighth.tree / "results" / "inline", eighth.tree / "results" / "local"
+    short = ("--set", "training.epochs=1")
+    assert "[measured-local]" in eighth.crossover("run", eighth.config, *short, "--on", "inline", "--out", str(one))
+    assert "[measured-local]" in eighth.crossover("run", eighth.config, *short, "--on", "local", "--out", str(other))
+    assert "projected from local seconds" in eighth.crossover(
+        "compare", str(one), str(other), "--out", str(eighth.tree / "comparison")
+    )
+
+
+def test_it_ends_right_whatever_fails(eighth: Eighth) -> None:
+    """Bits of the reference, a run gone on with, a run stopped; with every call, also: each call failing, late and doubled attempts, and
+    environments killed on the cloud on one machine.
+    """
+    files = ["test_resumption", "test_stopping", "test_faults", *(["test_on_local"] if EVERY_CALL else [])]
+    if eighth.name == "parameter_server":  # local steps are another mathematics than the reference's
+        files.append("test_equality")
+    eighth.passes(files, "test" if EVERY_CALL else "interval or gone_on_with or a_stopped_run or run_twice")
+
+
+@pytest.mark.parametrize(
+    "like", ["scatter_reduce", *(["mlless", "spirt", "p2p_serverless", "gpu"] if EVERY_CALL else [])]
+)
+def test_a_draft_runs_as_it_is(like: str, tree: Path) -> None:
+    eighth = Eighth(f"like_{like}", tree)
+    assert f"written: {eighth.config}" in eighth.crossover("new", eighth.name, "--like", like)
+    out = str(tree / "results" / eighth.name)
+    said = eighth.crossover("run", eighth.config, "--set", "training.epochs=1", "--on", "inline", "--out", out)
+    assert said.startswith(f"{eighth.name} [measured-local]") or f" {eighth.name} [measured-local]" in said, said

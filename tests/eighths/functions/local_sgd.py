@@ -1,0 +1,87 @@
+"""Local SGD with an outer step: between two exchanges workers go their own ways; what their mean has moved by is a gradient for all.
+
+Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Ge, Gt, Lt
+
+from crossover.architecture import Architecture
+from crossover.context import Context
+from crossover.event import Event
+from crossover.training.long_worker import life, synchronous
+from crossover.workflow import step
+from functions.scatter_reduce import ScatterReduce
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from crossover.training.long_worker.group import Exchange
+    from crossover.training.long_worker.invocation import Invocation
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD:
+    """The outer step: SGD with Nesterov's momentum."""
+
+    outer_learning_rate: Annotated[float, Gt(0)] = 0.7
+    outer_momentum: Annotated[float, Ge(0), Lt(1)] = 0.5
+
+
+class OuterSteps(synchronous.LocalSteps):
+    """A worker that begins every round at the model of all."""
+
+    def __init__(self, invocation: "Invocation", exchange: "Exchange") -> None:
+        super().__init__(invocation, exchange)
+        self._outer = self.ctx.experiment.settings(LocalSGD)
+        self._begun = self.model.clone()  # the model of all when the round began
+        self._velocity = self.model.new_zeros(self.ctx.facts.parameters)
+
+    def extra_state(self) -> "Mapping[str, Tensor]":
+        return {"begun": self._begun, "velocity": self._velocity}
+
+    def compute(self) -> None:
+        if not self.invocation.position.minibatch:
+            self._begun.copy_(self.model)
+        super().compute()
+
+    def apply(self, combined: "Tensor") -> None:
+        """BatchNorm's buffers, behind the parameters, are the mean's."""
+        rate, momentum, end = self._outer.outer_learning_rate, self._outer.outer_momentum, self.ctx.facts.parameters
+        moved = self._begun[:end] - combined[:end]
+        self._velocity.mul_(momentum).add_(moved)
+        self.model.copy_(combined)
+        self.model[:end] = self._begun[:end] - rate * (moved + momentum * self._velocity)
+
+
+@step(torch=True, uses={"tensors"})
+def initialise(ctx: Context, event: Event) -> Event:
+    """Once per run: the same seeded model as every worker's first checkpoint."""
+    return life.start(ctx, event, ScatterReduce())
+
+
+@step(torch=True, uses={"tensors"}, waits=True)
+def train(ctx: Context, event: Event) -> Event:
+    """Local steps, exchange, outer step, for as long as the invocation lasts."""
+    return synchronous.train(ctx, event, ScatterReduce(), OuterSteps)
+
+
+@step(uses={"tensors"})
+def collect(ctx: Context, event: Event) -> None:
+    """The trained model to the bucket; every key of the run deleted."""
+    life.collect(ctx, event, ScatterReduce())
+
+
+ARCHITECTURE = Architecture(
+    "local_sgd",
+    run=life.tree(initialise, train, collect),
+    tensor_hosts="shared",
+    sync_every=2,
+    settings=LocalSGD,
+    simulation="scatter_reduce",  # what it asks of the store is the same
+    claims={"same_calls", "survives_kills", "resumes", "stops"},
+)

@@ -1,0 +1,93 @@
+"""A parameter server: workers send gradients to one database, which keeps the model, combines them and takes the optimizer's step itself.
+
+Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), synchronous: a round's step waits for all workers.
+"""
+
+from crossover.architecture import CLAIMS, Architecture
+from crossover.context import Context
+from crossover.dataplane.vector import Kind
+from crossover.event import Event
+from crossover.keys import Keys
+from crossover.training import agreement, attempts, databases, gradients
+from crossover.training.calendar import at, calendar, ends_epoch
+from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step
+
+SERVER = 0  # in whose place the model lies: all workers share one database
+
+
+@step(torch=True, uses={"tensors"})
+def initialise(ctx: Context, event: Event) -> Event:
+    """Once per run: the seeded model in the database. A resumed run goes on at its last whole round."""
+    with attempts.setting_up(ctx, lambda: databases.take_back(ctx, [SERVER], spent)):
+        return at(ctx, event, databases.take_over(ctx, attempts.begin(ctx), [SERVER], spent))
+
+
+@step(torch=True, uses={"tensors"})
+def send_gradient(ctx: Context, event: Event) -> None:
+    """The gradient of one minibatch, at the server's model, into the database."""
+    key, tensors = ctx.keys.gradient(event["round"], event["worker"], event["minibatch"]), ctx.tensors[SERVER]
+    if tensors.exists(key):
+        return
+    with ctx.stage("fetch"):
+        tensors.get(ctx.keys.model(event["round"], SERVER), kind=Kind.MODEL, out=ctx.learner.model)
+        batch = gradients.fetch_batch(ctx, event)
+    with ctx.stage("compute"):
+        gradient = gradients.compute(ctx, event, batch)
+    with ctx.stage("store"):
+        tensors.create(key, gradient)
+        databases.settle(ctx, SERVER, key)
+
+
+@step(torch="unless_in_database", uses={"tensors"})
+def update_model(ctx: Context, event: Event) -> None:
+    """Each worker's mean, the combination of all by the rule of the YAML, and the step: inside the database."""
+    round, server = event["round"], ctx.compute[SERVER]
+    averages = [ctx.keys.average(round, worker) for worker in range(event["workers"])]
+    out, agree = ctx.keys.aggregate(round, SERVER), agreement.dropping(ctx, round)
+    with ctx.stage("aggregate"):
+        for worker, average in enumerate(averages):
+            server.mean(minibatches(ctx.keys, round, worker, event["minibatches"]), out=average)
+        server.combine(averages, rule=ctx.experiment.aggregation, out=out, agree=agree)
+    with ctx.stage("update"):
+        databases.update(ctx, event, holder=SERVER, gradient=out)
+        ctx.tensors[SERVER].delete(*spent(ctx, ctx.keys, round - 1, SERVER))
+        databases.settle(ctx, SERVER, *spent(ctx, ctx.keys, round + 1, SERVER))
+
+
+@step(torch=True, uses={"tensors"})
+def detect_convergence(ctx: Context, event: Event) -> Event:
+    """Evaluate at the end of an epoch, and move on to the next round."""
+    if ends_epoch(ctx, event):
+        databases.decide(ctx, event, holder=SERVER)
+    return databases.advance(ctx, event)
+
+
+@step(uses={"tensors"})
+def collect(ctx: Context, event: Event) -> None:
+    """The trained model to the bucket; every key of the run deleted."""
+    attempts.give_way(ctx)
+    databases.conclude(ctx, [SERVER], spent)
+
+
+def minibatches(names: Keys, round: int, worker: int, count: int) -> list[str]:
+    """Where a worker's gradients of the round lie."""
+    return [names.gradient(round, worker, minibatch) for minibatch in range(count)]
+
+
+def spent(ctx: Context, names: Keys, round: int, server: int) -> list[str]:
+    """What the round wrote, all of it into the one database."""
+    workers, count = range(ctx.experiment.workers), calendar(ctx.facts).minibatches_in(round)
+    state = databases.state_keys(ctx.experiment, names, round, server)
+    sent = [key for worker in workers for key in minibatches(names, round, worker, count)]
+    averages = [names.average(round, worker) for worker in workers]
+    return [state.model, *state.optimizer, *sent, *averages, names.aggregate(round, server)]
+
+
+all_send = ForEach(
+    "worker", "workers", ForEach("minibatch", "minibatches", send_gradient)
+)  # the next step waits for all
+round_ = Child("round", Sequence(all_send, update_model, detect_convergence))
+epoch = Child("epoch", Repeat(round_, until="epoch_finished", timeout_s=DAY_S))
+run = Sequence(initialise, Repeat(epoch, until="finished", timeout_s=DAY_S), collect)
+
+ARCHITECTURE = Architecture("parameter_server", run=run, tensor_hosts="shared", state="database", claims=CLAIMS)

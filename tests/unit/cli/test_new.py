@@ -1,0 +1,75 @@
+"""`crossover new`: drafts after every architecture keep the house's rules; a name that cannot be taken leaves nothing behind."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossover.architecture import architectures
+from crossover.cli import new
+from crossover.errors import ConfigError, UserError
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_drafts_after_every_architecture_pass_the_linters(tmp_path: Path) -> None:
+    for package in ("crossover", "cdk"):  # the linter tells ours by their folders
+        (tmp_path / package).mkdir()
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    for like in architectures():
+        files = new.drafts(f"my_{like}", like)
+        assert f"config/my-{like.replace('_', '-')}.yaml" in files
+        assert sum("# Drafted by `crossover new" in text for text in files.values()) == 1
+        new._write(tmp_path, files)
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "."], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert not done.returncode, done.stdout
+
+
+def test_settings_of_its_own_are_a_section_of_its_own() -> None:
+    files = new.drafts("mine", "mlless")
+    assert "\nmine:\n" in files["config/mine.yaml"] and "\nmlless:" not in files["config/mine.yaml"]
+    assert "mine.min_workers: " in files["functions/mine/settings.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Mine", "'Mine' is no name of a module; use lower-case letters, digits and _, a letter first"),
+        ("../mine", "is no name of a module"),
+        ("import", "is no name of a module"),
+        ("", "is no name of a module"),
+        ("spirt", "'spirt' is taken; choose another one"),
+        ("scatter-reduce", "is taken"),
+        ("network", "is taken"),
+        ("training", "is taken"),  # a section of every YAML
+    ],
+)
+def test_a_name_that_cannot_be_taken_is_refused(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=f"^name: .*{said}"):
+        new.drafts(name, "spirt")
+
+
+def test_an_architecture_that_is_not_there_cannot_be_followed() -> None:
+    with pytest.raises(ConfigError, match="'spirr' is unknown"):
+        new.drafts("mine", "spirr")
+
+
+def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    files = new.drafts("mine", "spirt")
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "mine.yaml").write_text("another's")
+    with pytest.raises(UserError, match=r"^config/mine\.yaml is there already; choose another name, or move it away$"):
+        new._write(tmp_path, files)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.yaml"]
+    assert (tmp_path / "config" / "mine.yaml").read_text() == "another's"
+
+
+def test_what_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("no folder")
+    with pytest.raises(OSError, match="config"):
+        new._write(tmp_path, new.drafts("mine", "spirt"))
+    assert [path.name for path in tmp_path.iterdir()] == ["config"]
