@@ -22,7 +22,6 @@ from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.metering import Meter
-from crossover.own_code.packages import FIRST_PARTY
 from crossover.threads import RunThread
 
 Body = Callable[[Context, Event], Mapping[str, Any] | None]
@@ -86,7 +85,7 @@ class Step:
         give way.
         """
         ctx.keys = Keys(ctx.run, event["attempt"])
-        theirs = f"{self.module}:{self.name}" if self.module.split(".")[0] not in FIRST_PARTY else ""
+        theirs = f"{self.module}:{self.name}" if own_code.owns(self.module) else ""
         with ctx.invocation(self.uses), Meter(self.name, ctx, event), own_code.blame("architecture", theirs):
             try:
                 changes = self.body(ctx, event)

@@ -95,6 +95,12 @@ def is_own(file: str | Path) -> bool:
     return top in _tops if _folders else top not in PROJECT
 
 
+def owns(module: str) -> bool:
+    """Whether it is the user's own, in a process that was told of an experiment, or in a function."""
+    top = module.split(".")[0]
+    return top in _tops if _folders else "LAMBDA_TASK_ROOT" in os.environ and top not in PROJECT
+
+
 def shown(file: str | Path) -> str:
     """The file's name for people: from the current folder where it lies below it, else from the folder in which it was found."""
     path = Path(file)
