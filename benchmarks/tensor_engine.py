@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.report import Figure, write
 from crossover.algorithms.averaging import mean
 from crossover.algorithms.buffers import tensor, view
-from crossover.algorithms.optimizer import sgd_step
+from crossover.algorithms.optimizers.step import step
 from crossover.algorithms.update import Update
 from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.protocols import StateKeys, TensorCompute
@@ -95,14 +95,9 @@ def mean_by_redis_py(python: redis.Redis, keys: list[str]) -> None:
 
 
 def step_by_redis_py(python: redis.Redis) -> None:
-    model, velocity = sgd_step(
-        fetched(python, "model"),
-        fetched(python, "gradient"),
-        fetched(python, "velocity"),
-        learning_rate=RATE,
-        momentum=MOMENTUM,
-    )
-    assert velocity is not None
+    model, gradient, velocity = (fetched(python, key) for key in ("model", "gradient", "velocity"))
+    update = Update(number=1, learning_rate=RATE, momentum=MOMENTUM)
+    model, (velocity,) = step(model, gradient, [velocity], update)
     stored(python, "model1", model)
     stored(python, "velocity1", velocity)
 

@@ -16,7 +16,6 @@ Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[float, Ge(0.0)]
 Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
 
-Rule = Literal["mean", "median", "trimmed_mean", "krum"]
 Attack = Literal["none", "sign_flip", "gaussian", "label_flip", "non_finite"]
 
 
@@ -65,7 +64,7 @@ class Training:
     model: str = "small_cnn"  # a name of the registry, or package.module:factory
     epochs: Positive = 20
     batch_size: Positive = 60
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: str = "sgd"  # a name in crossover/algorithms/optimizers
     learning_rate: Annotated[float, Gt(0.0)] = 0.1
     momentum: Fraction = 0.9
     nesterov: bool = False
@@ -106,15 +105,11 @@ class Data:
 class Aggregation:
     """How the workers' averages become one."""
 
-    rule: Rule = "mean"
+    rule: str = "mean"  # a name in crossover/algorithms/rules
     trim: Annotated[int, Ge(0)] = 1  # trimmed_mean: how many are dropped at each end
     faulty: Annotated[int, Ge(0)] = 1  # krum: how many workers may lie
     select: Positive = 1  # krum: how many are averaged
     non_finite: Literal["refuse", "drop"] = "refuse"  # a worker's NaN or infinity ends the run, or leaves it out
-
-    def bears(self, workers: int) -> int:
-        """How many of `workers` may be faulty before the rule's result means nothing."""
-        return {"mean": 0, "median": (workers - 1) // 2, "trimmed_mean": self.trim, "krum": self.faulty}[self.rule]
 
     def without(self, dropped: int) -> "Aggregation":
         """The rule for those that are left: who was dropped was faulty, so the rest may hold so many fewer."""
@@ -134,7 +129,9 @@ class Faults:
 class Database:
     """The tensor database and where its arithmetic happens."""
 
-    compute: Literal["in_database", "fetch"] = "in_database"
+    compute: Literal["in_database", "fetch"] = (
+        "in_database"  # fetch where the database lacks the optimizer's or rule's command
+    )
     instance_type: str = "m7g.large"
     image_generation: Positive = 1  # raised by one: hosts made anew, from the newest image
     threads: Positive = 1

@@ -4,6 +4,7 @@ Keys carry run, round and worker, so a retried or late attempt can only ever mee
 changed in place: round t reads `.../t/...` and creates `.../t+1/...`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crossover.dataplane.protocols import StateKeys
@@ -198,11 +199,10 @@ class Keys:
     def _own(self) -> str:
         return f"{self.run}/attempt-{self.attempt}"
 
-    def state(self, round: int, worker: int, *, optimizer: str, momentum: float = 0.0) -> StateKeys:
-        """A worker's whole state at the start of `round`."""
+    def state(self, round: int, worker: int, *, optimizer: Sequence[str]) -> StateKeys:
+        """A worker's whole state at the start of `round`; `optimizer`: the names of its vectors."""
         base = f"{self._own}/{round}/{worker}"
-        slots = ("first_moment", "second_moment") if optimizer != "sgd" else ("velocity",) if momentum else ()
-        return StateKeys(f"{base}/model", tuple(f"{base}/{slot}" for slot in slots))
+        return StateKeys(f"{base}/model", tuple(f"{base}/{vector}" for vector in optimizer))
 
     def model(self, round: int, worker: int) -> str:
         return f"{self._own}/{round}/{worker}/model"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossover.algorithms.chunking import chunk
+from crossover.algorithms.rules import RULES
 from crossover.architecture import Architecture
 from crossover.context import Context
 from crossover.event import Event
@@ -116,9 +117,9 @@ def collect(ctx: Context, event: Event) -> None:
 
 def checks(e: Experiment) -> Iterator[str]:
     """What an experiment with ScatterReduce cannot ask for."""
-    if e.aggregation.rule == "krum":
+    if not RULES[e.aggregation.rule].by_coordinate:
         yield (
-            "aggregation.rule: krum measures distances between whole gradients, ScatterReduce aggregates chunks; "
+            f"aggregation.rule: {e.aggregation.rule} measures distances between whole gradients, ScatterReduce aggregates chunks; "
             "expected mean, median or trimmed_mean, or another architecture"
         )
 

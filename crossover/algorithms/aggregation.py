@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from crossover.algorithms import robust
-from crossover.algorithms.averaging import mean
 from crossover.algorithms.dropping import Agree, participants
+from crossover.algorithms.rules import RULES
 from crossover.algorithms.running_mean import RunningMean
 from crossover.experiment import Aggregation
 
@@ -41,15 +40,7 @@ def combined(
 
 def applied(vectors: Sequence[Tensor], samples: Sequence[int], rule: Aggregation) -> Tensor:
     """`rule` itself, of vectors that are known to be finite."""
-    match rule.rule:
-        case "mean":
-            return mean(vectors, samples)
-        case "median":
-            return robust.median(vectors)
-        case "trimmed_mean":
-            return robust.trimmed_mean(vectors, trim=rule.trim)
-        case "krum":
-            return robust.krum(vectors, faulty=rule.faulty, select=rule.select)
+    return RULES[rule.rule].combine(vectors, samples, rule)
 
 
 def finite(vector: Tensor) -> bool:

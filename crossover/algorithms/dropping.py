@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from crossover.algorithms.rules import bears
 from crossover.errors import Refused
 from crossover.experiment import Aggregation
 
@@ -22,9 +23,9 @@ def participants(
             raise Refused(f"{names[bad[0]]} contains NaN or infinite values")
         return list(range(len(finite))), rule
     dropped = agree(bad)
-    if len(dropped) > rule.bears(len(finite)):
+    if len(dropped) > bears(rule, len(finite)):
         raise Refused(
             f"{', '.join(names[index] for index in dropped)}: {len(dropped)} of {len(finite)} contain NaN or infinite "
-            f"values; aggregation.rule: {rule.rule} bears {rule.bears(len(finite))} as it is set"
+            f"values; aggregation.rule: {rule.rule} bears {bears(rule, len(finite))} as it is set"
         )
     return [index for index in range(len(finite)) if index not in dropped], rule.without(len(dropped))

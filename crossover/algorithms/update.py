@@ -44,8 +44,3 @@ class Update:
     def first(self) -> bool:
         """Whether the optimizer has no vectors yet."""
         return self.number == 0
-
-    @property
-    def vectors(self) -> int:
-        """How many the optimizer keeps: a velocity, where there is momentum; two moments."""
-        return 2 if self.optimizer != "sgd" else 1 if self.momentum else 0

@@ -13,6 +13,7 @@ from crossover.errors import NoProjection
 from crossover.experiment import Experiment
 from crossover.surroundings import database_hosts, shared_stacks
 from crossover.validation import check_deployment
+from crossover.validation.placement import without_command
 
 
 def plan(config: Config, override: Override = None, debug: Debug = False) -> None:
@@ -122,6 +123,8 @@ def machines_and_hosts(experiment: Experiment, architecture: Architecture) -> li
         lines.append(f"state machines: {', '.join(machines)}")
     if hosts := database_hosts(experiment, architecture):
         lines.append(f"database hosts: {hosts} x {experiment.database.instance_type}")
+    if architecture.tensor_hosts == "per_worker" and (lacking := without_command(experiment)):
+        lines.append(f"computed by functions: the database has no command for {' and '.join(lacking)}")
     if architecture.program:
         instances, kind = (
             (experiment.gpu.instances, experiment.gpu.instance_type)

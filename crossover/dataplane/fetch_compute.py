@@ -6,6 +6,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from crossover.algorithms.dropping import Agree
+from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.update import Update
 from crossover.dataplane.protocols import StateKeys, TensorStore
 from crossover.dataplane.states import optimizer_keys
@@ -44,12 +45,12 @@ class FetchCompute:
         self._combine(keys, out, apply)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        from crossover.algorithms.optimizer import step
+        from crossover.algorithms.optimizers.step import step
 
         optimizer_keys(state, out, update)
         if self._store.exists(out.model):
             return
-        kind = Kind.VELOCITY if update.optimizer == "sgd" else Kind.MOMENT
+        kind = Kind(OPTIMIZERS[update.optimizer].kind)
         with _refusing(update.optimizer):
             model, others = step(
                 self._tensor(state.model, Kind.MODEL),

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 
 from crossover.algorithms.dropping import Agree, participants
+from crossover.algorithms.optimizers import OPTIMIZERS
+from crossover.algorithms.rules import RULES
 from crossover.algorithms.update import Update
 from crossover.dataplane.protocols import StateKeys
 from crossover.dataplane.redis_tensors import RedisTensorStore, text
 from crossover.dataplane.redis_wire import Argument
 from crossover.dataplane.states import optimizer_keys
 from crossover.dataplane.vector import Kind
-from crossover.errors import Corrupt
+from crossover.errors import Corrupt, Refused
 from crossover.experiment import Aggregation
 
 _NONE = "-"  # the module's word for a vector that does not exist (yet)
@@ -35,32 +37,22 @@ class RedisCompute:
                 return
             kept, rule = participants([self.finite(key) for key in keys], rule, names=keys, agree=agree)
             keys, options = [keys[index] for index in kept], []
-        match rule.rule:
-            case "mean":
-                self._combine("MEAN", keys, out, *options)
-            case "median":
-                self._combine("MEDIAN", keys, out, *options)
-            case "trimmed_mean":
-                self._combine("TRIMMEDMEAN", keys, out, "TRIM", rule.trim, *options)
-            case "krum":
-                self._combine("KRUM", keys, out, "FAULTY", rule.faulty, "SELECT", rule.select, *options)
+        found = RULES[rule.rule]
+        self._combine(_known(found.command, rule.rule), keys, out, *found.options(rule), *options)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
         optimizer_keys(state, out, update)
-        options: list[Argument] = ["LR", update.learning_rate, "WEIGHTDECAY", update.weight_decay]
-        if update.optimizer == "sgd":
-            rule, kind, slots = "SGD", Kind.VELOCITY, 1
-            options += ["MOMENTUM", update.momentum, *(["NESTEROV"] if update.nesterov else [])]
-        else:
-            rule, kind, slots = "ADAM", Kind.MOMENT, 2
-            options += ["BETA1", update.beta1, "BETA2", update.beta2, "EPS", update.epsilon, "STEP", update.number + 1]
-            options += ["DECOUPLED"] if update.optimizer == "adamw" else []
-        old = [_NONE] * slots if update.first or not update.vectors else state.optimizer
+        optimizer = OPTIMIZERS[update.optimizer]
+        command, kind = _known(optimizer.command, update.optimizer), Kind(optimizer.kind)
+        old = state.optimizer if out.optimizer and not update.first else [_NONE] * optimizer.places
         self._update(
-            rule,
+            command,
             [(state.model, Kind.MODEL), (gradient, Kind.GRADIENT), *((key, kind) for key in old)],
             [out.model, *(out.optimizer or [_NONE])],
-            [*options, "BUFFERS", update.buffers, "STATS", update.statistics_momentum],
+            [
+                *("LR", update.learning_rate, "WEIGHTDECAY", update.weight_decay, *optimizer.options(update)),
+                *("BUFFERS", update.buffers, "STATS", update.statistics_momentum),
+            ],
         )
 
     def norm(self, key: str) -> float:
@@ -93,3 +85,12 @@ class RedisCompute:
     def _run(self, rule: str, arguments: Sequence[Argument], keys: Sequence[str]) -> None:
         self._traffic.count(rule.lower())
         self._store.client.command(f"TENSOR.{rule}", *arguments, "NX", "PX", self._store.time_to_live_ms, keys=keys)
+
+
+def _known(command: str | None, name: str) -> str:
+    """Refused where the database has none; a validated experiment computes elsewhere then."""
+    if command is None:
+        raise Refused(
+            f"{name}: has no command in the tensor database; database.compute: fetch computes it in the function"
+        )
+    return command

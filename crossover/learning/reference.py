@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from crossover.algorithms import buffers, optimizer
+from crossover.algorithms import buffers
 from crossover.algorithms.aggregation import combined
 from crossover.algorithms.attacks import attacked
 from crossover.algorithms.averaging import mean
 from crossover.algorithms.convergence import verdict
+from crossover.algorithms.optimizers.step import step
 from crossover.algorithms.randomness import generator
 from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import Update
@@ -122,4 +123,4 @@ class _Reference:
         update = Update.of(
             training, number=self.round, rate=rate, buffers=self.learner.buffers, sync_every=self.per_round
         )
-        return State(*optimizer.step(self.state.model, gradient, self.state.optimizer, update))
+        return State(*step(self.state.model, gradient, self.state.optimizer, update))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from crossover.algorithms import optimizers
 from crossover.simulation.kernel import Gate, Phase
 from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
@@ -48,8 +49,7 @@ def _memory(world: World, step: str) -> int:
 
 def optimizer_vectors(world: World) -> int:
     """How many vectors of P the optimizer keeps."""
-    training = world.experiment.training
-    return 2 if training.optimizer != "sgd" else int(training.momentum > 0)
+    return len(optimizers.vectors(world.experiment.training))
 
 
 # --- SPIRT ------------------------------------------------------------------------------------------------------------
@@ -158,9 +158,9 @@ def update_model(world: World, place: Place) -> Script:
         request_s += calibration.objects.latency_s
     vectors = 2 + (0 if place.round == 0 else kept)
     if world.experiment.database.compute == "in_database":
-        tally.count("tensors", "info", vectors).count(
-            "tensors", "sgd" if world.experiment.training.optimizer == "sgd" else "adam"
-        )
+        command = optimizers.OPTIMIZERS[world.experiment.training.optimizer].command
+        assert command is not None, "whoever places arithmetic in the database has seen to it"
+        tally.count("tensors", "info", vectors).count("tensors", command.lower())
         request_s += (1 + vectors) * calibration.tensors.latency_s
         compute_s = (read + written) / calibration.database_bytes_s + (
             vectors + 1 + kept

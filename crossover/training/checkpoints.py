@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.context import Context
 from crossover.dataplane.vector import HEADER_BYTES, Kind, Vector, decode, header
 from crossover.errors import Corrupt, Missing
@@ -83,7 +84,7 @@ def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]") -> dict[str, Vector]
     """What every checkpoint of one who trains holds: the learner's model, and the optimizer's vectors."""
     from crossover.algorithms import buffers
 
-    kind = Kind.VELOCITY if ctx.experiment.training.optimizer == "sgd" else Kind.MOMENT
+    kind = Kind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
     held = {f"optimizer{i}": Vector(kind, buffers.view(part)) for i, part in enumerate(optimizer)}
     return {"model": Vector(Kind.MODEL, ctx.learner.model), **held}
 

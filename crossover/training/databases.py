@@ -8,6 +8,7 @@ where a database is shared. `Spent` names all keys that a round wrote for a hold
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 
+from crossover.algorithms.optimizers import vectors
 from crossover.context import Context
 from crossover.dataplane.protocols import StateKeys, TensorStore
 from crossover.dataplane.vector import Kind, Vector, decode
@@ -95,8 +96,7 @@ def _kept(ctx: Context, holder: int, decided: int) -> int:
 
 def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> StateKeys:
     """Under which keys of an attempt the worker's state at the start of `round` lies."""
-    training = experiment.training
-    return keys.state(round, worker, optimizer=training.optimizer, momentum=training.momentum)
+    return keys.state(round, worker, optimizer=vectors(experiment.training))
 
 
 def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:

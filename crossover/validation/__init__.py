@@ -15,6 +15,7 @@ from crossover.architecture import load as load_architecture
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import combinations, documents, fields, recipes
+from crossover.validation.placement import placed
 
 __all__ = ["check_deployment", "load", "validate"]
 
@@ -45,7 +46,7 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
         problems += [problem for check in combinations.OF_THE_TREE if (problem := check(experiment, architecture))]
         problems += architecture.checks(experiment)
     _refuse(problems)
-    return experiment
+    return placed(experiment)
 
 
 def check_deployment(experiment: Experiment) -> None:

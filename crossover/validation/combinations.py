@@ -8,6 +8,7 @@ What an architecture alone refuses stands beside it, in the `checks` of its ARCH
 import re
 from collections.abc import Callable
 
+from crossover.algorithms.rules import bears
 from crossover.architecture import Architecture, steps
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, Metric
@@ -159,7 +160,7 @@ def dropping_is_borne(e: Experiment) -> str | None:
             "aggregation.non_finite: drop leaves out a faulty worker, and mean bears none; "
             "expected refuse, or aggregation.rule: median, trimmed_mean or krum"
         )
-    if rule.bears(e.workers) == 0:
+    if bears(rule, e.workers) == 0:
         return (
             f"aggregation.non_finite: drop could never drop anybody: {rule.rule} of {e.workers} workers bears no faulty one, as it is set; "
             "expected refuse, more workers, or a larger aggregation.trim or aggregation.faulty"

@@ -15,12 +15,19 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
+from crossover.algorithms.optimizers import OPTIMIZERS
+from crossover.algorithms.rules import RULES
 from crossover.architecture import sections
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation.documents import did_you_mean
 
 Path = tuple[str | int, ...]
+# Fields that name one of what lies in a folder, file by file.
+NAMED: dict[tuple[str, str], Mapping[str, object]] = {
+    ("training", "optimizer"): OPTIMIZERS,
+    ("aggregation", "rule"): RULES,
+}
 # Fields of earlier versions, and what has become of them.
 FORMER = {
     "training.target_accuracy": "is called training.target now",
@@ -40,6 +47,11 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
     except ValidationError as error:
         by_path = {_field_path(whole, detail["loc"]): detail for detail in error.errors()}
         problems += [_problem(whole, path, known) for path in by_path]
+    for (section, name), choices in NAMED.items():
+        named = _value((section, name), known)
+        if isinstance(named, str) and named not in choices:
+            near = did_you_mean(named, list(choices))
+            problems.append(f"{section}.{name}: {named!r} is not allowed; expected one of {', '.join(choices)}{near}")
     if problems:
         raise ConfigError("\n".join(problems))
     common = {name: getattr(found, name) for name in _hints(Experiment) if name != "sections"}

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from crossover.architecture import sections
-from crossover.validation.fields import adapter, with_sections
+from crossover.validation.fields import NAMED, adapter, with_sections
 
 
 def text() -> str:
@@ -12,6 +12,8 @@ def text() -> str:
     schema = adapter(with_sections(tuple(sections(None).items()))).json_schema()
     for section in (schema, *schema["$defs"].values()):
         section["additionalProperties"] = False
+    for (section, name), choices in NAMED.items():
+        schema["$defs"][section.capitalize()]["properties"][name]["enum"] = list(choices)
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_titles(schema)}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 

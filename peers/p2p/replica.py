@@ -8,7 +8,8 @@ mode), the first one written holds for both.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from crossover.algorithms import buffers, optimizer
+from crossover.algorithms import buffers
+from crossover.algorithms.optimizers.step import step
 from crossover.context import Context
 from crossover.errors import Missing, StaleAttempt
 from crossover.training import attempts, checkpoints, gradients
@@ -99,7 +100,7 @@ class Replica:
     def update(self, gradient: "Tensor", *, history: list[tuple[float, float]]) -> None:
         """The state of the next round, by the combined gradient, (P + B,) float32."""
         update = gradients.update(self._ctx, self.round, history=history)
-        model, self.optimizer = optimizer.step(self.model, gradient, self.optimizer, update)
+        model, self.optimizer = step(self.model, gradient, self.optimizer, update)
         self.model.copy_(model)
         self.round += 1
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import pytest
 
 from crossover.errors import Refused
-from crossover.experiment import Aggregation, Attack, Faults, Rule
+from crossover.experiment import Aggregation, Attack, Faults
 from crossover.validation import load
 from tests.architectures.harness import Job
 from tests.sampling import WHOLE
@@ -25,7 +25,7 @@ SCALE = {"sign_flip": 10.0, "gaussian": 100.0}
 
 
 @lru_cache
-def trained(rule: Rule, attack: Attack, seed: int) -> tuple[float, bytes]:
+def trained(rule: str, attack: Attack, seed: int) -> tuple[float, bytes]:
     """(final validation accuracy, model) of config/spirt.yaml with worker 2 attacking; a run that diverges until it
     is refused has learnt nothing."""
     experiment = load(ROOT / "config" / "spirt.yaml", [*SETTINGS, f"seed={seed}"])
@@ -39,7 +39,7 @@ def trained(rule: Rule, attack: Attack, seed: int) -> tuple[float, bytes]:
     return job.decisions()[-1]["val_metric"], model
 
 
-def accuracy(rule: Rule, attack: Attack) -> float:
+def accuracy(rule: str, attack: Attack) -> float:
     """Mean over the seeds."""
     return sum(trained(rule, attack, seed)[0] for seed in SEEDS) / len(SEEDS)
 

@@ -180,7 +180,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("functions/all_reduce.py", True),
         ("crossover/training/long_worker/synchronous.py", True),
-        ("crossover/algorithms/optimizer.py", True),
+        ("crossover/algorithms/optimizers/sgd.py", True),
         ("crossover/learning/models/small_cnn.py", True),
         ("crossover/learning/models/vgg.py", False),
         ("functions/spirt/__init__.py", False),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossover.algorithms import robust
+from crossover.algorithms import robust, rules
 from crossover.algorithms.buffers import tensor
 from crossover.algorithms.update import Update
 from crossover.dataplane import connecting
@@ -240,7 +240,7 @@ def test_a_dropped_input_is_as_if_it_had_not_come(
 
 @pytest.mark.parametrize("rule", DROPPING, ids=lambda rule: rule.rule)
 def test_more_dropped_than_the_rule_bears_are_named(database: Database, run: str, rule: Aggregation) -> None:
-    bears = rule.bears(7)
+    bears = rules.bears(rule, 7)
     keys = [database.put(f"{run}/{i}", torch.full((4,), math.inf if i <= bears else 1.0)) for i in range(7)]
     with pytest.raises(Refused, match=f"{run}/0, {run}/1.*: {bears + 1} of 7 .*{rule.rule} bears {bears}"):
         database.compute.combine(keys, rule=rule, out=f"{run}/out")

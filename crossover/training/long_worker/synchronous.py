@@ -84,13 +84,13 @@ class SynchronousWorker:
 
     def step(self, gradient: "Tensor", *, number: int, sync_every: int) -> None:
         """The optimizer's step `number` (from 0), on the model."""
-        from crossover.algorithms import optimizer
+        from crossover.algorithms.optimizers.step import step
 
         history = self.invocation.history()
         update = gradients.update(
             self.ctx, self.invocation.round, history=history, number=number, sync_every=sync_every
         )
-        model, self._optimizer = optimizer.step(self.model, gradient, self._optimizer, update)
+        model, self._optimizer = step(self.model, gradient, self._optimizer, update)
         self.model.copy_(model)
 
     def restore(self, checkpoint: Checkpoint) -> None:

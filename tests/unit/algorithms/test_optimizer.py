@@ -1,11 +1,14 @@
 """Optimizer steps on flat vectors equal torch.optim bit for bit; the buffer rule; nothing passed in changes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from crossover.algorithms.optimizer import adam_step, sgd_step
+from crossover.algorithms.optimizers import OPTIMIZERS
+from crossover.algorithms.optimizers.step import step
+from crossover.algorithms.update import Update
 
 SIZES = ((37, 5), (1000,), (3, 3, 3, 3))  # what the flat vector is made of: shaped and odd
 COUNT = sum(int(torch.Size(size).numel()) for size in SIZES)
@@ -41,17 +44,18 @@ def flat(shaped: list[torch.nn.Parameter]) -> torch.Tensor:
     ],
 )
 def test_sgd_equals_torch_over_100_steps(settings: dict[str, Any]) -> None:
-    model, velocity = random(0), None
+    model = random(0)
+    state: tuple[torch.Tensor, ...] = ()
     shaped = parameters(model)
     optimizer = torch.optim.SGD(shaped, lr=0.1, **settings)
-    for step in range(100):
-        rate = 0.1 / (1 + step)
+    for number in range(100):
+        rate = 0.1 / (1 + number)
         optimizer.param_groups[0]["lr"] = rate
-        gradient = random(step + 1)
+        gradient = random(number + 1)
         set_gradients(shaped, gradient)
         optimizer.step()
-        model, velocity = sgd_step(model, gradient, velocity, learning_rate=rate, first=step == 0, **settings)
-        assert torch.equal(model, flat(shaped)), step
+        model, state = step(model, gradient, state, Update(number=number, learning_rate=rate, **settings))
+        assert torch.equal(model, flat(shaped)), number
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
@@ -61,66 +65,66 @@ def test_adam_equals_torch_over_100_steps(decoupled: bool, weight_decay: float) 
     shaped = parameters(model)
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
     optimizer = kind(shaped, lr=1e-3, weight_decay=weight_decay)
-    first = second = None
-    for step in range(1, 101):
-        gradient = random(step)
+    state: tuple[torch.Tensor, ...] = ()
+    settings: dict[str, Any] = {"optimizer": "adamw" if decoupled else "adam", "weight_decay": weight_decay}
+    for number in range(100):
+        gradient = random(number)
         set_gradients(shaped, gradient)
         optimizer.step()
-        model, first, second = adam_step(
-            model,
-            gradient,
-            first,
-            second,
-            step=step,
-            learning_rate=1e-3,
-            decoupled=decoupled,
-            weight_decay=weight_decay,
-        )
-        assert torch.equal(model, flat(shaped)), step
+        model, state = step(model, gradient, state, Update(number=number, learning_rate=1e-3, **settings))
+        assert torch.equal(model, flat(shaped)), number
 
 
 def test_statistics_take_the_place_of_buffers() -> None:
     model, gradient = torch.tensor([1.0, 5.0, float("inf")]), torch.tensor([1.0, 2.0, 3.0])
-    moved, _ = sgd_step(model, gradient, learning_rate=0.5, buffers=2)
+    moved, _ = step(model, gradient, (), Update(learning_rate=0.5, buffers=2))
     assert moved.tolist() == [0.5, 2.0, 3.0]  # an infinite buffer does not survive as 0 * inf
 
 
 def test_statistics_with_a_momentum_are_rounded_once() -> None:
     model, gradient = random(1, 1000), random(2, 1000)
-    moved, *_ = adam_step(model, gradient, step=1, learning_rate=1.0, buffers=1000, statistics_momentum=0.1)
+    update = Update(optimizer="adam", learning_rate=1.0, buffers=1000, statistics_momentum=0.1)
+    moved, _ = step(model, gradient, (), update)
     expected = (0.1 * gradient.double() + (1 - 0.1) * model.double()).float()
     assert torch.equal(moved, expected)
 
 
 def test_weight_decay_and_momentum_leave_the_buffers_alone() -> None:
     model, gradient, velocity = random(1, 10), random(2, 10), random(3, 6)
-    moved, new = sgd_step(
-        model, gradient, velocity, learning_rate=0.1, momentum=0.9, weight_decay=0.1, nesterov=True, buffers=4
-    )
-    alone, _ = sgd_step(
-        model[:6], gradient[:6], velocity, learning_rate=0.1, momentum=0.9, weight_decay=0.1, nesterov=True
-    )
+    settings: dict[str, Any] = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True}
+    moved, (new,) = step(model, gradient, [velocity], Update(number=1, buffers=4, **settings))
+    alone, _ = step(model[:6], gradient[:6], [velocity], Update(number=1, **settings))
     assert torch.equal(moved[:6], alone)
     assert torch.equal(moved[6:], gradient[6:])
-    assert new is not None and new.numel() == 6
+    assert new.numel() == 6
 
 
-def test_nothing_passed_in_changes() -> None:
-    given = [random(seed, 12) for seed in range(2)] + [random(seed, 9).abs() for seed in range(2, 4)]
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_nothing_passed_in_changes(name: str) -> None:
+    update = Update(
+        optimizer=name,
+        number=1,
+        learning_rate=0.1,
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=0.1,
+        buffers=3,
+        statistics_momentum=0.1,
+    )
+    count = len(OPTIMIZERS[name].vectors(update.momentum))
+    model, gradient, *state = given = [random(0, 12), random(1, 12), *(random(2 + i, 9).abs() for i in range(count))]
     before = [tensor.clone() for tensor in given]
-    settings: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.1, "buffers": 3, "statistics_momentum": 0.1}
-    sgd_step(*given[:3], momentum=0.9, nesterov=True, **settings)
-    for decoupled in (False, True):
-        adam_step(*given, step=2, decoupled=decoupled, **settings)
+    step(model, gradient, state, update)
     assert all(torch.equal(now, then) for now, then in zip(given, before, strict=True))
 
 
 def test_misuse_is_named() -> None:
+    plain = Update(learning_rate=0.1)
     with pytest.raises(ValueError, match="nesterov"):
-        sgd_step(random(1), random(2), learning_rate=0.1, nesterov=True)
+        step(random(1), random(2), (), replace(plain, nesterov=True))
     with pytest.raises(ValueError, match="count from 1"):
-        adam_step(random(1), random(2), step=0, learning_rate=0.1)
+        step(random(1), random(2), (), replace(plain, optimizer="adam", number=-1))
     with pytest.raises(ValueError, match=r"shape \(3,\) for a model of shape \(4,\)"):
-        sgd_step(random(1, 4), random(2, 3), learning_rate=0.1)
+        step(random(1, 4), random(2, 3), (), plain)
     with pytest.raises(ValueError, match="buffers: 5 of"):
-        sgd_step(random(1, 4), random(2, 4), learning_rate=0.1, buffers=5)
+        step(random(1, 4), random(2, 4), (), replace(plain, buffers=5))

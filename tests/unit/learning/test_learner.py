@@ -366,7 +366,9 @@ def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
 
         sys.meta_path.insert(0, NoNumpy())
         import torch
-        from crossover.algorithms import attacks, averaging, buffers, optimizer, randomness, robust
+        from crossover.algorithms import attacks, averaging, buffers, randomness, robust
+        from crossover.algorithms.optimizers.step import step
+        from crossover.algorithms.update import Update
         from crossover.experiment import Aggregation, Data, Experiment, Training
         from crossover.learning.batch import Batch, decode, encode
         from crossover.learning.learner import Learner
@@ -378,10 +380,11 @@ def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
         raw = Batch(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), torch.arange(4), torch.arange(4))
         own.compute_gradient(decode(encode(raw)), epoch=1, round=0, worker=0, minibatch=0)
         gradients = [buffers.tensor(bytes(own.gradient)) for _ in range(5)]
-        model, velocity = buffers.tensor(own.model), None
+        model, state = buffers.tensor(own.model), ()
+        update = Update(number=1, learning_rate=0.1, momentum=0.9, buffers=own.buffers)
         for combined in (averaging.mean(gradients, [1, 2, 3, 4, 5]), robust.median(gradients),
                          robust.trimmed_mean(gradients, trim=1), robust.krum(gradients, faulty=1)):
-            model, velocity = optimizer.sgd_step(model, combined, velocity, learning_rate=0.1, momentum=0.9, buffers=own.buffers)
+            model, state = step(model, combined, state, update)
         attacks.attacked(gradients[0], attack="gaussian", scale=1.0, generator=randomness.generator("attack", 1))
         own.model[:] = buffers.view(model)
         print(own.evaluate([raw]).samples, "numpy" in sys.modules)

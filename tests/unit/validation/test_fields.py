@@ -33,7 +33,7 @@ def problems(**changes: Any) -> list[str]:
         ({"training": {"model": 5}}, "training.model: 5 is not allowed; expected text"),
         (
             {"training": {"optimizer": "sdg"}},
-            "training.optimizer: 'sdg' is not allowed; expected one of sgd, adam, adamw; did you mean sgd?",
+            "training.optimizer: 'sdg' is not allowed; expected one of adam, adamw, sgd; did you mean sgd?",
         ),
         (
             {"training": {"sync_every": 0}},

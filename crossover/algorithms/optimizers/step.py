@@ -1,0 +1,48 @@
+"""One optimizer step on flat vectors, out of place, with the rule for BatchNorm's buffers.
+
+A model vector is [P parameters | B buffers], a gradient vector [P gradient | B minibatch statistics], all (P + B,) float32; an optimizer's
+vectors are (P,). Nothing passed in is changed, so a retried update computes the same state again.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from crossover.algorithms.optimizers import OPTIMIZERS
+from crossover.algorithms.update import Update
+
+
+def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Update) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """(model', the optimizer's vectors') after `update`; `state`: its vectors before, none at the first step."""
+    parameters, grad = _split(model, gradient, update.buffers)
+    out = torch.empty_like(model)
+    moved = OPTIMIZERS[update.optimizer].move(parameters, grad, state, update, out[: parameters.numel()])
+    _update_buffers(model, gradient, out, buffers=update.buffers, momentum=update.statistics_momentum)
+    return out, tuple(moved)
+
+
+def _split(model: Tensor, gradient: Tensor, buffers: int) -> tuple[Tensor, Tensor]:
+    """The P parameters and their gradient."""
+    if model.shape != gradient.shape or model.ndim != 1:
+        raise ValueError(
+            f"gradient: shape {tuple(gradient.shape)} for a model of shape {tuple(model.shape)}; flat and equal is needed"
+        )
+    if not 0 <= buffers <= model.numel():
+        raise ValueError(f"buffers: {buffers} of a model vector of {model.numel()} elements")
+    count = model.numel() - buffers
+    return model[:count], gradient[:count]
+
+
+def _update_buffers(model: Tensor, gradient: Tensor, out: Tensor, *, buffers: int, momentum: float) -> None:
+    """BatchNorm's rule on the last `buffers` elements: momentum * statistic + (1 - momentum) * buffer in float64, rounded once to float32.
+
+    Momentum 1 takes the statistic as it is, so that a buffer that is not finite does not survive as 0 * inf.
+    """
+    if not buffers:
+        return
+    old, statistic, new = model[-buffers:], gradient[-buffers:], out[-buffers:]
+    if momentum == 1.0:
+        new.copy_(statistic)
+    else:
+        new.copy_(statistic.double().mul_(momentum).add_(old.double().mul_(1 - momentum)))

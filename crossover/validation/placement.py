@@ -1,0 +1,23 @@
+"""Where arithmetic runs: in the tensor database, unless it lacks a command for the experiment's optimizer or rule."""
+
+from dataclasses import replace
+
+from crossover.algorithms.optimizers import OPTIMIZERS
+from crossover.algorithms.rules import RULES
+from crossover.experiment import Experiment
+
+
+def without_command(e: Experiment) -> list[str]:
+    """The optimizer and the rule that the tensor database cannot compute."""
+    commands = {
+        e.training.optimizer: OPTIMIZERS[e.training.optimizer].command,
+        e.aggregation.rule: RULES[e.aggregation.rule].command,
+    }
+    return [name for name, command in commands.items() if command is None]
+
+
+def placed(e: Experiment) -> Experiment:
+    """With `database.compute: fetch` where a command is missing: functions then fetch, compute and store, which `plan` says. The others
+    of the experiment's computations go with it, for a run that computes in two places compares nothing.
+    """
+    return replace(e, database=replace(e.database, compute="fetch")) if without_command(e) else e
