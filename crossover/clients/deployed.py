@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 
 from crossover.clients.step_functions import StepFunctions
 from crossover.dataplane import connecting
-from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
+from crossover.dataplane.protocols import ConnectedObjectStore, MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError
 from crossover.event import Event
 from crossover.experiment import Experiment
 
 if TYPE_CHECKING:
-    from crossover.dataplane.files import FileObjectStore
     from crossover.dataplane.redis_tensors import RedisTensorStore
-    from crossover.dataplane.s3 import S3ObjectStore
 
 PREFIX = "CROSSOVER_"
 
@@ -33,7 +31,7 @@ class DeployedClients:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._tensor_stores: dict[int, RedisTensorStore] = {}
-        self._object_stores: dict[str, S3ObjectStore | FileObjectStore] = {}
+        self._object_stores: dict[str, ConnectedObjectStore] = {}
 
     def _fact(self, name: str) -> str:
         try:

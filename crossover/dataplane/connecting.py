@@ -4,6 +4,7 @@ Imports stand inside the functions: boto3, redis and pika cost a cold start tent
 Clients are made once per process; `beside(traffic)` gives each invocation its own counters over the same connections.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from crossover.dataplane.addresses import shown
@@ -11,30 +12,42 @@ from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError
 
 if TYPE_CHECKING:
-    from crossover.dataplane.files import FileObjectStore
     from crossover.dataplane.object_tensors import ObjectTensorStore
-    from crossover.dataplane.protocols import ObjectStore, TensorCompute, TensorStore
+    from crossover.dataplane.protocols import ConnectedObjectStore, ObjectStore, TensorCompute, TensorStore
     from crossover.dataplane.rabbitmq import RabbitMessageBus
     from crossover.dataplane.redis_tensors import RedisTensorStore
-    from crossover.dataplane.s3 import S3ObjectStore
 
 Place = Literal["in_database", "fetch"]
 
 
-def object_store(url: str, traffic: Traffic) -> "S3ObjectStore | FileObjectStore":
-    """A bucket (its name or s3://name) or a folder (file:///path)."""
-    scheme, separator, rest = url.partition("://")
-    if scheme == "file" and separator:
-        from pathlib import Path
-
-        from crossover.dataplane.files import FileObjectStore
-
-        return FileObjectStore(Path(rest), traffic)
-    if (separator and scheme != "s3") or "/" in rest:
-        raise ConfigError(f"object store {shown(url)!r}: expected a bucket's name, s3://<bucket> or file:///<folder>")
+def _bucket(place: str, traffic: Traffic) -> "ConnectedObjectStore":
     from crossover.dataplane.s3 import S3ObjectStore
 
-    return S3ObjectStore(rest or scheme, traffic)
+    return S3ObjectStore(place, traffic)
+
+
+def _folder(place: str, traffic: Traffic) -> "ConnectedObjectStore":
+    from pathlib import Path
+
+    from crossover.dataplane.files import FileObjectStore
+
+    return FileObjectStore(Path(place), traffic)
+
+
+# By the scheme of a URL: what opens the place behind it. A storage channel of one's own is an ObjectStore, and a line here; with
+# storage.channel: s3 vectors go through it as well.
+OBJECT_STORES: dict[str, Callable[[str, Traffic], "ConnectedObjectStore"]] = {"s3": _bucket, "file": _folder}
+
+
+def object_store(url: str, traffic: Traffic) -> "ConnectedObjectStore":
+    """A bucket (its name or s3://name), a folder (file:///path), or what else OBJECT_STORES opens."""
+    scheme, separator, place = url.partition("://")
+    if not separator:
+        scheme, place = "s3", url
+    if scheme not in OBJECT_STORES or (scheme == "s3" and "/" in place):
+        known = ["s3://<bucket>", *(f"{each}:///<path>" for each in OBJECT_STORES if each != "s3")]
+        raise ConfigError(f"object store {shown(url)!r}: expected a bucket's name, or one of {', '.join(known)}")
+    return OBJECT_STORES[scheme](place, traffic)
 
 
 def object_tensors(objects: "ObjectStore") -> "ObjectTensorStore":

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from crossover.algorithms.dropping import Agree
 from crossover.algorithms.update import Update
+from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, Vector
 from crossover.experiment import Aggregation
 
@@ -44,6 +45,13 @@ class ObjectStore(Protocol):
 
     def delete_prefix(self, prefix: str) -> int:
         """List and delete every key under `prefix`; how many there were."""
+
+
+class ConnectedObjectStore(ObjectStore, Protocol):
+    """One that was opened: each invocation has its own counters over the same connections."""
+
+    def beside(self, traffic: Traffic) -> ObjectStore:
+        """The same store, counted into `traffic`."""
 
 
 class TensorStore(Protocol):

@@ -1,6 +1,8 @@
-"""An optimizer and a rule of one's own are one file each, and the line by which they are found: tests/additions holds the files."""
+"""An optimizer, a rule and a storage channel are one file each, and the line by which they are found: tests/additions has an example."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +12,23 @@ from crossover import validation
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.rules import RULES
 from crossover.algorithms.update import Update
+from crossover.architecture import load
+from crossover.clients.deployed import DeployedClients
+from crossover.context import Context, Resources
+from crossover.dataplane import connecting
 from crossover.dataplane.protocols import StateKeys
 from crossover.dataplane.redis_compute import RedisCompute
 from crossover.dataplane.traffic import Traffic
+from crossover.dataplane.vector import decode
 from crossover.errors import ConfigError, Refused
-from crossover.experiment import Aggregation, Experiment
+from crossover.experiment import Aggregation, Experiment, Storage
+from crossover.learning.datasets import load as load_dataset
+from crossover.learning.reference import train_reference
+from crossover.running.preparing import prepare
+from crossover.workflow import execute, first_event
 from tests.additions.geometric_median import GEOMETRIC_MEDIAN
 from tests.additions.lion import LION
+from tests.additions.sqlite_store import SqliteObjectStore
 from tests.architectures.harness import small
 from tests.architectures.test_equality import assert_equal_to_reference
 
@@ -65,3 +77,18 @@ def test_what_is_found_can_be_named_and_nothing_else() -> None:
         validated(training={"optimizer": "tiger"})
     with pytest.raises(ConfigError, match="geometric_median measures distances between whole gradients, ScatterReduce"):
         validated(architecture="scatter-reduce", aggregation={"rule": "geometric_median"})
+
+
+def test_a_channel_carries_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All-reduce through an SQLite file: data, gradients, checkpoints and the trained model. The conformance suite holds the store."""
+    monkeypatch.setitem(connecting.OBJECT_STORES, "sqlite", SqliteObjectStore)  # the one line
+    experiment = replace(small("all_reduce"), storage=Storage(channel="s3"))
+    clients = DeployedClients({"CROSSOVER_BUCKET": f"sqlite://{tmp_path}/run"})
+    objects = clients.objects(Traffic())
+    prepared = prepare(experiment, objects=objects, data=[objects])
+    tree = load(experiment.architecture).run
+    assert tree is not None
+    execute(tree, Context(Resources(clients), run=prepared.run), first_event(prepared.run, workers=experiment.workers))
+    digest = json.loads(objects.get(prepared.keys.outcome))["parameters_sha256"]
+    trained = decode(objects.get(prepared.keys.final_model(digest)), key="model").data
+    assert bytes(trained) == train_reference(prepared.experiment, load_dataset(experiment))[0]

@@ -16,10 +16,11 @@ from crossover.local.moto_patches.replacing import Replacements
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles, self_made
+from tests.additions.sqlite_store import SqliteObjectStore
 from tests.conformance import servers
 from tests.ports import held_port
 
-OBJECT_STORES = ("memory", "files", "s3")
+OBJECT_STORES = ("memory", "files", "s3", "sqlite")
 TENSOR_STORES = ("memory", "objects", "redis", "redis-tls", "redis-socket")
 BUSES = ("memory", "rabbitmq", "rabbitmq-tls")
 BUCKET = "conformance"
@@ -106,6 +107,8 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
             return S3ObjectStore(BUCKET, traffic, client=client)
         if name == "files":
             return connecting.object_store(f"file://{folder}/objects", traffic)
+        if name == "sqlite":
+            return SqliteObjectStore(f"{folder}/objects.sqlite", traffic)
         from crossover.dataplane.memory import MemoryObjectStore
 
         return MemoryObjectStore(traffic)
