@@ -22,8 +22,27 @@ from functions.mlless.settings import MLLess, checks
 
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the exchange, and the same seeded model for every worker. A resumed run goes on where all can."""
-    return _start(ctx, event)
+    """Once per run: the exchange, and the same seeded model for every worker. A resumed run goes on where all can: as of any long worker,
+    with the supervisor as a member more; workers that left are not called back.
+    """
+    rank, members = words.supervisor_rank(ctx), event["workers"] + 1
+
+    def take_back() -> None:
+        ctx.bus.remove(barriers=[(ctx.keys.updates, members)])
+        life.take_back(ctx)
+
+    with attempts.setting_up(ctx, take_back):
+        before = attempts.begin(ctx)
+        ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
+        ctx.bus.declare(barriers=[(ctx.keys.updates, members)])
+        round = life.take_over(ctx, before, lambda keys: [*_staying(ctx, keys, rank), rank])
+        if round is None:
+            life.write_first_checkpoints(ctx, event["workers"])
+            ctx.objects.put_new(ctx.keys.checkpoint(rank, 0), checkpoints.encode(Checkpoint(Position(0), {})))
+            return at(ctx, event, 0)
+        for keys in before:
+            _forget(ctx, keys, life.left_around(ctx, round, slack=ctx.experiment.settings(MLLess).slack))
+        return at(ctx, event, round)
 
 
 @step(torch=True, uses={"tensors", "bus"}, waits=True)
@@ -43,7 +62,27 @@ def supervise(ctx: Context, event: Event) -> Event:
 @step(uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
     """The trained model to the bucket; every key and queue of the run deleted."""
-    _collect(ctx, event)
+    attempts.give_way(ctx)
+    last, experiment = life.conclude(ctx), ctx.experiment
+    back = 2 * (experiment.functions.checkpoint_every + experiment.settings(MLLess).slack)
+    _forget(ctx, ctx.keys, range(max(0, last - back), last + 1))
+    life.forget(ctx)
+    ctx.bus.remove(barriers=[(ctx.keys.updates, event["workers"] + 1)])
+
+
+def _staying(ctx: Context, keys: Keys, rank: int) -> list[int]:
+    """The workers that the supervisor's newest checkpoint of an attempt knows as neither dropped nor sent home. Raises Missing."""
+    saved = ctx.objects.list(keys.checkpoints_of(rank))
+    if not saved:
+        raise Missing(keys.checkpoints_of(rank))
+    key = max(saved)
+    facts = checkpoints.read(ctx.objects.get(key), key=key).facts
+    return words.last_known(facts).staying(rank)
+
+
+def _forget(ctx: Context, keys: Keys, over: range) -> None:
+    workers = range(ctx.experiment.workers)
+    ctx.tensors[0].delete(*(key for step in over for key in words.keys_of(keys, step, workers)))
 
 
 ARCHITECTURE = Architecture(
@@ -61,54 +100,3 @@ ARCHITECTURE = Architecture(
     checks=checks,
     claims={"survives_kills", "resumes", "stops"},
 )
-
-
-# --- begin and end: as of any long worker, with the supervisor as a member more -------------------------------------------
-
-
-def _start(ctx: Context, event: Event) -> Event:
-    """As `life.start`, but the supervisor is a member more, and workers that left are not called back."""
-    supervisor, members = words.supervisor(ctx), event["workers"] + 1
-
-    def take_back() -> None:
-        ctx.bus.remove(barriers=[(ctx.keys.updates, members)])
-        life.take_back(ctx)
-
-    with attempts.setting_up(ctx, take_back):
-        before = attempts.begin(ctx)
-        ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
-        ctx.bus.declare(barriers=[(ctx.keys.updates, members)])
-        round = life.take_over(ctx, before, lambda keys: [*_staying(ctx, keys, supervisor), supervisor])
-        if round is None:
-            life.write_first_checkpoints(ctx, event["workers"])
-            ctx.objects.put_new(ctx.keys.checkpoint(supervisor, 0), checkpoints.encode(Checkpoint(Position(0), {})))
-            return at(ctx, event, 0)
-        for keys in before:
-            _forget(ctx, keys, life.left_around(ctx, round, slack=ctx.experiment.settings(MLLess).slack))
-        return at(ctx, event, round)
-
-
-def _staying(ctx: Context, keys: Keys, supervisor: int) -> list[int]:
-    """The workers that the supervisor's newest checkpoint of an attempt knows as neither dropped nor sent home. Raises Missing."""
-    saved = ctx.objects.list(keys.checkpoints_of(supervisor))
-    if not saved:
-        raise Missing(keys.checkpoints_of(supervisor))
-    key = max(saved)
-    facts = checkpoints.read(ctx.objects.get(key), key=key).facts
-    word = words.word(facts["word"]) if "word" in facts else words.START
-    return [w for w in range(supervisor) if w not in word.dropped and w not in word.leaves]
-
-
-def _collect(ctx: Context, event: Event) -> None:
-    """As `life.collect`, but the workers' queues go, too."""
-    attempts.give_way(ctx)
-    last, experiment = life.conclude(ctx), ctx.experiment
-    back = 2 * (experiment.functions.checkpoint_every + experiment.settings(MLLess).slack)
-    _forget(ctx, ctx.keys, range(max(0, last - back), last + 1))
-    life.forget(ctx)
-    ctx.bus.remove(barriers=[(ctx.keys.updates, event["workers"] + 1)])
-
-
-def _forget(ctx: Context, keys: Keys, over: range) -> None:
-    workers = range(ctx.experiment.workers)
-    ctx.tensors[0].delete(*(key for step in over for key in words.keys_of(keys, step, workers)))

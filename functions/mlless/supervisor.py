@@ -56,7 +56,7 @@ def _live(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
     except (Unavailable, StaleAttempt, Missing):
         raise
     except Exception as cause:
-        say_why(ctx, attempt=event["attempt"], member=words.supervisor(ctx), cause=cause)
+        say_why(ctx, attempt=event["attempt"], member=words.supervisor_rank(ctx), cause=cause)
         raise
     return supervisor.leave()
 
@@ -69,14 +69,14 @@ class Supervisor:
         self._workers = ctx.experiment.workers
         self._days = calendar(ctx.facts)
         self._slack = ctx.experiment.settings(MLLess).slack
-        self._journal = Journal(ctx, words.supervisor(ctx), every=ctx.experiment.functions.checkpoint_every)
+        self._journal = Journal(ctx, words.supervisor_rank(ctx), every=ctx.experiment.functions.checkpoint_every)
         self._waits = Waits(ctx, "the supervisor", event["attempt"], self._journal.overtaken)
         entered = Position(event["round"], event["minibatch"])
         checkpoint = self._waits.steadily(lambda: self._journal.restore(entered))
         facts = checkpoint.facts
         self._step, self._at = checkpoint.position.round, checkpoint.position.minibatch
         self._waits.since = facts.get("waiting_since")
-        self._word = words.word(facts["word"]) if "word" in facts else words.START
+        self._word = words.last_known(facts)
         self._curve: list[list[float]] = facts.get("curve", [])  # [unix seconds, loss]
         self._seconds: dict[str, list[float]] = facts.get("seconds", {})  # by worker: of its latest steps
         self._settled_from: int = facts.get("settled_from", 0)  # the curve's point from which the present workers speak
@@ -122,7 +122,7 @@ class Supervisor:
             created = self._waits.steadily(lambda: ctx.tensors[0].create(key, words.encode(said)))
             word = said if created else self._given(key) or said  # an attempt before this one gave it
         self._remember(word)
-        self._waits.steadily(lambda: ctx.bus.arrive(ctx.keys.updates, round=step, member=words.supervisor(ctx)))
+        self._waits.steadily(lambda: ctx.bus.arrive(ctx.keys.updates, round=step, member=words.supervisor_rank(ctx)))
         if self._journal.is_due(step):
             self._forget_before(step - self._slack)
         self._step, self._at, self._waits.since = step + 1, _BEGIN, None
@@ -198,7 +198,7 @@ class Supervisor:
         all stay.
         """
         settings = self._ctx.experiment.settings(MLLess)
-        staying = [w for w in range(self._workers) if w not in word.dropped and w not in word.leaves]
+        staying = word.staying(self._workers)
         curve = [*self._curve, [word.at, word.loss]] if word.loss is not None else self._curve
         if (
             not settings.scale_in

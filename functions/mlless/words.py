@@ -1,9 +1,10 @@
 """What MLLess's supervisor and workers tell one another, and what both work out from it by the same rules. Free of
 torch.
 
-After each step a worker publishes its update, if it has one, then a report, then an announcement. The supervisor,
-once all have reported, creates its word: whose updates everybody applies, and who leaves when. Announcements wake;
-reports and words decide.
+A step is what other architectures call a round: `training.sync_every` minibatches, then a synchronisation. After each
+step a worker stores its update, if anything is significant, then its report: what it computed, and whether there is an
+update. Once the supervisor has the reports of all, it stores its word on the step: whose updates everybody applies, and
+who leaves when. Announcements on the exchange only wake those who wait; what counts is what reports and words say.
 """
 
 import json
@@ -20,7 +21,7 @@ from crossover.training.calendar import Calendar
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One worker's, on one step."""
+    """What a worker says of a step that it has computed."""
 
     loss: float | None = None  # mean over its samples; None in a farewell, which comes without a gradient
     samples: int = 0
@@ -31,13 +32,11 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """The supervisor's, on one step. What it says of workers holds from `visible_from` the step on."""
+    """What the supervisor says of a step once all have reported. What it says of workers holds from the step `visible_from` on."""
 
     step: int
     senders: tuple[int, ...] = ()  # by rank: exactly these updates are applied
-    leaves: Mapping[int, int] = field(
-        default_factory=dict
-    )  # worker -> the step in which it publishes its whole residual
+    leaves: Mapping[int, int] = field(default_factory=dict)  # worker -> the step in which it sends all its residual
     dropped: tuple[int, ...] = ()  # workers that are gone: nothing of them is waited for
     loss: float | None = None
     at: float = 0.0  # unix seconds
@@ -49,6 +48,10 @@ class Word:
     def reporting(self, workers: int, step: int) -> list[int]:
         """The workers that report on `step`: those who compute, and those who say farewell."""
         return [w for w in range(workers) if w not in self.dropped and self.leaves.get(w, step) >= step]
+
+    def staying(self, workers: int) -> list[int]:
+        """The workers that are neither gone nor told to leave."""
+        return [w for w in range(workers) if w not in self.dropped and w not in self.leaves]
 
 
 START = Word(step=-1)
@@ -64,10 +67,15 @@ def read_report(vector: Vector, *, key: str) -> Report:
 
 
 def read_word(vector: Vector, *, key: str) -> Word:
-    return word(_plain(vector, key=key))
+    return _word(_plain(vector, key=key))
 
 
-def word(plain: Mapping[str, Any]) -> Word:
+def last_known(facts: Mapping[str, Any]) -> Word:
+    """The last word that a checkpoint knows of; START before the first."""
+    return _word(facts["word"]) if "word" in facts else START
+
+
+def _word(plain: Mapping[str, Any]) -> Word:
     """The Word that `asdict` made plain."""
     lists = {name: tuple(plain[name]) for name in ("senders", "dropped")}
     return Word(**{**plain, **lists, "leaves": {int(worker): step for worker, step in plain["leaves"].items()}})
@@ -104,6 +112,6 @@ def keys_of(keys: Keys, step: int, workers: Sequence[int]) -> list[str]:
     return [keys.expected(step), *(key for w in workers for key in (keys.update(step, w), keys.report(step, w)))]
 
 
-def supervisor(ctx: Context) -> int:
+def supervisor_rank(ctx: Context) -> int:
     """The supervisor's number among the members: after the workers."""
     return ctx.experiment.workers

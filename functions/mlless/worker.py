@@ -55,7 +55,7 @@ class FilteringWorker:
         self._residual = _own(vectors.get("residual"), self._shared, size)
         self._velocity = _own(vectors.get("velocity"), self._shared, parameters) if self._training.momentum else None
         self._sum = _own(vectors.get("sum"), self._shared, size)
-        self._word = words.word(facts["word"]) if "word" in facts else words.START
+        self._word = words.last_known(facts)
         # This worker's own updates that the words it has applied do not cover yet, by step.
         self._ahead: dict[int, Tensor | None] = dict.fromkeys(facts.get("ahead", []))  # None: still in the database
 
@@ -212,7 +212,7 @@ class FilteringWorker:
 
     def _expected(self, step: int) -> words.Word:
         ctx, key = self._ctx, self._ctx.keys.expected(step)
-        supervisor, look_at_s = words.supervisor(ctx), 0.0
+        supervisor, look_at_s = words.supervisor_rank(ctx), 0.0
 
         def look() -> Vector:
             nonlocal look_at_s

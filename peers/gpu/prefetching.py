@@ -3,41 +3,28 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from crossover.algorithms import buffers
-from crossover.algorithms.running_mean import RunningMean
 from crossover.context import Context
 from crossover.event import Event
-from crossover.training import gradients
-from crossover.training.calendar import at, calendar, minibatch_samples
-from peers.p2p.computing import TrainingLoss
+from crossover.training.calendar import at, calendar
+from peers.p2p.computing import OnInstance
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from crossover.learning.batch import Batch
 
 
-class Prefetching:
+class Prefetching(OnInstance):
     """Batches of this process, fetched one ahead; `device_learner`: moves them to its GPU as well, None without one."""
 
     def __init__(self, ctx: Context, device_learner: Any) -> None:
-        self._ctx, self._device_learner, self._loss = ctx, device_learner, TrainingLoss(ctx)
+        super().__init__(ctx)
+        self._device_learner = device_learner
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
         self._ahead: tuple[tuple[int, int], Future[Batch]] | None = None  # (round, minibatch)
 
-    def gradient(self, event: Event, out: "Tensor") -> None:
-        mean = RunningMean(minibatch_samples(self._ctx.facts, event["round"], worker=event["worker"]), total=out)
-        for minibatch in range(event["minibatches"]):
-            place = {**event, "minibatch": minibatch}
-            batch = self._take(place)
-            self._fetch_after(place)
-            gradient = gradients.compute(self._ctx, place, batch)
-            mean.add(buffers.tensor(gradient.data))
-            self._loss.count(event["epoch"], gradient.samples)
-        mean.result()
-
-    def forget(self, round: int) -> None:
-        """Nothing was left anywhere."""
+    def batch(self, place: Event) -> "Batch":
+        batch = self._take(place)
+        self._fetch_after(place)
+        return batch
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -49,7 +36,7 @@ class Prefetching:
         return self._fetch(place)
 
     def _fetch(self, place: Event) -> "Batch":
-        batch = gradients.fetch_batch(self._ctx, place)
+        batch = super().batch(place)
         return batch if self._device_learner is None else self._device_learner.on_device(batch, epoch=place["epoch"])
 
     def _fetch_after(self, place: Event) -> None:

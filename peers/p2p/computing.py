@@ -12,6 +12,8 @@ from crossover.training.calendar import minibatch_samples
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from crossover.learning.batch import Batch
+
 
 class TrainingLoss:
     """The epoch's mean training loss so far, as a note for its record."""
@@ -40,10 +42,13 @@ class OnInstance:
         mean = RunningMean(minibatch_samples(ctx.facts, event["round"], worker=event["worker"]), total=out)
         for minibatch in range(event["minibatches"]):
             place = {**event, "minibatch": minibatch}
-            gradient = gradients.compute(ctx, place, gradients.fetch_batch(ctx, place))
+            gradient = gradients.compute(ctx, place, self.batch(place))
             mean.add(buffers.tensor(gradient.data))
             self._loss.count(event["epoch"], gradient.samples)
         mean.result()
+
+    def batch(self, place: Event) -> "Batch":
+        return gradients.fetch_batch(self._ctx, place)
 
     def forget(self, round: int) -> None:
         """Nothing was left anywhere."""
