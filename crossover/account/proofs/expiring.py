@@ -1,12 +1,12 @@
 """An experiment whose time is over: whether the schedule has it deleted by itself, or the expiry's machine when it is told to."""
 
 import json
-import time
 from collections.abc import Callable
 
 from crossover.account.proofs.evidence import Evidence
 from crossover.account.resources import stacks
 from crossover.keys import MOMENT
+from crossover.waiting import Pauses
 
 FIRING_WAIT_S = 20 * 60.0  # the schedule looks every 15 minutes
 EXPIRY_WAIT_S = 1_800.0
@@ -15,13 +15,11 @@ POLL_S = 5.0
 
 def fired(seen: Evidence) -> bool:
     """Whether the stack is being deleted, or gone, within FIRING_WAIT_S."""
-    ends = time.monotonic() + FIRING_WAIT_S
-    while time.monotonic() < ends:
-        stack = stacks.look(seen.session, seen.stack)
-        if stack is None or stack.state.startswith("DELETE_"):
-            return True
-        time.sleep(POLL_S)
-    return False
+    pause = Pauses(POLL_S, within_s=FIRING_WAIT_S)
+    while (stack := stacks.look(seen.session, seen.stack)) and not stack.state.startswith("DELETE_"):
+        if not pause():
+            return False
+    return True
 
 
 def tell_expiry(seen: Evidence, tell: Callable[[str], None]) -> bool:
@@ -30,11 +28,10 @@ def tell_expiry(seen: Evidence, tell: Callable[[str], None]) -> bool:
     if stack is None or stack.expires_at is None or arn is None:
         return False
     tell("telling the expiry's machine that the experiment's time is over")
-    states, ends = seen.client("stepfunctions"), time.monotonic() + EXPIRY_WAIT_S
+    states, pause = seen.client("stepfunctions"), Pauses(1.0, within_s=EXPIRY_WAIT_S)
     moment = stack.expires_at.strftime(MOMENT)
     started = states.start_execution(stateMachineArn=arn, input=json.dumps({"now": moment}))
     while states.describe_execution(executionArn=started["executionArn"])["status"] == "RUNNING":
-        if time.monotonic() > ends:
+        if not pause():
             return False
-        time.sleep(1.0)
     return True

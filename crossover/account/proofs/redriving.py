@@ -1,13 +1,13 @@
 """Stop a run while children of it work, and redrive it: what its machine then makes of children that exist already."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from crossover.account.proofs.evidence import Evidence, Redriven
 from crossover.errors import CrossoverError, RunFailed
+from crossover.waiting import Pauses
 
 POLL_S = 1.0
 WAIT_S = 900.0
@@ -87,13 +87,11 @@ def _running(evidence: Evidence, names: Sequence[str]) -> Iterator[Mapping[str, 
 
 
 def _ended(states: Any, arn: str) -> Mapping[str, Any]:
-    ends = time.monotonic() + WAIT_S
-    while time.monotonic() < ends:
-        found: Mapping[str, Any] = states.describe_execution(executionArn=arn)
-        if found["status"] not in ACTIVE:
-            return found
-        time.sleep(POLL_S)
-    raise CrossoverError(f"{arn}: still {found['status']} after {WAIT_S / 60:.0f} minutes")
+    pause = Pauses(POLL_S, within_s=WAIT_S)
+    while (found := states.describe_execution(executionArn=arn))["status"] in ACTIVE:
+        if not pause():
+            raise CrossoverError(f"{arn}: still {found['status']} after {WAIT_S / 60:.0f} minutes")
+    return dict(found)
 
 
 def _adopted(states: Any, arn: str) -> bool:

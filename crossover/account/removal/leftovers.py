@@ -4,7 +4,6 @@ Left behind are: network interfaces of functions (AWS removes them 20 to 40 minu
 buckets that were written to while they were emptied, and what a failed deletion could not delete.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from crossover.account.resources.inventory import Found
 from crossover.account.resources.listings import FLEET
 from crossover.account.resources.ownership import Owner
 from crossover.errors import CrossoverError
+from crossover.waiting import Pauses
 
 Tell = Callable[[str], None]
 
@@ -143,7 +143,7 @@ def reasons(session: Any, stack_id: str) -> list[str]:
 
 def wait_for_stack(session: Any, name: str, *, poll_s: float = 5.0, timeout_s: float = 3_600.0) -> str:
     """The stack's state once nothing is in progress; "" when there is no such stack."""
-    ends = time.monotonic() + timeout_s
-    while (stack := stacks.look(session, name)) and stack.in_progress and time.monotonic() <= ends:
-        time.sleep(poll_s)
+    pause = Pauses(poll_s, within_s=timeout_s)
+    while (stack := stacks.look(session, name)) and stack.in_progress and pause():
+        continue
     return stack.state if stack else ""

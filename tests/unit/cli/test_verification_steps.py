@@ -94,6 +94,7 @@ def test_the_schedule_is_waited_for_no_longer_than_it_may_take(monkeypatch: pyte
     monkeypatch.setattr(stacks, "look", lambda session, name: None)
     assert expiring.fired(walk([]).seen)
     monkeypatch.setattr(expiring, "FIRING_WAIT_S", 0.0)
+    monkeypatch.setattr(stacks, "look", lambda session, name: SimpleNamespace(state="CREATE_COMPLETE"))
     assert not expiring.fired(walk([]).seen)
 
 
