@@ -17,7 +17,12 @@ from crossover.simulation.simulate import models_of
 from crossover.validation import load
 
 CONFIG = Path(__file__).parents[3] / "config"
-EXPERIMENTS = [path for path in sorted(CONFIG.glob("*.yaml")) if "\narchitecture:" in path.read_text()]
+DESCRIBED = {path.stem for path in Path(spirt.__file__).parent.glob("*.py")} | {"p2p_instance", "gpu"}
+EXPERIMENTS = [
+    path
+    for path in sorted(CONFIG.glob("*.yaml"))
+    if "\narchitecture:" in path.read_text() and load(path).module in DESCRIBED
+]
 SPIRT = load(CONFIG / "spirt.yaml")
 
 
