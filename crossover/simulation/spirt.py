@@ -1,4 +1,4 @@
-"""SPIRT's steps, and P2P's functions: what each asks of the stores, in the order of functions/spirt and functions/p2p_serverless.py."""
+"""SPIRT: what each step asks of the stores, in the order of functions/spirt."""
 
 from collections.abc import Callable
 
