@@ -78,7 +78,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(params=["parameter_server", *(["local_sgd"] if EVERY_CALL else [])])
+@pytest.fixture(params=["parameter_server", pytest.param("local_sgd", marks=pytest.mark.deep)])
 def eighth(request: pytest.FixtureRequest, tree: Path) -> Eighth:
     return Eighth(request.param, tree)
 
@@ -122,9 +122,10 @@ def test_it_ends_right_whatever_fails(eighth: Eighth) -> None:
     eighth.passes(files, "test" if EVERY_CALL else "interval or gone_on_with or a_stopped_run or run_twice")
 
 
-@pytest.mark.parametrize(
-    "like", ["scatter_reduce", *(["mlless", "spirt", "p2p_serverless", "gpu"] if EVERY_CALL else [])]
-)
+DRAFTS = ["mlless", "spirt", "p2p_serverless", "gpu"]
+
+
+@pytest.mark.parametrize("like", ["scatter_reduce", *(pytest.param(like, marks=pytest.mark.deep) for like in DRAFTS)])
 def test_a_draft_runs_as_it_is(like: str, tree: Path) -> None:
     eighth = Eighth(f"like_{like}", tree)
     assert f"written: {eighth.config}" in eighth.crossover("new", eighth.name, "--like", like)
