@@ -69,6 +69,33 @@ def _ending_runs(project: str, only: str) -> list[grants.Grant]:
     ]
 
 
+LISTING = grants.Grant(
+    actions=["cloudformation:ListStacks"], resources=["*"], why="A listing has no resources to name."
+)
+
+
+def _deleting_stacks(project: str, only: str) -> list[grants.Grant]:
+    stacks = arn("cloudformation", f"stack/{only or project + '-*'}/*")
+    unknown = (
+        "The id in a stack's ARN is made by CloudFormation"
+        if only
+        else "Which experiments there will be is not known beforehand"
+    )
+    return [
+        grants.Grant(
+            actions=["cloudformation:DeleteStack"],
+            resources=[stacks],
+            conditions={"StringEquals": {f"aws:ResourceTag/{PROJECT}": project}},
+            why=f"{unknown}; name and tag keep it to this project's.",
+        ),
+        grants.Grant(
+            actions=["cloudformation:DescribeStacks", "cloudformation:ListStackResources"],
+            resources=[stacks],
+            why=f"{unknown}.",
+        ),
+    ]
+
+
 class Expiry(Construct):
     """The machine, its schedule, and a role for each.
 
@@ -79,34 +106,11 @@ class Expiry(Construct):
     def __init__(self, scope: Construct, id: str, *, project: str, only: str = "") -> None:
         super().__init__(scope, id)
         name = f"{only}-expiry" if only else stack_name(project, "expiry")
-        stacks = arn("cloudformation", f"stack/{only or project + '-*'}/*")
-        unknown = (
-            "The id in a stack's ARN is made by CloudFormation"
-            if only
-            else "Which experiments there will be is not known beforehand"
-        )
-        listing = grants.Grant(
-            actions=["cloudformation:ListStacks"], resources=["*"], why="A listing has no resources to name."
-        )
         role = grants.role(
             self,
             "Role",
             service="states",
-            grants=[
-                grants.Grant(
-                    actions=["cloudformation:DeleteStack"],
-                    resources=[stacks],
-                    conditions={"StringEquals": {f"aws:ResourceTag/{PROJECT}": project}},
-                    why=f"{unknown}; name and tag keep it to this project's.",
-                ),
-                grants.Grant(
-                    actions=["cloudformation:DescribeStacks", "cloudformation:ListStackResources"],
-                    resources=[stacks],
-                    why=f"{unknown}.",
-                ),
-                *_ending_runs(project, only),
-                *([] if only else [listing]),
-            ],
+            grants=[*_deleting_stacks(project, only), *_ending_runs(project, only), *([] if only else [LISTING])],
         )
         machine = sfn.StateMachine(
             self,

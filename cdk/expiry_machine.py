@@ -86,8 +86,28 @@ def _list(project: str, *, then: str) -> dict[str, State]:
 def _look(project: str, *, then: str) -> State:
     """What each stack says of itself: what is not tagged as this project's is foreign, whatever its name. `over`: the ids to delete;
     `ended`: the ids of those whose runs end."""
+    ours = f"$ours := $states.result[project = '{project}']"
+    leans = f"$not(kind in ['{BROKER}', '{NETWORK}']) and $not(stands = '{ALONE}')"  # on what is shared
+    processor = {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Describe", "States": _asked(project)}
+    return {
+        "Type": "Map",
+        "Items": "{% $names %}",
+        "ItemProcessor": processor,
+        "Assign": {
+            "over": f"{{% ({ours}; "
+            f"$shared := $exists($ours[{leans}]) ? [] : $exists($ours[kind = '{BROKER}']) ? ['{BROKER}'] : ['{NETWORK}']; "
+            f"[$ours[(kind = '{EXPERIMENT}' or kind in $shared) and {_past('ends')}].id]) %}}",
+            "ended": f"{{% ({ours}; [$ours[kind = '{EXPERIMENT}' and ({_past('ends')} or {_past('deadline')})].id]) %}}",
+        },
+        "Output": {},
+        "Next": then,
+    }
+
+
+def _asked(project: str) -> dict[str, State]:
+    """One stack: its tags, and of an experiment of ours the deadline of the run under way."""
     named = f"'/crossover/{project}/' & $substring($states.input.name, {len(project) + 1}) & '/bucket'"
-    states = {
+    return {
         "Describe": {
             "Type": "Task",
             "Resource": "arn:aws:states:::aws-sdk:cloudformation:describeStacks",
@@ -136,21 +156,6 @@ def _look(project: str, *, then: str) -> State:
             "Next": "Looked",
         },
         "Looked": {"Type": "Pass", "End": True},
-    }
-    ours = f"$ours := $states.result[project = '{project}']"
-    leans = f"$not(kind in ['{BROKER}', '{NETWORK}']) and $not(stands = '{ALONE}')"  # on what is shared
-    return {
-        "Type": "Map",
-        "Items": "{% $names %}",
-        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Describe", "States": states},
-        "Assign": {
-            "over": f"{{% ({ours}; "
-            f"$shared := $exists($ours[{leans}]) ? [] : $exists($ours[kind = '{BROKER}']) ? ['{BROKER}'] : ['{NETWORK}']; "
-            f"[$ours[(kind = '{EXPERIMENT}' or kind in $shared) and {_past('ends')}].id]) %}}",
-            "ended": f"{{% ({ours}; [$ours[kind = '{EXPERIMENT}' and ({_past('ends')} or {_past('deadline')})].id]) %}}",
-        },
-        "Output": {},
-        "Next": then,
     }
 
 

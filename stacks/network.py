@@ -44,34 +44,14 @@ class NetworkStack(Stack):
             vpc, {"AwsSolutions-VPC7": "Flow logs cost more than they tell about a network that lives for hours."}
         )
 
-        functions, hosts, programs, broker, endpoints = (
-            ec2.SecurityGroup(self, name, vpc=vpc, description=purpose, allow_all_outbound=False)
-            for name, purpose in {
-                "FunctionsGroup": "Functions: nothing comes in; Redis, broker and HTTPS go out",
-                "HostsGroup": "Redis hosts: Redis from the functions comes in",
-                "ProgramsGroup": "Peers and GPU workers: nothing comes in",
-                "BrokerGroup": "RabbitMQ: AMQPS from functions and programs comes in",
-                "EndpointsGroup": "Interface endpoints: HTTPS from functions, hosts and programs comes in",
-            }.items()
-        )
-        hosts.connections.allow_from(functions, ec2.Port.tcp(REDIS_PORT))
-        broker.connections.allow_from(functions, ec2.Port.tcp(AMQPS_PORT))
-        broker.connections.allow_from(programs, ec2.Port.tcp(AMQPS_PORT))
-        # The endpoint's private DNS name holds for the whole VPC: hosts and programs reach Secrets Manager through it too.
-        for group in (functions, hosts, programs):
-            endpoints.connections.allow_from(group, ec2.Port.tcp(HTTPS_PORT))
-            # S3's addresses are a prefix list whose id differs by region; where HTTPS can lead to is decided by the routes.
-            group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "HTTPS, as far as the routes lead")
-        for group in (hosts, programs):
-            group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(80), "Package archives at boot")
-
+        groups = self._groups(vpc)
         private = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
         vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[private])
         vpc.add_interface_endpoint(
             "SecretsManager",
             service=ec2.InterfaceVpcEndpointAwsService.SECRETS_MANAGER,
             subnets=private,
-            security_groups=[endpoints],
+            security_groups=[groups["endpoints"]],
             open=False,
         )
         logs.LogGroup(
@@ -87,7 +67,7 @@ class NetworkStack(Stack):
             "Keeper",
             project=experiment.project,
             subnet=vpc.isolated_subnets[0].subnet_id,
-            group=functions.security_group_id,
+            group=groups["functions"].security_group_id,
         )
         publish(
             self,
@@ -98,12 +78,39 @@ class NetworkStack(Stack):
                 "vpc": vpc.vpc_id,
                 "hosts_subnet": vpc.public_subnets[0].subnet_id,
                 "functions_subnet": vpc.isolated_subnets[0].subnet_id,
-                "functions_group": functions.security_group_id,
-                "hosts_group": hosts.security_group_id,
-                "programs_group": programs.security_group_id,
-                "broker_group": broker.security_group_id,
+                **{
+                    f"{name}_group": groups[name].security_group_id
+                    for name in ("functions", "hosts", "programs", "broker")
+                },
             },
         )
+
+    def _groups(self, vpc: ec2.Vpc) -> dict[str, ec2.SecurityGroup]:
+        """Who may reach whom: what is not said here is closed."""
+        groups = {
+            name: ec2.SecurityGroup(
+                self, f"{name.capitalize()}Group", vpc=vpc, description=purpose, allow_all_outbound=False
+            )
+            for name, purpose in {
+                "functions": "Functions: nothing comes in; Redis, broker and HTTPS go out",
+                "hosts": "Redis hosts: Redis from the functions comes in",
+                "programs": "Peers and GPU workers: nothing comes in",
+                "broker": "RabbitMQ: AMQPS from functions and programs comes in",
+                "endpoints": "Interface endpoints: HTTPS from functions, hosts and programs comes in",
+            }.items()
+        }
+        functions, hosts, programs, broker, endpoints = groups.values()
+        hosts.connections.allow_from(functions, ec2.Port.tcp(REDIS_PORT))
+        broker.connections.allow_from(functions, ec2.Port.tcp(AMQPS_PORT))
+        broker.connections.allow_from(programs, ec2.Port.tcp(AMQPS_PORT))
+        # The endpoint's private DNS name holds for the whole VPC: hosts and programs reach Secrets Manager through it too.
+        for group in (functions, hosts, programs):
+            endpoints.connections.allow_from(group, ec2.Port.tcp(HTTPS_PORT))
+            # S3's addresses are a prefix list whose id differs by region; where HTTPS can lead to is decided by the routes.
+            group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "HTTPS, as far as the routes lead")
+        for group in (hosts, programs):
+            group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(80), "Package archives at boot")
+        return groups
 
 
 STACK = NetworkStack

@@ -88,9 +88,8 @@ class Endpoint:
         self._file.close()
 
 
-def _server(log: Path, in_flight: _InFlight) -> Any:
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-    from werkzeug.serving import ThreadedWSGIServer
+def _application() -> Any:
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     def create(service: Any) -> Any:
         application = create_backend_app(service)
@@ -100,6 +99,14 @@ def _server(log: Path, in_flight: _InFlight) -> Any:
     application: Any = DomainDispatcherApplication(create)
     # It would ask the file system for moto's folders at each request, with all other requests waiting.
     application.get_backend_for_host = functools.cache(application.get_backend_for_host)
+    return application
+
+
+def _server(log: Path, in_flight: _InFlight) -> Any:
+    from moto.moto_server.werkzeug_app import MotoRequestHandler
+    from werkzeug.serving import ThreadedWSGIServer
+
+    application = _application()
 
     def answering(environ: Any, start_response: Any) -> Any:
         with in_flight.request():
@@ -117,17 +124,10 @@ def _server(log: Path, in_flight: _InFlight) -> Any:
                 return [denied.body]
             return application(environ, start_response)
         except Exception as error:
-            with contextlib.suppress(FileNotFoundError), log.open("a") as file:  # the workspace may be gone by now
-                traceback.print_exc(file=file)
-            fault = f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})"
-            words = escape(str(error) if isinstance(error, CrossoverError) else fault)
-            body = (
-                f"<ErrorResponse><Error><Code>InternalFailure</Code><Message>{words}</Message></Error></ErrorResponse>"
-            )
-            start_response(
-                "400 Bad Request", [("Content-Type", "text/xml"), ("Content-Length", str(len(body.encode())))]
-            )
-            return [body.encode()]
+            body = _failure(error, log)
+            length = ("Content-Length", str(len(body)))
+            start_response("400 Bad Request", [("Content-Type", "text/xml"), length])
+            return [body]
 
     class Handler(MotoRequestHandler):
         protocol_version = "HTTP/1.1"  # without it every request pays for a connection and a thread
@@ -157,6 +157,16 @@ def _server(log: Path, in_flight: _InFlight) -> Any:
                     request.shutdown(socket.SHUT_RDWR)
 
     return Server()
+
+
+def _failure(error: Exception, log: Path) -> bytes:
+    with contextlib.suppress(FileNotFoundError), log.open("a") as file:  # the workspace may be gone by now
+        traceback.print_exception(error, file=file)
+    fault = f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})"
+    words = escape(str(error) if isinstance(error, CrossoverError) else fault)
+    return (
+        f"<ErrorResponse><Error><Code>InternalFailure</Code><Message>{words}</Message></Error></ErrorResponse>".encode()
+    )
 
 
 def _body(environ: Any) -> bytes:

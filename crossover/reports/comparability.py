@@ -1,6 +1,7 @@
 """Which runs may stand side by side: what forbids it, and what a reader must know before believing it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from crossover.reports import display
@@ -102,12 +103,11 @@ def _settings(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
 
 def _differs(runs: Sequence[RunFolder], names: Sequence[str], *path: str) -> str | None:
     """`training.model differs: a in spirt, b in gpu`, or None where all agree."""
-    values: dict[str, list[str]] = {}
-    for run, name in zip(runs, names, strict=True):
-        value: Any = run.result
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        values.setdefault(str(value), []).append(name)
+
+    def at_path(value: Any, key: str) -> Any:
+        return value.get(key) if isinstance(value, Mapping) else None
+
+    values = _by(runs, names, lambda result: str(reduce(at_path, path, result)))
     if len(values) == 1:
         return None
     dotted = ".".join(path).removeprefix("experiment.")

@@ -50,12 +50,11 @@ def of(runs: Sequence[RunFolder], *, mixed: bool = False) -> Comparison:
         )
     goal, why = race.goal(results)
     entries = tuple(_entry(run, name, goal) for run, name in zip(runs, names, strict=True))
-    marks = [*apart, *comparability.marks(runs, names)]
     return Comparison(
         runs=tuple(runs),
         entries=entries,
         goal=goal,
-        marks=tuple(marks),
+        marks=(*apart, *comparability.marks(runs, names)),
         verdict="no verdict: different data or models"
         if apart
         else race.verdict(entries, goal, why, dollars=comparability.same_prices(results)),

@@ -19,17 +19,14 @@ def page(found: Comparison) -> Page:
     first = found.runs[0].result["experiment"]
     labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
     facts = f"{first['training']['model']} on {first['data']['dataset']}, {len(found.runs)} runs"
-    drawn = _curves(found)
-    sheets = [_table(found), *_leads(found)]
-    beside = printed([entry.architecture for entry in found.entries])
     return Page(
         title="Comparison",
         subtitle=facts,
         labels=labels,
         verdict=found.verdict,
         warnings=found.marks,
-        plots=[*drawn, *_bars(found)],
-        sheets=[*sheets, *([beside] if beside else [])],
+        plots=[*_curves(found), *_bars(found)],
+        sheets=[_table(found), *_leads(found), *printed([entry.architecture for entry in found.entries])],
         folded=[
             Page(
                 title=entry.name,

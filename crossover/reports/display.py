@@ -88,6 +88,15 @@ def moved(traffic: Mapping[str, Mapping[str, Any]]) -> int:
     return sum(channel["bytes_in"] + channel["bytes_out"] for channel in traffic.values())
 
 
+def made_of(result: Mapping[str, Any]) -> str:
+    """Model, data and size of a run, and where it ran."""
+    experiment = result["experiment"]
+    return (
+        f"{experiment['training']['model']} on {experiment['data']['dataset']}, {experiment['workers']} workers, "
+        f"{len(result['epochs'])} epochs, {result['where']}"
+    )
+
+
 def attempts(result: Mapping[str, Any]) -> str:
     """What happened to a run's invocations, besides ending well."""
     made, lost = result["invocations"], result.get("unrecorded") or {"count": 0}

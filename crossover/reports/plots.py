@@ -5,10 +5,11 @@ picture cannot know
 whether its reader's page is dark.
 """
 
+import html
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib as mpl
@@ -51,11 +52,7 @@ def series(n: int) -> str:
     return SERIES[n % len(SERIES)]
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    """Our style, and matplotlib's settings as they were afterwards."""
-    with mpl.rc_context(STYLE):
-        yield
+styled = partial(mpl.rc_context, STYLE)  # within it our style, and matplotlib's settings as they were afterwards
 
 
 def lines(
@@ -183,7 +180,7 @@ def svg(figure: Figure, *, name: str, title: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->\n?", "", text, flags=re.DOTALL)
     text = re.sub(
         r'<svg ([^>]*?)width="[^"]*"',
-        rf'<svg class="plot" role="img" aria-label="{_attribute(title)}" \1',
+        rf'<svg class="plot" role="img" aria-label="{html.escape(title)}" \1',
         text,
         count=1,
     )
@@ -195,8 +192,3 @@ def svg(figure: Figure, *, name: str, title: str) -> str:
     for placeholder, colour in COLOURS.items():
         text = text.replace(placeholder, colour)
     return text.strip()
-
-
-def _attribute(text: str) -> str:
-    escapes: dict[str, Any] = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
-    return "".join(escapes.get(letter, letter) for letter in text)

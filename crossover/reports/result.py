@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from crossover.costs import cost as costs
 from crossover.costs import infrastructure as infrastructures
-from crossover.costs import prices as pricing
+from crossover.costs import prices
 from crossover.costs.infrastructure import Infrastructure
 from crossover.costs.invocations import (
     Record,
@@ -22,12 +22,10 @@ from crossover.costs.invocations import (
     on_instance,
     traffic,
 )
-from crossover.costs.prices import Prices
 from crossover.experiment import Experiment
 from crossover.reports.completeness import attempts, missing
 
 Label = Literal["measured-local", "measured-aws", "published", "projected"]
-LABELS: tuple[str, ...] = get_args(Label)
 
 
 def build(
@@ -39,7 +37,6 @@ def build(
     epochs: Sequence[Mapping[str, Any]],
     started_at: float,
     versions: Mapping[str, str],
-    prices: Prices | None = None,
     final: Mapping[str, Any] | None = None,
     expected: Mapping[str, int] | None = None,
     transitions: int | None = None,
@@ -52,59 +49,62 @@ def build(
 ) -> dict[str, Any]:
     """result.json as a dict. Raises ConfigError for an item without price.
 
-    `where`: inline, local or aws. `epochs`: one mapping per epoch with `epoch` (from 1), `val_loss`, `val_metric`
-    and either `at` (unix seconds when it was agreed) or `wall_s`; `train_loss` where known, else it is the
-    sample-weighted mean of the records' `loss`. `final`: `val_metric`, `parameters_sha256` and what else the run's
-    end says. `expected`: how often each step was executed. `failure`: the plain cause, for a run that did not end
-    well. `data`: facts of the staged data. `code`: digests of what computed, by file. `unrecorded`: None where the platform was not asked.
-    `dropped`: the `workers` that were left out of a `round`, because what they contributed was not finite.
+    `where`: inline, local or aws. `epochs`: one mapping per epoch with `epoch` (from 1), `val_loss`, `val_metric` and either `at` (unix
+    seconds when it was agreed) or `wall_s`; `train_loss` where known, else it is the sample-weighted mean of the records' `loss`. `final`:
+    `val_metric`, `parameters_sha256` and what else the run's end says. `expected`: how often each step was executed. `failure`: the plain
+    cause, for a run that did not end well. `data`: facts of the staged data. `code`: digests of what computed, by file. `unrecorded`: None
+    where the platform was not asked. `dropped`: the `workers` left out of a `round`, because what they contributed was not finite.
     """
-    if label not in LABELS:
-        raise ValueError(f"label: {label!r} is unknown; one of {', '.join(LABELS)}")
-    prices = prices or pricing.load()
-    infrastructure = infrastructure or infrastructures.of(experiment)
-    # A resumed run's facts are newer than the records of its first attempt.
-    started_at = min([started_at, *(float(record["started_at"]) for record in records)])
-    agreed = [float(epoch["at"]) for epoch in epochs if "at" in epoch]
-    duration_s = max([started_at, latest(records) or started_at, *agreed]) - started_at
+    began, ended = _span(records, epochs, started_at=started_at)
     run = costs.Run(
         experiment=experiment,
         records=records,
-        infrastructure=infrastructure,
-        prices=prices,
-        started_at=started_at,
-        duration_s=duration_s,
+        infrastructure=infrastructure or infrastructures.of(experiment),
+        prices=prices.load(),
+        started_at=began,
+        duration_s=ended - began,
         transitions=transitions,
         unrecorded=unrecorded,
     )
-    rows = _epochs(epochs, run)
     found = {
         "architecture": experiment.architecture,
         "where": where,
         "label": label,
         "outcome": "failed" if failure else "finished",
         "failure": failure,
-        "started_at": datetime.fromtimestamp(started_at, UTC).isoformat(timespec="milliseconds"),
-        "duration_s": duration_s,
+        "started_at": datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
+        "duration_s": run.duration_s,
         "versions": dict(versions),
         "code": dict(code or {}),
         "experiment": experiment.resolved(),
         "data": dict(data or {}),
-        "epochs": rows,
-        "invocations": attempts(records),
+        "epochs": _epochs(epochs, run),
         "unrecorded": asdict(unrecorded) if unrecorded else None,
         "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
         "incomplete": missing(records, expected=expected, epochs=epochs, failed=bool(failure)),
+        **_sums(records),
+        "dropped": [dict(each) for each in dropped],
+        "cost": {**run.cost().as_json(where=where), "prices_as_of": run.prices.as_of, "region": run.prices.region},
+        "final": dict(final) if final else None,
+    }
+    return dict(_finite(found))
+
+
+def _span(records: Sequence[Record], epochs: Sequence[Mapping[str, Any]], *, started_at: float) -> tuple[float, float]:
+    """From when to when the run lasted. A resumed run's facts are newer than the records of its first attempt."""
+    began = min([started_at, *(float(record["started_at"]) for record in records)])
+    agreed = [float(epoch["at"]) for epoch in epochs if "at" in epoch]
+    return began, max([began, latest(records) or began, *agreed])
+
+
+def _sums(records: Sequence[Record]) -> dict[str, Any]:
+    return {
+        "invocations": attempts(records),
         "stages": stages(records),
         "steps": steps(records),
         "traffic": traffic(records),
         "staleness": staleness(records),
-        "dropped": [dict(each) for each in dropped],
-        "cost": {**run.cost().as_json(where=where), "prices_as_of": prices.as_of, "region": prices.region},
-        "final": dict(final) if final else None,
     }
-    plain: dict[str, Any] = _finite(found)
-    return plain
 
 
 def staleness(records: Sequence[Record]) -> dict[str, float] | None:
@@ -139,14 +139,17 @@ def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Record) -> None:
-    row = table.setdefault(
-        stage["stage"], {"stage": stage["stage"], "count": 0, "wall_s": 0.0, "cpu_s": 0.0, "max_rss_mb": 0.0}
-    )
-    row["count"] += stage.get("count", 1)  # a long invocation adds its stages up
-    row["wall_s"] += stage["wall_s"]
-    row["cpu_s"] += stage["cpu_s"]
+    name = stage["stage"]
+    row = table.setdefault(name, {"stage": name, "count": 0, "wall_s": 0.0, "cpu_s": 0.0, "max_rss_mb": 0.0})
+    # A long invocation adds its stages up.
+    _grow(row, count=stage.get("count", 1), wall_s=stage["wall_s"], cpu_s=stage["cpu_s"])
     # A program's stages know their own peaks; a function's environment has one for all.
     row["max_rss_mb"] = max(row["max_rss_mb"], float(stage.get("max_rss_mb") or record.get("max_rss_mb") or 0.0))
+
+
+def _grow(row: dict[str, Any], **by: float) -> None:
+    for figure, more in by.items():
+        row[figure] += more
 
 
 def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -158,14 +161,17 @@ def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
     zero = ("count", "cold", "failed", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_s", "max_rss_mb")
     for record in sorted(records, key=lambda r: float(r["started_at"])):
         row = table.setdefault(record["step"], {"step": record["step"], **dict.fromkeys(zero, 0)})
-        row["count"] += 1
-        row["cold"] += bool(record.get("cold"))
-        row["failed"] += record["outcome"] != "ok"
-        row["wall_s"] += float(record["wall_s"])
-        row["cpu_s"] += float(record["cpu_s"])
-        row["init_s"] += init_s(record)
-        row["slot_wait_s"] += busy_s(record) - float(record["wall_s"])
-        row["billed_s"] += 0.0 if on_instance(record) else billed_ms(record) / 1_000
+        _grow(
+            row,
+            count=1,
+            cold=bool(record.get("cold")),
+            failed=record["outcome"] != "ok",
+            wall_s=float(record["wall_s"]),
+            cpu_s=float(record["cpu_s"]),
+            init_s=init_s(record),
+            slot_wait_s=busy_s(record) - float(record["wall_s"]),
+            billed_s=0.0 if on_instance(record) else billed_ms(record) / 1_000,
+        )
         row["max_rss_mb"] = max(row["max_rss_mb"], float(record.get("max_rss_mb") or 0.0))
     return list(table.values())
 

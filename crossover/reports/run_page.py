@@ -39,7 +39,7 @@ def page(run: RunFolder) -> Page:
             steps_sheet(result),
             cost_sheet(result),
             traffic_sheet(result),
-            *_printed([result["architecture"]]),
+            *printed([result["architecture"]]),
             _configuration(result),
             facts_sheet("Data", result.get("data", {}), folded=True),
             facts_sheet("Versions", result["versions"], folded=True),
@@ -48,11 +48,7 @@ def page(run: RunFolder) -> Page:
 
 
 def subtitle(result: Result) -> str:
-    experiment = result["experiment"]
-    return (
-        f"{experiment['training']['model']} on {experiment['data']['dataset']}, {experiment['workers']} workers, "
-        f"{len(result['epochs'])} epochs, {result['where']}, started {result['started_at'][:19]} UTC"
-    )
+    return f"{display.made_of(result)}, started {result['started_at'][:19]} UTC"
 
 
 def tiles(result: Result) -> list[Tile]:
@@ -195,25 +191,19 @@ def _timeline(run: RunFolder) -> list[Plot]:
     return found
 
 
-def _printed(architectures: Sequence[str]) -> list[Sheet]:
+def printed(architectures: Sequence[str]) -> list[Sheet]:
     """The papers' rows for these architectures, with their source and what does not follow from the paper's formula."""
-    sheet = printed(architectures)
-    return [sheet] if sheet else []
-
-
-def printed(architectures: Sequence[str]) -> Sheet | None:
     shown = {"model", "accuracy", "minutes", "function_s", "epoch_s", "compute_s", "memory_mb", "total_usd", "peer_usd"}
     rows = []
     for row in published.load():
         if row.figures.get("architecture") in architectures and shown & (row.figures.keys() - {"model"}):
             figures = ", ".join(f"{name} {value}" for name, value in row.figures.items() if name in shown)
             rows.append([row.row, figures, row.note, f"{row.paper}, {row.table}"])
-    if not rows:
-        return None
     note = "Other models, data and machines than this run's, unless the row says so: to stand beside, not to race."
     head = ["row", "figures", "note", "source"]
     title = "What the papers printed"
-    return Sheet(title=title, head=head, rows=rows, note=note, words=4, folded=True, label="published")
+    sheet = Sheet(title=title, head=head, rows=rows, note=note, words=4, folded=True, label="published")
+    return [sheet] if rows else []
 
 
 def _configuration(result: Result) -> Sheet:

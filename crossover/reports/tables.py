@@ -10,6 +10,7 @@ from rich.text import Text
 
 from crossover.reports import display
 from crossover.reports.compare import Comparison
+from crossover.reports.page import stages_sheet
 
 Result = Mapping[str, Any]
 LABEL_STYLES = {
@@ -46,12 +47,7 @@ def warnings(result: Result) -> list[str]:
 
 
 def _title(result: Result) -> Text:
-    experiment = result["experiment"]
-    facts = (
-        f"  {experiment['training']['model']} on {experiment['data']['dataset']}, {experiment['workers']} workers, "
-        f"{len(result['epochs'])} epochs, {result['where']}"
-    )
-    return Text.assemble((result["architecture"], "bold"), "  ", label(result["label"]), facts)
+    return Text.assemble((result["architecture"], "bold"), "  ", label(result["label"]), f"  {display.made_of(result)}")
 
 
 def _figures(result: Result) -> Table:
@@ -86,19 +82,12 @@ def _figures(result: Result) -> Table:
 
 
 def _stages(result: Result) -> Table:
+    sheet = stages_sheet(result)
     table = Table(title="stages", title_justify="left", box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("stage")
-    for column in ("count", "wall", "mean", "cpu", "peak memory"):
-        table.add_column(column, justify="right")
-    for row in result["stages"]:
-        table.add_row(
-            Text(row["stage"]),
-            f"{row['count']:,}",
-            display.seconds(row["wall_s"]),
-            display.seconds(row["wall_s"] / row["count"]),
-            f"{100 * row['cpu_s'] / row['wall_s']:.0f} %" if row["wall_s"] else display.DASH,
-            f"{row['max_rss_mb']:,.0f} MB",
-        )
+    for place, column in enumerate(sheet.head):
+        table.add_column(column, justify="right" if place else "left")
+    for stage, *figures in sheet.rows:
+        table.add_row(Text(stage), *figures)
     return table
 
 

@@ -7,10 +7,10 @@ what the run is; both say which figures are projected.
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from crossover.errors import MissingTool
 from crossover.experiment import flat
@@ -35,7 +35,10 @@ PROJECTED = ("paper_method_usd", "full_usd")
 def check(to: Logger) -> None:
     """Before an hour of training: raises MissingTool where the library is not installed."""
     if importlib.util.find_spec(to) is None:
-        raise _missing(to)
+        raise MissingTool(
+            f"--log {to}: its library is not installed here; pip install 'crossover[{to}]', or in a checkout "
+            f"{os.path.join('.venv', 'bin', 'pip')} install {to}"
+        )
 
 
 def log(run: RunFolder, to: Logger, *, where: str) -> str:
@@ -80,13 +83,18 @@ def _mlflow(run: RunFolder, where: str) -> str:
     check("mlflow")
     import mlflow
 
-    uri = where if "://" in where or where == "databricks" else f"sqlite:///{_file(Path(where))}"
+    uri = where
+    if "://" not in where and where != "databricks":
+        Path(where).mkdir(parents=True, exist_ok=True)
+        uri = f"sqlite:///{Path(where).resolve() / 'mlflow.db'}"
     client = mlflow.MlflowClient(tracking_uri=uri)
     facts = run.result["experiment"]
     experiment = client.get_experiment_by_name(facts["project"])
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(facts["project"])
-    labels = {"label": run.result["label"], "cost": run.result["cost"]["label"], "outcome": run.result["outcome"]}
-    made = client.create_run(experiment_id, tags=labels | _tags(run.result), run_name=run.name)
+    said = {name: run.result[name] for name in ("label", "outcome", "architecture")}
+    versions = {f"version.{name}": str(version) for name, version in run.result["versions"].items()}
+    tags = {**said, "cost": run.result["cost"]["label"], **versions}
+    made = client.create_run(experiment_id, tags=tags, run_name=run.name)
     for name, value in flat(facts):
         client.log_param(made.info.run_id, name, str(value)[:MLFLOW_NAME])
     for epoch, at, figures in points(run):
@@ -94,19 +102,3 @@ def _mlflow(run: RunFolder, where: str) -> str:
             client.log_metric(made.info.run_id, name, value, timestamp=int(1_000 * at), step=epoch)
     client.set_terminated(made.info.run_id, "FINISHED" if run.result["outcome"] == "finished" else "FAILED")
     return f"mlflow ui --backend-store-uri {uri}"
-
-
-def _file(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder.resolve() / "mlflow.db"
-
-
-def _tags(result: Mapping[str, Any]) -> dict[str, str]:
-    return {"architecture": result["architecture"], **{f"version.{k}": str(v) for k, v in result["versions"].items()}}
-
-
-def _missing(library: str) -> MissingTool:
-    return MissingTool(
-        f"--log {library}: its library is not installed here; pip install 'crossover[{library}]', or in a checkout "
-        f"{os.path.join('.venv', 'bin', 'pip')} install {library}"
-    )

@@ -35,14 +35,11 @@ def empty(bucket: str) -> None:
 
 def install(changes: Replacements) -> None:
     from moto.awslambda.models import LayerVersion, lambda_backends
-    from moto.cloudformation import custom_model
-    from moto.cloudformation.exceptions import ValidationError
     from moto.ec2.models import ec2_backends
     from moto.ec2.models.instances import Instance
     from moto.ec2.models.internet_gateways import InternetGateway
     from moto.ec2.models.route_tables import RouteTable
     from moto.ec2.models.vpcs import VPCEndPoint
-    from moto.s3.models import FakeBucket, s3_backends
 
     def drop_route_table(self: Any, account_id: str, region: str) -> None:
         ec2_backends[account_id][region].route_tables.pop(self.id, None)
@@ -73,6 +70,14 @@ def install(changes: Replacements) -> None:
     changes.add(InternetGateway, "delete", drop_gateway)
     changes.wrap(Instance, "terminate", terminate)
     changes.add(LayerVersion, "delete", drop_layer)
+    _buckets(changes)
+    _custom_resources(changes)
+
+
+def _buckets(changes: Replacements) -> None:
+    """One that holds something is not deleted: moto does neither delete it nor say so; after the error it comes back, when it is empty."""
+    from moto.cloudformation.exceptions import ValidationError
+    from moto.s3.models import FakeBucket, s3_backends
 
     def delete_bucket(
         old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any
@@ -81,11 +86,16 @@ def install(changes: Replacements) -> None:
         while bucket := buckets.get(resource_name):
             if getattr(bucket, _STAYS_EMPTY, False):
                 bucket.keys.clear()
-            elif bucket.keys:  # moto deletes nothing and says nothing; an error makes it come back after the emptier
+            elif bucket.keys:
                 raise ValidationError(resource_name, f"{resource_name}: the bucket is not empty")
             old(resource_name, cloudformation_json, *rest, **named)
 
     changes.wrap(FakeBucket, "delete_from_cloudformation_json", delete_bucket)
+
+
+def _custom_resources(changes: Replacements) -> None:
+    from moto.cloudformation import custom_model
+    from moto.cloudformation.exceptions import ValidationError
 
     def refuse(cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
         raise ValidationError(
