@@ -43,9 +43,8 @@ def publish_facts(
     if experiment.storage.bucket_per_worker:
         values["data_buckets"] = " ".join(bucket.bucket_name for bucket in storage.data)
     if hosts:
-        values["redis"] = " ".join(hosts.urls)
-        values["redis_secret"] = hosts.secret_arn
-        values["redis_hosts"] = " ".join(host.ref for host in hosts.instances)
+        names = " ".join(host.ref for host in hosts.instances)
+        values |= {"redis": " ".join(hosts.urls), "redis_secret": hosts.secret_arn, "redis_hosts": names}
     if functions:
         values["functions"] = " ".join(functions.names.values())
     if machines:

@@ -166,12 +166,7 @@ def surroundings(
     experiment: Experiment, *, storage: Storage, broker: Broker | None = None, machines: StepFunctions | None = None
 ) -> tuple[dict[str, str], list[grants.Grant]]:
     """What a program must know and may do: the run's objects, the broker, the machines that it starts. No secret: an ARN to read it by."""
-    facts = {
-        "PROJECT": experiment.project,
-        "EXPERIMENT": experiment.name,
-        "ARCHITECTURE": experiment.architecture,
-        "BUCKET": storage.bucket.bucket_name,
-    }
+    facts = storage.facts(experiment)
     may = [
         *grants.objects(storage.bucket, storage.data),
         grants.Grant(
@@ -180,8 +175,6 @@ def surroundings(
             why="Which run to join: one pointer per fleet.",
         ),
     ]
-    if experiment.storage.bucket_per_worker:
-        facts["DATA_BUCKETS"] = " ".join(bucket.bucket_name for bucket in storage.data)
     if broker:
         facts |= {"BROKER": broker.endpoint, "BROKER_SECRET": broker.secret}
         may.append(grants.secret(broker.secret))

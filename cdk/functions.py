@@ -135,21 +135,12 @@ class Functions(Construct):
     def _environment(self, step: Step) -> dict[str, str]:
         """Deployment facts, and only those of services that the step declares. No secret: an ARN to read it by."""
         experiment, around = self._experiment, self._around
-        facts = {
-            "PROJECT": experiment.project,
-            "EXPERIMENT": experiment.name,
-            "ARCHITECTURE": experiment.architecture,
-            "BUCKET": around.storage.bucket.bucket_name,
-        }
-        if experiment.storage.bucket_per_worker:
-            facts["DATA_BUCKETS"] = " ".join(bucket.bucket_name for bucket in around.storage.data)
+        facts = around.storage.facts(experiment)
         if "tensors" in step.uses and around.hosts:
-            facts["REDIS"] = " ".join(around.hosts.urls)
-            facts["REDIS_SECRET"] = around.hosts.secret_arn
+            facts |= {"REDIS": " ".join(around.hosts.urls), "REDIS_SECRET": around.hosts.secret_arn}
             facts["REDIS_CERTIFICATES"] = "hosts/redis/"
         if "bus" in step.uses and around.broker:
-            facts["BROKER"] = around.broker.endpoint
-            facts["BROKER_SECRET"] = around.broker.secret
+            facts |= {"BROKER": around.broker.endpoint, "BROKER_SECRET": around.broker.secret}
         if "machines" in step.uses:
             for name, machine in (around.machines or {}).items():
                 facts[f"MACHINE_{name.upper()}"] = arn("states", f"stateMachine:{machine}")

@@ -32,6 +32,18 @@ class Storage(Construct):
             self.data = [self._bucket(f"Data{rank}") for rank in range(experiment.workers)]
         self._tame_emptier(resource_name(experiment, "bucket-emptier"))
 
+    def facts(self, experiment: Experiment) -> dict[str, str]:
+        """What a step or a program must know of its experiment and of where its objects lie."""
+        facts = {
+            "PROJECT": experiment.project,
+            "EXPERIMENT": experiment.name,
+            "ARCHITECTURE": experiment.architecture,
+            "BUCKET": self.bucket.bucket_name,
+        }
+        if experiment.storage.bucket_per_worker:
+            facts["DATA_BUCKETS"] = " ".join(bucket.bucket_name for bucket in self.data)
+        return facts
+
     def _bucket(self, name: str) -> s3.Bucket:
         """Emptied by CDK's own custom resource, so that a plain DeleteStack suffices: `cdk destroy` and the expiry use nothing else."""
         bucket = s3.Bucket(

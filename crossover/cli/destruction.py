@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from crossover.cli.arguments import Config, Debug, Yes
+from crossover.cli.arguments import Config, Debug, Yes, tell
 from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment
@@ -35,7 +35,7 @@ def destroy(
     session = boto3.Session()
     with aws_errors_explained():
         for line in announced(session, experiment, shared=shared):
-            _tell(line)
+            tell(line)
     if not yes and not typer.confirm("Remove this?"):
         raise UserError("destroy: nothing was removed")
     delete_experiment(session, experiment)
@@ -44,7 +44,7 @@ def destroy(
     if verify:
         with aws_errors_explained():
             for each in [None] if shared else _experiments(experiment):
-                _tell(verified(session, experiment.project, each))
+                tell(verified(session, experiment.project, each))
 
 
 def _experiments(experiment: Experiment) -> list[str | None]:
@@ -151,12 +151,12 @@ def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> No
     from crossover.account.removal import leftovers, network_exit
     from crossover.account.resources import stacks
 
-    leftovers.stop_running(session, owner, _tell)
-    network_exit.release_functions(session, stack.id, _tell)
+    leftovers.stop_running(session, owner, tell)
+    network_exit.release_functions(session, stack.id, tell)
     if stack.tags[stacks.KIND] == "network":
-        network_exit.wait_for_interfaces(session, owner.project, _tell)
+        network_exit.wait_for_interfaces(session, owner.project, tell)
     for attempt in range(tries):
-        _tell(f"deleting stack {stack.name}")
+        tell(f"deleting stack {stack.name}")
         session.client("cloudformation").delete_stack(StackName=stack.id)
         state = leftovers.wait_for_stack(session, stack.id)
         if not state:
@@ -164,7 +164,7 @@ def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> No
         why = "; ".join(leftovers.reasons(session, stack.id)) or "CloudFormation gives no reason"
         if state != "DELETE_FAILED" or attempt + 1 == tries:
             raise CrossoverError(f"{stack.name}: is {state}, {attempt + 1} attempts: {why}")
-        _tell(f"{stack.name}: the deletion failed: {why}; clearing what may stand in its way, then once more")
+        tell(f"{stack.name}: the deletion failed: {why}; clearing what may stand in its way, then once more")
         leftovers.empty_buckets(session, owner)
 
 
@@ -174,12 +174,12 @@ def _remove_orphans(session: Any, orphans: list[Any], gone: list[str]) -> None:
 
     problems = []
     for orphan in sorted(orphans, key=lambda each: [*leftovers.REMOVERS, each.kind].index(each.kind)):
-        _tell(f"removing {orphan}")
+        tell(f"removing {orphan}")
         problem = leftovers.remove(session, orphan)
         if not problem:
             gone.append(str(orphan))
         elif orphan.kind == "network interface":
-            _tell(f"left: {orphan}: {problem}; AWS removes it within 40 minutes")
+            tell(f"left: {orphan}: {problem}; AWS removes it within 40 minutes")
         else:
             problems.append(f"{orphan}: {problem}")
     if problems:
@@ -207,7 +207,3 @@ def verified(session: Any, project: str, experiment: str | None) -> str:
         "  not looked at: other regions and accounts, the CDK's own bucket and roles, what stacks left that went over 90 days ago\n"
         f"  looks like ours, not provably so, left alone: {unproven or 'nothing'}"
     )
-
-
-def _tell(line: str) -> None:
-    print(line, flush=True)

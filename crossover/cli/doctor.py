@@ -79,8 +79,7 @@ def _packaging(experiment: Experiment) -> Iterator[Finding]:
             yield Finding("image builder", True, "builds for linux/arm64")
         return
     for name in ("dataplane", "torch"):
-        path = ROOT / "build" / f"layer-{name}.zip"
-        yield Finding(f"layer {name}", path.exists(), str(path) if path.exists() else "make layer")
+        yield _built(f"layer {name}", ROOT / "build" / f"layer-{name}.zip", "make layer")
 
 
 def hosts_module(experiment: Experiment) -> Iterator[Finding]:
@@ -88,9 +87,8 @@ def hosts_module(experiment: Experiment) -> Iterator[Finding]:
     from crossover.cli.deployment import hosts_processor
 
     if kind := hosts_processor(experiment):
-        path = ROOT / "build" / f"tensors-{kind}.so"
         mend = f"make host-module PROCESSOR={kind}"
-        yield Finding("hosts' tensor module", path.exists(), str(path) if path.exists() else mend)
+        yield _built("hosts' tensor module", ROOT / "build" / f"tensors-{kind}.so", mend)
 
 
 def examine(experiment: Experiment) -> Iterator[Finding]:
@@ -101,7 +99,7 @@ def examine(experiment: Experiment) -> Iterator[Finding]:
     for program, package in tools.PACKAGES.items():
         found = tools.find(program)
         yield Finding(program, bool(found), found or f"apt-get install {package}")
-    yield _module()
+    yield _built("tensor module", ROOT / "redis_module" / "build" / "tensors.so", "make redis-module")
     if experiment.data.directory:
         folder = Path(experiment.data.directory)
         yield Finding(
@@ -109,6 +107,5 @@ def examine(experiment: Experiment) -> Iterator[Finding]:
         )
 
 
-def _module() -> Finding:
-    module = ROOT / "redis_module" / "build" / "tensors.so"
-    return Finding("tensor module", module.exists(), str(module) if module.exists() else "make redis-module")
+def _built(name: str, path: Path, mend: str) -> Finding:
+    return Finding(name, path.exists(), str(path) if path.exists() else mend)

@@ -67,7 +67,7 @@ def totals(experiment: Experiment) -> list[str]:
     gb_month = prices.load().of("s3.gb_month").usd
     most = resting * ttl_h + (during - resting) * min(run_h, ttl_h)
     lines = [
-        f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts, functions apart (prices of {as_of()})",
+        f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts, functions apart (prices of {prices.load().as_of})",
         f"besides: its bucket, ${gb_month:g} a month for each GB that runs leave in it, and looks whether its time is over, "
         f"${standing.looks_usd():.3f} an hour",
         f"if nobody destroys it: ${most:.2f} in its {ttl_h:g} hours at most, functions and those apart",
@@ -134,7 +134,3 @@ def machines_and_hosts(experiment: Experiment, architecture: Architecture) -> li
         lines.append(f"instances while a run lasts: {instances} x {kind}")
     lines.append(f"deleted by itself {experiment.lifetime.ttl_hours:g} hours after deployment")
     return lines
-
-
-def as_of() -> str:
-    return prices.load().as_of

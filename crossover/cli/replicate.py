@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossover.cli.arguments import Debug
+from crossover.cli.arguments import Debug, tell
 from crossover.errors import ConfigError, DataError, RunFailed
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def replicate(
     names, size = what or ["all"], Scale(scale)
     parts = chosen(names)
     wanted = measurements(parts, size)
-    runner = Runner(out=out, scale=size, data=_folder(data), tell=lambda line: print(line, flush=True))
+    runner = Runner(out=out, scale=size, data=_folder(data), tell=tell)
     if dry_run:
         _forecast(runner, parts, wanted)
         return

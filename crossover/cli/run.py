@@ -61,8 +61,11 @@ def run(
     experiment = accepted(config, [*(override or []), *_data(data)], travels=on is not Place.INLINE)
     folder = _resumed(resume, out) if resume and on is not Place.AWS else out or Path("results") / experiment.name
     _check_folder(folder)
-    for tool in log or []:
-        _check_logger(tool)
+    if log:
+        from crossover.reports import tracking  # not for --help
+
+        for tool in log:
+            tracking.check(tool.value)
     if on is Place.AWS:
         check_deployment(experiment)
         experiment = _check_deployed(experiment, config)
@@ -74,7 +77,7 @@ def run(
         raise
     _summarise(finished)
     for tool in log or []:
-        _log(finished, tool)
+        print(f"{tool}: {tracking.log(finished, tool.value, where=str(finished.path / tool.value))}")
 
 
 def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgress", *, resume: str) -> "RunFolder":
@@ -135,18 +138,6 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
         return experiment
     left = standing.left_of_budget(experiment, stack, now=now, config=config)
     return replace(experiment, lifetime=replace(experiment.lifetime, budget_usd=left))
-
-
-def _check_logger(tool: Logger) -> None:
-    from crossover.reports import tracking
-
-    tracking.check(tool.value)
-
-
-def _log(finished: "RunFolder", tool: Logger) -> None:
-    from crossover.reports import tracking
-
-    print(f"{tool}: {tracking.log(finished, tool.value, where=str(finished.path / tool.value))}")
 
 
 def _summarise(folder: "RunFolder") -> None:

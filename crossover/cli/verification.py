@@ -1,8 +1,6 @@
 """`crossover verify-aws`: try on a real account, step by step, what is unproven; destroy everything, write down what was shown."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +11,7 @@ from crossover.account.proofs import evidence, facts, unproven, verified
 from crossover.account.proofs.evidence import Evidence
 from crossover.account.proofs.observed import Observed, uncovered
 from crossover.account.resources import stacks
-from crossover.cli.arguments import Debug, Yes
+from crossover.cli.arguments import Debug, Yes, tell
 from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -41,6 +39,8 @@ def verify_aws(
         raise UserError("verify-aws: nothing was deployed; add --yes to go on unasked")
     import boto3
 
+    from crossover.local.processes import ending_on_signals
+
     session = boto3.Session()
     with aws_errors_explained():
         refuse(session, config, experiment)
@@ -48,7 +48,10 @@ def verify_aws(
         seen.shared_stay = config != PROOF and stacks.look(session, f"{experiment.project}-network") is not None
     observed: dict[str, Observed] = {}
     failure: BaseException | None = None
-    with aws_errors_explained(), _stopped_in_order():
+    with (
+        aws_errors_explained(),
+        ending_on_signals(),
+    ):  # a closed terminal, or a `kill`, ends it as Ctrl-C does: by destroying first
         try:
             deploy_and_look(seen, config, out, observed)
         except (Exception, KeyboardInterrupt, SystemExit) as error:  # whatever happened, what stands is destroyed
@@ -77,7 +80,7 @@ def refuse(session: Any, config: Path, experiment: Experiment) -> None:
         raise UserError(
             f"{name}: stands already, and verify-aws destroys what it looks at; crossover destroy {config} first, or leave CONFIG out"
         )
-    deployment.refuse_what_cannot_work(experiment, config=config, tell=_tell)
+    deployment.refuse_what_cannot_work(experiment, config=config, tell=tell)
 
 
 def cost_before(experiment: Experiment, *, whole: bool) -> str:
@@ -107,7 +110,7 @@ def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str,
     experiment = seen.experiment
     shared = {f"{experiment.project}-{part}" for part in ("network", "broker")}
     seen.alone = not set(ownership.of(seen.session, experiment.project, experiment.name).others) - shared
-    walk_through(Walk(seen=seen, config=config, out=out, whole=config == PROOF, observed=observed, tell=_tell), STEPS)
+    walk_through(Walk(seen=seen, config=config, out=out, whole=config == PROOF, observed=observed, tell=tell), STEPS)
 
 
 def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]) -> None:
@@ -132,7 +135,7 @@ def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]
                 destruction.delete_shared(session, experiment)
             seen.network_deleted = True
         whole = alone and not seen.shared_stay
-        _tell(destruction.verified(session, experiment.project, None if whole else experiment.name))
+        tell(destruction.verified(session, experiment.project, None if whole else experiment.name))
     except (KeyboardInterrupt, SystemExit):
         raise UserError(
             f"interrupted while destroying; crossover destroy {config} --shared --verify goes on where it stopped"
@@ -146,16 +149,3 @@ def _unseen(id: str, failure: BaseException | None) -> Observed:
     if id in facts.NOT_COVERED:
         return uncovered(facts.NOT_COVERED[id])
     return uncovered("stopped before it was looked at" if failure else "no check looks at it")
-
-
-@contextmanager
-def _stopped_in_order() -> Iterator[None]:
-    """A terminal that is closed, or a `kill`, ends it as Ctrl-C does: by destroying first."""
-    from crossover.local.processes import ending_on_signals
-
-    with ending_on_signals():
-        yield
-
-
-def _tell(line: str) -> None:
-    print(line, flush=True)

@@ -46,9 +46,9 @@ def of(experiment: Experiment, architecture: Architecture | None = None) -> Infr
     architecture = architecture or load(experiment.architecture)
     found = steps(architecture)
     bus, hosts = talks(architecture), database_hosts(experiment, architecture)
-    fleets = [*_databases(experiment, hosts), *_programs(experiment, architecture)]
+    databases = Fleet(purpose=DATABASE, instance_type=experiment.database.instance_type, count=hosts)
     return Infrastructure(
-        fleets=tuple(fleets),
+        fleets=(*([databases] if hosts else []), *_programs(experiment, architecture)),
         broker_instance_type=experiment.network.broker_instance_type if bus else None,
         # Only functions inside the VPC need the endpoint to read their secrets.
         interface_endpoints=int(hosts > 0 or any("bus" in step.uses for step in found)),
@@ -57,13 +57,6 @@ def of(experiment: Experiment, architecture: Architecture | None = None) -> Infr
             step.name: experiment.functions.memory_of(step.name, torch=step.needs_torch(experiment)) for step in found
         },
     )
-
-
-def _databases(experiment: Experiment, hosts: int) -> list[Fleet]:
-    if hosts == 0:
-        return []
-    instance_type = experiment.database.instance_type
-    return [Fleet(purpose=DATABASE, instance_type=instance_type, count=hosts, volume_gb=instances.DATABASE_GB)]
 
 
 def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]:

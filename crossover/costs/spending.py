@@ -6,9 +6,11 @@ of costs/cost.py on what the bucket holds: the records of what has ended, the ma
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from crossover.architecture import load
@@ -148,19 +150,14 @@ def read(objects: ObjectStore, keys: Keys, ended: dict[str, dict[str, Any]]) -> 
             ended[key] = json.loads(body)
         known = {keys.mark(record["request_id"]) for record in ended.values()}
         marks = [key for key in objects.list(keys.marks) if key not in known]
-        return [json.loads(body) for body in pool.map(_if_there(objects), marks) if body]
+        return [json.loads(body) for body in pool.map(partial(_if_there, objects), marks) if body]
 
 
-def _if_there(objects: ObjectStore) -> Callable[[str], bytes | None]:
+def _if_there(objects: ObjectStore, key: str) -> bytes | None:
     """A mark goes when its invocation's record is there: then the record is for the next look."""
-
-    def get(key: str) -> bytes | None:
-        try:
-            return objects.get(key)
-        except Missing:
-            return None
-
-    return get
+    with suppress(Missing):
+        return objects.get(key)
+    return None
 
 
 def _infrastructure(plain: Facts) -> Infrastructure:

@@ -8,6 +8,7 @@ import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,14 @@ class Stack:
     parameters: Mapping[str, str]
     tags: Mapping[str, str]
 
-    @property
-    def types(self) -> dict[str, str]:
-        """Type by logical id."""
-        return {name: each["Type"] for name, each in json.loads(self.template).get("Resources", {}).items()}
+    @cached_property
+    def resources(self) -> dict[str, Any]:
+        """By logical id."""
+        return dict(json.loads(self.template).get("Resources", {}))
+
+    def of_type(self, kind: str) -> Iterator[dict[str, Any]]:
+        """The properties of its resources of one type."""
+        yield from (each.get("Properties", {}) for each in self.resources.values() if each["Type"] == kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,25 +125,16 @@ def content(asset: Asset) -> bytes:
 
 def layer_keys(stacks: list[Stack]) -> set[str]:
     """S3 keys of layer archives. Local functions take third-party packages from this environment: the archives are ARM code."""
-    keys = set()
-    for stack in stacks:
-        for resource in json.loads(stack.template).get("Resources", {}).values():
-            if resource["Type"] == "AWS::Lambda::LayerVersion":
-                key = resource["Properties"]["Content"].get("S3Key")
-                keys.add(key if isinstance(key, str) else json.dumps(key))
-    return keys
+    layers = (each for stack in stacks for each in stack.of_type("AWS::Lambda::LayerVersion"))
+    keys = (each["Content"].get("S3Key") for each in layers)
+    return {key if isinstance(key, str) else json.dumps(key) for key in keys}
 
 
 def worker_kinds(stacks: list[Stack]) -> list[Kind]:
     """Which fork servers the stacks' functions need."""
-    kinds: set[Kind] = set()
-    for stack in stacks:
-        for resource in json.loads(stack.template).get("Resources", {}).values():
-            if resource["Type"] == "AWS::Lambda::Function" and resource["Properties"].get("Runtime", "").startswith(
-                "python"
-            ):
-                tags = {tag["Key"]: tag["Value"] for tag in resource["Properties"].get("Tags", [])}
-                kinds.add("torch" if tags.get("crossover:torch") == "true" else "plain")
+    functions = (each for stack in stacks for each in stack.of_type("AWS::Lambda::Function"))
+    python = [each.get("Tags", []) for each in functions if each.get("Runtime", "").startswith("python")]
+    kinds: set[Kind] = {"torch" if {"Key": "crossover:torch", "Value": "true"} in tags else "plain" for tags in python}
     return sorted(kinds)
 
 

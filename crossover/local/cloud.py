@@ -189,11 +189,7 @@ class LocalCloud:
 
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
         """Invoke a function by name or ARN, in this process."""
-        from moto.awslambda.models import lambda_backends
-
-        return self.lambdas.invoke(
-            self.function(lambda_backends[ACCOUNT][REGION].get_function(name)), payload, client_context=client_context
-        )
+        return self.lambdas.invoke(self.function(_deployed(name)), payload, client_context=client_context)
 
     def function(self, deployed: Any) -> Function:
         """The function as this cloud runs it, from moto's."""
@@ -213,13 +209,8 @@ class LocalCloud:
 
     def _variables(self, function: Function) -> dict[str, str]:
         own = {name: self.servers.reachable(value) for name, value in function.environment.items()}
-        key = {"AWS_ACCESS_KEY_ID": permissions.access_key(self._role(function))}
+        key = {"AWS_ACCESS_KEY_ID": permissions.access_key(str(_deployed(function.arn).role))}
         return {**own, **self.environment(), **key, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
-
-    def _role(self, function: Function) -> str:
-        from moto.awslambda.models import lambda_backends
-
-        return str(lambda_backends[ACCOUNT][REGION].get_function(function.arn).role)
 
     def _program_code(self, url: str, role: str) -> Path:
         """The folder with a fleet's code: what its instances, under their role, would unpack. Raises RunFailed where they may not."""
@@ -259,8 +250,8 @@ class LocalCloud:
     def _check_types(self, stacks: list[assemblies.Stack]) -> None:
         known = moto_patches.supported(self)
         for stack in stacks:
-            for logical_id, kind in stack.types.items():
-                if kind not in known:
+            for logical_id, resource in stack.resources.items():
+                if (kind := resource["Type"]) not in known:
                     raise RunFailed(
                         f"{stack.name}: {logical_id} is an {kind}, which the local cloud does not know; give it a maker in "
                         f"crossover/local/moto_patches, or add it to WITHOUT_EFFECT there"
@@ -288,6 +279,13 @@ class LocalCloud:
             with contextlib.suppress(ClientError):  # CloudFormation rolls back too
                 self.client("cloudformation").delete_stack(StackName=stack.name)
             raise RunFailed(f"{stack.name}: {error.response['Error'].get('Message', error)}"[:_WORDS]) from error
+
+
+def _deployed(name: str) -> Any:
+    """moto's function of this name or ARN."""
+    from moto.awslambda.models import lambda_backends
+
+    return lambda_backends[ACCOUNT][REGION].get_function(name)
 
 
 def _forget_everything() -> None:

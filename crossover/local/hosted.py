@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from crossover.errors import Lost, MissingTool, RunFailed
@@ -41,11 +42,17 @@ class Servers:
             password=secret(found.group().rstrip(".:")) if found else None,
             module=tensor_module(),
         )
-        with self._lock:
-            over = self._over
+        with self._kept(server) as over:
             if not over:
                 self.redis[identity] = server
                 self._addresses = {**self._addresses, address: server.url}
+
+    @contextmanager
+    def _kept(self, server: RedisServer | RabbitServer) -> Iterator[bool]:
+        """Whether all is over: then what has just started is stopped again."""
+        with self._lock:
+            over = self._over
+            yield over
         if over:
             server.stop()
 
@@ -65,12 +72,9 @@ class Servers:
         """Its URL."""
         self._go_on()
         server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
-        with self._lock:
-            over = self._over
+        with self._kept(server) as over:
             if not over:
                 self.brokers[name] = server
-        if over:
-            server.stop()
         return server.url
 
     def stop_broker(self, name: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from crossover import validation
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, flat
 from crossover.learning import sizes
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -80,7 +80,7 @@ class Measurement:
 
     def cuts(self, scale: Scale) -> Mapping[str, tuple[Any, Any]]:
         """What `scale` changes, by field: (published size, this size)."""
-        whole, cut = (_flat(self.experiment(each).resolved()) for each in (Scale(1), scale))
+        whole, cut = (dict(flat(self.experiment(each).resolved())) for each in (Scale(1), scale))
         return {name: (whole[name], cut[name]) for name in whole if whole[name] != cut[name]}
 
     def images(self, scale: Scale) -> tuple[int, int]:
@@ -139,16 +139,6 @@ def smaller(
         )
 
     return cut
-
-
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in plain.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
 
 
 def _quoted(override: str) -> str:

@@ -46,10 +46,6 @@ class Found:
         )
 
 
-def _none(scale: Scale) -> Sequence[Measurement]:
-    return ()
-
-
 def _drawing(found: Found) -> Section:
     return found.section((), notes=["A drawing of boxes and arrows: there is nothing to measure."])
 
@@ -60,5 +56,5 @@ class Part:
 
     name: str
     title: str
-    measurements: Callable[[Scale], Sequence[Measurement]] = _none
+    measurements: Callable[[Scale], Sequence[Measurement]] = lambda scale: ()
     fill: Callable[[Found], Section] = _drawing

@@ -21,13 +21,13 @@ _2025 = (
     Part(
         "2025-table-1",
         "2025, Table 1: the architectures, stage by stage",
-        runs_2025.epochs_of_table_1,
+        lambda scale: [runs_2025.mobilenet_epoch(row.figures["architecture"]) for row in runs_2025.rows("Table 1")],
         epochs_2025.table_1,
     ),
     Part(
         "2025-table-2",
         "2025, Table 2: time, memory and cost of an epoch",
-        runs_2025.epochs_of_table_2,
+        lambda scale: [runs_2025.epoch(row) for row in runs_2025.rows("Table 2")],
         epochs_2025.table_2,
     ),
     Part(
@@ -49,7 +49,12 @@ _2025 = (
 _2023 = (
     Part("2023-figure-1", "2023, figure 1: peers and services"),
     Part("2023-figure-2", "2023, figure 2: synchronous and asynchronous exchange"),
-    Part("2023-table-I", "2023, Table I: what the stages of a peer need", runs_2023.of_table_1, stages_2023.table_1),
+    Part(
+        "2023-table-I",
+        "2023, Table I: what the stages of a peer need",
+        lambda scale: [runs_2023.stages(row, scale) for row in runs_2023.rows("Table I")],
+        stages_2023.table_1,
+    ),
     Part(
         "2023-figure-3",
         "2023, figure 3: computing gradients with and without functions",
@@ -63,7 +68,12 @@ _2023 = (
     Part("2023-text", "2023: what the text states", runs_2023.of_text, gradients_2023.text),
     Part("2023-figure-4", "2023, figure 4: more peers", runs_2023.of_figure_4, stages_2023.figure_4),
     Part("2023-figure-5", "2023, figure 5: compression", runs_2023.of_figure_5, stages_2023.figure_5),
-    Part("2023-figure-6", "2023, figure 6: with a barrier and without", runs_2023.of_figure_6, stages_2023.figure_6),
+    Part(
+        "2023-figure-6",
+        "2023, figure 6: with a barrier and without",
+        lambda scale: [runs_2023.barrier(mode) for mode in runs_2023.MODES],
+        stages_2023.figure_6,
+    ),
 )
 PARTS: Mapping[str, Part] = {part.name: part for part in (*_2025, *_2023)}
 

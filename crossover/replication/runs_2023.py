@@ -57,11 +57,12 @@ def gradients(architecture: str, size: int) -> Measurement:
     functions = architecture == "p2p_serverless"
     fixed = (*_of("vgg11", "mnist", size), *([f"functions.memory_mb.default={memory[size]}"] if functions else []))
 
-    def cut(scale: Scale) -> Overrides:
-        return ("workers=1", f"data.limit={2 * size}", LEAST_HELD)
-
-    key = f"gradients-{_hyphens(architecture)}-{size}"
-    return Measurement(key=key, config=f"{_hyphens(architecture)}-cifar10", fixed=fixed, cut=cut)
+    return Measurement(
+        key=f"gradients-{_hyphens(architecture)}-{size}",
+        config=f"{_hyphens(architecture)}-cifar10",
+        fixed=fixed,
+        cut=lambda scale: ("workers=1", f"data.limit={2 * size}", LEAST_HELD),
+    )
 
 
 def of_gradients(scale: Scale) -> Sequence[Measurement]:
@@ -92,11 +93,12 @@ def compressed(compression: str, size: int) -> Measurement:
     """Figure 5: VGG-11, 4 peers. Cut down: MobileNet V3 Small in its place."""
     fixed = (*_of("vgg11", "mnist", size), f"p2p.compression={compression}")
 
-    def cut(scale: Scale) -> Overrides:
-        return ("training.model=mobilenet_v3_small", f"data.limit={PEERS * size * 2}", LEAST_HELD)
-
-    key = f"compression-{compression}-{size}"
-    return Measurement(key=key, config="p2p-instance-cifar10", fixed=fixed, cut=cut)
+    return Measurement(
+        key=f"compression-{compression}-{size}",
+        config="p2p-instance-cifar10",
+        fixed=fixed,
+        cut=lambda scale: ("training.model=mobilenet_v3_small", f"data.limit={PEERS * size * 2}", LEAST_HELD),
+    )
 
 
 def of_figure_5(scale: Scale) -> Sequence[Measurement]:
@@ -117,16 +119,8 @@ def barrier(mode: str) -> Measurement:
     return Measurement(key=f"barrier-{mode}", config="p2p-instance-cifar10", fixed=fixed, cut=cut)
 
 
-def of_table_1(scale: Scale) -> Sequence[Measurement]:
-    return [stages(row, scale) for row in rows("Table I")]
-
-
 def of_text(scale: Scale) -> Sequence[Measurement]:
     return [*of_gradients(scale), barrier("synchronous")]
-
-
-def of_figure_6(scale: Scale) -> Sequence[Measurement]:
-    return [barrier(mode) for mode in MODES]
 
 
 def _hyphens(name: str) -> str:

@@ -58,10 +58,12 @@ def in_database(compute: str) -> Measurement:
     """Section 4.2: SPIRT's averaging and update, `in_database` or `fetch`; neither asks how many images a gradient is of."""
     fixed = ("training.epochs=1", "training.model=resnet18_cifar", f"database.compute={compute}")
 
-    def cut(scale: Scale) -> Overrides:
-        return _exchanged(WORKERS, scale.of(MINIBATCHES, least=6))
-
-    return Measurement(key=f"spirt-resnet18-{_hyphens(compute)}", config="spirt-cifar10", fixed=fixed, cut=cut)
+    return Measurement(
+        key=f"spirt-resnet18-{_hyphens(compute)}",
+        config="spirt-cifar10",
+        fixed=fixed,
+        cut=lambda scale: _exchanged(WORKERS, scale.of(MINIBATCHES, least=6)),
+    )
 
 
 def filtered(threshold: float) -> Measurement:
@@ -75,11 +77,12 @@ def exchange(architecture: str, model: str, workers: int) -> Measurement:
     """Section 4.2, figure 2: communication against workers."""
     fixed = ("training.epochs=1", f"workers={workers}", f"training.model={MODELS[model]}")
 
-    def cut(scale: Scale) -> Overrides:
-        return _exchanged(workers, scale.of(MINIBATCHES, least=2))
-
-    key = f"exchange-{_hyphens(architecture)}-{model}-{workers}"
-    return Measurement(key=key, config=CONFIGS[architecture], fixed=fixed, cut=cut)
+    return Measurement(
+        key=f"exchange-{_hyphens(architecture)}-{model}-{workers}",
+        config=CONFIGS[architecture],
+        fixed=fixed,
+        cut=lambda scale: _exchanged(workers, scale.of(MINIBATCHES, least=2)),
+    )
 
 
 def _exchanged(workers: int, minibatches: int) -> Overrides:
@@ -109,14 +112,6 @@ def convergence(architecture: str) -> Measurement:
     cut = smaller(batch=BATCH, minibatches=MINIBATCHES, epochs=epochs, least_minibatches=4, least_epochs=2)
     key = f"convergence-{_hyphens(architecture)}"
     return Measurement(key=key, config=CONFIGS[architecture], fixed=("recipe=fast",), cut=cut)
-
-
-def epochs_of_table_1(scale: Scale) -> Sequence[Measurement]:
-    return [mobilenet_epoch(row.figures["architecture"]) for row in rows("Table 1")]
-
-
-def epochs_of_table_2(scale: Scale) -> Sequence[Measurement]:
-    return [epoch(row) for row in rows("Table 2")]
 
 
 def of_section_4_2(scale: Scale) -> Sequence[Measurement]:

@@ -20,7 +20,7 @@ from tests.unit.replication import made_up
 
 SMALL = Scale(0.02)
 FIRST, SECOND = (runs_2025.filtered(threshold) for threshold in runs_2025.FILTER_THRESHOLDS)
-ON_GPU = next(each for each in runs_2025.epochs_of_table_2(SMALL) if each.needs_gpu)
+ON_GPU = next(each for row in runs_2025.rows("Table 2") if (each := runs_2025.epoch(row)).needs_gpu)
 
 
 class Pretended:
