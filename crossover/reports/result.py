@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from crossover.costs import cost as costs
 from crossover.costs import infrastructure as infrastructures
@@ -69,7 +69,7 @@ def build(
     found = {
         "architecture": experiment.architecture,
         "where": where,
-        "label": label,
+        "label": _known(label),
         "outcome": "failed" if failure else "finished",
         "failure": failure,
         "started_at": datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
@@ -88,6 +88,12 @@ def build(
         "final": dict(final) if final else None,
     }
     return dict(_finite(found))
+
+
+def _known(label: str) -> str:
+    if label not in get_args(Label):
+        raise ValueError(f"label: {label!r} is unknown; one of {', '.join(get_args(Label))}")
+    return label
 
 
 def _span(records: Sequence[Record], epochs: Sequence[Mapping[str, Any]], *, started_at: float) -> tuple[float, float]:
