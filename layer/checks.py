@@ -7,6 +7,7 @@ from pathlib import Path
 
 from crossover.errors import CrossoverError
 from layer import elf
+from layer.archive import unzipped
 
 LIMIT_BYTES = 262_144_000  # a function and its layers, unzipped (AWS Lambda quotas)
 FUNCTION_BYTES = 2_000_000  # kept free for the function itself; a test compares it with the largest one
@@ -42,18 +43,13 @@ class Demands:
 
 def check_size(archives: Iterable[Path], *, function_bytes: int = FUNCTION_BYTES) -> int:
     """Bytes left of Lambda's limit beside these layers and a function. Raises Unfit below zero."""
-    sizes = {path.name: _unzipped(path) for path in archives}
+    sizes = {path.name: unzipped(path) for path in archives}
     left = LIMIT_BYTES - function_bytes - sum(sizes.values())
     if left < 0:
         raise Unfit(
             f"the layers take {sum(sizes.values()):,} bytes ({sizes}); {LIMIT_BYTES - function_bytes:,} fit beside a function"
         )
     return left
-
-
-def _unzipped(path: Path) -> int:
-    with zipfile.ZipFile(path) as archive:
-        return sum(entry.file_size for entry in archive.infolist())
 
 
 def native(archive: Path) -> Iterator[tuple[str, bytes]]:

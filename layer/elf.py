@@ -5,7 +5,7 @@ Source: System V ABI, chapters 4 and 5; ELF64 little-endian alone, which is what
 
 import re
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 HEADER, SEGMENT = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ")
 LOAD, DYNAMIC = 1, 2
@@ -77,7 +77,7 @@ def stripped(data: bytes) -> bytes:
     HEADER.pack_into(out, 0, *header)
     for index, segment in enumerate(found):
         shifted = replace(segment, offset=segment.offset - _shift(segment, moved))
-        SEGMENT.pack_into(out, header[5] + index * header[9], *_fields(shifted))
+        SEGMENT.pack_into(out, header[5] + index * header[9], *astuple(shifted))
     result = bytes(out)
     check_alignment(result)
     return result
@@ -96,19 +96,6 @@ def _moves(found: list[Segment]) -> dict[Segment, int]:
 def _shift(segment: Segment, moves: dict[Segment, int]) -> int:
     """That of the loaded segment it lies in; segments without bytes (the stack's flags) stay."""
     return next((by for load, by in moves.items() if load.offset <= segment.offset and segment.end <= load.end), 0)
-
-
-def _fields(segment: Segment) -> tuple[int, ...]:
-    return (
-        segment.kind,
-        segment.flags,
-        segment.offset,
-        segment.address,
-        segment.physical,
-        segment.in_file,
-        segment.in_memory,
-        segment.alignment,
-    )
 
 
 def image(data: bytes) -> list[tuple[int, bytes]]:

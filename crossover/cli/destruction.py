@@ -143,17 +143,16 @@ def _order(stack: Any) -> int:
     """Of deletion: experiments (-1), broker, network."""
     from crossover.account.resources import stacks
 
-    return stacks.SHARED.index(stack.tags[stacks.KIND]) if stack.tags[stacks.KIND] in stacks.SHARED else -1
+    return stacks.SHARED.index(stack.kind) if stack.kind in stacks.SHARED else -1
 
 
 def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> None:
     """By its id: exactly the one that was looked at. CloudFormation deletes with the role that made it."""
     from crossover.account.removal import leftovers, network_exit
-    from crossover.account.resources import stacks
 
     leftovers.stop_running(session, owner, tell)
     network_exit.release_functions(session, stack.id, tell)
-    if stack.tags[stacks.KIND] == "network":
+    if stack.kind == "network":
         network_exit.wait_for_interfaces(session, owner.project, tell)
     for attempt in range(tries):
         tell(f"deleting stack {stack.name}")

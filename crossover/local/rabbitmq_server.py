@@ -9,10 +9,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any
 
 from crossover.errors import RunFailed
 from crossover.local import processes, tools
@@ -35,7 +35,7 @@ _ERLANG = (
 )
 
 
-class RabbitServer:
+class RabbitServer(AbstractContextManager[Any]):
     """A broker on 127.0.0.1; it runs once this is made. `url` is amqp://127.0.0.1:port, `tls_url` amqps:// (with `tls`).
 
     Raises MissingTool, RunFailed with the broker's last words.
@@ -97,9 +97,6 @@ class RabbitServer:
         for process in (self._process, self._mapper):
             if process is not None:
                 processes.stop(process, patience_s=30.0)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,10 +5,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any
 
 from crossover.errors import RunFailed
 from crossover.local import processes, tools
@@ -23,7 +23,7 @@ _LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes 107
 MEMORY = "thp:always,oversize_threshold:0"  # MALLOC_CONF; cdk/boot/redis.sh sets the same
 
 
-class RedisServer:
+class RedisServer(AbstractContextManager[Any]):
     """redis-server on 127.0.0.1, with the tensor module if `module` (a .so) is given; it runs once this is made.
 
     `url` (redis://127.0.0.1:port), `tls_url` (rediss://, with `tls`) and `socket_url` (unix://) carry no password. `durable`: what is
@@ -108,9 +108,6 @@ class RedisServer:
         """End it as a power failure would (SIGKILL)."""
         self._process.kill()
         self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -3,7 +3,7 @@
 import ctypes
 import shutil
 import subprocess
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ def behind_the_symbols(data: bytes, *, pages: int) -> bytes:
     for index, segment in enumerate(found):
         if last.offset <= segment.offset and segment.end <= last.end and segment.in_file:
             moved = replace(segment, offset=segment.offset - last.offset + start)
-            elf.SEGMENT.pack_into(out, header[5] + index * header[9], *elf._fields(moved))
+            elf.SEGMENT.pack_into(out, header[5] + index * header[9], *astuple(moved))
     return bytes(out)
 
 
@@ -93,6 +93,6 @@ def test_a_misaligned_segment_is_refused(library: Path) -> None:
     header = elf.HEADER.unpack_from(data)
     index, segment = next((i, s) for i, s in enumerate(elf.segments(bytes(data))) if s.kind == elf.LOAD and s.offset)
     wrong = replace(segment, offset=segment.offset + 8)
-    elf.SEGMENT.pack_into(data, header[5] + index * header[9], *elf._fields(wrong))
+    elf.SEGMENT.pack_into(data, header[5] + index * header[9], *astuple(wrong))
     with pytest.raises(elf.Malformed, match="off by its alignment"):
         elf.check_alignment(bytes(data))

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from crossover.account.resources import inventory, ownership, stacks
-from crossover.account.resources.listings import GROUPS
 from crossover.account.resources.ownership import Whose
 from crossover.architecture import load, steps
+from crossover.costs.platform_reports import GROUPS
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from crossover import aws
 from crossover.account.resources import ownership
+from crossover.account.resources.listings import INTERFACE
 
-INTERFACE = "AWS Lambda VPC ENI"  # how Lambda describes its interfaces
 Tell = Callable[[str], None]
 
 

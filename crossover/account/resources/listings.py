@@ -11,13 +11,14 @@ from typing import Any
 from crossover import aws
 from crossover.account.resources import ownership
 from crossover.account.resources.ownership import Listed, Owner
+from crossover.costs.platform_reports import GROUPS
 
 Lister = Callable[
     [Any, Owner], Iterable[Listed]
 ]  # (boto3 session, owner); the owner only spares entries that are surely not his
 FUNCTION, FLEET, INSTANCE = "AWS::Lambda::Function", "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::Instance"
 LAYER = "AWS::Lambda::LayerVersion"
-FUNCTIONS_INTERFACE, GROUPS = "AWS Lambda VPC ENI-", "/aws/lambda/"
+INTERFACE = "AWS Lambda VPC ENI"  # how Lambda describes its interfaces
 LIVE = ["pending", "running", "stopping", "stopped", "shutting-down"]
 
 
@@ -85,8 +86,8 @@ def _interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
     """Lambda makes those of functions without our tags; they outlive their function. Ours: of a function of ours, in a network of ours."""
     for each in aws.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
         tags, words, made_by = pairs(each.get("TagSet", [])), str(each.get("Description", "")), None
-        if words.startswith(FUNCTIONS_INTERFACE):
-            name = words.removeprefix(FUNCTIONS_INTERFACE)
+        if words.startswith(f"{INTERFACE}-"):
+            name = words.removeprefix(f"{INTERFACE}-")
             function = name[:-37] if name[-37:-36] == "-" and name.count("-") >= 5 else name  # Lambda adds a UUID
             known = each["VpcId"] in owner.networks
             made_by = (FUNCTION, function) if known else None

@@ -126,7 +126,7 @@ def of(session: Any, project: str, experiment: str | None = None) -> Owner:
     standing = sorted((each for each in asked if not each.deleted), key=lambda each: each.created)
     held, left = (_named(session, [s for s in asked if s.deleted == gone]) for gone in (False, True))
     held[STACK] = frozenset(each.id for each in standing)
-    networks = _named(session, [each for each in ours if each.tags[stacks.KIND] == "network"])
+    networks = _named(session, [each for each in ours if each.kind == "network"])
     return Owner(
         project=project,
         experiment=experiment,

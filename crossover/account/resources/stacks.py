@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cdk.expiry_machine import ALONE, BROKER, EXPERIMENT, EXPIRES_AT, KIND, NETWORK, PROJECT, STANDS
 from crossover import aws
 from crossover.errors import UserError
 from crossover.keys import MOMENT
 
-PROJECT, EXPERIMENT, KIND, EXPIRES_AT = "project", "experiment", "stack-kind", "expires-at"
-SHARED = ("broker", "network")  # kinds of stacks beside experiments, in the order in which they are deleted
+SHARED = (BROKER, NETWORK)  # kinds of stacks beside experiments, in the order in which they are deleted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,14 @@ class Standing:
         return self.state in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE")
 
     @property
+    def kind(self) -> str:
+        """broker, network or experiment; "" of a stack that says nothing of it."""
+        return self.tags.get(KIND, "")
+
+    @property
     def alone(self) -> bool:
-        """Whether it says that it leans on no shared stack (cdk/guards.py)."""
-        return self.tags.get("stands") == "alone"
+        """Whether it says that it leans on no shared stack."""
+        return self.tags.get(STANDS) == ALONE
 
     @property
     def expires_at(self) -> datetime | None:
@@ -82,9 +87,9 @@ def read(described: Mapping[str, Any]) -> Standing:
 
 def is_ours(stack: Standing, project: str) -> bool:
     """By its tags, all of which must fit: project, kind and, of an experiment, its name."""
-    kind = stack.tags.get(KIND, "")
-    part = stack.tags.get(EXPERIMENT) if kind == EXPERIMENT else kind
-    return stack.tags.get(PROJECT) == project and kind in (EXPERIMENT, *SHARED) and stack.name == f"{project}-{part}"
+    part = stack.tags.get(EXPERIMENT) if stack.kind == EXPERIMENT else stack.kind
+    known = stack.kind in (EXPERIMENT, *SHARED)
+    return known and stack.tags.get(PROJECT) == project and stack.name == f"{project}-{part}"
 
 
 def check_ours(session: Any, name: str, *, project: str) -> None:

@@ -6,7 +6,6 @@ Source: https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html
 
 import asyncio
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from crossover.errors import Unavailable
+from crossover.local.lambda_runtime.function import error_payload
 
 SHUT_DOWN = "the local Lambda service is shut down"
 RESPONSE_LIMIT = 6 * 1024 * 1024 + 100  # bytes; the 100 is what the service itself allows over
@@ -179,18 +179,14 @@ def _posted(environment: Environment, path: list[str], body: bytes) -> bytes:
         case ["invocation", request_id, "error"]:
             environment.answered(request_id, body, error=True)
         case ["invocation", request_id, "response"] if len(body) > RESPONSE_LIMIT:
-            environment.answered(request_id, _too_large(len(body)), error=True)
+            said = f"Response payload size ({len(body)} bytes) exceeded maximum allowed payload size ({RESPONSE_LIMIT} bytes)."
+            environment.answered(request_id, error_payload("Function.ResponseSizeTooLarge", said), error=True)
             return _reply("413 Payload Too Large", b"{}")
         case ["invocation", request_id, "response"]:
             environment.answered(request_id, body, error=False)
         case _:
             return _reply("404 Not Found", b"{}")
     return _reply("202 Accepted", b'{"status":"OK"}\n')
-
-
-def _too_large(size: int) -> bytes:
-    message = f"Response payload size ({size} bytes) exceeded maximum allowed payload size ({RESPONSE_LIMIT} bytes)."
-    return json.dumps({"errorType": "Function.ResponseSizeTooLarge", "errorMessage": message}).encode()
 
 
 def _handed_out(handout: Handout) -> bytes:

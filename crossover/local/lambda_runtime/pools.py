@@ -37,22 +37,3 @@ class Pool:
                 self._queue.popleft().set()  # the place goes from hand to hand
             else:
                 self._free += 1
-
-
-class Concurrency:
-    """The account's limit: above it an invocation is refused, never queued."""
-
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-        self._lock = threading.Lock()
-
-    def enter(self) -> bool:
-        with self._lock:
-            if not self._left:
-                return False
-            self._left -= 1
-            return True
-
-    def leave(self) -> None:
-        with self._lock:
-            self._left += 1

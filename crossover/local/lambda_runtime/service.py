@@ -25,7 +25,7 @@ from crossover.local.lambda_runtime.function import (
     TooLarge,
     TooManyRequests,
 )
-from crossover.local.lambda_runtime.pools import Concurrency, Pool
+from crossover.local.lambda_runtime.pools import Pool
 from crossover.local.lambda_runtime.reporting import lines, report
 from crossover.local.lambda_runtime.zygotes import Kind, Runtime, Zygote
 
@@ -57,7 +57,9 @@ class Lambdas:
         self._folder = folder
         self._variables, self._sink, self._runtime = variables, sink, runtime
         self._pools: dict[Kind, Pool] = {"torch": Pool(cores or os.cpu_count() or 1), "plain": Pool(_PLAIN_AT_ONCE)}
-        self._concurrency = Concurrency(concurrency)
+        self._concurrency = threading.Semaphore(
+            concurrency
+        )  # the account's limit: above it an invocation is refused, never queued
         self._api = RuntimeApi()
         self._lock = threading.RLock()
         self._zygotes: dict[Kind, Zygote] = {}
@@ -76,12 +78,12 @@ class Lambdas:
             raise TooLarge(len(payload), kind="RequestResponse", limit=REQUEST_LIMIT)
         request_id = str(uuid.uuid4())
         with contextlib.nullcontext() if function.waits else self._pools[_kind(function)].place():
-            if not self._concurrency.enter():
+            if not self._concurrency.acquire(blocking=False):
                 raise TooManyRequests("Rate Exceeded.")
             try:
                 outcome = self._run(function, request_id, payload, client_context)
             finally:
-                self._concurrency.leave()
+                self._concurrency.release()
         return Answer(
             request_id=request_id,
             payload=outcome.payload,
