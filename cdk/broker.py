@@ -2,7 +2,7 @@
 
 from constructs import Construct
 
-from cdk.published import look_up
+from cdk.parameters import look_up
 
 PART = "broker"
 

@@ -6,7 +6,7 @@ from aws_cdk import Stack
 
 from cdk.fleets import Fleet
 from cdk.functions import Functions
-from cdk.published import publish
+from cdk.parameters import publish
 from cdk.redis_hosts import RedisHosts
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage

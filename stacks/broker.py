@@ -11,7 +11,7 @@ from cdk.broker import PART
 from cdk.nag import acknowledge
 from cdk.names import stack_name
 from cdk.network import PART as NETWORK
-from cdk.published import look_up, publish
+from cdk.parameters import look_up, publish
 from crossover.experiment import BROKER_VERSION, Experiment
 
 USERNAME = "crossover"  # "guest" is refused

@@ -16,7 +16,7 @@ from cdk.keeper import Keeper
 from cdk.nag import acknowledge
 from cdk.names import boot_log
 from cdk.network import PART
-from cdk.published import publish
+from cdk.parameters import publish
 from cdk.zone import standing_zone
 from crossover.experiment import Experiment
 

@@ -16,7 +16,7 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """Compare runs: one table, report.html and a CSV file."""
-    from crossover.reports import compare as comparing  # matplotlib comes with the report: not for --help
+    from crossover.reports import comparison as comparing
     from crossover.reports.html import write_comparison
     from crossover.reports.tables import comparison
 

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.errors import UserError
 
 
@@ -30,10 +30,10 @@ def aws_errors_explained() -> Iterator[None]:
     except EndpointConnectionError as error:
         raise UserError(f"AWS: {error}{_about_the_region()}") from None
     except ClientError as error:
-        code = aws.code_of(error)
-        if code in aws.EXPIRED:
+        code = aws_calls.code_of(error)
+        if code in aws_calls.EXPIRED:
             raise UserError(f"AWS does not accept the credentials ({code}); sign in again") from None
-        if code in aws.DENIED:
+        if code in aws_calls.DENIED:
             raise UserError(f"AWS: the credentials lack a permission: {error}") from None
         raise
 

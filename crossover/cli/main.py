@@ -15,14 +15,14 @@ import typer
 
 from crossover import threads
 from crossover.cli import (
-    breakeven,
     compare,
     deployment,
     destruction,
     doctor,
     new,
     plan,
-    prices,
+    price_refresh,
+    projection,
     replicate,
     run,
     schema,
@@ -43,8 +43,8 @@ app = typer.Typer(
 for command in (
     run.run,
     compare.compare,
-    breakeven.breakeven,
-    breakeven.project,
+    projection.breakeven,
+    projection.project,
     replicate.replicate,
     plan.plan,
     doctor.doctor,
@@ -56,7 +56,7 @@ for command in (
     new.new,
 ):
     app.command()(command)
-app.add_typer(prices.app, name="prices")
+app.add_typer(price_refresh.app, name="prices")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

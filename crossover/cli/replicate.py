@@ -40,7 +40,7 @@ def replicate(
     debug: Debug = False,
 ) -> None:
     """Run the papers' tables and figures anew, and set ours beside the printed ones. Finished runs are kept: a second call goes on."""
-    from crossover.replication import book, page  # reports and matplotlib: not for --help
+    from crossover.replication import book, book_page
     from crossover.replication.measurement import Scale
     from crossover.replication.parts import chosen, measurements
     from crossover.replication.runner import Runner
@@ -57,9 +57,9 @@ def replicate(
     outcome = runner.run(wanted)
     line = " ".join(["crossover replicate", *names, f"--scale {scale:g}", f"--out {out}"])
     made = book.of(parts, outcome, size, command=line)
-    report = page.write(made, out)
+    report = book_page.write(made, out)
     print(f"report: {report}")
-    print(page.verdict(made.sections))
+    print(book_page.verdict(made.sections))
     if outcome.failed:
         raise RunFailed(
             f"{len(outcome.failed)} of {len(wanted)} runs failed, the page says why; the same command tries them again: "

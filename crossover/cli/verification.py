@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from crossover.account.proofs import evidence, facts, unproven, verified
+from crossover.account.proofs import evidence, fact_checks, unproven, verified
 from crossover.account.proofs.evidence import Evidence
 from crossover.account.proofs.observed import Observed, uncovered
 from crossover.account.resources import stacks
@@ -103,8 +103,8 @@ def cost_before(experiment: Experiment, *, whole: bool) -> str:
 
 def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str, Observed]) -> None:
     """Step after step (`proofs.steps`), from the cheapest on; the first that fails ends it."""
+    from crossover.account.proofs.step_walk import Walk, walk_through
     from crossover.account.proofs.steps import STEPS
-    from crossover.account.proofs.walk import Walk, walk_through
     from crossover.account.resources import ownership
 
     experiment = seen.experiment
@@ -115,8 +115,8 @@ def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str,
 
 def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]) -> None:
     """Everything goes, the shared stacks too where no other experiment of the project stands. Raises CrossoverError for what is left."""
+    from crossover.account.proofs.step_walk import timed
     from crossover.account.proofs.steps import SMALLEST
-    from crossover.account.proofs.walk import timed
     from crossover.account.resources import ownership
     from crossover.cli import destruction
 
@@ -141,11 +141,11 @@ def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]
             f"interrupted while destroying; crossover destroy {config} --shared --verify goes on where it stopped"
         ) from None
     finally:
-        for id, check in facts.AFTERWARDS.items():
+        for id, check in fact_checks.AFTERWARDS.items():
             observed[id] = check(seen)
 
 
 def _unseen(id: str, failure: BaseException | None) -> Observed:
-    if id in facts.NOT_COVERED:
-        return uncovered(facts.NOT_COVERED[id])
+    if id in fact_checks.NOT_COVERED:
+        return uncovered(fact_checks.NOT_COVERED[id])
     return uncovered("stopped before it was looked at" if failure else "no check looks at it")

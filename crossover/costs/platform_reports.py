@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.costs.invocations import Record, on_instance
 from crossover.waiting import Pauses
 
@@ -36,11 +36,11 @@ def read(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
     """By request id, of all functions named after the stack, since the moment `since_s` (unix seconds)."""
     found = dict[str, Report]()
     wanted = {"startTime": int(since_s * 1_000), "filterPattern": '{ $.type = "platform.report" }'}
-    for each in aws.entries(
+    for each in aws_calls.entries(
         session, "logs", "describe_log_groups", "logGroups", logGroupNamePrefix=f"{GROUPS}{stack}-"
     ):
         group = each["logGroupName"]
-        for event in aws.entries(session, "logs", "filter_log_events", "events", logGroupName=group, **wanted):
+        for event in aws_calls.entries(session, "logs", "filter_log_events", "events", logGroupName=group, **wanted):
             if report := _report(group.removeprefix(GROUPS), event):
                 found[report.request_id] = report
     return found

@@ -24,7 +24,7 @@ from crossover.local import assembly as assemblies
 from crossover.local import moto_patches, permissions, processes
 from crossover.local.code import Code
 from crossover.local.endpoint import Endpoint, credentials, session
-from crossover.local.fleets import Fleets
+from crossover.local.fleet_programs import Fleets
 from crossover.local.hosted import Servers
 from crossover.local.lambda_runtime import Answer, Function, Lambdas, Runtime
 from crossover.local.moto_patches import executions
@@ -91,7 +91,7 @@ class LocalCloud:
             self.workspace / "logs" / "fleets",
             unpacked=self._program_code,
             environment=self._program_environment,
-            left=moto_patches.fleets.decrement,
+            left=moto_patches.auto_scaling.decrement,
         )
         self._end.callback(self.fleets.stop)
         changes = self._end.enter_context(Replacements())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from crossover.errors import Lost, MissingTool, RunFailed
 from crossover.local import processes
-from crossover.local.moto_patches.hosts import ROLE_TAG
+from crossover.local.moto_patches.ec2_instances import ROLE_TAG
 from crossover.local.moto_patches.resource_types import secret
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer

@@ -5,8 +5,8 @@ import platform
 from collections.abc import Sequence
 
 from crossover.replication import runner
+from crossover.replication.book_page import Book
 from crossover.replication.measurement import Scale
-from crossover.replication.page import Book
 from crossover.replication.part import Found, Part
 from crossover.replication.projection import with_projections
 

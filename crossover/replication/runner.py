@@ -18,7 +18,7 @@ from crossover.experiment import Experiment
 from crossover.replication.measurement import Measurement, Scale
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
-from crossover.running.synthesis import synthesized
+from crossover.running.cdk_process import synthesized
 
 RUNS = "runs"
 KEPT = Path(__file__).parents[2] / "docs" / "results"  # runs at the published size that come with the project

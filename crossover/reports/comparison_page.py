@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from crossover.reports import display, plots
-from crossover.reports.compare import Comparison
+from crossover.reports.comparison import Comparison
 from crossover.reports.page import Page, Plot, Sheet, cost_sheet, plot, stages_sheet
 from crossover.reports.race import lead_changes, margin
 from crossover.reports.run_page import printed, subtitle, tiles

@@ -7,7 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from crossover.reports import comparison_page, folder, run_page
-from crossover.reports.compare import Comparison, to_csv
+from crossover.reports.comparison import Comparison, to_csv
 from crossover.reports.folder import RunFolder
 from crossover.reports.page import LABELS, Page
 

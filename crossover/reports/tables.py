@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crossover.reports import display
-from crossover.reports.compare import Comparison
+from crossover.reports.comparison import Comparison
 from crossover.reports.page import stages_sheet
 
 Result = Mapping[str, Any]

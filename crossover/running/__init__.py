@@ -6,7 +6,7 @@ Redis or the broker.
 """
 
 from crossover.running.aws import run_aws
-from crossover.running.deployed import run_deployed
+from crossover.running.deployed_run import run_deployed
 from crossover.running.following import OnProgress, Progress
 from crossover.running.inline import run_inline
 from crossover.running.local import run_local

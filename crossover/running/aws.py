@@ -6,7 +6,7 @@ from pathlib import Path
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
 from crossover.running.baseline import with_baseline
-from crossover.running.deployed import run_deployed
+from crossover.running.deployed_run import run_deployed
 from crossover.running.following import OnProgress
 from crossover.running.patience import Patience, renewing_session
 from crossover.running.resumption import Unfinished

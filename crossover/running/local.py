@@ -11,12 +11,12 @@ from crossover.experiment import Experiment
 from crossover.reports.folder import SERVER_LOG, RunFolder
 from crossover.running import resumption
 from crossover.running.baseline import with_baseline
-from crossover.running.deployed import run_deployed
+from crossover.running.cdk_process import synthesized
+from crossover.running.deployed_run import run_deployed
 from crossover.running.following import OnProgress
 from crossover.running.members import in_step
 from crossover.running.resumption import Unfinished
 from crossover.running.stack import Deployed
-from crossover.running.synthesis import synthesized
 
 if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud
@@ -50,7 +50,7 @@ def run_on_cloud(
     """A run of the experiment that the local cloud holds. What it can go on with is kept in `out` should it fail: the
     cloud ends with it."""
     from crossover.dataplane.s3 import S3ObjectStore
-    from crossover.local import databases
+    from crossover.local import state_databases
 
     session = cloud.session()
     objects = S3ObjectStore(Deployed.of(experiment, session).bucket, Traffic(), client=session.client("s3"))
@@ -63,7 +63,7 @@ def run_on_cloud(
         if architecture.state != "database":
             return nullcontext({})
         step = steps(architecture)[0].name.replace("_", "-")
-        return databases.of(cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}")
+        return state_databases.of(cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}")
 
     with resumption.keeping(objects, out, databases=of_workers, resumed=unfinished is not None):
         return run_deployed(

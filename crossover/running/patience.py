@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
-from crossover.aws import EXPIRED, code_of
+from crossover.aws_calls import EXPIRED, code_of
 from crossover.errors import Unavailable
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import aws, surroundings
+from crossover import aws_calls, surroundings
 from crossover.asl.limits import ARRAY_LIMIT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -50,7 +50,7 @@ class Deployed:
 
     @classmethod
     def of(cls, experiment: Experiment, session: Any) -> "Deployed":
-        found = aws.parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
+        found = aws_calls.parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
         if "bucket" not in found or not {"run_machine", "fleet"} & found.keys():
             raise ConfigError(
                 f"{experiment.name}: not deployed in project {experiment.project}; "

@@ -69,14 +69,14 @@ def test_an_architecture_without_a_stack_file_gets_what_its_tree_asks_for(
 def test_both_would_have_spoken_up(tmp_path: Path) -> None:
     """The same app without its acknowledgements, and with a parameter that nothing refers to."""
     sabotage = """
-import cdk.nag, cdk.published
+import cdk.nag, cdk.parameters
 cdk.nag.acknowledge = lambda construct, reasons: None
-original = cdk.published.publish
+original = cdk.parameters.publish
 def publish(scope, *rest):
     import aws_cdk
     aws_cdk.CfnParameter(scope, "Idle", default="x")
     original(scope, *rest)
-cdk.published.publish = publish
+cdk.parameters.publish = publish
 import runpy
 runpy.run_path("app.py", run_name="__main__")
 """

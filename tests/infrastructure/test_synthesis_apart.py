@@ -14,7 +14,7 @@ import pytest
 from cdk.synthesis import synthesize
 from crossover.errors import ConfigError, RunFailed
 from crossover.experiment import Experiment
-from crossover.running.synthesis import synthesized
+from crossover.running.cdk_process import synthesized
 from crossover.validation import load
 from tests.local.kills import children
 from tests.local.parts import eventually
@@ -76,7 +76,7 @@ def test_an_interrupted_synthesis_leaves_nothing(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     code = (
-        "import sys, pathlib; from crossover.running.synthesis import synthesized; from crossover.validation import load;"
+        "import sys, pathlib; from crossover.running.cdk_process import synthesized; from crossover.validation import load;"
         f"synthesized(load(pathlib.Path({str(ROOT / 'config' / 'p2p-instance.yaml')!r})), pathlib.Path({str(tmp_path / 'out')!r}))"
     )
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}

@@ -12,7 +12,7 @@ import pytest
 
 from crossover.architecture import architectures
 from crossover.running import run_inline
-from crossover.running.synthesis import synthesized
+from crossover.running.cdk_process import synthesized
 from crossover.validation import load
 from tests.local import kills
 from tests.sampling import WHOLE

@@ -7,7 +7,7 @@ import pytest
 
 from crossover.clients.step_functions import plain_cause
 from crossover.errors import RunFailed
-from crossover.running.deployed import StateMachineExecution
+from crossover.running.deployed_run import StateMachineExecution
 
 WHERE = "compute_gradients failed, worker 1, epoch 2, round 3"
 

@@ -19,7 +19,7 @@ CONTEXT = DATA | CLIENTS | {"crossover.clients", "crossover.context", "crossover
 WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.architecture", "crossover.training"}
 ALLOWED = {
     "crossover.errors": set(),
-    "crossover.aws": set(),
+    "crossover.aws_calls": set(),
     "crossover.waiting": set(),
     "crossover.experiment": set(),
     "crossover.instances": set(),
@@ -39,7 +39,7 @@ ALLOWED = {
     "crossover.architecture": {"crossover.errors", "crossover.experiment", "crossover.own_code", "crossover.workflow"},
     "crossover.training": CONTEXT | {"crossover.workflow", "crossover.costs"},
     "crossover.surroundings": WORKFLOW,
-    "crossover.costs": WORKFLOW | {"crossover.aws", "crossover.instances", "crossover.surroundings"},
+    "crossover.costs": WORKFLOW | {"crossover.aws_calls", "crossover.instances", "crossover.surroundings"},
     "crossover.fleet": WORKFLOW,
     "crossover.asl": WORKFLOW,
     "crossover.validation": WORKFLOW | {"crossover.asl", "crossover.surroundings"},

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from crossover import asl, aws, own_code
+from crossover import asl, aws_calls, own_code
 from crossover.account.removal import network_exit
 from crossover.account.resources import ownership, stacks
 from crossover.account.resources.listings import FUNCTION, instances
@@ -36,7 +36,7 @@ def _functions(session: Any, experiment: Experiment, owner: Owner) -> Iterator[s
     wanted, prefix = infrastructure.of(experiment).memory_mb, f"{experiment.project}-{experiment.name}-"
     deployed: Mapping[str, Mapping[str, Any]] = {
         each["FunctionName"]: each
-        for each in aws.entries(session, "lambda", "list_functions", "Functions")
+        for each in aws_calls.entries(session, "lambda", "list_functions", "Functions")
         if each["FunctionName"] in owner.held.get(FUNCTION, ())
     }
     said = set[str]()
@@ -89,13 +89,13 @@ def _broker(session: Any, experiment: Experiment) -> Iterator[str]:
         return
     stack = stacks.look(session, f"{experiment.project}-broker")
     ours = {each["PhysicalResourceId"] for each in ownership.resources(session, stack.id)} if stack else set()
-    for each in aws.entries(session, "mq", "list_brokers", "BrokerSummaries"):
+    for each in aws_calls.entries(session, "mq", "list_brokers", "BrokerSummaries"):
         if each["BrokerId"] in ours and each.get("HostInstanceType", wanted) != wanted:
             yield f"network.broker_instance_type: {wanted}, deployed {each['HostInstanceType']}"
 
 
 def _published(session: Any, experiment: Experiment) -> Iterator[str]:
-    found = aws.parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
+    found = aws_calls.parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
     if own_code.fingerprint(experiment) != found.get("own_code", ""):
         yield f"your code ({', '.join(own_code.digests(experiment)) or 'none now'}): its files are others than those deployed"
     if experiment.storage.bucket_per_worker != ("data_buckets" in found):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from crossover import aws
+from crossover import aws_calls
 
 CLOCKS_DIFFER = timedelta(minutes=5)  # AWS refuses requests whose clock is further off
 BEGINNINGS = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS")
@@ -24,8 +24,10 @@ def reasons(session: Any, stacks: Iterable[str], *, since: datetime, project: st
 
 
 def _last_operation(session: Any, stack: str, *, since: datetime) -> Iterator[dict[str, Any]]:
-    with aws.Tolerating("does not exist"):
-        for event in aws.entries(session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack):
+    with aws_calls.Tolerating("does not exist"):
+        for event in aws_calls.entries(
+            session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack
+        ):
             if event["Timestamp"] < since - CLOCKS_DIFFER:
                 return
             yield event

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.account.resources import stacks
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -159,7 +159,7 @@ def runs_under_way(session: Any, project: str) -> dict[str, str]:
     """Run by its experiment's stack, of the whole project: all of them share network and broker."""
     from crossover.running.unattended import under_way
 
-    names = [name.split("/") for name in aws.parameters(session, f"/crossover/{project}/")]
+    names = [name.split("/") for name in aws_calls.parameters(session, f"/crossover/{project}/")]
     experiments = sorted({parts[0] for parts in names if parts[1:] in (["run_machine"], ["fleet"])})
     asked = {each: under_way(Experiment(name=each, architecture="", project=project), session) for each in experiments}
     return {f"{project}-{each}": found.run for each, found in asked.items() if found is not None}

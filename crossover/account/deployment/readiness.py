@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.account.deployment import state_machines, zones
 from crossover.architecture import load, trees
 from crossover.cli.findings import Finding
@@ -49,7 +49,10 @@ def _region(session: Any) -> Finding:
 
 
 def _bootstrap(session: Any) -> Finding:
-    version, region = int(aws.parameter(session, BOOTSTRAP_PARAMETER) or 0), session.client("ssm").meta.region_name
+    version, region = (
+        int(aws_calls.parameter(session, BOOTSTRAP_PARAMETER) or 0),
+        session.client("ssm").meta.region_name,
+    )
     how = f"npx aws-cdk bootstrap aws://ACCOUNT/{region}, once per account and region"
     if version == 0:
         return Finding("bootstrap", False, f"the CDK has not been set up in {region}: {how}")
@@ -102,7 +105,7 @@ def concurrency(experiment: Experiment) -> int:
 def _processors(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """Instances count by their vCPUs, which each class has a quota of."""
     fleets, vcpus = infrastructure.of(experiment).fleets, dict[str, int]()
-    with aws.Tolerating("InvalidInstanceType"):  # that it is not offered is a finding already
+    with aws_calls.Tolerating("InvalidInstanceType"):  # that it is not offered is a finding already
         types = sorted({each.instance_type for each in fleets})
         listed = session.client("ec2").describe_instance_types(InstanceTypes=types)["InstanceTypes"]
         vcpus |= {each["InstanceType"]: int(each["VCpuInfo"]["DefaultVCpus"]) for each in listed}

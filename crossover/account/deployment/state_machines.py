@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cdk import expiry_machine
-from crossover import asl, aws
+from crossover import asl, aws_calls
 from crossover.architecture import load
 from crossover.asl.placeholders import filled_in
 from crossover.cli.findings import Finding
@@ -32,7 +32,7 @@ def finding(session: Any, experiment: Experiment, *, caller: str) -> Finding:
         try:
             answer = states.validate_state_machine_definition(definition=text, type="STANDARD")
         except ClientError as error:
-            if aws.code_of(error) not in aws.DENIED:
+            if aws_calls.code_of(error) not in aws_calls.DENIED:
                 raise
             return Finding("state machines", True, f"not asked: the credentials lack {ACTION}")
         accepted += answer["result"] == "OK"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.cli.findings import Finding
 from crossover.costs import infrastructure
 from crossover.experiment import BROKER_VERSION, Experiment
@@ -66,7 +66,7 @@ def choose(session: Any, experiment: Experiment) -> Choice:
 
 def deployed(session: Any, project: str) -> str:
     """The zone in which the project's network stands, "" while there is none."""
-    return aws.parameter(session, f"/crossover/{project}/network/zone")
+    return aws_calls.parameter(session, f"/crossover/{project}/network/zone")
 
 
 def findings(session: Any, experiment: Experiment) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ def _instance_types(session: Any, types: dict[str, str]) -> Iterator[Need]:
     listing = ("ec2", "describe_instance_type_offerings", "InstanceTypeOfferings")
     for kind, field in sorted(types.items()):
         narrowed = [{"Name": "instance-type", "Values": [kind]}]
-        offers = aws.entries(session, *listing, LocationType="availability-zone", Filters=narrowed)
+        offers = aws_calls.entries(session, *listing, LocationType="availability-zone", Filters=narrowed)
         yield Need(kind, field, frozenset(each["Location"] for each in offers))
 
 
@@ -165,7 +165,7 @@ def _broker_options(session: Any) -> Iterable[dict[str, Any]]:
 
 def _endpoint(session: Any) -> Need:
     client, zones = session.client("ec2"), set[str]()
-    with aws.Tolerating("InvalidServiceName"):
+    with aws_calls.Tolerating("InvalidServiceName"):
         names = [f"com.amazonaws.{client.meta.region_name}.{ENDPOINT_SERVICE}"]
         for each in client.describe_vpc_endpoint_services(ServiceNames=names)["ServiceDetails"]:
             zones.update(each["AvailabilityZones"])

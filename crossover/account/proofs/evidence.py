@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.account.resources import inventory, ownership
 from crossover.account.resources.listings import FUNCTION
 from crossover.account.resources.ownership import Owner, Whose
@@ -116,7 +116,7 @@ class Evidence:
 
     @cached_property
     def functions(self) -> list[Mapping[str, Any]]:
-        listed = aws.entries(self.session, "lambda", "list_functions", "Functions")
+        listed = aws_calls.entries(self.session, "lambda", "list_functions", "Functions")
         return [each for each in listed if self.owner.named(FUNCTION, each["FunctionName"])]
 
     @cached_property
@@ -128,7 +128,7 @@ class Evidence:
     @cached_property
     def state_machines(self) -> dict[str, str]:
         """ARNs by name, of everybody's."""
-        listed = aws.entries(self.session, "stepfunctions", "list_state_machines", "stateMachines")
+        listed = aws_calls.entries(self.session, "stepfunctions", "list_state_machines", "stateMachines")
         return {each["name"]: str(each["stateMachineArn"]) for each in listed}
 
     @cached_property
@@ -153,7 +153,7 @@ class Evidence:
         """Of the state machine `name`, the newest first, with input and output; none where there is no such machine."""
         if arn := self.state_machines.get(name):
             chosen = {"stateMachineArn": arn} | ({"statusFilter": status} if status else {})
-            for each in aws.entries(self.session, "stepfunctions", "list_executions", "executions", **chosen):
+            for each in aws_calls.entries(self.session, "stepfunctions", "list_executions", "executions", **chosen):
                 yield self.client("stepfunctions").describe_execution(executionArn=each["executionArn"])
 
     def function_interfaces(self) -> int:
@@ -174,8 +174,8 @@ def is_aws(session: Any) -> bool:
 
 def _made(session: Any, stack: str) -> Iterator[Made]:
     events, began = list[Mapping[str, Any]](), dict[str, Mapping[str, Any]]()
-    with aws.Tolerating("does not exist"):
-        events += aws.entries(session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack)
+    with aws_calls.Tolerating("does not exist"):
+        events += aws_calls.entries(session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack)
     for event in sorted(events, key=lambda each: each["Timestamp"]):
         name, state = event["LogicalResourceId"], event.get("ResourceStatus")
         if state == "CREATE_IN_PROGRESS":

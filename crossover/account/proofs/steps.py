@@ -9,9 +9,9 @@ from pathlib import Path
 
 from crossover import running
 from crossover.account import standing
-from crossover.account.proofs import expiring, facts, redriving
+from crossover.account.proofs import expiring, fact_checks, redriving
 from crossover.account.proofs.evidence import CHILDREN, Evidence
-from crossover.account.proofs.walk import Step, Walk, timed
+from crossover.account.proofs.step_walk import Step, Walk, timed
 from crossover.account.removal import leftovers
 from crossover.architecture import load as architecture
 from crossover.cli import deployment, destruction
@@ -50,7 +50,7 @@ def _run(walk: Walk) -> None:
         walk.deploy(walk.config, walk.experiment)
     with show_progress(walk.experiment, where="aws", out=walk.out) as on_progress:
         seen.run = running.run_aws(walk.experiment, walk.out, on_progress)
-    walk.look(facts.STANDING)
+    walk.look(fact_checks.STANDING)
 
 
 def _update(walk: Walk) -> None:
@@ -59,7 +59,7 @@ def _update(walk: Walk) -> None:
     out = walk.out / "three-workers"
     with show_progress(more, where="aws", out=out) as on_progress:
         walk.seen.updated = running.run_aws(more, out, on_progress)
-    walk.look(facts.UPDATED)
+    walk.look(fact_checks.UPDATED)
 
 
 def _redrive(walk: Walk) -> None:
@@ -77,7 +77,7 @@ def _redrive(walk: Walk) -> None:
             walk.seen.redriven = found
         else:
             walk.seen.redriven_alone = found
-    walk.look(facts.REDRIVEN)
+    walk.look(fact_checks.REDRIVEN)
 
 
 def _schedule(walk: Walk) -> None:

@@ -7,7 +7,7 @@ buckets that were written to while they were emptied, and what a failed deletion
 from collections.abc import Callable
 from typing import Any
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.account.resources import stacks
 from crossover.account.resources.inventory import Found
 from crossover.account.resources.listings import FLEET
@@ -32,9 +32,11 @@ def stop_running(session: Any, owner: Owner, tell: Tell) -> None:
     """Executions are stopped, fleets emptied: nothing is to write into what is being deleted. Harmless to repeat."""
     states = session.client("stepfunctions")
     for arn in owner.ids("AWS::StepFunctions::StateMachine"):
-        with aws.Tolerating(*GONE):
+        with aws_calls.Tolerating(*GONE):
             running = {"stateMachineArn": arn, "statusFilter": "RUNNING"}
-            for execution in list(aws.entries(session, "stepfunctions", "list_executions", "executions", **running)):
+            for execution in list(
+                aws_calls.entries(session, "stepfunctions", "list_executions", "executions", **running)
+            ):
                 tell(f"stopping execution {execution['name']}")
                 states.stop_execution(executionArn=execution["executionArn"], cause="its stack is being destroyed")
     scaling = session.client("autoscaling")
@@ -47,7 +49,7 @@ def stop_running(session: Any, owner: Owner, tell: Tell) -> None:
 
 def empty_buckets(session: Any, owner: Owner) -> None:
     for name in owner.ids("AWS::S3::Bucket"):
-        with aws.Tolerating(*GONE):
+        with aws_calls.Tolerating(*GONE):
             empty_bucket(session, name)
 
 
@@ -119,12 +121,12 @@ def remove(session: Any, orphan: Found) -> str:
     if remover is None:
         return BY_HAND
     try:
-        with aws.Tolerating(*GONE):
+        with aws_calls.Tolerating(*GONE):
             remover(session, orphan.id)
     except CrossoverError as error:
         return str(error)
     except ClientError as error:
-        if aws.code_of(error) in aws.EXPIRED:
+        if aws_calls.code_of(error) in aws_calls.EXPIRED:
             raise
         return str(error.response["Error"].get("Message") or error)
     return ""
@@ -132,7 +134,7 @@ def remove(session: Any, orphan: Found) -> str:
 
 def reasons(session: Any, stack_id: str) -> list[str]:
     """Why a deletion failed, resource by resource: `Bucket AWS::S3::Bucket (name): the bucket is not empty`."""
-    events = aws.entries(session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id)
+    events = aws_calls.entries(session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id)
     found: dict[str, str] = {}  # the newest of each resource
     for event in sorted(events, key=lambda each: each["Timestamp"]):
         if event.get("ResourceStatus") == "DELETE_FAILED" and event.get("PhysicalResourceId") != stack_id:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.account.resources import ownership
 from crossover.account.resources.listings import INTERFACE
 
@@ -59,7 +59,7 @@ def return_functions(session: Any, stack: str, project: str, tell: Tell) -> None
     client = session.client("lambda")
     for name in (left := outside(session, stack)):
         subnet, group = (
-            aws.parameter(session, f"/crossover/{project}/network/{each}")
+            aws_calls.parameter(session, f"/crossover/{project}/network/{each}")
             for each in ("functions_subnet", "functions_group")
         )
         tell(f"putting function {name} back into the network, where an interrupted deletion took it out")
@@ -72,7 +72,7 @@ def return_functions(session: Any, stack: str, project: str, tell: Tell) -> None
 
 def _functions(session: Any, stack: str) -> dict[str, str]:
     """By the names that the template gives them."""
-    with aws.Tolerating("does not exist"):
+    with aws_calls.Tolerating("does not exist"):
         return {
             each["LogicalResourceId"]: each["PhysicalResourceId"]
             for each in ownership.resources(session, stack)
@@ -93,7 +93,7 @@ def wait_for_interfaces(
     """Until Lambda has taken its interfaces out of the project's network, with the keeper's role, which goes with the network. What it
     waits for is told at once, and again while it waits: nobody is to take it for dead.
     """
-    group = aws.parameter(session, f"/crossover/{project}/network/functions_group")
+    group = aws_calls.parameter(session, f"/crossover/{project}/network/functions_group")
     if not group:
         return None
     began = time.monotonic()
@@ -111,5 +111,5 @@ def wait_for_interfaces(
 
 def _interfaces(session: Any, group: str) -> list[str]:
     mine = [{"Name": "group-id", "Values": [group]}]
-    found = aws.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=mine)
+    found = aws_calls.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=mine)
     return [each["NetworkInterfaceId"] for each in found if each.get("Description", "").startswith(INTERFACE)]

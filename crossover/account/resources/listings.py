@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.account.resources import ownership
 from crossover.account.resources.ownership import Listed, Owner
 from crossover.costs.platform_reports import GROUPS
@@ -31,7 +31,7 @@ def _plain(type: str, service: str, operation: str, key: str, *, id: str, name: 
     """A listing whose entries carry physical id and name in fields of their own, and perhaps their tags."""
 
     def entries(session: Any, owner: Owner) -> Iterator[Listed]:
-        for entry in aws.entries(session, service, operation, key, **arguments):
+        for entry in aws_calls.entries(session, service, operation, key, **arguments):
             tags = pairs(entry.get("Tags") or [])
             if entry.get("State") != "deleted" and not entry.get("DeletedDate"):
                 yield Listed(type=type, id=entry[id], name=entry[name or id], tags=tags)
@@ -40,7 +40,7 @@ def _plain(type: str, service: str, operation: str, key: str, *, id: str, name: 
 
 
 def _stacks(session: Any, owner: Owner) -> Iterator[Listed]:
-    for entry in aws.entries(session, "cloudformation", "describe_stacks", "Stacks"):
+    for entry in aws_calls.entries(session, "cloudformation", "describe_stacks", "Stacks"):
         if entry["StackStatus"] != "DELETE_COMPLETE":
             tags = pairs(entry.get("Tags", []))
             yield Listed(type=ownership.STACK, id=entry["StackId"], name=entry["StackName"], tags=tags)
@@ -63,13 +63,13 @@ def instances(session: Any, owner: Owner, *, states: Sequence[str]) -> Iterator[
 
 def _in_reservations(session: Any, wanted: Mapping[str, Sequence[str]]) -> Iterator[Any]:
     filters = [{"Name": name, "Values": list(values)} for name, values in wanted.items()]
-    for reservation in aws.entries(session, "ec2", "describe_instances", "Reservations", Filters=filters):
+    for reservation in aws_calls.entries(session, "ec2", "describe_instances", "Reservations", Filters=filters):
         yield from reservation["Instances"]
 
 
 def _volumes(session: Any, owner: Owner) -> Iterator[Listed]:
     """They come with an instance and name it while they are attached."""
-    for each in aws.entries(session, "ec2", "describe_volumes", "Volumes"):
+    for each in aws_calls.entries(session, "ec2", "describe_volumes", "Volumes"):
         by = next((one["InstanceId"] for one in each.get("Attachments", []) if one.get("InstanceId")), None)
         made_by = (INSTANCE, by) if by else None
         tags = pairs(each.get("Tags", []))
@@ -84,7 +84,7 @@ def _addresses(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
     """Lambda makes those of functions without our tags; they outlive their function. Ours: of a function of ours, in a network of ours."""
-    for each in aws.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
+    for each in aws_calls.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
         tags, words, made_by = pairs(each.get("TagSet", [])), str(each.get("Description", "")), None
         if words.startswith(f"{INTERFACE}-"):
             name = words.removeprefix(f"{INTERFACE}-")
@@ -99,7 +99,7 @@ def _interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
     """Of functions: a last line may bring one back after its stack; CloudFormation knows it by the same name."""
-    for each in aws.entries(session, "logs", "describe_log_groups", "logGroups"):
+    for each in aws_calls.entries(session, "logs", "describe_log_groups", "logGroups"):
         name = each["logGroupName"]
         yield Listed(type="AWS::Logs::LogGroup", id=name, name=name, like=name.removeprefix(GROUPS))
 
@@ -107,9 +107,9 @@ def _log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
 def _layers(session: Any, owner: Owner) -> Iterator[Listed]:
     """Version by version, which is what CloudFormation names."""
     mine = {arn.rpartition(":")[0] for ids in (owner.held, owner.left) for arn in ids.get(LAYER, ())}
-    for each in aws.entries(session, "lambda", "list_layers", "Layers"):
+    for each in aws_calls.entries(session, "lambda", "list_layers", "Layers"):
         if each["LayerArn"] in mine or owner.resembles(each["LayerName"]):
-            for version in aws.entries(
+            for version in aws_calls.entries(
                 session, "lambda", "list_layer_versions", "LayerVersions", LayerName=each["LayerName"]
             ):
                 name = f"{each['LayerName']}:{version['Version']}"
@@ -118,7 +118,7 @@ def _layers(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _schedules(session: Any, owner: Owner) -> Iterator[Listed]:
     """CloudFormation names them without their group; ours are in the default one."""
-    for each in aws.entries(session, "scheduler", "list_schedules", "Schedules"):
+    for each in aws_calls.entries(session, "scheduler", "list_schedules", "Schedules"):
         group = "" if each["GroupName"] == "default" else f"{each['GroupName']}/"
         yield Listed(type="AWS::Scheduler::Schedule", id=group + each["Name"], name=each["Name"])
 
@@ -126,13 +126,13 @@ def _schedules(session: Any, owner: Owner) -> Iterator[Listed]:
 def _parameters(session: Any, owner: Owner) -> Iterator[Listed]:
     """Below the path of the project or experiment: all that is there looks like ours."""
     path = f"/crossover/{owner.project}/" + (f"{owner.experiment}/" if owner.experiment else "")
-    for each in aws.entries(session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True):
+    for each in aws_calls.entries(session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True):
         yield Listed(type="AWS::SSM::Parameter", id=each["Name"], name=each["Name"], like=owner.stack)
 
 
 def _budgets(session: Any, owner: Owner) -> Iterator[Listed]:
     account = session.client("sts").get_caller_identity()["Account"]
-    for each in aws.entries(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
+    for each in aws_calls.entries(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
         yield Listed(type="AWS::Budgets::Budget", id=each["BudgetName"], name=each["BudgetName"])
 
 
@@ -141,7 +141,7 @@ def _tagged(session: Any, owner: Owner) -> Iterator[Listed]:
     covered = ("ec2", "lambda", "logs", "secretsmanager", "ssm", "states", "s3", "cloudformation", "mq", "iam")
     mine = [{"Key": "project", "Values": [owner.project]}]
     mine += [{"Key": "experiment", "Values": [owner.experiment]}] if owner.experiment else []
-    for each in aws.entries(
+    for each in aws_calls.entries(
         session, "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=mine
     ):
         arn = each["ResourceARN"]
@@ -150,7 +150,7 @@ def _tagged(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _bucket_tags(session: Any, name: str) -> dict[str, str]:
-    with aws.Tolerating("NoSuchTagSet"):
+    with aws_calls.Tolerating("NoSuchTagSet"):
         return pairs(session.client("s3").get_bucket_tagging(Bucket=name)["TagSet"])
     return {}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from crossover import aws
+from crossover import aws_calls
 from crossover.account.resources import stacks
 from crossover.account.resources.stacks import Standing
 
@@ -112,7 +112,7 @@ def whose(session: Any, owner: Owner, listed: Listed) -> tuple[Whose, str]:
 
 def holder_of(session: Any, id: str) -> str:
     """The name of the stack that holds a resource now; "" where none does. Names are given again once they are free."""
-    with aws.Tolerating("does not exist"):
+    with aws_calls.Tolerating("does not exist"):
         for each in session.client("cloudformation").describe_stack_resources(PhysicalResourceId=id)["StackResources"]:
             return str(each["StackName"])
     return ""
@@ -140,11 +140,11 @@ def of(session: Any, project: str, experiment: str | None = None) -> Owner:
 
 def _stacks(session: Any, project: str) -> Iterator[Standing]:
     """Of the project by their name alone, deleted ones too: which of them are ours, their tags say."""
-    for each in aws.entries(session, "cloudformation", "describe_stacks", "Stacks"):
+    for each in aws_calls.entries(session, "cloudformation", "describe_stacks", "Stacks"):
         if each["StackName"].startswith(f"{project}-"):
             yield stacks.read(each)
     gone = {"StackStatusFilter": ["DELETE_COMPLETE"]}
-    for each in aws.entries(session, "cloudformation", "list_stacks", "StackSummaries", **gone):
+    for each in aws_calls.entries(session, "cloudformation", "list_stacks", "StackSummaries", **gone):
         if each["StackName"].startswith(f"{project}-") and (found := stacks.describe(session, each["StackId"])):
             yield found
 
@@ -159,5 +159,7 @@ def _named(session: Any, found: Sequence[Standing]) -> dict[str, frozenset[str]]
 
 def resources(session: Any, stack: str) -> list[Mapping[str, Any]]:
     """What a stack names, by its id one that was deleted too; without what was never made."""
-    named = aws.entries(session, "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack)
+    named = aws_calls.entries(
+        session, "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack
+    )
     return [each for each in named if each.get("PhysicalResourceId")]

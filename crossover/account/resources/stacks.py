@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cdk.expiry_machine import ALONE, BROKER, EXPERIMENT, EXPIRES_AT, KIND, NETWORK, PROJECT, STANDS
-from crossover import aws
+from crossover import aws_calls
 from crossover.errors import UserError
 from crossover.keys import MOMENT
 
@@ -69,7 +69,7 @@ def look(session: Any, name: str) -> Standing | None:
 
 def describe(session: Any, name_or_id: str) -> Standing | None:
     """The stack, for 90 days after its deletion too where its id is given."""
-    with aws.Tolerating("does not exist"):
+    with aws_calls.Tolerating("does not exist"):
         return read(session.client("cloudformation").describe_stacks(StackName=name_or_id)["Stacks"][0])
     return None
 

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossover.local.lambda_runtime import memory
+from crossover.local.lambda_runtime import occupancy
 from crossover.local.lambda_runtime.api import Handout, RuntimeApi
 from crossover.local.lambda_runtime.function import Function, exited, out_of_memory, timed_out
 from crossover.local.lambda_runtime.zygotes import Start, Zygote, exit_words
@@ -91,7 +91,7 @@ class Environment:
                     log=log.fileno(),
                 )
             )
-        self._baseline = memory.resident(self.pid)
+        self._baseline = occupancy.resident(self.pid)
 
     async def take(self) -> Handout | None:
         self._resolve_ready()
@@ -131,7 +131,7 @@ class Environment:
             self._finish(request_id, self._last_words(request_id), "failure")
         body, status = self._wait(request_id, result)
         duration_ms = (time.perf_counter() - self._handed_out_at) * 1000
-        peak_mb = memory.peak_mb(self.pid) or function.memory_mb
+        peak_mb = occupancy.peak_mb(self.pid) or function.memory_mb
         self._work, self._cold, self.used_at = None, False, time.monotonic()
         with self.log.open("rb") as log:
             log.seek(offset)
@@ -147,7 +147,7 @@ class Environment:
 
     def watch_memory(self) -> None:
         """Kill it if it has grown by more than the function's memory since the fork (torch itself, shared, is not counted)."""
-        grown = memory.resident(self.pid) - self._baseline
+        grown = occupancy.resident(self.pid) - self._baseline
         if self._baseline and self._work and grown > self.function.memory_mb * 1_048_576:
             self._out_of_memory = True
             self.kill()

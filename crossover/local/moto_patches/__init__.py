@@ -4,19 +4,19 @@ from typing import TYPE_CHECKING
 
 from crossover.local.moto_patches import (
     account,
-    broker,
+    amazon_mq,
+    auto_scaling,
     definitions,
     deletion,
-    fleets,
-    functions,
-    hosts,
+    ec2_instances,
     interfaces,
+    interpreter,
+    lambda_functions,
     objects,
     parameters,
+    remembered_stacks,
     resource_types,
     secrets,
-    stacks,
-    step_functions,
     updating,
 )
 from crossover.local.moto_patches.replacing import Replacements
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 def _types(cloud: "LocalCloud", waits: updating.Waits) -> dict[str, resource_types.ResourceType]:
     return {
-        **broker.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
+        **amazon_mq.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
         **deletion.resource_types(),
-        **functions.resource_types(),
+        **lambda_functions.resource_types(),
         **secrets.resource_types(),
         **waits.resource_types(),
     }
@@ -48,14 +48,14 @@ def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
     account.install(changes, cloud.account)
     definitions.install(changes)
     deletion.install(changes)
-    stacks.install(changes)
+    remembered_stacks.install(changes)
     objects.install(changes)
     parameters.install(changes, newest_image=lambda: cloud.account.newest_image)
-    hosts.install(
+    ec2_instances.install(
         changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance, booted=waits.booted
     )
-    fleets.install(changes, resized=cloud.fleets.resize)
-    functions.install(
+    auto_scaling.install(changes, resized=cloud.fleets.resize)
+    lambda_functions.install(
         changes,
         invoke=lambda deployed, payload, context: cloud.lambdas.invoke(
             cloud.function(deployed), payload, client_context=context
@@ -64,4 +64,4 @@ def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
         forget=cloud.lambdas.forget,
     )
     interfaces.install(changes, cloud.account)
-    step_functions.install(changes, invoke=cloud.invoke, client=cloud.client)
+    interpreter.install(changes, invoke=cloud.invoke, client=cloud.client)

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from crossover.account.proofs import facts, unproven
+from crossover.account.proofs import fact_checks, unproven
 from crossover.account.proofs import facts_of_steps as of_steps
 from crossover.account.proofs.evidence import Evidence, Made, Redriven, is_aws
 from crossover.account.proofs.observed import Check, Observed, judged
@@ -32,7 +32,13 @@ PROOF = load(verification.PROOF)
 def test_every_fact_of_the_document_has_a_check_or_a_reason_why_not() -> None:
     listed = [fact.id for fact in unproven.read()]
     assert len(set(listed)) == len(listed) > 15
-    checked = [*facts.STANDING, *facts.UPDATED, *facts.REDRIVEN, *facts.AFTERWARDS, *facts.NOT_COVERED]
+    checked = [
+        *fact_checks.STANDING,
+        *fact_checks.UPDATED,
+        *fact_checks.REDRIVEN,
+        *fact_checks.AFTERWARDS,
+        *fact_checks.NOT_COVERED,
+    ]
     assert sorted(checked) == sorted(listed)
 
 
@@ -99,25 +105,25 @@ GPU = {"architecture": "gpu", "gpu.instances": "2"}
 TORCH = "crossover-verify-proof-compute-gradients"
 WAIT, BROKER = "AWS::CloudFormation::WaitCondition", "AWS::AmazonMQ::Broker"
 CASES = [
-    (facts.redis_host_boots, seen(made=[made(WAIT, 6)]), "proven"),
-    (facts.redis_host_boots, seen(made=[made(WAIT, 26)]), "refuted"),
-    (facts.redis_host_boots, seen(made=[]), "not covered"),
-    (facts.broker_minutes, seen(made=[made(BROKER, 20)]), "proven"),
-    (facts.broker_minutes, seen(made=[made(BROKER, 40)]), "refuted"),
-    (facts.cold_import, seen(reports={"a": report(TORCH, 4_000)}, torch_functions={TORCH}), "proven"),
-    (facts.cold_import, seen(reports={"a": report(TORCH, 11_000)}, torch_functions={TORCH}), "refuted"),
-    (facts.cold_import, seen(reports={"a": report("x", 400), "b": report(TORCH, None)}, torch_functions={TORCH}), "not covered"),
-    (facts.redis_certificates, seen(run=run()), "proven"),
-    (facts.redis_certificates, seen(run=run(outcome="failed")), "refuted"),
-    (facts.redis_certificates, seen(run=run(), on_aws=False), "not covered"),
-    (facts.distributed_maps, seen(run=run(records=records(*[(0, 5)] * 41))), "proven"),
-    (facts.distributed_maps, seen(run=run(records=records(*[(0, 5)] * 40, (5, 5)))), "refuted"),
-    (facts.distributed_maps, seen(run=run(records=records(*[(0, 5)] * 40))), "not covered"),
-    (facts.reports_joined, seen(run=run(records=records((0, 1))), reports={"0": report("x", None)}), "proven"),
-    (facts.reports_joined, seen(run=run(records=records((0, 1), (0, 1))), reports={"0": report("x", None)}), "refuted"),
-    (facts.experiment_goes_quickly, seen(minutes={"experiment deleted": 2.0}), "proven"),
-    (facts.experiment_goes_quickly, seen(minutes={"experiment deleted": 25.0}), "refuted"),
-    (facts.experiment_goes_quickly, seen(), "not covered"),
+    (fact_checks.redis_host_boots, seen(made=[made(WAIT, 6)]), "proven"),
+    (fact_checks.redis_host_boots, seen(made=[made(WAIT, 26)]), "refuted"),
+    (fact_checks.redis_host_boots, seen(made=[]), "not covered"),
+    (fact_checks.broker_minutes, seen(made=[made(BROKER, 20)]), "proven"),
+    (fact_checks.broker_minutes, seen(made=[made(BROKER, 40)]), "refuted"),
+    (fact_checks.cold_import, seen(reports={"a": report(TORCH, 4_000)}, torch_functions={TORCH}), "proven"),
+    (fact_checks.cold_import, seen(reports={"a": report(TORCH, 11_000)}, torch_functions={TORCH}), "refuted"),
+    (fact_checks.cold_import, seen(reports={"a": report("x", 400), "b": report(TORCH, None)}, torch_functions={TORCH}), "not covered"),
+    (fact_checks.redis_certificates, seen(run=run()), "proven"),
+    (fact_checks.redis_certificates, seen(run=run(outcome="failed")), "refuted"),
+    (fact_checks.redis_certificates, seen(run=run(), on_aws=False), "not covered"),
+    (fact_checks.distributed_maps, seen(run=run(records=records(*[(0, 5)] * 41))), "proven"),
+    (fact_checks.distributed_maps, seen(run=run(records=records(*[(0, 5)] * 40, (5, 5)))), "refuted"),
+    (fact_checks.distributed_maps, seen(run=run(records=records(*[(0, 5)] * 40))), "not covered"),
+    (fact_checks.reports_joined, seen(run=run(records=records((0, 1))), reports={"0": report("x", None)}), "proven"),
+    (fact_checks.reports_joined, seen(run=run(records=records((0, 1), (0, 1))), reports={"0": report("x", None)}), "refuted"),
+    (fact_checks.experiment_goes_quickly, seen(minutes={"experiment deleted": 2.0}), "proven"),
+    (fact_checks.experiment_goes_quickly, seen(minutes={"experiment deleted": 25.0}), "refuted"),
+    (fact_checks.experiment_goes_quickly, seen(), "not covered"),
     (of_steps.resource_tag_on_delete, seen(expiry_state=""), "proven"),
     (of_steps.resource_tag_on_delete, seen(expiry_state="DELETE_FAILED"), "refuted"),
     (of_steps.resource_tag_on_delete, seen(expiry_state="", on_aws=False), "not covered"),
@@ -145,22 +151,22 @@ CASES = [
     (of_steps.first_zone, seen(zones=set()), "not covered"),
     (of_steps.packages_at_boot, seen(made=[made(WAIT, 6)]), "proven"),
     (of_steps.packages_at_boot, seen(made=[]), "not covered"),
-    (facts.interfaces_linger, seen(interfaces_left=3, network_deleted=True, minutes={"network deleted": 28.0}), "proven"),
-    (facts.interfaces_linger, seen(interfaces_left=0, network_deleted=True, minutes={"network deleted": 2.0}), "refuted"),
-    (facts.interfaces_linger, seen(interfaces_left=3), "not covered"),
-    (facts.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": "v"}}]), "proven"),
-    (facts.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": "v"}, "State": "Failed"}]), "refuted"),
-    (facts.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": ""}}]), "not covered"),
-    (facts.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": "v"}}], on_aws=False), "not covered"),
-    (facts.image_packaging, seen(run=run(), of={"functions.packaging": "image"}), "proven"),
-    (facts.image_packaging, seen(run=run(outcome="failed"), of={"functions.packaging": "image"}), "refuted"),
-    (facts.image_packaging, seen(of={"functions.packaging": "image"}), "not covered"),
-    (facts.image_packaging, seen(run=run()), "not covered"),
-    (facts.gpu_image, seen(run=run(records=[{"worker": 1, "instance_type": "g4dn.xlarge"}]), of=GPU), "proven"),
-    (facts.gpu_image, seen(run=run(records=[]), of=GPU), "not covered"),
-    (facts.gpu_image, seen(run=run(records=[{"worker": 1, "instance_type": "t2.small"}])), "not covered"),
-    (facts.layer_size, seen(functions=[{"FunctionName": "a", "Layers": [1, 2], "State": "Active"}]), "proven"),
-    (facts.layer_size, seen(functions=[{"FunctionName": "a", "Layers": [1, 2], "State": "Failed"}]), "refuted"),
+    (fact_checks.interfaces_linger, seen(interfaces_left=3, network_deleted=True, minutes={"network deleted": 28.0}), "proven"),
+    (fact_checks.interfaces_linger, seen(interfaces_left=0, network_deleted=True, minutes={"network deleted": 2.0}), "refuted"),
+    (fact_checks.interfaces_linger, seen(interfaces_left=3), "not covered"),
+    (fact_checks.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": "v"}}]), "proven"),
+    (fact_checks.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": "v"}, "State": "Failed"}]), "refuted"),
+    (fact_checks.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": ""}}]), "not covered"),
+    (fact_checks.interfaces_denied_to_code, seen(functions=[{"VpcConfig": {"VpcId": "v"}}], on_aws=False), "not covered"),
+    (fact_checks.image_packaging, seen(run=run(), of={"functions.packaging": "image"}), "proven"),
+    (fact_checks.image_packaging, seen(run=run(outcome="failed"), of={"functions.packaging": "image"}), "refuted"),
+    (fact_checks.image_packaging, seen(of={"functions.packaging": "image"}), "not covered"),
+    (fact_checks.image_packaging, seen(run=run()), "not covered"),
+    (fact_checks.gpu_image, seen(run=run(records=[{"worker": 1, "instance_type": "g4dn.xlarge"}]), of=GPU), "proven"),
+    (fact_checks.gpu_image, seen(run=run(records=[]), of=GPU), "not covered"),
+    (fact_checks.gpu_image, seen(run=run(records=[{"worker": 1, "instance_type": "t2.small"}])), "not covered"),
+    (fact_checks.layer_size, seen(functions=[{"FunctionName": "a", "Layers": [1, 2], "State": "Active"}]), "proven"),
+    (fact_checks.layer_size, seen(functions=[{"FunctionName": "a", "Layers": [1, 2], "State": "Failed"}]), "refuted"),
 ]  # fmt: skip
 
 
@@ -236,16 +242,16 @@ def test_queues_are_judged_by_a_run_over_the_broker(outcome: str, verdict: str) 
 def test_a_new_accounts_memory_is_tried(limit: int, accepts: bool, verdict: str) -> None:
     functions = [{"FunctionName": "crossover-verify-proof-collect"}]
     evidence = seen(aws=aws(Functions(limit, accepts=accepts)), functions=functions)
-    assert facts.new_account_memory(evidence).verdict == verdict
+    assert fact_checks.new_account_memory(evidence).verdict == verdict
 
 
 @pytest.mark.parametrize(("change", "verdict"), [(0.0, "proven"), (0.01, "refuted")])
 def test_prices_that_nobody_verified_are_looked_up(
     change: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = facts.prices.load()
-    monkeypatch.setattr(facts.price_list, "current", lambda session, item, region: listed.of(item).usd + change)
-    assert facts.unverified_prices(seen()).verdict == verdict
+    listed = fact_checks.prices.load()
+    monkeypatch.setattr(fact_checks.price_list, "current", lambda session, item, region: listed.of(item).usd + change)
+    assert fact_checks.unverified_prices(seen()).verdict == verdict
 
 
 # --- the label ---

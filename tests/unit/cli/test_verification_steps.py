@@ -10,8 +10,8 @@ import pytest
 
 from crossover.account.proofs import expiring, redriving, steps
 from crossover.account.proofs.evidence import Evidence
+from crossover.account.proofs.step_walk import Step, Walk, walk_through
 from crossover.account.proofs.steps import STEPS, planned
-from crossover.account.proofs.walk import Step, Walk, walk_through
 from crossover.account.resources import stacks
 from crossover.cli import verification
 from crossover.errors import RunFailed

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from crossover.replication import book, page
+from crossover.replication import book, book_page
+from crossover.replication.book_page import Book
 from crossover.replication.cells import NOT_RUN, Cell, Missing
 from crossover.replication.measurement import Scale
-from crossover.replication.page import Book
 from crossover.replication.parts import PARTS, chosen, measurements
 from crossover.reports import published
 from crossover.simulation.judgement import judged
@@ -113,14 +113,14 @@ def test_what_is_not_run_says_why_and_how(tmp_path: Path) -> None:
         "crossover run config/mlless-cifar10.yaml --set training.epochs=1 --set functions.memory_mb.default=3024 "
         "--out results/epoch-mlless-mobilenet"
     )
-    assert cell.command in page.to_markdown(without) and cell.command in page.to_csv(without)
+    assert cell.command in book_page.to_markdown(without) and cell.command in book_page.to_csv(without)
     assert one("2025-table-2", "MobileNet / GPU", "epoch_s").remarks.startswith("no GPU on this machine")
 
 
 def test_unlike_tasks_have_no_part_in_the_verdict() -> None:
     cell = one("2025-table-3", "AllReduce", "accuracy")
     assert cell.ratio is not None and not cell.compares and "unlike tasks" in cell.remarks
-    assert re.search(r"\d+ of \d+ printed figures have ours beside them", page.verdict(BOOK.sections))
+    assert re.search(r"\d+ of \d+ printed figures have ours beside them", book_page.verdict(BOOK.sections))
 
 
 def test_the_simulators_word_stands_beside_the_papers_seconds() -> None:
@@ -135,7 +135,7 @@ def test_the_simulators_word_stands_beside_the_papers_seconds() -> None:
 
 
 def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
-    path = page.write(BOOK, tmp_path)
+    path = book_page.write(BOOK, tmp_path)
     text, markdown = path.read_text(), (tmp_path / "index.md").read_text()
     rows = list(csv.DictReader((tmp_path / "cells.csv").read_text().splitlines()))
     assert len(rows) == sum(len(section.cells) for section in BOOK.sections)
@@ -150,6 +150,6 @@ def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
 
 def test_a_page_without_any_run(tmp_path: Path) -> None:
     nothing = filled(without=tuple(each.key for each in WANTED))
-    page.write(nothing, tmp_path)
+    book_page.write(nothing, tmp_path)
     labels = {cell.label for section in nothing.sections for cell in section.cells}
     assert labels <= {NOT_RUN, "projected"}

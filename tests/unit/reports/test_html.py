@@ -14,10 +14,10 @@ import pytest
 from crossover.costs import prices
 from crossover.errors import DataError
 from crossover.replication import book
+from crossover.replication.book_page import write as write_book
 from crossover.replication.measurement import Scale
-from crossover.replication.page import write as write_book
 from crossover.replication.parts import chosen, measurements
-from crossover.reports import compare, display, folder, html
+from crossover.reports import comparison, display, folder, html
 from crossover.simulation import AWS, breakeven, breakeven_page
 from tests.architectures.harness import small
 from tests.unit.replication import made_up
@@ -117,7 +117,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     for text in (
         html.write_report(run).read_text(),
         html.write_report(other).read_text(),
-        html.write_comparison(compare.of([run, other]), tmp_path / "out").read_text(),
+        html.write_comparison(comparison.of([run, other]), tmp_path / "out").read_text(),
     ):
         page = outline(text)
         assert not page.tags & {"script", "img", "b>"}
@@ -140,7 +140,7 @@ def comparison_page(tmp_path: Path) -> Path:
         folder.write(tmp_path / "spirt", result=EXAMPLE.result(), records=EXAMPLE.records),
         folder.write(tmp_path / "all-reduce", result=FAST.result(), records=FAST.records),
     ]
-    return html.write_comparison(compare.of(runs), tmp_path / "comparison")
+    return html.write_comparison(comparison.of(runs), tmp_path / "comparison")
 
 
 def replication_page(out: Path) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from crossover.reports import compare, display, folder, tables
+from crossover.reports import comparison, display, folder, tables
 from tests.unit.reports.example_run import spirt
 
 
@@ -68,7 +68,7 @@ def test_the_comparisons_figures_are_whole_in_80_columns(tmp_path: Path) -> None
         folder.write(tmp_path / name, result=EXAMPLE.result(), records=EXAMPLE.records)
         for name in ("spirt", "scatter-reduce")
     ]
-    text = printed(tables.comparison(compare.of(runs)), width=80)
+    text = printed(tables.comparison(comparison.of(runs)), width=80)
     assert "…" not in text
     assert all(
         line.rstrip().endswith("B") for line in text.splitlines() if line.startswith(("spirt  ", "scatter-reduce  "))
@@ -82,7 +82,7 @@ def test_the_comparison_ends_with_the_verdict(tmp_path: Path) -> None:
         folder.write(tmp_path / "[b]", result=fast.result(failure="gone"), records=[]),
         folder.write(tmp_path / "fast", result=fast.result(), records=[]),
     ]
-    found = compare.of(runs)
+    found = comparison.of(runs)
     text = printed(tables.comparison(found), width=300)
     assert text.count("[measured-local]") == 1  # the same for all
     assert "[projected] dollars are projected from local seconds" in text

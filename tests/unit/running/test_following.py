@@ -13,7 +13,7 @@ from crossover.costs.platform_reports import Report
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Refused, RunFailed, Unavailable
 from crossover.reports import display, folder
-from crossover.running.deployed import ask_platform
+from crossover.running.deployed_run import ask_platform
 from crossover.running.following import finish, read_records
 from crossover.running.patience import Patience, renewing_session
 from crossover.running.preparing import Prepared, prepare

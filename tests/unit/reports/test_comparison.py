@@ -11,7 +11,7 @@ from rich.console import Console
 
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Metric
-from crossover.reports import compare, comparison_page, folder, race, run_page, tables
+from crossover.reports import comparison, comparison_page, folder, race, run_page, tables
 from crossover.reports.display import GAP
 from crossover.reports.folder import RunFolder
 from tests.unit.reports.example_run import Example, spirt
@@ -34,7 +34,7 @@ FAST = spirt(epochs=6, speed=3.0, seed=1, architecture="all_reduce", name="all-r
 
 
 def test_what_won_and_by_how_much(save: Save) -> None:
-    found = compare.of([save("spirt", SPIRT), save("fast", FAST)])
+    found = comparison.of([save("spirt", SPIRT), save("fast", FAST)])
     slow, fast = found.entries
     assert found.goal == min(slow.best_metric or 0, fast.best_metric or 0)
     assert slow.goal_s and fast.goal_s and slow.goal_s > fast.goal_s
@@ -48,10 +48,10 @@ def test_what_won_and_by_how_much(save: Save) -> None:
 
 def test_a_small_margin_is_no_victory(save: Save) -> None:
     first, second = save("a", SPIRT), save("b", SPIRT)
-    assert "are about level as soonest" in compare.of([first, second]).verdict
+    assert "are about level as soonest" in comparison.of([first, second]).verdict
     for factor, level in ((1.04, True), (1.06, False)):
         slower = [epoch | {"elapsed_s": epoch["elapsed_s"] * factor} for epoch in second.result["epochs"]]
-        verdict = compare.of([first, changed(second, epochs=slower)]).verdict
+        verdict = comparison.of([first, changed(second, epochs=slower)]).verdict
         assert ("are about level as soonest" in verdict) == level
 
 
@@ -63,10 +63,10 @@ def test_goals_are_the_common_target_or_what_all_reached(save: Save) -> None:
         return RunFolder(path=run.path, result=result, records=run.records)
 
     pair = [save("a", SPIRT), save("b", FAST)]
-    assert compare.of([with_target(run, 0.6) for run in pair]).goal == 0.6
-    reached = compare.of(pair).goal
-    assert compare.of([with_target(run, 0.999) for run in pair]).goal == reached
-    assert compare.of([with_target(pair[0], 0.6), with_target(pair[1], 0.7)]).goal == reached
+    assert comparison.of([with_target(run, 0.6) for run in pair]).goal == 0.6
+    reached = comparison.of(pair).goal
+    assert comparison.of([with_target(run, 0.999) for run in pair]).goal == reached
+    assert comparison.of([with_target(pair[0], 0.6), with_target(pair[1], 0.7)]).goal == reached
 
 
 def changed(run: RunFolder, **changes: Any) -> RunFolder:
@@ -78,13 +78,13 @@ def test_different_data_or_models_are_refused_or_stand_without_verdict(save: Sav
     experiment = second.result["experiment"]
     other = changed(second, experiment=experiment | {"data": experiment["data"] | {"dataset": "cifar10"}})
     with pytest.raises(ConfigError, match=r"data\.dataset differs: digits in a, cifar10 in b\. With --mixed"):
-        compare.of([first, other])
-    found = compare.of([first, other], mixed=True)
+        comparison.of([first, other])
+    found = comparison.of([first, other], mixed=True)
     assert found.verdict == "no verdict: different data or models"
     assert found.marks[0].startswith("data.dataset differs")
     model = changed(second, experiment=experiment | {"training": experiment["training"] | {"model": "mobilenet"}})
     with pytest.raises(ConfigError, match=r"training\.model differs"):
-        compare.of([first, model])
+        comparison.of([first, model])
 
 
 def test_everything_else_that_differs_is_marked(save: Save) -> None:
@@ -96,7 +96,7 @@ def test_everything_else_that_differs_is_marked(save: Save) -> None:
         versions={**second.result["versions"], "torch": "2.10.0"},
         cost=second.result["cost"] | {"prices_as_of": "2026-12"},
     )
-    assert compare.of([first, other]).marks == (
+    assert comparison.of([first, other]).marks == (
         "seed differs: 1 in a, 2 in b",
         "training.batch_size differs: 60 in a, 30 in b",
         "price dates differ: 2026-11 (a), 2026-12 (b); dollars are not compared",
@@ -110,7 +110,7 @@ def test_dollars_of_different_prices_do_not_race(save: Save) -> None:
         ({"prices_as_of": "2026-12"}, "price dates differ: 2026-11 (a), 2026-12 (b); dollars are not compared"),
         ({"region": "eu-west-1"}, "prices' regions differ: us-east-1 (a), eu-west-1 (b); dollars are not compared"),
     ):
-        found = compare.of([first, changed(second, cost=second.result["cost"] | changes)])
+        found = comparison.of([first, changed(second, cost=second.result["cost"] | changes)])
         assert found.marks == (mark,)
         assert "b is soonest with" in found.verdict and "cheapest" not in found.verdict
         assert found.verdict.endswith("Dollars are not compared: their prices differ.")
@@ -121,8 +121,8 @@ def test_data_of_one_name_that_is_not_the_same_is_refused(save: Save) -> None:
     for fact, there in (("train_samples", 1_437), ("validation_samples", 360)):
         other = changed(second, data=second.result["data"] | {fact: 100})
         with pytest.raises(ConfigError, match=rf"data\.{fact} differs: {there} in a, 100 in b"):
-            compare.of([first, other])
-        assert compare.of([first, other], mixed=True).verdict == "no verdict: different data or models"
+            comparison.of([first, other])
+        assert comparison.of([first, other], mixed=True).verdict == "no verdict: different data or models"
 
 
 def test_how_data_was_prepared_and_who_attacked_is_marked(save: Save) -> None:
@@ -138,7 +138,7 @@ def test_how_data_was_prepared_and_who_attacked_is_marked(save: Save) -> None:
             "faults": experiment["faults"] | {"attack": "sign_flip", "workers": [0]},
         },
     )
-    assert compare.of([first, other]).marks == (
+    assert comparison.of([first, other]).marks == (
         "recipe differs: none in a, fast in b",
         "data.augment differs: none in a, crop_flip in b",
         "aggregation.rule differs: mean in a, median in b",
@@ -152,20 +152,20 @@ def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
     metrics = second.path / folder.METRICS
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(lines[:-1]))
-    found = compare.read([first.path, second.path])
+    found = comparison.read([first.path, second.path])
     assert found.marks == (
         f"b is incomplete: metrics.jsonl has {len(lines) - 1} records, result.json was made from {len(lines)}",
     )
     assert found.entries[1].display_name == "b (incomplete)" and found.verdict.endswith("Left out: b.")
     metrics.write_text("".join(lines[:-1]) + lines[-1].replace('"run": "example"', '"run": "another"'))
-    assert compare.read([first.path, second.path]).marks == ("b is incomplete: metrics.jsonl has records of 2 runs",)
+    assert comparison.read([first.path, second.path]).marks == ("b is incomplete: metrics.jsonl has records of 2 runs",)
 
 
 def test_a_run_that_failed_half_way_has_no_say_in_the_goal(save: Save) -> None:
     half = save("half", FAST, epochs=FAST.epochs[:2], failure="interrupted", final=None)
     runs = [save("a", SPIRT), save("b", FAST), half]
-    found = compare.of(runs)
-    assert found.goal == compare.of(runs[:2]).goal
+    found = comparison.of(runs)
+    assert found.goal == comparison.of(runs[:2]).goal
     assert found.marks[0] == "half failed: interrupted" and found.verdict.endswith("Left out: half.")
 
 
@@ -173,7 +173,7 @@ def test_a_run_is_not_compared_with_itself(save: Save, tmp_path: Path) -> None:
     run = save("a", SPIRT)
     (tmp_path / "same").symlink_to(run.path)
     with pytest.raises(ConfigError, match=r"compare: 2 folders are 1 runs; give each once"):
-        compare.read([run.path, tmp_path / "same"])
+        comparison.read([run.path, tmp_path / "same"])
 
 
 def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
@@ -183,15 +183,15 @@ def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
     with pytest.raises(
         DataError, match=r"result\.json: has no invocations, steps: another version wrote it; run it again"
     ):
-        compare.read([run.path])
+        comparison.read([run.path])
     epochs = [{name: value for name, value in epoch.items() if name != "val_metric"} for epoch in run.result["epochs"]]
     folder.write(run.path, result=run.result | {"epochs": epochs}, records=run.records)
     with pytest.raises(DataError, match=r"has no val_metric of each epoch: another version wrote it"):
-        compare.read([run.path])
+        comparison.read([run.path])
 
 
 def test_local_seconds_do_not_race_amazons(save: Save) -> None:
-    found = compare.of([save("a", SPIRT), save("b", FAST, where="aws", label="measured-aws")])
+    found = comparison.of([save("a", SPIRT), save("b", FAST, where="aws", label="measured-aws")])
     assert found.verdict.startswith("no verdict: seconds and dollars of different labels")
     assert "local seconds are not AWS seconds" in found.marks[0]
 
@@ -204,7 +204,7 @@ def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> Non
         save("lossy", FAST, records=lost),
         save("uncounted", FAST, expected=None),
     ]
-    found = compare.of(runs)
+    found = comparison.of(runs)
     assert found.marks[:3] == (
         "failed failed: out of memory",
         "lossy is incomplete: update_model: 24 of 24 records missing",
@@ -213,34 +213,34 @@ def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> Non
     assert found.verdict.endswith("Left out: failed, lossy.")
     assert "uncounted is soonest" in found.verdict
     assert [entry.display_name for entry in found.entries][1:3] == ["failed (failed)", "lossy (incomplete)"]
-    alone = compare.of(runs[:3])
+    alone = comparison.of(runs[:3])
     assert alone.verdict == "no verdict: fewer than two finished, complete runs to compare. Left out: failed, lossy."
 
 
 def test_a_run_that_never_got_anywhere(save: Save) -> None:
     nothing = save("nothing", FAST, records=[], epochs=[], final=None, failure="the broker is gone")
-    found = compare.of([save("a", SPIRT), nothing])
+    found = comparison.of([save("a", SPIRT), nothing])
     assert found.entries[1].goal_s is None and found.entries[1].best_metric is None
-    assert compare.of([nothing]).goal is None
+    assert comparison.of([nothing]).goal is None
 
 
 def test_folders_of_the_same_name_are_told_apart(save: Save) -> None:
-    found = compare.of([save("x/spirt", SPIRT), save("y/spirt", SPIRT)])
+    found = comparison.of([save("x/spirt", SPIRT), save("y/spirt", SPIRT)])
     assert [entry.name for entry in found.entries] == ["x/spirt", "y/spirt"]
 
 
 def test_reading_folders(save: Save, tmp_path: Path) -> None:
     save("a", SPIRT)
-    assert [entry.name for entry in compare.read([tmp_path / "a"]).entries] == ["a"]
+    assert [entry.name for entry in comparison.read([tmp_path / "a"]).entries] == ["a"]
     with pytest.raises(DataError, match=r"result\.json: is not there"):
-        compare.read([tmp_path / "b"])
+        comparison.read([tmp_path / "b"])
     with pytest.raises(ConfigError, match="no run was given"):
-        compare.read([])
+        comparison.read([])
 
 
 def test_the_csv_has_raw_figures(save: Save) -> None:
-    found = compare.of([save("a", SPIRT), save("b, really", FAST)])
-    rows = list(csv.DictReader(compare.to_csv(found).splitlines()))
+    found = comparison.of([save("a", SPIRT), save("b, really", FAST)])
+    rows = list(csv.DictReader(comparison.to_csv(found).splitlines()))
     assert [row["name"] for row in rows] == ["a", "b, really"]
     assert float(rows[0]["full_usd"]) == found.entries[0].full_usd
     assert float(rows[1]["goal_s"]) == found.entries[1].goal_s
@@ -274,7 +274,7 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
         return changed(run, experiment=experiment | {"training": training}, epochs=epochs, final=final)
 
     runs = [save("spirt", SPIRT), save("fast", FAST)]
-    plain, found = compare.of(runs), compare.of([by_error(run) for run in runs])
+    plain, found = comparison.of(runs), comparison.of([by_error(run) for run in runs])
     assert [e.goal_s for e in found.entries] == [e.goal_s for e in plain.entries]
     assert [e.goal_full_usd for e in found.entries] == [e.goal_full_usd for e in plain.entries]
     assert plain.goal is not None and found.goal == pytest.approx(20 * (1 - plain.goal))
@@ -282,7 +282,7 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
     errors = [epoch["val_metric"] for epoch in found.runs[0].result["epochs"]]
     assert found.entries[0].best_metric == min(errors) < max(errors)
 
-    def curves(of: compare.Comparison) -> dict[str, list[tuple[float, float]]]:
+    def curves(of: comparison.Comparison) -> dict[str, list[tuple[float, float]]]:
         return {run.name: [(e["elapsed_s"], e["val_metric"]) for e in run.result["epochs"]] for run in of.runs}
 
     assert race.lead_changes(curves(found), found.metric)[0][1] == "fast"
@@ -292,16 +292,16 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
     for told in (text, page):
         assert "mean error" in told and "ccuracy" not in told.split("What the papers printed")[0]
     with pytest.raises(ConfigError, match=r"training\.metric\.name differs"):
-        compare.of([runs[0], by_error(runs[1])])
+        comparison.of([runs[0], by_error(runs[1])])
     with pytest.raises(ConfigError, match=r"training\.metric\.higher_is_better differs"):
-        compare.of([by_error(runs[0]), by_error(runs[1], higher_is_better=True)])
+        comparison.of([by_error(runs[0]), by_error(runs[1], higher_is_better=True)])
 
 
 def test_a_direction_that_is_said_is_the_one_that_the_metrics_name_implies(save: Save) -> None:
     silent, said = (
         judged_upwards(save(name, run), said) for name, run, said in (("a", SPIRT, None), ("b", FAST, True))
     )
-    assert not any("metric" in mark for mark in compare.of([silent, said]).marks)
+    assert not any("metric" in mark for mark in comparison.of([silent, said]).marks)
 
 
 def judged_upwards(run: RunFolder, said: bool | None) -> RunFolder:

@@ -16,7 +16,7 @@ from cdk.hosts import debian_image
 from cdk.network import Network
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
-from crossover.local.fleets import Fleets, service
+from crossover.local.fleet_programs import Fleets, service
 from tests.infrastructure.assemblies import flat, only
 from tests.local.parts import eventually
 
