@@ -218,7 +218,7 @@ def _end_runs(*, then: str) -> State:
 
 
 def _stop(*, then: str) -> State:
-    """Each machine's running executions; who waits for children, as `run` does, takes them along."""
+    """Stop each machine's running executions; an execution that waits for children, as `run` does, stops them with it."""
     cause = "the experiment's time is over, or its run's: lifetime.ttl_hours, budget_usd, maximum_run_hours"
     states = {
         "List its executions": {

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterator[dict[int, TensorStore]]:
-    """By worker, as the deployed `function` reaches them, those left out whose server has ended; their connections end with the block."""
+    """By worker, with the addresses that the deployed `function` has; a database whose server has ended is left out. Its connections are
+    closed when the block ends.
+    """
     from moto.awslambda.models import lambda_backends
 
     environment = cloud.function(lambda_backends[ACCOUNT][REGION].get_function(function)).environment

@@ -72,7 +72,8 @@ def train(
 ) -> None:
     """One peer from wherever its checkpoints stand to the end of the run."""
     peer = _Peer(ctx, member, computing, exchange)
-    if not ctx.objects.exists(ctx.keys.left(member.rank)):  # else it only did not live to clear away
+    # One that has left had finished, and was killed while it cleared away: only that is still to be done.
+    if not ctx.objects.exists(ctx.keys.left(member.rank)):
         with suppress(Concluded):
             peer.start()
             finished = peer.detect_convergence()

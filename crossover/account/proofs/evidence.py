@@ -63,9 +63,9 @@ class Evidence:
     minutes: dict[str, float] = field(default_factory=dict)
     alone: bool = False  # no other experiment of the project stands
     updated: RunFolder | None = None  # with one worker more, on the stack that was updated in place
-    redriven: Redriven | None = None  # its children before it
-    redriven_alone: Redriven | None = None  # its children stopped as they were
-    fired: bool | None = None  # whether the schedule had the stack deleted, told by nobody
+    redriven: Redriven | None = None  # after its children were redriven first
+    redriven_alone: Redriven | None = None  # while its children stayed stopped
+    fired: bool | None = None  # whether the schedule deleted the stack by itself
     expiry_state: str | None = None  # of the stack after the expiry's machine was told to delete it; "" is gone
     interfaces_left: int | None = None  # of functions, once the experiment was gone
     shared_stay: bool = False  # network and broker stood before

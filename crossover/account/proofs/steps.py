@@ -81,7 +81,7 @@ def _redrive(walk: Walk) -> None:
 
 
 def _schedule(walk: Walk) -> None:
-    """A stack whose time is up, and nobody who deletes it but the schedule. On one machine no schedule fires: its machine is started."""
+    """A stack whose time is over is left to the schedule, which has to delete it. On one machine none fires: its machine is started."""
     seen = walk.seen
     lifetime = replace(
         walk.experiment.lifetime,

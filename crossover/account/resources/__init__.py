@@ -1,1 +1,1 @@
-"""What stands in an account: stacks, whose every resource is, and listings of all there is."""
+"""What stands in an account: its stacks, listings of every type of resource, and whom each resource belongs to."""

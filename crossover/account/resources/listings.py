@@ -1,4 +1,4 @@
-"""What there is in the account and region, type by type, whoever's it is.
+"""What there is in the account and region, type by type, ours and everybody else's.
 
 Every type that a template makes, or that comes along with one, is asked for through its own API: the tagging API forgets some and remembers
 deleted ones. `ownership.whose` decides on each entry.
@@ -137,7 +137,9 @@ def _budgets(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _tagged(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Of types that nobody thought of, shown only; what a listing of its own covers is left to that, which knows what was deleted."""
+    """Resources with our tags whose types have no listing here: shown, never removed. All others are left to their own listings, since
+    the tagging API goes on naming what was deleted.
+    """
     covered = ("ec2", "lambda", "logs", "secretsmanager", "ssm", "states", "s3", "cloudformation", "mq", "iam")
     mine = [{"Key": "project", "Values": [owner.project]}]
     mine += [{"Key": "experiment", "Values": [owner.experiment]}] if owner.experiment else []

@@ -93,7 +93,7 @@ def is_ours(stack: Standing, project: str) -> bool:
 
 
 def check_ours(session: Any, name: str, *, project: str) -> None:
-    """Raises UserError where a stack of this name is somebody else's: whose, by its tags, and what to do."""
+    """Raises UserError where a stack of this name is not ours: it says whose its tags make it, and what to do."""
     stack = look(session, name)
     if stack is None or is_ours(stack, project):
         return

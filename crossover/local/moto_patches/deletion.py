@@ -75,7 +75,9 @@ def install(changes: Replacements) -> None:
 
 
 def _buckets(changes: Replacements) -> None:
-    """One that holds something is not deleted: moto does neither delete it nor say so; after the error it comes back, when it is empty."""
+    """A bucket that is not empty is an error, as on AWS; moto would leave it there and say nothing. After the error moto comes back to it,
+    when the emptier has run.
+    """
     from moto.cloudformation.exceptions import ValidationError
     from moto.s3.models import FakeBucket, s3_backends
 

@@ -121,7 +121,7 @@ def install(changes: Replacements, waits: Waits) -> None:
 
 
 def _add_affected(modified: list[str], stack: Any, template: Mapping[str, Any]) -> None:
-    """Instances first, then who refers to them; and who refers to a parameter whose value is another by now."""
+    """Adds what refers to an instance that is updated, or to a parameter whose value has changed; instances come first."""
     declared = template.get("Parameters", {})
     changed = {name for name in declared if _read_anew(stack, name, declared[name])}
 

@@ -25,7 +25,7 @@ class NearDeadline(Exception):
 
 
 class Settled(Exception):
-    """Not an error: what the awaited was needed for exists already, made by another attempt of this worker."""
+    """Not an error: another attempt of this worker has made the result already, so there is nothing left to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
