@@ -104,9 +104,12 @@ def check_with_nag(app: App) -> None:
 def _stack_of(experiment: Experiment) -> Callable[..., Stack]:
     """The STACK of `stacks/<architecture>.py`, found by name; without such a file what the architecture's tree asks for."""
     file = f"stacks/{experiment.module}.py"
-    if experiment.outside or not (ROOT / file).exists():
+    if not (ROOT / file).exists():
         return functions_stack(load(experiment.architecture))
     stack: Callable[..., Stack] | None = getattr(imported(file), "STACK", None)
     if stack is None:
-        raise ConfigError(f"architecture: {experiment.architecture!r}: {file} defines no STACK, the class of its stack")
+        raise ConfigError(
+            f"architecture: {experiment.architecture!r}: {file} defines no STACK; expected STACK = "
+            "functions_stack(ARCHITECTURE), or no such file: the stack is then derived from the tree"
+        )
     return stack

@@ -139,7 +139,7 @@ def test_what_the_yaml_leaves_out_is_in_the_result_and_in_the_check_of_a_resumed
     eighth: Callable[..., Experiment],
 ) -> None:
     resolve = load("eighth").resolve
-    there = resolve(eighth())
+    there = resolve(validate({"name": "x", "architecture": "eighth"}))
     assert there.resolved()["eighth"] == {"rate": 0.7, "order": []}
     assert differing(resolve(eighth(rate=0.8)), there) == ["eighth.rate: 0.8, there 0.7"]
     assert not differing(resolve(eighth(rate=0.7)), there)
