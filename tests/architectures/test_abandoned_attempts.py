@@ -321,6 +321,7 @@ def test_a_program_that_wakes_up_when_the_resumed_run_is_over_leaves_nothing(
         assert job.model() == run.model, f"write {k}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(20 if WHOLE else 2))
 @pytest.mark.parametrize("architecture", claiming("survives_kills"))
 def test_an_abandoned_attempt_changes_nothing_in_the_next_one_and_leaves_nothing(

@@ -48,6 +48,7 @@ def test_every_step_run_twice_changes_nothing(architecture: str, monkeypatch: py
     assert job.tensor_keys() == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
 def test_a_call_that_fails_anywhere_is_made_good_by_the_retry(architecture: str, moment: str) -> None:

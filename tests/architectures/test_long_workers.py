@@ -55,6 +55,7 @@ def begin(job: Job, ctx: Context, *, attempt: int = 0) -> None:
 # --- continuations and deaths -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("looks", [2, 5, 12, 40])
 @pytest.mark.parametrize("architecture", LONG)
 def test_invocations_that_end_anywhere_go_on_with_the_same_bits(
@@ -270,6 +271,7 @@ class Counting:
         return counted
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_bytes_and_requests_equal_the_closed_form(
@@ -389,6 +391,7 @@ def with_nan(vector: Vector) -> Vector:
     return replace(vector, data=memoryview(b"\x00\x00\xc0\x7f" + bytes(vector.data[4:])))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -411,6 +414,7 @@ def test_a_spoilt_contribution_ends_the_run_and_says_where(
     assert says in text and "worker 0, round 1" in text and CONTRIBUTION[architecture] in text
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dead", [0, 1])
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resumed(

@@ -42,6 +42,7 @@ def test_who_is_dropped_is_dropped_by_all_and_named(architecture: str, rule: str
     assert len(found) >= 2 and all(each["workers"] == [3] for each in found)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rule", ["mean", "median"])
 @pytest.mark.parametrize("architecture", ALL)
 def test_by_default_the_run_ends_and_says_whose_it_is(architecture: str, rule: Any) -> None:
@@ -105,6 +106,7 @@ def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
         assert dropped(job.prepared) == dropped(clean.prepared), n
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("until_end", [False, True], ids=["until the retry is done", "until the run is over"])
 @pytest.mark.parametrize("architecture", TREES)
 def test_a_late_attempt_agrees_with_what_was_agreed(

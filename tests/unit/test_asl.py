@@ -169,6 +169,7 @@ def adopting(block: State, *, limit_s: int, items: int, times: int = 1) -> int:
     return max(found)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("hours", [0.5, 6, 20, 720])
 @pytest.mark.parametrize("workers", [1, 4, 40, 64])
 def test_waiting_as_long_as_a_machine_may_last_fits_into_its_history(workers: int, hours: float) -> None:

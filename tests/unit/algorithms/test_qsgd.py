@@ -18,6 +18,7 @@ def generator(seed: int = 1) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_it_is_unbiased_and_its_variance_stays_within_the_bound(bits: int, norm: Norm) -> None:

@@ -62,6 +62,7 @@ def test_what_the_user_can_mend_is_2(arguments: list[str], config: Path, capsys:
     assert "Traceback" not in shown
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("command", ["run", "plan", "project", "breakeven", "doctor"])
 @pytest.mark.parametrize(
     ("field", "said"),
@@ -114,7 +115,13 @@ def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 @pytest.mark.parametrize(
     ("architecture", "shown"),
-    [("spirt", "mine: spirt"), ("spirt", "2/1000"), ("p2p-instance", "2/1000"), ("all-reduce", "2/1000")],
+    [
+        ("spirt", "2/1000"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("spirt", "mine: spirt"), ("p2p-instance", "2/1000"), ("all-reduce", "2/1000"))
+        ),
+    ],
 )
 def test_a_real_ctrl_c_ends_with_130_and_without_a_traceback(config: Path, architecture: str, shown: str) -> None:
     """The run is interrupted once this stands on the screen: before it trains, and while it does.

@@ -69,6 +69,7 @@ def requests(record: Record) -> list[Any]:
     return [*stores, sorted(traffic["bus"]["operations"].items())]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("architecture", ["spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless"])
 @pytest.mark.parametrize("calibration", [STILL, AWS], ids=["still", "stragglers"])
 @pytest.mark.parametrize("per_invocation", [1, 2, "all"])
