@@ -84,6 +84,15 @@ def datasets_folder() -> Path:
     return Path(os.environ.get("CROSSOVER_DATA") or ROOT.parent / "shared" / "datasets")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Pictures take nine tenths of a small run's time: they are drawn in tests/unit, and by commands in processes of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.path.is_relative_to(ROOT / "tests" / "unit"):
+            patch.setattr("crossover.reports.run_page._plots", lambda result: [])
+        yield
+
+
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator["LocalCloud"]:
     """The cloud on one machine, without stacks; one per module, because there is one per process."""

@@ -156,3 +156,21 @@ class Counted(list[FailAt]):
 
 def writes(operations: list[str]) -> list[str]:
     return [name for name in operations if name not in READS]
+
+
+class Late:
+    """A program that stops at its k-th call, its heart with it, until it is `over`; without `reads` at its k-th write."""
+
+    def __init__(self, k: int, *, reads: bool = True) -> None:
+        self.k, self.reads, self.count = k, reads, 0
+        self.stopped, self.over = threading.Event(), threading.Event()
+
+    def __call__(self, moment: str, operation: str) -> None:
+        if threading.current_thread().name.startswith("heart"):
+            if self.stopped.is_set():
+                self.over.wait(timeout=PATIENCE_S)
+        elif moment == "before" and (self.reads or operation not in READS):
+            self.count += 1
+            if self.count == self.k:
+                self.stopped.set()
+                self.over.wait(timeout=PATIENCE_S)

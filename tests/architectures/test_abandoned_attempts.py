@@ -18,7 +18,7 @@ from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.training import attempts
 from crossover.workflow import Event, Step, execute, first_event
-from tests.architectures.fleet import Fleet, only, writes
+from tests.architectures.fleet import Fleet, Late, only, writes
 from tests.architectures.harness import READS, Hook, Job, claiming, every_step, small, tree_architectures
 from tests.architectures.trained import trained
 from tests.sampling import WHOLE, chosen
@@ -180,24 +180,6 @@ def experiment(architecture: str) -> Experiment:
     )
 
 
-class Late:
-    """A program that stops at its k-th write, its heart with it, until the next attempt is over."""
-
-    def __init__(self, k: int) -> None:
-        self.k, self.count = k, 0
-        self.stopped, self.over = threading.Event(), threading.Event()
-
-    def __call__(self, moment: str, operation: str) -> None:
-        if threading.current_thread().name.startswith("heart"):
-            if self.stopped.is_set():
-                self.over.wait(timeout=JOIN_S)
-        elif moment == "before" and operation not in READS:
-            self.count += 1
-            if self.count == self.k:
-                self.stopped.set()
-                self.over.wait(timeout=JOIN_S)
-
-
 class LateStep:
     """The first invocation of a step stops at its k-th write until the next attempt is over; nothing follows it in its own."""
 
@@ -303,7 +285,7 @@ def test_a_program_that_wakes_up_when_the_resumed_run_is_over_leaves_nothing(
     """At whichever write it was held up: between looking whether it still holds its rank, and writing."""
     run = trained(experiment(architecture))
     for k in chosen(writes(run.calls)):
-        job, late = Job(experiment(architecture)), Late(k)
+        job, late = Job(experiment(architecture)), Late(k, reads=False)
         fleet = Fleet(job, hooks=only(0, late))
         with monkeypatch.context() as patch:
             fleet.begin(patch)

@@ -19,7 +19,7 @@ from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from peers.gpu.gathering import Gathering
 from peers.p2p.replica import Replica
-from tests.architectures.fleet import Fleet, only, writes
+from tests.architectures.fleet import Fleet, Late, only, writes
 from tests.architectures.harness import FailAt, Job, Killed, silent, small
 from tests.architectures.trained import assert_equal_to_reference, trained
 from tests.sampling import WHOLE, chosen
@@ -263,52 +263,33 @@ def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pyte
         fleet.run(monkeypatch)
 
 
-class Sleeper:
-    """One program stops at its k-th call, its heart too, until the run is over; then it goes on where it was."""
-
-    def __init__(self, k: int) -> None:
-        self.k, self.count = k, 0
-        self.asleep, self.awake = threading.Event(), threading.Event()
-
-    def __call__(self, moment: str, operation: str) -> None:
-        if threading.current_thread().name.startswith("heart"):
-            while self.asleep.is_set() and not self.awake.is_set():
-                self.awake.wait()
-            return
-        if moment == "before":
-            self.count += 1
-            if self.count == self.k:
-                self.asleep.set()
-                self.awake.wait(timeout=60)
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("until", ["taken_over", "finished"])
 @pytest.mark.parametrize("k", [8, 12, 16, 18, 20, 24, 28])
 def test_a_peer_that_wakes_up_late_changes_nothing(k: int, until: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rank has gone to a spare meanwhile: it publishes nothing more, or the same bits."""
     model = trained(faulty("p2p_instance")).model
-    sleeper = Sleeper(k)
+    sleeper = Late(k)
     fleet = Fleet(Job(faulty("p2p_instance")), members=3, lease_s=0.4)
     fleet.hooks = only(0, sleeper)
     store, keys = fleet.job.clients.object_store, fleet.job.prepared.keys
 
     def wake() -> None:
-        sleeper.asleep.wait(timeout=60)
+        sleeper.stopped.wait(timeout=60)
         end_s = time.monotonic() + 60
         while time.monotonic() < end_s:
             overtaken = any(store.exists(keys.lease(rank, 1)) for rank in (0, 1))
             if store.exists(keys.finished) or (until == "taken_over" and overtaken):
                 break
             time.sleep(0.005)
-        sleeper.awake.set()
+        sleeper.over.set()
 
     waker = threading.Thread(target=wake)
     waker.start()
     try:
         assert fleet.run(monkeypatch) == model
     finally:
-        sleeper.asleep.set()
+        sleeper.stopped.set()
         waker.join()
     assert fleet.job.model() == model
     assert fleet.errors == []
