@@ -23,6 +23,8 @@ FOLDER = re.compile(
     r"(?<![\w./<>{}*~$-])((?:crossover|functions|peers|stacks|cdk|layer|docs|config|tests|benchmarks)/(?:\w+/)*)(?![\w{<*.])"
 )
 NAME = re.compile(r"(?<![\w./'\"$-])([a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?![\w/])")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # a file, by its first line
 CITED = re.compile(r"(docs/\w+\.md), (\d)")
 ENDINGS = {"py", "md", "yaml", "json", "jsonl", "csv", "html", "sh", "hpp", "cpp", "so", "zip", "out", "safetensors"}
 # What a reader's own files are called, and what commands write.
@@ -48,9 +50,11 @@ def prose(file: str) -> Iterator[tuple[int, str]]:
         yield number, line[found.start() :] if (found := re.search(r"(?:^|\s)# ", line)) else ""
 
 
-def written_by(page: str, text: str) -> set[str]:
-    """The files that a page's code blocks are, by their first line."""
-    return set(re.findall(r"^```\w+\n# (\S+)$", text, re.MULTILINE)) if page.endswith(".md") else set()
+def own_names(file: str) -> set[str]:
+    """Of a page the files that its code blocks are, of a module its functions' parameters, which may be called as a module elsewhere."""
+    if file.endswith(".py"):
+        return {node.arg for node in ast.walk(parsed(file)) if isinstance(node, ast.arg)}
+    return {each for name, _ in BLOCK.findall((ROOT / file).read_text("utf-8")) for each in (name, Path(name).stem)}
 
 
 def ends(parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -101,8 +105,9 @@ PAGES = [name for name in FILES if name.endswith(".md")]
 def test_what_is_mentioned_exists(files: list[str]) -> None:
     wrong = []
     for file in files:
+        own = own_names(file)
         for line, text in prose(file):
-            own = written_by(file, text)
+            text = FENCED.sub("", text)  # what a page's code names, its run shows
             paths = [path for found in (FILE, FOLDER) for path in found.findall(text)]
             wrong += [
                 f"{file}:{line}: {path} is not there"
@@ -114,8 +119,7 @@ def test_what_is_mentioned_exists(files: list[str]) -> None:
             wrong += [
                 f"{file}:{line}: {name} is neither a name of a module nor a field of a YAML"
                 for name in NAME.findall(text)
-                if (first := name.split(".")[0]) in FIRST - OTHERS - EXAMPLES
-                and f"{first}.py" not in own
+                if name.split(".")[0] in FIRST - OTHERS - EXAMPLES - own
                 and name.split(".")[-1] not in ENDINGS
                 and not resolves(name)
             ]
@@ -145,3 +149,9 @@ def test_sections_that_are_named_by_number_exist() -> None:
 
 def test_the_picture_of_the_house_is_the_one_that_its_imports_draw() -> None:
     assert house.PICTURE.read_text(encoding="utf-8") == house.drawn(), "draw it anew: python -m docs.house"
+
+
+def test_files_of_the_project_that_a_page_shows_are_shown_as_they_stand() -> None:
+    blocks = [(page, *each) for page in PAGES for each in BLOCK.findall((ROOT / page).read_text("utf-8"))]
+    shown = [(page, name, text) for page, name, text in blocks if name in FILES]
+    assert shown and not [f"{page}: {name}" for page, name, text in shown if text != (ROOT / name).read_text("utf-8")]
