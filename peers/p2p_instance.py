@@ -14,15 +14,16 @@ def main(resources: Resources | None = None, settings: Settings | None = None) -
 
 
 def peer(ctx: Context, member: Membership) -> None:
-    from peers.p2p import exchanges, peer  # torch
-    from peers.p2p.computing import OnInstance
+    from crossover.training.peer import algorithm  # torch
+    from crossover.training.peer.computing import OnInstance
+    from peers.p2p import exchanges
 
-    peer.train(
+    algorithm.train(
         ctx,
         member,
         computing=OnInstance(ctx),
         exchange=exchanges.by_mode(ctx, member),
-        program=PROGRAM,
+        step=PROGRAM.step,
         instance_type=ctx.experiment.p2p.instance_type,
     )
 

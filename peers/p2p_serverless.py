@@ -102,14 +102,15 @@ def main(resources: Resources | None = None, settings: Settings | None = None) -
 
 
 def peer(ctx: Context, member: Membership) -> None:
-    from peers.p2p import exchanges, peer  # torch
+    from crossover.training.peer import algorithm  # torch
+    from peers.p2p import exchanges
 
-    peer.train(
+    algorithm.train(
         ctx,
         member,
         computing=ByFunctions(ctx, member),
         exchange=exchanges.by_mode(ctx, member),
-        program=PROGRAM,
+        step=PROGRAM.step,
         instance_type=ctx.experiment.p2p.instance_type,
     )
 

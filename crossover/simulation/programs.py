@@ -1,4 +1,6 @@
-"""Programs on instances: peers and GPU workers, one process each, in the order of peers/p2p/peer.py; what they start is walked like any."""
+"""Programs on instances: peers and GPU workers, one process each, in the order of crossover/training/peer/algorithm.py. What they start is
+walked like any tree.
+"""
 
 from crossover.algorithms import compression
 from crossover.costs import paper_cost

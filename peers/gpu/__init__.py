@@ -17,8 +17,8 @@ from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings, serve
 
 if TYPE_CHECKING:
+    from crossover.training.peer.algorithm import PeerExchange
     from peers.gpu.cuda import CudaLearner
-    from peers.p2p.peer import PeerExchange
 
 PROCESSES, NUMBER = "CROSSOVER_PROCESSES", "CROSSOVER_PROCESS"  # on one instance; which of them this is
 LOOK_S = 0.5
@@ -34,18 +34,18 @@ def main(resources: Resources | None = None, settings: Settings | None = None) -
 
 
 def worker(ctx: Context, member: Membership) -> None:
+    from crossover.training.peer import algorithm  # torch
     from peers.gpu.prefetching import Prefetching
-    from peers.p2p import peer  # torch
 
     learner = _device_learner(ctx)
     computing = Prefetching(ctx, learner)
     try:
-        peer.train(
+        algorithm.train(
             ctx,
             member,
             computing=computing,
             exchange=_exchange(ctx, member, learner),
-            program=PROGRAM,
+            step=PROGRAM.step,
             instance_type=ctx.experiment.gpu.instance_type,
         )
     finally:

@@ -15,8 +15,8 @@ from crossover.context import Context
 from crossover.errors import ConfigError, Unavailable
 from crossover.fleet import Membership
 from crossover.training.calendar import round_samples
+from crossover.training.peer.replica import Replica
 from peers.gpu.meeting import Meeting, own_address
-from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
     from torch import Tensor

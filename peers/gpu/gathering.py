@@ -16,9 +16,9 @@ from crossover.errors import Corrupt, Missing
 from crossover.fleet import Membership
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.training.peer.combining import combine
+from crossover.training.peer.replica import Replica
 from crossover.waiting import Due, Pauses
-from peers.p2p.combining import combine
-from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from crossover.context import Context
 from crossover.event import Event
 from crossover.training.calendar import at, calendar
-from peers.p2p.computing import OnInstance
+from crossover.training.peer.computing import OnInstance
 
 if TYPE_CHECKING:
     from crossover.learning.batch import Batch

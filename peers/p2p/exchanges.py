@@ -2,9 +2,9 @@
 
 from crossover.context import Context
 from crossover.fleet import Membership
+from crossover.training.peer.algorithm import PeerExchange
 from peers.p2p.latest import LatestMailboxes
 from peers.p2p.mailboxes import SynchronousMailboxes
-from peers.p2p.peer import PeerExchange
 
 
 def by_mode(ctx: Context, member: Membership) -> PeerExchange:

@@ -17,10 +17,10 @@ from crossover.errors import Corrupt, Missing, Refused
 from crossover.fleet import Membership
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.training.peer.replica import Replica
 from crossover.waiting import Due, Pauses
 from peers.p2p.mailboxes import Post
 from peers.p2p.messages import Message
-from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
     from torch import Tensor

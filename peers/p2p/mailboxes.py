@@ -13,11 +13,11 @@ from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.fleet import Membership
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.training.peer.combining import combine
+from crossover.training.peer.replica import Replica
 from crossover.waiting import Due, Pauses
 from peers.p2p import messages
-from peers.p2p.combining import combine
 from peers.p2p.messages import Codec, Message
-from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
     from torch import Tensor

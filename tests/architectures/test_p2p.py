@@ -17,8 +17,8 @@ from crossover.experiment import Experiment
 from crossover.fleet.serving import ATTEMPTS
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
+from crossover.training.peer.replica import Replica
 from peers.gpu.gathering import Gathering
-from peers.p2p.replica import Replica
 from tests.architectures.fleet import Fleet, Late, only, writes
 from tests.architectures.harness import FailAt, Job, Killed, silent, small
 from tests.architectures.trained import assert_equal_to_reference, trained
@@ -101,7 +101,9 @@ def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], m
 
     experiment = p2p(small("p2p_instance", workers=3, epochs=1), **compression)
     monkeypatch.setattr(agreement, "agree", remember)
-    monkeypatch.setattr("peers.p2p.peer._decided", lambda ctx, epoch: False)  # so every peer shows its model
+    monkeypatch.setattr(
+        "crossover.training.peer.algorithm._decided", lambda ctx, epoch: False
+    )  # so every peer shows its model
     fleet = Fleet(Job(experiment))
     fleet.run(monkeypatch)
     plain = trained(small("p2p_instance", workers=3, epochs=1)).model
@@ -255,7 +257,7 @@ def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peers.p2p.peer.available_mb", lambda: 0.1)
+    monkeypatch.setattr("crossover.training.peer.algorithm.available_mb", lambda: 0.1)
     fleet = Fleet(Job(small("p2p_instance", workers=1)))
     with pytest.raises(
         Exception, match=r"training.model: small_cnn has [\d,]+ parameters; a peer holds 8 such vectors"

@@ -16,9 +16,9 @@ from crossover.errors import Refused, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings
 from crossover.training import agreement
-from peers.p2p import ending
+from crossover.training.peer import ending
+from crossover.training.peer.replica import Replica
 from peers.p2p.latest import LatestMailboxes
-from peers.p2p.replica import Replica
 from tests.architectures.fleet import Fleet, only
 from tests.architectures.harness import FailAt, Job, Killed, small
 

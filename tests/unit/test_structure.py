@@ -37,10 +37,10 @@ ALLOWED = {
     "crossover.metering": CLIENTS | {"crossover.context"},
     "crossover.workflow": CONTEXT | {"crossover.threads"},
     "crossover.architecture": {"crossover.errors", "crossover.experiment", "crossover.own_code", "crossover.workflow"},
-    "crossover.training": CONTEXT | {"crossover.workflow", "crossover.costs"},
+    "crossover.training": CONTEXT | {"crossover.workflow", "crossover.costs", "crossover.fleet"},
     "crossover.surroundings": WORKFLOW,
     "crossover.costs": WORKFLOW | {"crossover.aws_calls", "crossover.instances", "crossover.surroundings"},
-    "crossover.fleet": WORKFLOW,
+    "crossover.fleet": WORKFLOW - {"crossover.training"},
     "crossover.asl": WORKFLOW,
     "crossover.validation": WORKFLOW | {"crossover.asl", "crossover.surroundings"},
     "crossover.reports": WORKFLOW | {"crossover.costs"},
@@ -153,7 +153,7 @@ CIRCLES = [
     # The cloud applies the patches, which act for the cloud that they are given; for type checkers alone.
     {"crossover.local.cloud", "crossover.local.moto_patches"},
     # A peer's end is a part of the peer, which it is given; for type checkers alone.
-    {"peers.p2p.ending", "peers.p2p.peer"},
+    {"crossover.training.peer.ending", "crossover.training.peer.algorithm"},
     # A decision of a run with a budget counts what it has cost; what a run is expected to cost follows from its calendar.
     {"crossover.costs", "crossover.training"},
     # They put the parts together for one another: `verify` deploys, runs and destroys, and those ask about the account.

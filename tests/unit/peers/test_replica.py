@@ -6,7 +6,7 @@ import pytest
 
 from crossover.context import Context, Resources
 from crossover.errors import StaleAttempt
-from peers.p2p.replica import Replica
+from crossover.training.peer.replica import Replica
 from tests.architectures.harness import Job, small
 
 

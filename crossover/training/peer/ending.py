@@ -8,11 +8,11 @@ from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused
 from crossover.fleet import Membership
 from crossover.training import agreement
+from crossover.training.peer.replica import Replica
 from crossover.waiting import Due, Pauses
-from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
-    from peers.p2p.peer import PeerExchange
+    from crossover.training.peer.algorithm import PeerExchange
 
 
 def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from crossover.architecture import Program
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import ConfigError, CrossoverError
@@ -17,9 +16,9 @@ from crossover.fleet import Membership
 from crossover.fleet.records import recorded, stage
 from crossover.training import agreement
 from crossover.training.calendar import at
+from crossover.training.peer.ending import leave
+from crossover.training.peer.replica import Replica
 from crossover.workflow import first_event
-from peers.p2p.ending import leave
-from peers.p2p.replica import Replica
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,7 +66,7 @@ def train(
     *,
     computing: Computing,
     exchange: PeerExchange,
-    program: Program,
+    step: str,
     instance_type: str,
 ) -> None:
     """One peer from wherever its checkpoints stand to the end of the run."""
@@ -78,7 +77,7 @@ def train(
             peer.start()
             finished = peer.detect_convergence()
             while not finished:
-                with recorded(ctx, program.step, peer.event(), instance_type=instance_type):
+                with recorded(ctx, step, peer.event(), instance_type=instance_type):
                     peer.train_epoch()
                     with stage(ctx, "convergence detection"):
                         finished = peer.detect_convergence()
