@@ -69,7 +69,7 @@ def train(
     step: str,
     instance_type: str,
 ) -> None:
-    """One peer from wherever its checkpoints stand to the end of the run."""
+    """One peer from wherever its checkpoints stand to the end of the run; `step`: what its records are called."""
     peer = _Peer(ctx, member, computing, exchange)
     # A program that took part to the end and died before it had cleared away is followed by one that has nothing to train.
     if not ctx.objects.exists(ctx.keys.left(member.rank)):
