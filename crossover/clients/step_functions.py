@@ -63,7 +63,7 @@ class StepFunctions:
         return boto3.client("stepfunctions", config=Config(retries={"mode": "standard", "total_max_attempts": 8}))
 
 
-# Errors by which Lambda itself ends a function, and what helps: Lambda's own message says neither the cause nor the setting.
+# Why Lambda itself ended a function, and what helps: Lambda's message says neither.
 _ADVICE = {
     "Runtime.OutOfMemory": "it used all its memory: raise functions.memory_mb.{step}, or lower training.batch_size",
     "Runtime.ExitError": "its log says why; a function that is killed had most often too little functions.memory_mb.{step}",

@@ -25,7 +25,7 @@ class NearDeadline(Exception):
 
 
 class Settled(Exception):
-    """Not an error: there is nothing to wait for any more. Another attempt of this worker has made what this one needs it for."""
+    """Not an error: another attempt of this worker has made the result already, so there is nothing left to wait for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def train(
 ) -> None:
     """One peer from wherever its checkpoints stand to the end of the run; `step`: what its records are called."""
     peer = _Peer(ctx, member, computing, exchange)
-    # A program that took part to the end and died before it had cleared away is followed by one that has nothing to train.
+    # One that has left had finished, and was killed while it cleared away: only that is still to be done.
     if not ctx.objects.exists(ctx.keys.left(member.rank)):
         with suppress(Concluded):
             peer.start()
