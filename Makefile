@@ -5,8 +5,9 @@ SHELL := /bin/bash
 
 ARCH ?= spirt
 ON ?= local
-# Two at a time, a file's tests in one process: they share its servers.
-PYTEST ?= -n 2 --dist loadfile
+# Two at a time, a file's tests in one process: they share its servers. In the folders' order, which has the long files first; xdist's own
+# begins with the files of many tests, and ends with those of a single one that takes minutes.
+PYTEST ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
