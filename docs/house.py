@@ -118,7 +118,12 @@ def middles(lines: list[list[Box]], graph: Graph) -> dict[Box, int]:
         for box in reversed(line):
             middle[box] = min(middle[box], right - width(box) // 2)
             right = middle[box] - width(box) // 2 - GAP
-    return middle
+    aside = (
+        WIDTH
+        - min(middle[box] - width(box) // 2 for box in middle)
+        - max(middle[box] + width(box) // 2 for box in middle)
+    )
+    return {box: x + aside // 2 for box, x in middle.items()}
 
 
 def drawn() -> str:
@@ -128,7 +133,8 @@ def drawn() -> str:
     row_of = {box: row for row, line in enumerate(lines) for box in line}
     tall = [max(map(height, line)) for line in lines]
     top = [GAP + sum(tall[:row]) + ROW * row for row in range(len(lines) + 1)]
-    svg = [HEAD.format(width=WIDTH, height=top[-1] + 2 * GAP + TEXT)]
+    floor = (" · ".join(words(ground)), "import nothing of ours")
+    svg = [HEAD.format(width=WIDTH, height=top[-1] + height(floor) + GAP)]
     for upper in sorted(graph):
         x, row = middle[upper], row_of[upper]
         below = top[row] + tall[row]
@@ -138,8 +144,7 @@ def drawn() -> str:
     for box in sorted(row_of):
         if "->" not in box:
             svg += rectangle(box, middle[box], top[row_of[box]])
-    note = " · ".join(words(ground)) + ": these import nothing"
-    return "\n".join([*svg, *rectangle((note,), WIDTH // 2, top[-1], across=True), "</svg>", ""])
+    return "\n".join([*svg, *rectangle(floor, WIDTH // 2, top[-1], across=True), "</svg>", ""])
 
 
 def rectangle(box: Box, x: int, y: int, *, across: bool = False) -> Iterator[str]:
