@@ -63,6 +63,7 @@ def install(changes: Replacements, account: Account) -> None:
         ]
         return 200, {}, json.dumps({"brokerInstanceOptions": offered, "maxResults": 100})
 
+    @changes.wraps(ServiceQuotasBackend, "get_service_quota")
     def quota(old: Any, self: Any, service_code: str, quota_code: str) -> Any:
         value = account.quotas.get((service_code, quota_code))
         if value is None:
@@ -72,10 +73,12 @@ def install(changes: Replacements, account: Account) -> None:
     changes.replace(lambda_urls, "url_paths", {**lambda_urls.url_paths, "{0}/2016-08-19/account-settings/?$": settings})
     changes.replace(mq_urls, "url_paths", {**mq_urls.url_paths, "{0}/v1/broker-instance-options$": options})
 
+    @changes.wraps(InstanceTypeOfferingBackend, "describe_instance_type_offerings")
     def offerings(old: Any, self: Any, *rest: Any, **named: Any) -> Any:
         found = old(self, *rest, **named)
         return [each for each in found if (each["Location"], each["InstanceType"]) not in account.not_offered]
 
+    @changes.wraps(VPCBackend, "describe_vpc_endpoint_services")
     def services(old: Any, self: Any, *rest: Any, **named: Any) -> Any:
         found = old(self, *rest, **named)
 
@@ -85,7 +88,3 @@ def install(changes: Replacements, account: Account) -> None:
             return {**service, "AvailabilityZones": zones}
 
         return {**found, "servicesDetails": [offered(each) for each in found["servicesDetails"]]}
-
-    changes.wrap(ServiceQuotasBackend, "get_service_quota", quota)
-    changes.wrap(InstanceTypeOfferingBackend, "describe_instance_type_offerings", offerings)
-    changes.wrap(VPCBackend, "describe_vpc_endpoint_services", services)

@@ -13,6 +13,7 @@ def install(changes: Replacements, *, resized: Resized) -> None:
     """`resized` is told whenever a group's desired capacity is set, and of 0 when the group is deleted."""
     from moto.autoscaling.models import FakeAutoScalingGroup
 
+    @changes.wraps(FakeAutoScalingGroup, "set_desired_capacity")
     def set_capacity(old: Any, self: Any, new_capacity: Any) -> None:
         # The programs are the instances here: moto's own, made from image and security group by name, play no part.
         self.desired_capacity = int(self.min_size if new_capacity is None else new_capacity)
@@ -20,12 +21,10 @@ def install(changes: Replacements, *, resized: Resized) -> None:
             self.name, self.desired_capacity, str(self.user_data or ""), _role(self) if self.desired_capacity else ""
         )
 
+    @changes.wraps(FakeAutoScalingGroup, "delete")
     def delete(old: Any, self: Any, *rest: Any) -> None:
         resized(self.name, 0, "", "")
         old(self, *rest)
-
-    changes.wrap(FakeAutoScalingGroup, "set_desired_capacity", set_capacity)
-    changes.wrap(FakeAutoScalingGroup, "delete", delete)
 
 
 def decrement(group: str) -> None:

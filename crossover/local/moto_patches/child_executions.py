@@ -30,6 +30,7 @@ def _child_executions(changes: Replacements) -> None:
         details = env.aws_execution_details
         return stepfunctions_parser_backends[details.account][details.region]
 
+    @changes.replaces(StateTaskServiceSfn, "_eval_service_task")
     def start(
         self: Any, env: Any, resource_runtime_part: Any, normalised_parameters: dict[str, Any], state_credentials: Any
     ) -> None:
@@ -63,7 +64,6 @@ def _child_executions(changes: Replacements) -> None:
 
         return build
 
-    changes.replace(StateTaskServiceSfn, "_eval_service_task", start)
     changes.replace(StateTaskServiceSfn, "_build_sync_resolver", resolver(parsed=False))
     changes.replace(StateTaskServiceSfn, "_build_sync2_resolver", resolver(parsed=True))
 
@@ -114,14 +114,13 @@ def _sdk_casing(changes: Replacements) -> None:
         StateTaskServiceAwsSdk,
     )
 
+    @changes.wraps(StateTaskServiceAwsSdk, "_eval_service_task")
     def run(old: Any, self: Any, env: Any, *rest: Any, **named: Any) -> None:
         parameters = named.get("normalised_parameters")
         if parameters is not None and self._get_boto_service_name() == "stepfunctions":
             named["normalised_parameters"] = {key[:1].lower() + key[1:]: value for key, value in parameters.items()}
         old(self, env, *rest, **named)
         env.stack.append(_cased(env.stack.pop()))
-
-    changes.wrap(StateTaskServiceAwsSdk, "_eval_service_task", run)
 
 
 def _cased(value: Any) -> Any:

@@ -15,11 +15,10 @@ def install(changes: Replacements) -> None:
     from moto.core.responses import ActionResult
     from moto.stepfunctions.responses import StepFunctionResponse
 
+    @changes.adds(StepFunctionResponse, "validate_state_machine_definition")
     def validate(self: Any) -> Any:
         found = list(diagnostics(self._get_param("definition")))
         return ActionResult({"result": "FAIL" if found else "OK", "diagnostics": found, "truncated": False})
-
-    changes.add(StepFunctionResponse, "validate_state_machine_definition", validate)
 
 
 def diagnostics(text: str) -> Iterator[dict[str, str]]:

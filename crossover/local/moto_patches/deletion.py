@@ -41,19 +41,23 @@ def install(changes: Replacements) -> None:
     from moto.ec2.models.route_tables import RouteTable
     from moto.ec2.models.vpcs import VPCEndPoint
 
+    @changes.adds(RouteTable, "delete")
     def drop_route_table(self: Any, account_id: str, region: str) -> None:
         ec2_backends[account_id][region].route_tables.pop(self.id, None)
 
+    @changes.adds(VPCEndPoint, "delete")
     def drop_endpoint(self: Any, account_id: str, region: str) -> None:
         backend = ec2_backends[account_id][region]
         backend.vpc_end_points.pop(self.id, None)
         for interface in self.network_interface_ids or []:
             backend.enis.pop(interface, None)
 
+    @changes.adds(InternetGateway, "delete")
     def drop_gateway(self: Any, account_id: str, region: str) -> None:
         self.vpc = None
         ec2_backends[account_id][region].internet_gateways.pop(self.id, None)
 
+    @changes.wraps(Instance, "terminate")
     def terminate(old: Any, self: Any) -> Any:
         """The first interface of an instance goes with it, as on AWS."""
         interfaces = list(self.nics.values())
@@ -62,14 +66,10 @@ def install(changes: Replacements) -> None:
             self.ec2_backend.enis.pop(interface.id, None)
         return state
 
+    @changes.adds(LayerVersion, "delete")
     def drop_layer(self: Any, account_id: str, region: str) -> None:
         lambda_backends[account_id][region]._layers.delete_layer_version(self.name, str(self.version))
 
-    changes.add(RouteTable, "delete", drop_route_table)
-    changes.add(VPCEndPoint, "delete", drop_endpoint)
-    changes.add(InternetGateway, "delete", drop_gateway)
-    changes.wrap(Instance, "terminate", terminate)
-    changes.add(LayerVersion, "delete", drop_layer)
     _buckets(changes)
     _custom_resources(changes)
 
@@ -81,6 +81,7 @@ def _buckets(changes: Replacements) -> None:
     from moto.cloudformation.exceptions import ValidationError
     from moto.s3.models import FakeBucket, s3_backends
 
+    @changes.wraps(FakeBucket, "delete_from_cloudformation_json")
     def delete_bucket(
         old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any
     ) -> None:
@@ -91,8 +92,6 @@ def _buckets(changes: Replacements) -> None:
             elif bucket.keys:
                 raise ValidationError(resource_name, f"{resource_name}: the bucket is not empty")
             old(resource_name, cloudformation_json, *rest, **named)
-
-    changes.wrap(FakeBucket, "delete_from_cloudformation_json", delete_bucket)
 
 
 def _custom_resources(changes: Replacements) -> None:

@@ -18,6 +18,7 @@ def install(
     """`started` is told of every instance of a template, `stopped(instance id)` of its end; `booted(user data)` of a boot that is done."""
     from moto.ec2.models.instances import Instance
 
+    @changes.wraps(Instance, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
         properties = _with_launch_template(cloudformation_json["Properties"])
         # moto looks security groups up by name; they play no part on one machine
@@ -32,12 +33,10 @@ def install(
         booted(user_data)
         return instance
 
+    @changes.wraps(Instance, "delete")
     def delete(old: Any, self: Any, *rest: Any, **named: Any) -> Any:
         stopped(self.id)
         return old(self, *rest, **named)
-
-    changes.wrap(Instance, "create_from_cloudformation_json", create)
-    changes.wrap(Instance, "delete", delete)
 
 
 def _with_launch_template(properties: Mapping[str, Any]) -> dict[str, Any]:

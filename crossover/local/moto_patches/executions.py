@@ -50,28 +50,29 @@ def _starts(changes: Replacements) -> None:
 
     one_at_a_time = threading.Lock()
 
+    @changes.wraps(StepFunctionsParserBackend, "start_execution")
     def start(old: Any, self: Any, state_machine_arn: str, name: str | None = None, *rest: Any, **named: Any) -> Any:
         with one_at_a_time:
             return old(self, state_machine_arn, name or str(uuid.uuid4()), *rest, **named)
 
+    @changes.wraps(StepFunctionsParserBackend, "list_executions")
     def listed(old: Any, self: Any, *arguments: Any, **named: Any) -> Any:
         with one_at_a_time:
             return old(self, *arguments, **named)
-
-    changes.wrap(StepFunctionsParserBackend, "start_execution", start)
-    changes.wrap(StepFunctionsParserBackend, "list_executions", listed)
 
 
 def _ends(changes: Replacements) -> None:
     """The status changes after the result. Every execution has an event that is set when it ends: who waits for a child need not poll."""
     from moto.stepfunctions.parser.backend.execution import BaseExecutionWorkerCommunication, Execution
 
+    @changes.wraps(Execution, "start")
     def start(old: Any, self: Any) -> None:
         self.crossover_end = threading.Event()
         old(self)
         with _adding:
             _STARTED.add(self)
 
+    @changes.wraps(BaseExecutionWorkerCommunication, "terminated")
     def terminated(old: Any, self: Any) -> None:
         execution = self.execution
         self.execution = end = SimpleNamespace(
@@ -85,9 +86,6 @@ def _ends(changes: Replacements) -> None:
             self.execution = execution
             execution.crossover_end.set()
 
-    changes.wrap(Execution, "start", start)
-    changes.wrap(BaseExecutionWorkerCommunication, "terminated", terminated)
-
 
 def _stops(changes: Replacements) -> None:
     """A stop finds an execution that runs: before its thread has begun, moto fails; before the first state, it forgets. It is told
@@ -100,6 +98,7 @@ def _stops(changes: Replacements) -> None:
         env = execution.exec_worker and execution.exec_worker.env
         return bool(env and env.program_state())
 
+    @changes.wraps(Execution, "stop")
     def stop(old: Any, self: Any, stop_date: Any, **said: Any) -> None:
         ends = time.monotonic() + _BEGINS_S
         while not begun(self) and time.monotonic() < ends:
@@ -107,5 +106,3 @@ def _stops(changes: Replacements) -> None:
         old(self, stop_date=stop_date, **said)
         if isinstance(self.exec_worker.env.program_state(), ProgramStopped):
             self.stop_date, self.exec_status = stop_date, ExecutionStatus.ABORTED
-
-    changes.wrap(Execution, "stop", stop)

@@ -46,11 +46,13 @@ def install(changes: Replacements, account: Account) -> None:
                     if lets_go:
                         _backend().enis.pop(used.interface, None)
 
+    @changes.wraps(LambdaFunction, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, *rest: Any, **named: Any) -> Any:
         made = old(*rest, **named)
         enter(made)
         return made
 
+    @changes.wraps(LambdaFunction, "update_configuration")
     def configure(old: Any, self: Any, updates: Mapping[str, Any]) -> Any:
         if "VpcConfig" in updates:
             leave(self, lets_go=_stands(self.role))
@@ -58,10 +60,12 @@ def install(changes: Replacements, account: Account) -> None:
         enter(self)
         return answer
 
+    @changes.wraps(LambdaFunction, "delete")
     def delete(old: Any, self: Any, *rest: Any) -> None:
         leave(self, lets_go=account.interfaces_are_awaited)
         old(self, *rest)
 
+    @changes.wraps(SubnetBackend, "delete_subnet")
     def delete_subnet(old: Any, self: Any, subnet_id: str) -> Any:
         held = [each.id for each in self.enis.values() if each.subnet.id == subnet_id and _of_lambda(each)]
         if held:
@@ -69,11 +73,6 @@ def install(changes: Replacements, account: Account) -> None:
                 f"The subnet '{subnet_id}' has dependencies and cannot be deleted: {', '.join(held)}"
             )
         return old(self, subnet_id)
-
-    changes.wrap(LambdaFunction, "create_from_cloudformation_json", create)
-    changes.wrap(LambdaFunction, "update_configuration", configure)
-    changes.wrap(LambdaFunction, "delete", delete)
-    changes.wrap(SubnetBackend, "delete_subnet", delete_subnet)
 
 
 def _of_lambda(interface: Any) -> bool:

@@ -48,20 +48,20 @@ def _execute(changes: Replacements) -> None:
             definition = definition.replace(f"${{{name}}}", str(value))
         return {**resource, "Properties": {**properties, "DefinitionString": definition}}
 
+    @changes.wraps(models.StateMachine, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
         return old(resource_name, substituted(cloudformation_json), *rest, **named)
 
+    @changes.wraps(models.StateMachine, "update_from_cloudformation_json")
     def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
         return old(*rest, cloudformation_json=substituted(cloudformation_json), **named)
-
-    changes.wrap(models.StateMachine, "create_from_cloudformation_json", create)
-    changes.wrap(models.StateMachine, "update_from_cloudformation_json", update)
 
 
 def _jsonata(changes: Replacements) -> None:
     """Expressions are evaluated here; moto wants a Java machine. Only the expiry has some, which tests alone start."""
     from moto.stepfunctions.parser.asl.jsonata import jsonata
 
+    @changes.replaces(jsonata, "_eval_jsonata")
     def evaluate(expression: str) -> Any:
         from jsonata import Jsonata
 
@@ -70,13 +70,12 @@ def _jsonata(changes: Replacements) -> None:
         except Exception as error:  # whatever it says, the state fails with States.QueryEvaluationError
             raise jsonata.JSONataException("UNKNOWN", str(error)) from error
 
-    changes.replace(jsonata, "_eval_jsonata", evaluate)
-
 
 def _lambda_in_process(changes: Replacements, invoke: Invoke) -> None:
     """A task invokes the function directly: no HTTP, no boto client."""
     from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils
 
+    @changes.replaces(lambda_eval_utils, "_invoke_lambda_function")
     def invoke_function(parameters: dict[str, Any], region: str, state_credentials: Any) -> dict[str, Any]:
         payload = parameters.get("Payload") or b"{}"
         try:
@@ -99,8 +98,6 @@ def _lambda_in_process(changes: Replacements, invoke: Invoke) -> None:
         payload = json.dumps({"errorType": name, "errorMessage": str(error)})
         failure: Exception = lambda_eval_utils.LambdaFunctionErrorException("Unhandled", payload)
         return failure
-
-    changes.replace(lambda_eval_utils, "_invoke_lambda_function", invoke_function)
 
 
 def _decoded(payload: bytes) -> Any:
@@ -140,18 +137,18 @@ def _waits(changes: Replacements) -> None:
     """Wait states measured by a clock that counts fractions: moto rounds down and may wait a second too long."""
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
 
+    @changes.replaces(WaitFunction, "_wait_interval")
     def wait(self: Any, env: Any, wait_seconds: float) -> None:
         end = time.monotonic() + wait_seconds
         while (left := end - time.monotonic()) > 0 and env.is_running():
             env.program_state_event.wait(min(left, _LOOK_S))  # moto's event is set for no longer than a moment
-
-    changes.replace(WaitFunction, "_wait_interval", wait)
 
 
 def _stopped_branches(changes: Replacements) -> None:
     """A branch of a Parallel that is stopped before its first state is through; in moto its thread dies, and the Parallel waits for it."""
     from moto.stepfunctions.parser.asl.component.state.exec.state_parallel.branch_worker import BranchWorker
 
+    @changes.wraps(BranchWorker, "_thread_routine")
     def routine(old: Any, self: Any) -> None:
         try:
             old(self)
@@ -159,8 +156,6 @@ def _stopped_branches(changes: Replacements) -> None:
             if self.env.is_running():
                 raise
             self._branch_worker_comm.on_terminated(env=self.env)
-
-    changes.wrap(BranchWorker, "_thread_routine", routine)
 
 
 def _failing_children(changes: Replacements) -> None:
@@ -177,6 +172,7 @@ def _failing_children(changes: Replacements) -> None:
     )
     from moto.stepfunctions.parser.asl.eval.program_state import ProgramError
 
+    @changes.wraps(worker.DistributedItemProcessorWorker, "_eval_job")
     def job(old: Any, self: Any, env: Any, job: Any) -> None:
         old(self, env=env, job=job)
         state = env.program_state()
@@ -196,5 +192,3 @@ def _failing_children(changes: Replacements) -> None:
             event_details=cast(Any, {"executionFailedEventDetails": details}),
         )
         job.job_output = FailureEventException(event)
-
-    changes.wrap(worker.DistributedItemProcessorWorker, "_eval_job", job)

@@ -23,11 +23,10 @@ def install(changes: Replacements, *, invoke: Invoke, invoke_event: InvokeEvent,
     _invocations(changes, models.LambdaFunction, invoke, invoke_event)
     _properties(changes, models.LambdaFunction, forget)
 
+    @changes.wraps(models.LambdaFunction, "delete")
     def delete(old: Any, self: Any, *rest: Any) -> None:
         forget(self.function_name)
         old(self, *rest)
-
-    changes.wrap(models.LambdaFunction, "delete", delete)
 
 
 def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_event: InvokeEvent) -> None:
@@ -40,6 +39,7 @@ def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_ev
     class Large(JsonRESTError):
         code = 413
 
+    @changes.replaces(function, "invoke")
     def run(self: Any, body: Any, request_headers: Any, response_headers: Any) -> bytes:
         payload = body.encode() if isinstance(body, str) else (body or b"{}")
         headers = {str(name).lower(): value for name, value in dict(request_headers).items()}
@@ -59,8 +59,7 @@ def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_ev
             response_headers["x-amz-function-error"] = answer.error
         return answer.payload
 
-    changes.replace(function, "invoke", run)
-
+    @changes.wraps(responses, "gen_amzn_requestid_long")
     def request_id(old: Any, headers: Any = None) -> Any:
         """An invocation's own id, by which its records are found, instead of one that moto makes up for every answer."""
         own = (headers or {}).get("x-amzn-requestid")
@@ -68,8 +67,6 @@ def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_ev
         if own:
             headers["x-amzn-requestid"] = own
         return own or made
-
-    changes.wrap(responses, "gen_amzn_requestid_long", request_id)
 
 
 def _properties(changes: Replacements, function: Any, forget: Callable[[str], None]) -> None:
@@ -84,18 +81,17 @@ def _properties(changes: Replacements, function: Any, forget: Callable[[str], No
         made.logs_group_name = properties.get("LoggingConfig", {}).get("LogGroup", made.logs_group_name)
         return made
 
+    @changes.wraps(function, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
         made = old(resource_name, cloudformation_json, *rest, **named)
         return complete(made, cloudformation_json["Properties"])
 
+    @changes.wraps(function, "update_from_cloudformation_json")
     def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
         properties = {key: value for key, value in cloudformation_json["Properties"].items() if key != "Layers"}
         made = old(*rest, cloudformation_json={"Properties": properties}, **named)
         forget(made.function_name)  # its processes have the code and the environment that were
         return complete(made, properties)
-
-    changes.wrap(function, "create_from_cloudformation_json", create)
-    changes.wrap(function, "update_from_cloudformation_json", update)
 
 
 def _alias(wanted: Wanted) -> Made:

@@ -32,13 +32,12 @@ def conditions(changes: Replacements) -> None:
 
     one_at_a_time = threading.Lock()
 
+    @changes.wraps(S3Response, "put_object")
     def put(old: Any, self: S3Response) -> Any:
         if not (self.headers.get("If-Match") or self.headers.get("If-None-Match")):
             return old(self)
         with one_at_a_time:
             return old(self)
-
-    changes.wrap(S3Response, "put_object", put)
 
 
 def _lists(changes: Replacements) -> None:

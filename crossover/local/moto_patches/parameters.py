@@ -13,12 +13,14 @@ def install(changes: Replacements, *, newest_image: Callable[[], str]) -> None:
     """`newest_image`: what parameters under /aws/service/ name now, "" for moto's own."""
     from moto.ssm.models import Parameter, SimpleSystemManagerBackend
 
+    @changes.wraps(Parameter, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
         properties = {"Name": resource_name, **cloudformation_json["Properties"]}
         if isinstance(properties.get("Tags"), dict):  # a map in templates, a list in the API that moto hands it to
             properties["Tags"] = [{"Key": key, "Value": value} for key, value in properties["Tags"].items()]
         return old(resource_name, {**cloudformation_json, "Properties": properties}, *rest, **named)
 
+    @changes.wraps(SimpleSystemManagerBackend, "get_parameter")
     def get(old: Any, self: Any, name: str) -> Any:
         found = old(self, name)
         if found is None and name.startswith("/aws/service/"):
@@ -30,5 +32,3 @@ def install(changes: Replacements, *, newest_image: Callable[[], str]) -> None:
     changes.add(
         Parameter, "get_cfn_attribute", lambda self, name: {"Type": self.parameter_type, "Value": self.value}[name]
     )
-    changes.wrap(Parameter, "create_from_cloudformation_json", create)
-    changes.wrap(SimpleSystemManagerBackend, "get_parameter", get)

@@ -28,6 +28,7 @@ def _deletion(changes: Replacements) -> None:
     from moto.cloudformation.models import CloudFormationBackend, Event, Stack
     from moto.cloudformation.parsing import ResourceMap
 
+    @changes.wraps(ResourceMap, "_delete_resource")
     def delete_resource(old: Any, self: Any, resource: Any, described: Any) -> Any:
         failures = self.__dict__.setdefault("crossover_failures", {})
         try:
@@ -38,6 +39,7 @@ def _deletion(changes: Replacements) -> None:
         failures.pop(resource.logical_resource_id, None)
         return done
 
+    @changes.wraps(CloudFormationBackend, "delete_stack")
     def delete(old: Any, self: Any, name_or_id: str) -> Any:
         stack = self.stacks.get(name_or_id)
         if stack is None:  # by name: moto asks again, by id
@@ -59,14 +61,11 @@ def _deletion(changes: Replacements) -> None:
                 stack.events.append(Event(stack.stack_id, stack.name, *given, "DELETE_FAILED", why, None))
             stack._add_stack_event("DELETE_FAILED", reason)
 
+    @changes.wraps(Stack, "create_resources")
     def create(old: Any, self: Any) -> None:
         with _being_made(self):
             if not self.status.startswith("DELETE"):
                 old(self)
-
-    changes.wrap(Stack, "create_resources", create)
-    changes.wrap(ResourceMap, "_delete_resource", delete_resource)
-    changes.wrap(CloudFormationBackend, "delete_stack", delete)
 
 
 def _being_made(stack: Any) -> Any:
@@ -94,10 +93,12 @@ def _resources(changes: Replacements) -> None:
     from moto.cloudformation.responses import CloudFormationResponse, StackResourceDTO
     from moto.core.responses import ActionResult
 
+    @changes.wraps(CloudFormationBackend, "list_stack_resources")
     def listed(old: Any, self: Any, name_or_id: str) -> Any:
         stack = self.get_stack(name_or_id)
         return (stack, _remembered(stack)) if stack.status.startswith("DELETE") else old(self, name_or_id)
 
+    @changes.wraps(CloudFormationResponse, "describe_stack_resources")
     def described(old: Any, self: Any) -> Any:
         physical = self._get_param("PhysicalResourceId")
         if self._get_param("StackName") or not physical:
@@ -107,6 +108,3 @@ def _resources(changes: Replacements) -> None:
             if any(each.physical_resource_id == physical for each in held):
                 return ActionResult({"StackResources": [StackResourceDTO(stack, each) for each in held]})
         raise ValidationError(message=f"Stack for {physical} does not exist")
-
-    changes.wrap(CloudFormationBackend, "list_stack_resources", listed)
-    changes.wrap(CloudFormationResponse, "describe_stack_resources", described)

@@ -7,11 +7,12 @@ said here by name instead of failing somewhere in the middle of a run.
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from crossover.errors import RunFailed
 
 _ABSENT = object()
+Changed = TypeVar("Changed", bound=Callable[..., Any])
 
 
 class Replacements(contextlib.ExitStack):
@@ -52,6 +53,18 @@ class Replacements(contextlib.ExitStack):
             )
         self._set(owner, name, new, _ABSENT)
 
+    def replaces(self, owner: Any, name: str) -> Callable[[Changed], Changed]:
+        """`replace` as the decorator of what is put in the place."""
+        return functools.partial(_told, self.replace, owner, name)
+
+    def wraps(self, owner: Any, name: str) -> Callable[[Changed], Changed]:
+        """`wrap` as the decorator of the wrapper."""
+        return functools.partial(_told, self.wrap, owner, name)
+
+    def adds(self, owner: Any, name: str) -> Callable[[Changed], Changed]:
+        """`add` as the decorator of what is added."""
+        return functools.partial(_told, self.add, owner, name)
+
     def set_item(self, owner: Any, key: Any, new: Any) -> None:
         """Set `owner[key]`."""
         old = owner.get(key, _ABSENT)
@@ -61,6 +74,11 @@ class Replacements(contextlib.ExitStack):
     def _set(self, owner: Any, name: str, new: Any, old: Any) -> None:
         setattr(owner, name, new)
         self.callback(lambda: delattr(owner, name) if old is _ABSENT else setattr(owner, name, old))
+
+
+def _told(change: Callable[[Any, str, Any], object], owner: Any, name: str, new: Changed) -> Changed:
+    change(owner, name, new)
+    return new
 
 
 def _call_class_method(

@@ -105,15 +105,15 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
     known = {name: ResourceType(make=without_effect) for name in WITHOUT_EFFECT} | dict(types)
     adapters = {name: _adapter(name, each) for name, each in known.items()}
 
+    @changes.wraps(parsing, "resource_class_from_type")
     def class_of(old: Any, resource_type: str) -> Any:
         return adapters.get(resource_type) or old(resource_type)
 
+    @changes.wraps(parsing, "resource_name_property_from_type")
     def name_property_of(old: Any, resource_type: str) -> Any:
         return known[resource_type].name_property if resource_type in known else old(resource_type)
 
-    changes.wrap(parsing, "resource_class_from_type", class_of)
-    changes.wrap(parsing, "resource_name_property_from_type", name_property_of)
-
+    @changes.wraps(parsing, "parse_and_create_resource")
     def create(old: Any, logical_id: str, *rest: Any, **named: Any) -> Any:
         try:
             return old(logical_id, *rest, **named)
@@ -124,7 +124,6 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
             words = getattr(error, "message", None) or str(error)
             raise ValidationError(logical_id, f"{logical_id}: {words}") from error
 
-    changes.wrap(parsing, "parse_and_create_resource", create)
     changes.wrap(parsing, "clean_json", _resolved)
     _templates_in_s3(changes)
 
@@ -179,8 +178,8 @@ def _templates_in_s3(changes: Replacements) -> None:
     """The CDK command line hands a template over by its S3 address, here http://127.0.0.1:PORT/bucket/key; moto knows `localhost`."""
     from moto.cloudformation import responses, utils
 
+    @changes.wraps(utils, "get_stack_from_s3_url")
     def fetch(old: Any, template_url: str, *rest: Any, **named: Any) -> Any:
         return old(template_url.replace("127.0.0.1", "localhost"), *rest, **named)
 
-    changes.wrap(utils, "get_stack_from_s3_url", fetch)
     changes.replace(responses, "get_stack_from_s3_url", utils.get_stack_from_s3_url)

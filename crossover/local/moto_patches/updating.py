@@ -69,23 +69,27 @@ def install(changes: Replacements, waits: Waits) -> None:
     from moto.cloudformation import models, parsing
     from moto.cloudformation.exceptions import ValidationError
 
+    @changes.wraps(parsing.ResourceMap, "create")
     def create(old: Any, self: Any, template: Any) -> Any:
         waits.begin()
         ready = old(self, template)
         waits.check()
         return ready
 
+    @changes.wraps(parsing.ResourceMap, "update")
     def update(old: Any, self: Any, template: Any, parameters: Any = None) -> None:
         waits.begin()
         self.before = self._resource_json_map
         old(self, template, parameters)
         waits.check()
 
+    @changes.wraps(parsing.ResourceMap, "build_resource_diff")
     def difference(old: Any, self: Any, other_template: Any, parameters: Any = None) -> dict[str, list[str]]:
         found: dict[str, list[str]] = old(self, other_template, parameters)
         _add_affected(found["Modify"], self, other_template)
         return found
 
+    @changes.wraps(parsing, "parse_and_update_resource")
     def update_one(old: Any, logical_id: str, resource_json: Any, resources_map: Any, *rest: Any, **named: Any) -> Any:
         there = resources_map[logical_id]
         if resource_json["Type"] == _INSTANCE:
@@ -100,6 +104,7 @@ def install(changes: Replacements, waits: Waits) -> None:
         kind = resource_json["Type"]
         raise ValidationError(logical_id, f"{logical_id}: the local cloud cannot update an {kind} in place")
 
+    @changes.wraps(models.CloudFormationBackend, "_resolve_update_parameters")
     def resolved(old: Any, self: Any, instance: Any, incoming_params: list[dict[str, Any]]) -> dict[str, str]:
         """A parameter that stood at its default keeps that value, too; moto knows only those that were given."""
         declared = instance.template_dict.get("Parameters", {})
@@ -112,12 +117,6 @@ def install(changes: Replacements, waits: Waits) -> None:
         ]
         found: dict[str, str] = old(self, instance, filled)
         return found
-
-    changes.wrap(models.CloudFormationBackend, "_resolve_update_parameters", resolved)
-    changes.wrap(parsing.ResourceMap, "create", create)
-    changes.wrap(parsing.ResourceMap, "update", update)
-    changes.wrap(parsing.ResourceMap, "build_resource_diff", difference)
-    changes.wrap(parsing, "parse_and_update_resource", update_one)
 
 
 def _add_affected(modified: list[str], stack: Any, template: Mapping[str, Any]) -> None:
