@@ -1,7 +1,7 @@
 """Stop a run while children of it work, and redrive it: what its machine then makes of children that exist already."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,7 +30,8 @@ class _Stopper(threading.Thread):
                 self._look()
 
     def _look(self) -> None:
-        working = [each["executionArn"] for each in _running(self._evidence, self._names)]
+        look = self._evidence.executions
+        working = [each["executionArn"] for name in self._names for each in look(name, status="RUNNING")]
         parent = next(self._evidence.executions(self._run, status="RUNNING"), None)
         if not working or parent is None:
             return
@@ -79,11 +80,6 @@ def redrive(
     return Redriven(
         status=found["status"], error=str(found.get("error", "")), adopted=_adopted(states, stopper.run_arn)
     )
-
-
-def _running(evidence: Evidence, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    for name in names:
-        yield from evidence.executions(name, status="RUNNING")
 
 
 def _ended(states: Any, arn: str) -> Mapping[str, Any]:

@@ -157,22 +157,9 @@ def _bucket_tags(session: Any, name: str) -> dict[str, str]:
     return {}
 
 
-def _fleet_tags(session: Any, name: str) -> dict[str, str]:
-    groups = session.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])
-    return {key: value for each in groups["AutoScalingGroups"] for key, value in pairs(each["Tags"]).items()}
-
-
-def _function_tags(session: Any, name: str) -> dict[str, str]:
-    return dict(session.client("lambda").get_function(FunctionName=name).get("Tags", {}))
-
-
-def _machine_tags(session: Any, arn: str) -> dict[str, str]:
-    return pairs(session.client("stepfunctions").list_tags_for_resource(resourceArn=arn)["tags"])
-
-
-def _parameter_tags(session: Any, name: str) -> dict[str, str]:
-    found = session.client("ssm").list_tags_for_resource(ResourceType="Parameter", ResourceId=name)
-    return pairs(found["TagList"])
+def _fleet(session: Any, name: str) -> dict[str, Any]:
+    found = session.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])
+    return next(iter(found["AutoScalingGroups"]), {})
 
 
 @dataclass(frozen=True)
@@ -194,7 +181,7 @@ KINDS: dict[str, Kind] = {
     "auto scaling group": Kind(
         _plain(FLEET, "autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", id="AutoScalingGroupName"),
         True,
-        _fleet_tags,
+        lambda session, name: pairs(_fleet(session, name).get("Tags", [])),
     ),
     "volume": Kind(_volumes, billable=True),
     "address": Kind(_addresses, billable=True),
@@ -210,7 +197,9 @@ KINDS: dict[str, Kind] = {
     "bucket": Kind(_plain("AWS::S3::Bucket", "s3", "list_buckets", "Buckets", id="Name"), True, _bucket_tags),
     "log group": Kind(_log_groups, billable=True),
     "function": Kind(
-        _plain(FUNCTION, "lambda", "list_functions", "Functions", id="FunctionName"), False, _function_tags
+        _plain(FUNCTION, "lambda", "list_functions", "Functions", id="FunctionName"),
+        False,
+        lambda session, name: dict(session.client("lambda").get_function(FunctionName=name).get("Tags", {})),
     ),
     "layer": Kind(_layers),
     "state machine": Kind(
@@ -223,10 +212,16 @@ KINDS: dict[str, Kind] = {
             name="name",
         ),
         False,
-        _machine_tags,
+        lambda session, arn: pairs(session.client("stepfunctions").list_tags_for_resource(resourceArn=arn)["tags"]),
     ),
     "schedule": Kind(_schedules),
-    "parameter": Kind(_parameters, False, _parameter_tags),
+    "parameter": Kind(
+        _parameters,
+        False,
+        lambda session, name: pairs(
+            session.client("ssm").list_tags_for_resource(ResourceType="Parameter", ResourceId=name)["TagList"]
+        ),
+    ),
     "role": Kind(_plain("AWS::IAM::Role", "iam", "list_roles", "Roles", id="RoleName")),
     "instance profile": Kind(
         _plain(
