@@ -359,7 +359,7 @@ def test_a_time_out_has_a_name_that_retry_and_catch_see(
 def test_throttling_has_a_name(
     run: Run, functions: dict[str, str], cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch, resource: str
 ) -> None:
-    monkeypatch.setattr(cloud.lambdas._concurrency, "enter", lambda: False)
+    monkeypatch.setattr(cloud.lambdas._concurrency, "acquire", lambda *, blocking: False)
     arn = functions["echo"]
     parameters = {"FunctionName": arn, "Payload.$": "$"}
     state = task(arn) if resource == "plain" else task("arn:aws:states:::lambda:invoke", Parameters=parameters)
