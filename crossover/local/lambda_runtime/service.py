@@ -57,9 +57,8 @@ class Lambdas:
         self._folder = folder
         self._variables, self._sink, self._runtime = variables, sink, runtime
         self._pools: dict[Kind, Pool] = {"torch": Pool(cores or os.cpu_count() or 1), "plain": Pool(_PLAIN_AT_ONCE)}
-        self._concurrency = threading.Semaphore(
-            concurrency
-        )  # the account's limit: above it an invocation is refused, never queued
+        # The account's limit: above it an invocation is refused, never queued.
+        self._concurrency = threading.Semaphore(concurrency)
         self._api = RuntimeApi()
         self._lock = threading.RLock()
         self._zygotes: dict[Kind, Zygote] = {}
