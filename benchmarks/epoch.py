@@ -1,7 +1,7 @@
 """One epoch of SPIRT on the local cloud: its wall time against the gradients and evaluations inside it, shared evenly by the cores.
 
-What exceeds 1 is what the databases, the functions' start, the state machine and the waiting cost. The second epoch of two is taken:
-the first one's functions start cold. The images are noise of CIFAR-10's shape, so nothing has to be downloaded.
+What exceeds 1 is what the databases, the functions' start, the state machine and the waiting cost. The second epoch of two is taken: the
+first one's functions start cold. The images are noise of CIFAR-10's shape, so nothing has to be downloaded.
 
     python -m benchmarks.step [--minibatches 6]
 """

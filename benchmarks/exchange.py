@@ -1,11 +1,10 @@
-"""One exchange of one gradient among processes: AllReduce and ScatterReduce through Redis and S3, beside gloo's
-all_reduce in the same run.
+"""One exchange of one gradient among processes: AllReduce and ScatterReduce through Redis and S3, beside gloo's all_reduce in the same run.
 
     python -m benchmarks.exchange [--quick]      --quick: 4 processes, 0.4 M elements, few rounds: to see that it runs
 
-Every process runs the architectures' own exchange code, on one thread. A round lasts from a common start to the last
-process's end; what is given is the ratio of medians, taken in turns. The database keeps nothing on the disk here:
-what is compared is computing and moving, not syncing.
+Every process runs the architectures' own exchange code, on one thread. A round lasts from a common start to the last process's end; what is
+given is the ratio of medians, taken in turns. The database keeps nothing on the disk here: what is compared is computing and moving, not
+syncing.
 """
 
 import argparse
@@ -131,9 +130,7 @@ def process(
     start: Barrier,
     results: "multiprocessing.Queue[Any]",
 ) -> None:
-    """One worker: every way in turns, `rounds` times after one to warm up; the seconds of each round, the traffic of
-    one.
-    """
+    """One worker: every way in turns, `rounds` times after one to warm up; the seconds of each round, the traffic of one."""
     torch.set_num_threads(1)
     own = torch.randn(setting.elements, generator=torch.Generator().manual_seed(rank))
     out, mixed = torch.empty_like(own), torch.empty_like(own)

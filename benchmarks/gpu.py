@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu [--batch 512] [--seconds 10]
 
-ResNet-18 (the CIFAR variant) and MobileNet on CIFAR-shaped images: bfloat16 (float16 with loss scaling on GPUs without
-it), channels_last, batches copied from pinned memory while the last one is computed, the gradient brought back to the
-host as the exchange needs it; against float32 in PyTorch's own memory format with a copy before each step.
+ResNet-18 (the CIFAR variant) and MobileNet on CIFAR-shaped images: bfloat16 (float16 with loss scaling on GPUs without it), channels_last,
+batches copied from pinned memory while the last one is computed, the gradient brought back to the host as the exchange needs it; against
+float32 in PyTorch's own memory format with a copy before each step.
 """
 
 import argparse

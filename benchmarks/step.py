@@ -1,9 +1,8 @@
 """One training step of MobileNet, batch 512: the learner against plain eager torch (float32, NCHW, gradients set to None), one thread each;
 and one epoch on the local cloud against the computing inside it (benchmarks/epoch.py).
 
-The contestants live in processes of their own, because how memory is allocated is decided once per process; they take
-turns, so that what else the machine does meets all of them. A figure is the median over the turns of the ratio
-within a turn.
+The contestants live in processes of their own, because how memory is allocated is decided once per process; they take turns, so that what
+else the machine does meets all of them. A figure is the median over the turns of the ratio within a turn.
 
     python -m benchmarks.step [--batch 512] [--turns 7] [--minibatches 6]
 """

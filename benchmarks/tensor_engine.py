@@ -2,8 +2,8 @@
 
     python -m benchmarks.tensor_engine [--quick]      --quick: vectors of 0.4 M elements and fewer rounds, to see that it runs
 
-The database keeps nothing on the disk here: what is compared is computing and moving, not syncing. Each figure is the ratio of
-two medians that were taken in turns, so that both sides met the same neighbours.
+The database keeps nothing on the disk here: what is compared is computing and moving, not syncing. Each figure is the ratio of two medians
+that were taken in turns, so that both sides met the same neighbours.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python -m benchmarks.workers [--quick]      --quick: four workers
 
-Execution environments of the local cloud, forked after the imports: before their first step, after one step of
-MobileNet on 32 images, which leaves the step's memory with the process for the next one (crossover/learning/memory.py
-says why), and a second later, when a worker that waits for the others has given it back (crossover/clients/slots.py).
+Execution environments of the local cloud, forked after the imports: before their first step, after one step of MobileNet on 32 images,
+which leaves the step's memory with the process for the next one (crossover/learning/memory.py says why), and a second later, when a worker
+that waits for the others has given it back (crossover/clients/slots.py).
 """
 
 import argparse

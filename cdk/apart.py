@@ -1,5 +1,5 @@
-"""Synthesis as a process of its own: `python -m cdk.apart OUT [FOLDER...]`, the resolved experiment on standard input; own code is
-looked for in the folders.
+"""Synthesis as a process of its own: `python -m cdk.apart OUT [FOLDER...]`, the resolved experiment on standard input; own code is looked
+for in the folders.
 
 Ends with 0, or with 2 and one line that says what to mend. Where Node, in which the CDK runs from its import on, is killed with -9, this
 process ends so too: that is nobody's fault here, and a traceback would say that it is.

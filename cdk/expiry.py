@@ -30,8 +30,9 @@ INPUT = {"now": "<aws.scheduler.scheduled-time>"}  # the scheduler puts the mome
 
 
 def _ending_runs(project: str, only: str) -> list[grants.Grant]:
-    """To stop the runs of stacks that are deployed later than this role. Names keep it to this project's; whose a machine is, the
-    stack's listing says."""
+    """To stop the runs of stacks that are deployed later than this role. Names keep it to this project's; whose a machine is, the stack's
+    listing says.
+    """
     names, own = f"{only}-*" if only else f"{project}-*", {PROJECT: project}
     tagged = {"StringEquals": {f"aws:ResourceTag/{key}": value for key, value in own.items()}}
     why = "Which machines and fleets there will be is not known beforehand"
@@ -99,8 +100,8 @@ def _deleting_stacks(project: str, only: str) -> list[grants.Grant]:
 class Expiry(Construct):
     """The machine, its schedule, and a role for each.
 
-    `only`: the stack that this stands in, which no network's expiry ends; it then deletes that stack alone. What must not
-    outlive it is told so by `outlives`.
+    `only`: the stack that this stands in, which no network's expiry ends; it then deletes that stack alone. What must not outlive it is
+    told so by `outlives`.
     """
 
     def __init__(self, scope: Construct, id: str, *, project: str, only: str = "") -> None:

@@ -85,7 +85,8 @@ def _list(project: str, *, then: str) -> dict[str, State]:
 
 def _look(project: str, *, then: str) -> State:
     """What each stack says of itself: what is not tagged as this project's is foreign, whatever its name. `over`: the ids to delete;
-    `ended`: the ids of those whose runs end."""
+    `ended`: the ids of those whose runs end.
+    """
     ours = f"$ours := $states.result[project = '{project}']"
     leans = f"$not(kind in ['{BROKER}', '{NETWORK}']) and $not(stands = '{ALONE}')"  # on what is shared
     processor = {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Describe", "States": _asked(project)}

@@ -66,8 +66,8 @@ def explain(holder: IConstruct, grant: Grant) -> None:
 
 
 def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
-    """Read, write and delete in runs (checkpoints go when newer ones stand), read data. ListBucket: without it a missing
-    key answers 403 instead of 404, and steps ask for such keys.
+    """Read, write and delete in runs (checkpoints go when newer ones stand), read data. ListBucket: without it a missing key answers 403
+    instead of 404, and steps ask for such keys.
     """
     buckets = list(data)
     why = "Keys are made as the run goes on."

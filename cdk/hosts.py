@@ -36,10 +36,9 @@ def image(stack: Stack, path: str) -> str:
 def standing_image(scope: Construct, image_id: str, *, generation: int) -> ec2.CfnLaunchTemplate:
     """A launch template whose first version keeps the image that was newest when it was made.
 
-    CloudFormation reads a parameter that names the latest image anew at each update, whatever the update is for; an instance
-    that refers to it is then replaced, data and all. A launch template is not replaced by another image: it gets another
-    version, and its first one stays as it is. Instances that name FIRST_VERSION therefore keep their image until another
-    `generation` makes another template.
+    CloudFormation reads a parameter that names the latest image anew at each update, whatever the update is for; an instance that refers to
+    it is then replaced, data and all. A launch template is not replaced by another image: it gets another version, and its first one stays
+    as it is. Instances that name FIRST_VERSION therefore keep their image until another `generation` makes another template.
     """
     named = Stack.of(scope).resolve(image_id)
     return ec2.CfnLaunchTemplate(

@@ -1,9 +1,9 @@
 """A function that never runs: it keeps Lambda's network interface in the functions' subnet for as long as the network stands.
 
-Functions of the same subnet and groups share an interface. Lambda makes it with the first of them, which takes a minute or more, and
-takes it away after the last, up to 20 minutes later and with a role that must still be there. With the keeper neither belongs to an
-experiment: those come and go on an interface that is there, and the network, which has to wait for it, takes it away with the keeper's
-role. It costs nothing. That Lambda shares the interface so is documented; that a keeper holds it is unproven (docs/aws.md).
+Functions of the same subnet and groups share an interface. Lambda makes it with the first of them, which takes a minute or more, and takes
+it away after the last, up to 20 minutes later and with a role that must still be there. With the keeper neither belongs to an experiment:
+those come and go on an interface that is there, and the network, which has to wait for it, takes it away with the keeper's role. It costs
+nothing. That Lambda shares the interface so is documented; that a keeper holds it is unproven (docs/aws.md).
 """
 
 from aws_cdk import Duration, RemovalPolicy

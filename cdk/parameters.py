@@ -1,7 +1,7 @@
 """What stacks tell one another and the runner: plain strings in SSM parameters.
 
-Not CloudFormation exports: deploying a second architecture must not drop an export that the first still imports, and a stack whose
-export is in use cannot be updated. A parameter is read when a stack is deployed; `add_dependency` orders the stacks.
+Not CloudFormation exports: deploying a second architecture must not drop an export that the first still imports, and a stack whose export
+is in use cannot be updated. A parameter is read when a stack is deployed; `add_dependency` orders the stacks.
 """
 
 from collections.abc import Mapping

@@ -100,9 +100,9 @@ class RedisHosts(Construct):
     def _host(self, rank: int) -> ec2.CfnInstance:
         """A host, and the wait for its own signal: the deployment fails with the first that does not come up.
 
-        User data run at an instance's first boot alone, and a wait condition counts once. So host, handle and condition carry a
-        fingerprint of all that the boot is made of: what changes is another host with a handle of its own, the others stay as
-        they are, with their data.
+        User data run at an instance's first boot alone, and a wait condition counts once. So host, handle and condition carry a fingerprint
+        of all that the boot is made of: what changes is another host with a handle of its own, the others stay as they are, with their
+        data.
         """
         salt = self._fingerprint(rank)
         handle = CfnWaitConditionHandle(self, f"Ready{rank}{salt}")

@@ -28,11 +28,11 @@ LAYERS = ROOT / "build"
 
 
 def compose(app: App, experiment: Experiment, *, now: datetime | None = None, layers: Path = LAYERS) -> Stack:
-    """Add the experiment's stack and those it depends on: shared ones, if it needs any, and, with `baseline: gpu`, that fleet's;
-    the experiment's stack.
+    """Add the experiment's stack and those it depends on: shared ones, if it needs any, and, with `baseline: gpu`, that fleet's; the
+    experiment's stack.
 
-    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates.
-    Raises ConfigError for what cannot be deployed.
+    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. Raises ConfigError for what cannot
+    be deployed.
     """
     now = now or datetime.now(UTC)
     stack = _with_shared(app, experiment, now=now, layers=layers)

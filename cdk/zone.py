@@ -8,9 +8,9 @@ ZONE = "Zone"
 def standing_zone(stack: Stack, *, asked: str | None) -> str:
     """The zone that the template's parameter names, the region's first where it names none.
 
-    `crossover deploy` looks for a zone that offers everything and hands it over; at a later deployment, by plain `cdk deploy` too, the
-    CDK leaves parameters at their previous values, so the zone stays. A subnet cannot move: where the file asks for another zone
-    than the parameter has, the template's rule refuses the update before anything is touched. Synthesis asks nobody.
+    `crossover deploy` looks for a zone that offers everything and hands it over; at a later deployment, by plain `cdk deploy` too, the CDK
+    leaves parameters at their previous values, so the zone stays. A subnet cannot move: where the file asks for another zone than the
+    parameter has, the template's rule refuses the update before anything is touched. Synthesis asks nobody.
     """
     parameter = CfnParameter(
         stack, ZONE, type="String", default=asked or "", description="The zone that everything stands in; it stays"

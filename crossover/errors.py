@@ -88,7 +88,8 @@ class RunFailed(CrossoverError):
 
 def ended_with(kind: str, words: str) -> CrossoverError:
     """What a run elsewhere ended with, raised here: the user can mend what was a UserError there too, or what `words` say followed from
-    one; all else is a RunFailed."""
+    one; all else is a RunFailed.
+    """
     for mendable in (OwnCodeError, ConfigError, DataError, UserError):
         if kind == mendable.__name__ or f"{mendable.__name__}: " in words:
             return mendable(words)

@@ -284,8 +284,8 @@ class Experiment:
 
 
 def section_of(settings: type) -> str:
-    """The section of a YAML that an architecture's class of settings describes: its `section`, else the architecture's module: `mine` for
-    a class in functions/mine.py and for one in functions/mine/settings.py.
+    """The section of a YAML that an architecture's class of settings describes: its `section`, else the architecture's module: `mine` for a
+    class in functions/mine.py and for one in functions/mine/settings.py.
     """
     names = settings.__module__.removesuffix(".settings").split(".")
     return str(getattr(settings, "section", names[-1]))

@@ -1,7 +1,7 @@
 """Every key Crossover writes, built here and nowhere else.
 
-Keys carry run, round and worker, so a retried or late attempt can only ever meet its own work. Nothing under a key is
-changed in place: round t reads `.../t/...` and creates `.../t+1/...`.
+Keys carry run, round and worker, so a retried or late attempt can only ever meet its own work. Nothing under a key is changed in place:
+round t reads `.../t/...` and creates `.../t+1/...`.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,8 @@ class Keys:
 
     def deadline(self, began: float) -> str:
         """When the attempt that began then (unix seconds) ends, whoever follows it: a MOMENT. One each: a late function of an earlier one
-        meets its own alone."""
+        meets its own alone.
+        """
         return f"runs/{self.run}/deadline/{began:.6f}"
 
     @property
@@ -254,9 +255,7 @@ class Keys:
         return f".{self.attempt}" if self.attempt else ""
 
     def mailbox(self, peer: int, parity: int = 0) -> str:
-        """A peer's newest message. Two by turns in synchronous runs: one peer may publish while another still reads
-        the round before.
-        """
+        """A peer's newest message. Two by turns in synchronous runs: one peer may publish while another still reads the round before."""
         return f"{self.run}.mailbox.{peer}.{parity}"
 
     @property

@@ -7,8 +7,8 @@ T = TypeVar("T")
 
 
 class lazy(Generic[T]):
-    """A property computed once per object. functools.cached_property of Python 3.11 holds one lock for all objects while it computes,
-    and ours do I/O: an attempt that hangs would hang every other worker of an inline run.
+    """A property computed once per object. functools.cached_property of Python 3.11 holds one lock for all objects while it computes, and
+    ours do I/O: an attempt that hangs would hang every other worker of an inline run.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:

@@ -1,8 +1,7 @@
 """One record per invocation: what every figure of a report comes from.
 
-A record lies under `runs/<id>/records/<step>/`, because a function cannot know its own billed time, INIT or peak
-memory on AWS: the platform's
-log records are joined to it later, by request id. Locally the record's own seconds stand, less the wait for a compute slot.
+A record lies under `runs/<id>/records/<step>/`, because a function cannot know its own billed time, INIT or peak memory on AWS: the
+platform's log records are joined to it later, by request id. Locally the record's own seconds stand, less the wait for a compute slot.
 """
 
 import json

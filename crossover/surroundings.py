@@ -1,5 +1,5 @@
-"""What stands around an experiment's functions and bucket, read off its YAML and its architecture's tree: for templates, bills and
-commands alike.
+"""What stands around an experiment's functions and bucket, read off its YAML and its architecture's tree: for templates, bills and commands
+alike.
 """
 
 from crossover.architecture import Architecture, load, steps, trees
@@ -24,8 +24,8 @@ def database_hosts(experiment: Experiment, architecture: Architecture) -> int:
 
 
 def shared_stacks(experiment: Experiment, architecture: Architecture | None = None) -> tuple[str, ...]:
-    """The shared stacks that the experiment needs, in the order in which they need one another; () for one that stands alone:
-    functions outside any network, and a bucket. Raises ConfigError for an architecture that does not exist.
+    """The shared stacks that the experiment needs, in the order in which they need one another; () for one that stands alone: functions
+    outside any network, and a bucket. Raises ConfigError for an architecture that does not exist.
     """
     architecture = architecture or load(experiment.architecture)
     if talks(architecture):

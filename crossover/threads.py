@@ -1,9 +1,8 @@
 """The threads of an inline run, for which nobody waits when the process ends.
 
-Python waits for all threads of a ThreadPoolExecutor before it ends, and refuses them new calls meanwhile: after Ctrl-C
-one worker would wait at its barrier for another whose next call was refused. It does not wait for daemon threads, but
-tears them out of whatever they are in; out of torch, that is `std::terminate`. So these are daemons, and a process with
-one of them at work ends by `leave`.
+Python waits for all threads of a ThreadPoolExecutor before it ends, and refuses them new calls meanwhile: after Ctrl-C one worker would
+wait at its barrier for another whose next call was refused. It does not wait for daemon threads, but tears them out of whatever they are
+in; out of torch, that is `std::terminate`. So these are daemons, and a process with one of them at work ends by `leave`.
 """
 
 import os

@@ -1,8 +1,7 @@
 """An architecture is a small tree of steps, written top to bottom in one file.
 
-A **step** is one invocation: what is billed, retried and placed. The tree has two short interpreters: `execute` runs
-it in this process, `crossover/asl` turns it into state machines. Functions, memory, grants and reports derive from
-the same tree.
+A **step** is one invocation: what is billed, retried and placed. The tree has two short interpreters: `execute` runs it in this process,
+`crossover/asl` turns it into state machines. Functions, memory, grants and reports derive from the same tree.
 """
 
 import json
@@ -73,17 +72,13 @@ class Step:
     waits: bool = False  # may block on others: never queued behind its peers
 
     def needs_torch(self, experiment: Experiment) -> bool:
-        """Whether the function carries the torch layer; `unless_in_database`: arithmetic that the database does
-        elsewhere.
-        """
+        """Whether the function carries the torch layer; `unless_in_database`: arithmetic that the database does elsewhere."""
         if self.torch == "unless_in_database":
             return experiment.database.compute != "in_database"
         return self.torch
 
     def run(self, ctx: Context, event: Event) -> Event:
-        """The body once, metered. Inputs that are gone mean that a later attempt may have finished: look again, then
-        give way.
-        """
+        """The body once, metered. Inputs that are gone mean that a later attempt may have finished: look again, then give way."""
         ctx.keys = Keys(ctx.run, event["attempt"])
         theirs = f"{self.module}:{self.name}" if own_code.owns(self.module) else ""
         with ctx.invocation(self.uses), Meter(self.name, ctx, event), own_code.blame("architecture", theirs):
@@ -151,8 +146,8 @@ class Parallel:
 
 @dataclass(frozen=True)
 class ForEach:
-    """`body` for each `item` in 0..count-1, side by side. `together`: the iterations wait for one another, so each
-    gets a slot at once. `tolerant`: one that fails ends alone (MLLess: the supervisor removes its worker).
+    """`body` for each `item` in 0..count-1, side by side. `together`: the iterations wait for one another, so each gets a slot at once.
+    `tolerant`: one that fails ends alone (MLLess: the supervisor removes its worker).
     """
 
     item: Literal["worker", "minibatch"]
@@ -165,7 +160,8 @@ class ForEach:
 @dataclass(frozen=True)
 class Repeat:
     """`body`, then test the flag `until`; with `every_s` it is a poll. The body raises WaitTimeout itself when
-    `ctx.overdue(event)`: only it knows what was missing."""
+    `ctx.overdue(event)`: only it knows what was missing.
+    """
 
     body: "Node"
     until: Literal["synchronised", "epoch_finished", "finished"]
@@ -238,8 +234,8 @@ def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
 
 
 def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant: bool = False) -> None:
-    """All calls on threads; the first failure that is a cause (not the echo of one) is raised once all have ended.
-    `tolerant`: only a fault of ours is raised.
+    """All calls on threads; the first failure that is a cause (not the echo of one) is raised once all have ended. `tolerant`: only a fault
+    of ours is raised.
     """
     waiting = deque(enumerate(calls))
     failed: dict[int, BaseException] = {}

@@ -1,8 +1,8 @@
 """AllReduce: one worker, the master, averages what all workers publish.
 
-Jiang et al., "Towards Demystifying Serverless Machine Learning Training" (SIGMOD 2021), and Table 1 of
-"Cost-Performance Analysis" (2025): every worker stores its gradient; the master fetches all of them, aggregates and
-stores the result; the others fetch it; each updates its own model.
+Jiang et al., "Towards Demystifying Serverless Machine Learning Training" (SIGMOD 2021), and Table 1 of "Cost-Performance Analysis" (2025):
+every worker stores its gradient; the master fetches all of them, aggregates and stores the result; the others fetch it; each updates its
+own model.
 """
 
 from typing import TYPE_CHECKING
@@ -61,9 +61,7 @@ class AllReduce:
 
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the same seeded model as every worker's first checkpoint. A resumed run goes on where all workers
-    can.
-    """
+    """Once per run: the same seeded model as every worker's first checkpoint. A resumed run goes on where all workers can."""
     return life.start(ctx, event, AllReduce())
 
 

@@ -1,8 +1,8 @@
 """P2P with Lambda: the functions of a peer. One computes the gradient of one batch; a Map starts as many as there are batches.
 
-Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine Learning" (2023), III and
-Figure 1: the peer's state machine runs its batches side by side. Model and gradients go through the object store
-alone: these functions need no network of their own.
+Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine Learning" (2023), III and Figure 1: the peer's
+state machine runs its batches side by side. Model and gradients go through the object store alone: these functions need no network of their
+own.
 """
 
 from crossover.algorithms.chunking import parts

@@ -1,9 +1,8 @@
 """ScatterReduce: every worker averages one chunk of what all workers publish.
 
-Jiang et al., "Towards Demystifying Serverless Machine Learning Training" (SIGMOD 2021), and Table 1 of
-"Cost-Performance Analysis" (2025): every worker splits its gradient into one chunk per worker, keeps its own and
-stores the others; aggregates the chunk it is responsible for, stores it, fetches all other chunks and concatenates
-them; each updates its own model.
+Jiang et al., "Towards Demystifying Serverless Machine Learning Training" (SIGMOD 2021), and Table 1 of "Cost-Performance Analysis" (2025):
+every worker splits its gradient into one chunk per worker, keeps its own and stores the others; aggregates the chunk it is responsible for,
+stores it, fetches all other chunks and concatenates them; each updates its own model.
 """
 
 from collections.abc import Iterator
@@ -97,9 +96,7 @@ def _others(rank: int, count: int) -> list[int]:
 
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the same seeded model as every worker's first checkpoint. A resumed run goes on where all workers
-    can.
-    """
+    """Once per run: the same seeded model as every worker's first checkpoint. A resumed run goes on where all workers can."""
     return life.start(ctx, event, ScatterReduce())
 
 

@@ -1,7 +1,7 @@
 """Which files of the wheels a function can do without.
 
-Libraries: headers, programs and tests. Python files of PyTorch: those that neither importing and using it loads (a traced list,
-`python -m layer.trace`, one per version) nor a public package that training code may use as a whole.
+Libraries: headers, programs and tests. Python files of PyTorch: those that neither importing and using it loads (a traced list, `python -m
+layer.trace`, one per version) nor a public package that training code may use as a whole.
 """
 
 import re

@@ -20,8 +20,8 @@ def drawn(kinds: Sequence[Collection[Hashable]], *, seed: int = SEED) -> list[in
 
 
 def chosen(operations: Sequence[str], *, first: int = 1, every: int = 1) -> Sequence[int]:
-    """Which calls to disturb, counted from 1, of a run that makes these: a drawn one of each operation. The whole sweep is `every` so
-    many of them, from the `first` one on.
+    """Which calls to disturb, counted from 1, of a run that makes these: a drawn one of each operation. The whole sweep is `every` so many
+    of them, from the `first` one on.
     """
     if WHOLE:
         return range(first, len(operations) + 1, every)

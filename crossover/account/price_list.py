@@ -1,8 +1,8 @@
 """Prices as AWS lists them today: the Price List API, and for spot instances the market's history.
 
 Which product an item of config/pricing.yaml is stands in PRODUCTS: the service's code, the usage type without its region's prefix, and
-attributes that narrow it down. Of tiers the first that is not free is taken: a run is small.
-Source: AWS Price List Query API, GetProducts; EC2 DescribeSpotPriceHistory.
+attributes that narrow it down. Of tiers the first that is not free is taken: a run is small. Source: AWS Price List Query API, GetProducts;
+EC2 DescribeSpotPriceHistory.
 """
 
 import json

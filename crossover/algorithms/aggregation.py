@@ -22,8 +22,8 @@ def combined(
 ) -> Tensor:
     """One (D,) float32 of the workers' (D,), by rank. `names`: what errors call each vector; `out` receives the result where given.
 
-    An iterator's vector may be overwritten once the next is asked for; the mean of one holds two vectors in memory, not
-    all. Raises Refused where a vector is not finite and the rule does not drop it (crossover/algorithms/dropping.py).
+    An iterator's vector may be overwritten once the next is asked for; the mean of one holds two vectors in memory, not all. Raises Refused
+    where a vector is not finite and the rule does not drop it (crossover/algorithms/dropping.py).
     """
     if rule.rule == "mean" and out is not None and not isinstance(vectors, Sequence):
         running = RunningMean(samples, total=out)

@@ -11,9 +11,8 @@ _BLOCK = 65_536  # elements: the running sum stays in the processor's cache whil
 def mean(vectors: Sequence[Tensor], weights: Sequence[float], *, out: Tensor | None = None) -> Tensor:
     """The mean of k vectors of (D,) float32, weighted by sample counts.
 
-    Equal weights: the vectors are summed in the given order, then divided once by float32(k). Otherwise the sum of
-    float32(w_i) * g_i, product
-    and sum rounded separately, is divided once by float32(sum of w). One vector: copied. Every architecture uses this order, so all
+    Equal weights: the vectors are summed in the given order, then divided once by float32(k). Otherwise the sum of float32(w_i) * g_i,
+    product and sum rounded separately, is divided once by float32(sum of w). One vector: copied. Every architecture uses this order, so all
     end with the same bits. `out`, (D,) float32, receives the result where given; it must be none of `vectors`.
 
     Raises ValueError on no vectors, unequal lengths, or weights that are not one non-negative number each with a positive sum.

@@ -22,8 +22,8 @@ def chunk(elements: int, workers: int, *, worker: int) -> slice:
 
 
 def parts(elements: int, *, most: int) -> list[slice]:
-    """How functions share the averaging of a vector: by coordinates, so that each sums its part over all batches in their order and
-    the bits are those of one long mean. At most as many parts as there are functions (one per batch).
+    """How functions share the averaging of a vector: by coordinates, so that each sums its part over all batches in their order and the
+    bits are those of one long mean. At most as many parts as there are functions (one per batch).
     """
     count = max(1, min(most, -(-4 * elements // PART_BYTES)))
     bounds = [elements * each // count for each in range(count + 1)]

@@ -1,8 +1,7 @@
-"""When the loss has stopped falling fast: the knee of its curve, and what the next seconds can still be expected to
-bring.
+"""When the loss has stopped falling fast: the knee of its curve, and what the next seconds can still be expected to bring.
 
-MLLess's scale-in auto-tuner removes a worker once the loss is past its knee and fewer workers would lose little.
-Plain numbers, no torch: the supervisor that decides is a small function.
+MLLess's scale-in auto-tuner removes a worker once the loss is past its knee and fewer workers would lose little. Plain numbers, no torch:
+the supervisor that decides is a small function.
 """
 
 from collections.abc import Sequence
@@ -12,8 +11,8 @@ SPAN = 20  # of the smoothing, in steps
 
 
 def smoothed(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
-    """The exponentially weighted moving average with weights normalised, so that the first values are not held back:
-    alpha = 2 / (span + 1).
+    """The exponentially weighted moving average with weights normalised, so that the first values are not held back: alpha = 2 / (span +
+    1).
     """
     if span < 1:
         raise ValueError(f"span: {span}; at least 1 is expected")
@@ -26,12 +25,11 @@ def smoothed(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
 
 
 def knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | None:
-    """The index of the curve's knee, or None while it has none: where a falling, flattening curve lies furthest below
-    the chord of its ends.
+    """The index of the curve's knee, or None while it has none: where a falling, flattening curve lies furthest below the chord of its
+    ends.
 
-    Both axes are scaled to 0..1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011). A straight line lies on
-    its chord; the knee counts once the curve is `sensitivity` below it. None for a curve that does not fall, or with
-    fewer than 3 values.
+    Both axes are scaled to 0..1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011). A straight line lies on its chord; the knee
+    counts once the curve is `sensitivity` below it. None for a curve that does not fall, or with fewer than 3 values.
     """
     last = len(losses) - 1
     if last < 2:
@@ -45,11 +43,10 @@ def knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | None:
 
 
 def predicted_reduction(times_s: Sequence[float], losses: Sequence[float], *, ahead_s: float) -> float:
-    """The share of the present loss that the next `ahead_s` seconds are expected to take away: 0.1 is ten percent; at
-    least 0.
+    """The share of the present loss that the next `ahead_s` seconds are expected to take away: 0.1 is ten percent; at least 0.
 
-    A straight line through log(loss) over time, by least squares: the loss shrinks by the same share in equal times.
-    Needs 2 points at different times and positive losses; otherwise 1.0, so that nobody is removed on no evidence.
+    A straight line through log(loss) over time, by least squares: the loss shrinks by the same share in equal times. Needs 2 points at
+    different times and positive losses; otherwise 1.0, so that nobody is removed on no evidence.
     """
     if len(times_s) != len(losses):
         raise ValueError(f"times: {len(times_s)} for {len(losses)} losses; one each is needed")

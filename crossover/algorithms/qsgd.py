@@ -1,10 +1,8 @@
 """QSGD: stochastic quantization of a gradient to a few bits per coordinate, packed into bits.
 
-Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding" (2017). A bucket of d
-coordinates shares one scale
-(its L2 norm, or its largest magnitude); a coordinate v becomes the integer floor(v s / scale + u) with u uniform in
-[0, 1) and s = 2^(bits-1) - 1, so that
-its expectation is v. Variance per bucket: L2 at most min(d/s^2, sqrt(d)/s) ||v||^2, max at most d max^2 / (4 s^2).
+Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding" (2017). A bucket of d coordinates shares one
+scale (its L2 norm, or its largest magnitude); a coordinate v becomes the integer floor(v s / scale + u) with u uniform in [0, 1) and s =
+2^(bits-1) - 1, so that its expectation is v. Variance per bucket: L2 at most min(d/s^2, sqrt(d)/s) ||v||^2, max at most d max^2 / (4 s^2).
 """
 
 import struct

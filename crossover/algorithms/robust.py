@@ -1,8 +1,7 @@
 """Robust rules over the workers' averages: coordinate-wise median and trimmed mean (Yin et al. 2018), Krum (Blanchard et al. 2017).
 
-Unweighted. The coordinate-wise rules give the same bits as the tensor database, whose sorting network they share.
-Every rule raises Refused on NaN
-in an input (a poisoned gradient must not hide) and on a number of vectors that its parameter does not allow.
+Unweighted. The coordinate-wise rules give the same bits as the tensor database, whose sorting network they share. Every rule raises Refused
+on NaN in an input (a poisoned gradient must not hide) and on a number of vectors that its parameter does not allow.
 """
 
 import math

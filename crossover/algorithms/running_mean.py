@@ -1,6 +1,4 @@
-"""The weighted mean of vectors that arrive one after another: bit for bit `averaging.mean`, with two vectors in
-memory instead of all.
-"""
+"""The weighted mean of vectors that arrive one after another: bit for bit `averaging.mean`, with two vectors in memory instead of all."""
 
 from collections.abc import Sequence
 
@@ -11,8 +9,7 @@ _PIECE = 2**18  # elements multiplied at a time
 
 
 class RunningMean:
-    """The mean of len(weights) flat vectors, given in the order of their weights; the weights must be known
-    beforehand.
+    """The mean of len(weights) flat vectors, given in the order of their weights; the weights must be known beforehand.
 
     `total`, (D,): receives the sum, then the mean; it is what a checkpoint keeps of a mean that is not complete.
     `added`: how many are in it.

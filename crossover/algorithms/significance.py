@@ -1,9 +1,8 @@
 """MLLess's significance filter: which part of what a worker has accumulated is worth telling the others.
 
-Gimeno Sarroca and Sanchez-Artigas, "MLLess: Achieving Cost Efficiency in Serverless Machine Learning Training"
-(2022), and the variant by norm of the comparison paper (2025). A worker's model is x = y + r: y is what all have been
-told, equal on every worker; r, the residual, is what it has not told yet. After a local step the filter takes from r
-what is significant beside x and leaves the rest for later.
+Gimeno Sarroca and Sanchez-Artigas, "MLLess: Achieving Cost Efficiency in Serverless Machine Learning Training" (2022), and the variant by
+norm of the comparison paper (2025). A worker's model is x = y + r: y is what all have been told, equal on every worker; r, the residual, is
+what it has not told yet. After a local step the filter takes from r what is significant beside x and leaves the rest for later.
 """
 
 from math import sqrt
@@ -30,10 +29,10 @@ def local_step(
 ) -> None:
     """One step of SGD into the residual, in place: v = momentum v + share (g + weight_decay x); r -= learning_rate v.
 
-    residual, gradient [P gradient | B statistics] and model x: (P + B,); velocity: (P,), zeros before the first step,
-    None without momentum. `share`: the worker's samples over all workers' samples of this step, so that the sum of
-    all residuals is a step on the mean gradient. The buffers move by share * statistics_momentum towards the
-    minibatch's statistics: summed over the workers, BatchNorm's own rule.
+    residual, gradient [P gradient | B statistics] and model x: (P + B,); velocity: (P,), zeros before the first step, None without
+    momentum. `share`: the worker's samples over all workers' samples of this step, so that the sum of all residuals is a step on the mean
+    gradient. The buffers move by share * statistics_momentum towards the minibatch's statistics: summed over the workers, BatchNorm's own
+    rule.
     """
     count = residual.numel() - buffers
     grad = gradient[:count].mul(share)
@@ -48,12 +47,12 @@ def local_step(
 
 
 def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> tuple[Tensor, Tensor]:
-    """(indices int64 ascending, values) of the coordinates with r != 0 and |r| > threshold / sqrt(step + 1) * |y +
-    r|, taken out of `residual`.
+    """(indices int64 ascending, values) of the coordinates with r != 0 and |r| > threshold / sqrt(step + 1) * |y + r|, taken out of
+    `residual`.
 
-    Both (D,). The comparison multiplies, so a weight of zero is always significant and 0/0 never occurs. `step`
-    counts from 0. What is taken becomes zero in `residual`; values + residual' = residual. Raises ValueError where
-    the residual is not finite: NaN compares false and would hide.
+    Both (D,). The comparison multiplies, so a weight of zero is always significant and 0/0 never occurs. `step` counts from 0. What is
+    taken becomes zero in `residual`; values + residual' = residual. Raises ValueError where the residual is not finite: NaN compares false
+    and would hide.
     """
     _check(residual, shared, threshold=threshold, step=step)
     factor = threshold / sqrt(step + 1)
@@ -66,8 +65,7 @@ def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step
         x, r, significant = bound[: block.numel()], magnitude[: block.numel()], mask[: block.numel()]
         torch.add(shared[start : start + BLOCK], block, out=x).abs_().mul_(factor)
         torch.abs(block, out=r)
-        # r != 0 is implied: nothing is below zero. Comparing into floats and converting is three times as fast as
-        # comparing into bool.
+        # r != 0 is implied: nothing is below zero. Comparing into floats and converting is three times as fast as comparing into bool.
         significant.copy_(torch.gt(r, x, out=x))
         found = significant.nonzero().squeeze(1)
         values.append(block.index_select(0, found))
@@ -80,8 +78,8 @@ def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step
 
 
 def is_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> bool:
-    """The filter by norm, all or nothing: ||r|| > threshold / sqrt(step + 1) * ||y + r||, accumulated in float64.
-    Raises ValueError as above.
+    """The filter by norm, all or nothing: ||r|| > threshold / sqrt(step + 1) * ||y + r||, accumulated in float64. Raises ValueError as
+    above.
     """
     _check(residual, shared, threshold=threshold, step=step)
     own, whole = 0.0, 0.0
@@ -105,7 +103,6 @@ def _check(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> 
 
 
 def _refuse_infinite(residual: Tensor, values: list[Tensor]) -> None:
-    # Sums are finite unless a term is not (or they overflow, which no residual of a training does): one cheap pass
-    # instead of a mask.
+    # Sums are finite unless a term is not (or they overflow, which no residual of a training does): one cheap pass instead of a mask.
     if not all(bool(part.sum().isfinite()) for part in (residual, *values)):
         raise ValueError("residual: contains NaN or infinite values; nothing of it can be sent")

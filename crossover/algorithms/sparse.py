@@ -1,8 +1,8 @@
 """An update on its way: (index, value) pairs where that is the smaller form, else all values.
 
-Sparse: uint8, a header of 16 bytes (elements uint64, pairs uint32, tail uint32, little-endian), then indices int32,
-values float32, and a tail of float32 that stands for the vector's last elements in full (BatchNorm's buffers, which
-are never filtered). Dense: float32, all elements.
+Sparse: uint8, a header of 16 bytes (elements uint64, pairs uint32, tail uint32, little-endian), then indices int32, values float32, and a
+tail of float32 that stands for the vector's last elements in full (BatchNorm's buffers, which are never filtered). Dense: float32, all
+elements.
 """
 
 import struct
@@ -20,8 +20,7 @@ def sparse_bytes(pairs: int, *, tail: int = 0) -> int:
 
 
 def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | None = None) -> Tensor:
-    """The smaller of the sparse form, (bytes,) uint8, and the dense one, (elements,) float32; the sparse one where
-    they are equal.
+    """The smaller of the sparse form, (bytes,) uint8, and the dense one, (elements,) float32; the sparse one where they are equal.
 
     `indices` (n,) ascending and below elements - len(tail), `values` (n,) float32.
     """
@@ -40,8 +39,8 @@ def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | Non
 def add_to(target: Tensor, update: Tensor) -> None:
     """target += update, in place; target (D,) float32, update as `encode` made it.
 
-    Raises ValueError, and changes nothing, where the update is of another length, was cut short, or has indices that
-    are not ascending and within the vector: bytes from elsewhere are not trusted.
+    Raises ValueError, and changes nothing, where the update is of another length, was cut short, or has indices that are not ascending and
+    within the vector: bytes from elsewhere are not trusted.
     """
     if update.dtype == torch.float32:
         if update.shape != target.shape:

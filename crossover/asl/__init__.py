@@ -1,8 +1,7 @@
 """Amazon States Language for an architecture: a pure function of tree and experiment, tested without CDK or AWS.
 
-The second interpreter of the tree (`workflow.execute` is the first). JSONPath, STANDARD machines, one machine per
-Child, each with a fixed name. The state that travels is the event alone; a Task selects its fields, so what a Map
-leaves behind never reaches a step.
+The second interpreter of the tree (`workflow.execute` is the first). JSONPath, STANDARD machines, one machine per Child, each with a fixed
+name. The state that travels is the event alone; a Task selects its fields, so what a Map leaves behind never reaches a step.
 
 Placeholders that the stack substitutes: `${step_<name>}` a function's ARN, `${machine_<name>}` a state machine's ARN,
 `${executions_<name>}` the ARN prefix of that machine's executions. Sources: AWS Step Functions Developer Guide, "Error handling", "Map

@@ -12,8 +12,9 @@ from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence,
 
 @dataclass
 class Machines:
-    """The definitions of an architecture as they are made. No execution lasts longer than `limit_s`: one that hangs is not paid for
-    without end."""
+    """The definitions of an architecture as they are made. No execution lasts longer than `limit_s`: one that hangs is not paid for without
+    end.
+    """
 
     counts: Mapping[str, int | None]
     limit_s: int

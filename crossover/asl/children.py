@@ -37,8 +37,8 @@ def start(block: States, node: Child, then: str | None, *, timeout_s: int | None
 
 
 def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: int) -> str:
-    """A name is reserved for 90 days: an execution that exists already is this one, started before a redrive. Wait for its end and
-    read its result. Only an execution that succeeded has an Output: it is read behind the Choice.
+    """A name is reserved for 90 days: an execution that exists already is this one, started before a redrive. Wait for its end and read its
+    result. Only an execution that succeeded has an Output: it is read behind the Choice.
     """
     describe, wait = block.reserve(f"adopt {node.name}"), block.reserve(f"wait for {node.name}")
     succeeded = {"event.$": "States.StringToJson($.adopted.Output)"}

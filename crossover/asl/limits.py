@@ -16,8 +16,9 @@ EVENTS_PER_LOOK = 9  # a Task of DescribeExecution 5, a Choice 2, a Wait 2
 
 
 def look_every_s(limit_s: int, *, times: int) -> int:
-    """Seconds between two looks at a child, such that `times` iterations that wait for theirs as long as the machine may last find room
-    in its history."""
+    """Seconds between two looks at a child, such that `times` iterations that wait for theirs as long as the machine may last find room in
+    its history.
+    """
     return max(5, -(-limit_s * EVENTS_PER_LOOK * times // LOOKS_LIMIT))
 
 

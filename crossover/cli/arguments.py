@@ -19,8 +19,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changi
 
 
 def accepted(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:
-    """The experiment that can be run. Raises ConfigError for all that `run` refuses before it starts anything. `travels`: own code
-    will run elsewhere than in this process."""
+    """The experiment that can be run. Raises ConfigError for all that `run` refuses before it starts anything. `travels`: own code will run
+    elsewhere than in this process.
+    """
     from crossover.learning.models.registry import factory  # torch, which knows the models: not for --help
 
     experiment = load(config, override or [])

@@ -205,8 +205,8 @@ def _run_node(
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for what is synthesized, since the CDK refuses two that share cdk.out, and for what its processes leave when
-    they are interrupted. Gone at the end, also after a kill -9.
+    """A folder for what is synthesized, since the CDK refuses two that share cdk.out, and for what its processes leave when they are
+    interrupted. Gone at the end, also after a kill -9.
     """
     if not Path("/proc/self/environ").exists():
         with tempfile.TemporaryDirectory(prefix="crossover-cdk-") as folder:

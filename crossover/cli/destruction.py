@@ -99,7 +99,8 @@ def _check_unneeded(session: Any, experiment: Experiment, *, going: list[str | N
 
 def delete_experiment(session: Any, experiment: Experiment) -> None:
     """Whatever state it is in, and after it the fleet of `baseline: gpu`; deleting what is gone already does nothing. Raises
-    CrossoverError."""
+    CrossoverError.
+    """
     for name in _experiments(experiment):
         _delete(session, experiment.project, name)
 

@@ -1,7 +1,7 @@
 """What one run of an experiment takes, before it is run: minutes and dollars, each with what it is projected from.
 
-An earlier run of the same work tells it best: what is billed by use grows with workers and epochs, everything else with time. Otherwise
-the run is simulated, as `crossover project` does. Without a basis nothing is guessed.
+An earlier run of the same work tells it best: what is billed by use grows with workers and epochs, everything else with time. Otherwise the
+run is simulated, as `crossover project` does. Without a basis nothing is guessed.
 """
 
 import json

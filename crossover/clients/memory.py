@@ -16,8 +16,8 @@ from crossover.experiment import Experiment
 
 
 class MemoryClients:
-    """Memory stores for a run in this process. Once it is stopped nobody gets a client or a slot any more: its steps end
-    where they begin, and its programs before they compute.
+    """Memory stores for a run in this process. Once it is stopped nobody gets a client or a slot any more: its steps end where they begin,
+    and its programs before they compute.
     """
 
     def __init__(self, *, workers: int, shared_tensors: bool = False) -> None:

@@ -1,9 +1,8 @@
-"""Compute slots: one per core, so that 64 workers can wait at a barrier on two cores without computing over one
-another.
+"""Compute slots: one per core, so that 64 workers can wait at a barrier on two cores without computing over one another.
 
-A slot is a locked file, because the workers are processes that may die at any moment: the kernel gives a dead
-process's locks back. Local only. On AWS every environment has its own processor, `CROSSOVER_SLOTS` is unset and nobody
-asks for a slot. Needs the standard library alone: functions import it.
+A slot is a locked file, because the workers are processes that may die at any moment: the kernel gives a dead process's locks back. Local
+only. On AWS every environment has its own processor, `CROSSOVER_SLOTS` is unset and nobody asks for a slot. Needs the standard library
+alone: functions import it.
 """
 
 import ctypes
@@ -35,8 +34,7 @@ def create(folder: str | Path, count: int) -> None:
 def slot(folder: str | Path) -> Iterator[float]:
     """Hold one slot of `folder` for the length of the block; yields the seconds it waited for it.
 
-    First come, first served: whoever holds the file `queue` is next. Raises FileNotFoundError where `create` was never
-    called.
+    First come, first served: whoever holds the file `queue` is next. Raises FileNotFoundError where `create` was never called.
     """
     started = time.monotonic()
     paths = sorted(Path(folder).glob("slot-*"))

@@ -1,5 +1,4 @@
-"""AWS's billing rules, one small function per item: each gives a cost line with quantity, unit, dollars and the
-price's date.
+"""AWS's billing rules, one small function per item: each gives a cost line with quantity, unit, dollars and the price's date.
 
 Without free tier, discounts and volume tiers. Sources: the pricing pages named in `config/pricing.yaml`.
 """

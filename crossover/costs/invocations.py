@@ -29,16 +29,12 @@ def cell(record: Record) -> Cell:
 
 
 def on_instance(record: Record) -> bool:
-    """Whether the record is of a program on an EC2 instance (it notes `instance_type`); else it is a function's
-    invocation.
-    """
+    """Whether the record is of a program on an EC2 instance (it notes `instance_type`); else it is a function's invocation."""
     return bool(record.get("instance_type"))
 
 
 def busy_s(record: Record) -> float:
-    """Seconds from the handler's start to its end, waits for a local compute slot included: what a clock on the wall
-    saw.
-    """
+    """Seconds from the handler's start to its end, waits for a local compute slot included: what a clock on the wall saw."""
     return float(record["wall_s"]) + float(record.get("slot_wait_s") or 0.0)
 
 
@@ -53,9 +49,7 @@ def init_s(record: Record) -> float:
 
 
 def billed_ms(record: Record) -> int:
-    """What AWS bills: the platform's own figure where it was joined (`billed_ms`), else handler and INIT, rounded up
-    to a millisecond.
-    """
+    """What AWS bills: the platform's own figure where it was joined (`billed_ms`), else handler and INIT, rounded up to a millisecond."""
     if record.get("billed_ms") is not None:
         return int(record["billed_ms"])
     # Rounded first: 0.123 s must not become 124 ms because a binary fraction lies a hair above.

@@ -1,7 +1,7 @@
 """The papers' cost formulas, with the prices they used. They stay as printed when AWS changes its prices.
 
-2025: "Cost-Performance Analysis", section 4.1.
-2023: "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine Learning", section V-B2.
+2025: "Cost-Performance Analysis", section 4.1. 2023: "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine
+Learning", section V-B2.
 """
 
 X86_USD_PER_GB_S = 0.0000166667  # 2025, section 4.1
@@ -29,9 +29,7 @@ def lambda_usd_per_s(memory_mb: float, *, usd_per_gb_s: float = ARM64_USD_PER_GB
 
 
 def peer_serverless_usd(seconds: float, *, batches: int, lambda_usd_per_s: float, ec2_usd_per_s: float) -> float:
-    """2023, equation 1: every batch's function is charged for the whole computation time of the peer, and so is its
-    instance.
-    """
+    """2023, equation 1: every batch's function is charged for the whole computation time of the peer, and so is its instance."""
     return (lambda_usd_per_s * batches + ec2_usd_per_s) * seconds
 
 

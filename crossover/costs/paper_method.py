@@ -19,9 +19,7 @@ COMPUTING = ("compute gradients", "compute")  # a peer's stage: the 2023 paper's
 
 @dataclass(frozen=True)
 class Memory:
-    """MB by record: its own where the platform gave one, else what the experiment would deploy (a run in one process
-    has none).
-    """
+    """MB by record: its own where the platform gave one, else what the experiment would deploy (a run in one process has none)."""
 
     experiment: Experiment
     infrastructure: Infrastructure

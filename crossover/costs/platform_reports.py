@@ -1,7 +1,7 @@
 """What Lambda itself says of each invocation: `platform.report` records in the functions' log groups, joined by request id.
 
-A function cannot know its billed time, INIT or peak memory. The records reach the logs seconds to minutes after an invocation.
-Source of the format: https://docs.aws.amazon.com/lambda/latest/dg/telemetry-schema-reference.html
+A function cannot know its billed time, INIT or peak memory. The records reach the logs seconds to minutes after an invocation. Source of
+the format: https://docs.aws.amazon.com/lambda/latest/dg/telemetry-schema-reference.html
 """
 
 import json

@@ -1,7 +1,7 @@
 """The data plane: how steps reach stores, databases and each other. Protocols here, one module per implementation beside it.
 
-An implementation knows its server and nothing of training. `dataplane/connecting.py` chooses one by URL; `tests/conformance/`
-holds each to the same suite.
+An implementation knows its server and nothing of training. `dataplane/connecting.py` chooses one by URL; `tests/conformance/` holds each to
+the same suite.
 """
 
 from crossover.dataplane.protocols import (

@@ -78,8 +78,8 @@ class FetchCompute:
         out: str,
         rule: "Callable[[Sequence[Tensor], Sequence[int]], tuple[Tensor, int]]",
     ) -> None:
-        """Fetch `keys`, apply `rule` to tensors and sample counts (a vector without samples counts as one), create `out`
-        from what it returns: the result and how many samples that stands for.
+        """Fetch `keys`, apply `rule` to tensors and sample counts (a vector without samples counts as one), create `out` from what it
+        returns: the result and how many samples that stands for.
         """
         from crossover.algorithms.buffers import tensor, view
 

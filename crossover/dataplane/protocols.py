@@ -69,8 +69,9 @@ class TensorStore(Protocol):
         """
 
     def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
-        """The vector; received straight into `out` (bytes, exact length, else Corrupt) where given. Raises Missing,
-        Corrupt (another kind)."""
+        """The vector; received straight into `out` (bytes, exact length, else Corrupt) where given. Raises
+        Missing, Corrupt (another kind).
+        """
 
     def exists(self, key: str) -> bool: ...
 
@@ -80,8 +81,9 @@ class TensorStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateKeys:
-    """Where a round's whole state lies: the model [P parameters | B buffers] and the optimizer's vectors (SGD:
-    velocity; Adam: two moments)."""
+    """Where a round's whole state lies: the model [P parameters | B buffers] and the optimizer's vectors (SGD: velocity; Adam: two
+    moments).
+    """
 
     model: str
     optimizer: tuple[str, ...] = ()
@@ -101,8 +103,8 @@ class TensorCompute(Protocol):
         """The workers' vectors, by rank, as one. What is not finite is refused by its key, or dropped as all `agree`."""
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """torch.optim's step on the first P elements, the rule for the buffers on the rest (algorithms/update.py). The whole new
-        state appears by one command or not at all.
+        """torch.optim's step on the first P elements, the rule for the buffers on the rest (algorithms/update.py). The whole new state
+        appears by one command or not at all.
         """
 
     def norm(self, key: str) -> float:

@@ -1,8 +1,8 @@
 """A MessageBus on RabbitMQ: queues that wake, mailboxes that keep the latest message, barriers of distinct members.
 
-A message that one reader holds is invisible to the others, and a quorum queue (what Amazon MQ makes by default) may drop a
-message after 20 redeliveries: so every queue here is declared as a classic one, what is read to stay is requeued (never
-rejected), and who finds nothing looks again for a while.
+A message that one reader holds is invisible to the others, and a quorum queue (what Amazon MQ makes by default) may drop a message after 20
+redeliveries: so every queue here is declared as a classic one, what is read to stay is requeued (never rejected), and who finds nothing
+looks again for a while.
 """
 
 import random
@@ -38,8 +38,8 @@ _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 class RabbitMessageBus:
     """A broker's queues. Connections are made when needed, one per thread, and made again when they break; nothing is lost by that.
 
-    What was sent when a connection broke is sent again: messages may come twice, which every protocol here bears.
-    Raises Refused (not declared, wrong login, too long), Unavailable (no broker after several attempts).
+    What was sent when a connection broke is sent again: messages may come twice, which every protocol here bears. Raises Refused (not
+    declared, wrong login, too long), Unavailable (no broker after several attempts).
     """
 
     def __init__(

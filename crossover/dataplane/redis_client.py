@@ -23,10 +23,10 @@ _LATER = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")  # codes o
 class RedisClient:
     """Connections to one Redis, made when needed, one per thread at a time, reused by later invocations.
 
-    A Lambda function freezes between invocations and its connections may die meanwhile: one that was idle for `idle_s` answers a
-    PING before it is used again. Every wait ends after `timeout_s`. A command whose reused connection breaks is sent once more:
-    each command of the data plane may be repeated.
-    Raises Unavailable (no answer), Missing (NOKEY), Refused (any other error reply), naming command and key, never payload or password.
+    A Lambda function freezes between invocations and its connections may die meanwhile: one that was idle for `idle_s` answers a PING
+    before it is used again. Every wait ends after `timeout_s`. A command whose reused connection breaks is sent once more: each command of
+    the data plane may be repeated. Raises Unavailable (no answer), Missing (NOKEY), Refused (any other error reply), naming command and
+    key, never payload or password.
     """
 
     def __init__(self, address: RedisAddress, *, timeout_s: float = 120.0, idle_s: float = 5.0) -> None:

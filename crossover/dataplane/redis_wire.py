@@ -1,8 +1,8 @@
 """One connection to a Redis, moving vectors without copying them.
 
-RESP (redis.io/docs/latest/develop/reference/protocol-spec): a payload is handed to the kernel from the caller's memory
-(sendmsg) and received into the caller's memory (recv_into). redis-py copies it into the whole command on the way out and
-through its reader on the way in.
+RESP (redis.io/docs/latest/develop/reference/protocol-spec): a payload is handed to the kernel from the caller's memory (sendmsg) and
+received into the caller's memory (recv_into). redis-py copies it into the whole command on the way out and through its reader on the way
+in.
 """
 
 import mmap

@@ -7,8 +7,8 @@ from threading import Lock
 class Traffic:
     """A thread-safe counter that every client of the data plane writes into.
 
-    `bytes_in` were received by the step, `bytes_out` sent by it: payloads, without protocol framing. `operations` counts by name
-    (`get`, `put`, `list`, ...), so that a test can assert that training never lists.
+    `bytes_in` were received by the step, `bytes_out` sent by it: payloads, without protocol framing. `operations` counts by name (`get`,
+    `put`, `list`, ...), so that a test can assert that training never lists.
     """
 
     def __init__(self) -> None:

@@ -27,8 +27,8 @@ def announce(objects: ObjectStore, *, fleet: str, run: str, members: int) -> Non
 
 @dataclass
 class ProgramsExecution:
-    """A run of programs under way. `tolerant`: the others go on without one that fails. `release` ends the programs;
-    `why` says what keeps them from starting, `alive` whether any can still come.
+    """A run of programs under way. `tolerant`: the others go on without one that fails. `release` ends the programs; `why` says what keeps
+    them from starting, `alive` whether any can still come.
     """
 
     objects: ObjectStore

@@ -22,9 +22,8 @@ PAUSE_S = 0.5  # before the first of them; doubled each time
 def serve(resources: Resources, settings: Settings, body: Body) -> None:
     """Be a member of the fleet's run until it is over. Returns also where there is no run, or no rank, for `idle_s`.
 
-    A rank lost to another program, or a store that did not answer, is no failure: the program joins again, and the
-    newest checkpoint of whichever rank it gets says where to go on. Any other error is the run's: it is left for the
-    runner in plain words, then raised.
+    A rank lost to another program, or a store that did not answer, is no failure: the program joins again, and the newest checkpoint of
+    whichever rank it gets says where to go on. Any other error is the run's: it is left for the runner in plain words, then raised.
     """
     objects = resources.clients.objects(Traffic())
     troubles, me = 0, uuid.uuid4().bytes

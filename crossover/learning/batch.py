@@ -25,8 +25,8 @@ LABELS = (torch.int64, torch.float32, torch.uint8, *_OTHERS)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """inputs (N, ...) of a dtype in INPUTS as the data set has them, labels (N, ...) of one in LABELS; sample_ids (N,) int64, unique in
-    the data set.
+    """inputs (N, ...) of a dtype in INPUTS as the data set has them, labels (N, ...) of one in LABELS; sample_ids (N,) int64, unique in the
+    data set.
     """
 
     inputs: Tensor
@@ -110,8 +110,8 @@ class _Head:
         return _LAYOUT.pack(_MAGIC, 1, *codes, self.inputs[0], *inputs[:3], checksum, *inputs[3:], *labels)
 
     def checksum(self, body: bytes | memoryview) -> int:
-        """Of the body; where the body's length could not tell a changed header, of the header as well. Of images and their classes it
-        can: no other header of one byte's difference promises the same length.
+        """Of the body; where the body's length could not tell a changed header, of the header as well. Of images and their classes it can:
+        no other header of one byte's difference promises the same length.
         """
         if self.kind < 2 and self.label_kind == 0 and len(self.inputs) == 4 and len(self.labels) == 1:
             return zlib.crc32(body)

@@ -1,7 +1,7 @@
 """CIFAR-10 in its official Python form (Krizhevsky 2009): pickles, which are read without ever running what a pickle may ask for.
 
-Each member's published MD5 is checked before a byte of it is interpreted. The archive's own sum is not: repacked
-archives hold the same members.
+Each member's published MD5 is checked before a byte of it is interpreted. The archive's own sum is not: repacked archives hold the same
+members.
 """
 
 import io

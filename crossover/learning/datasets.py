@@ -1,7 +1,7 @@
 """Data sets by name: loaded, split and fingerprinted on the machine that stages them.
 
-digits (scikit-learn's 8x8 digits), mnist, cifar10, or `package.module:loader`. This module may use numpy through
-scikit-learn; no step imports it.
+digits (scikit-learn's 8x8 digits), mnist, cifar10, or `package.module:loader`. This module may use numpy through scikit-learn; no step
+imports it.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
 """A torch module whose parameters, gradients and BatchNorm statistics are views of two flat vectors.
 
-model = [P parameters | B buffers], gradient = [P gradient | B minibatch statistics], both (P + B,) float32. The P
-parameters stand in the module's
-own order; the B values are, for each BatchNorm layer in module order, its means and then its variances.
+model = [P parameters | B buffers], gradient = [P gradient | B minibatch statistics], both (P + B,) float32. The P parameters stand in the
+module's own order; the B values are, for each BatchNorm layer in module order, its means and then its variances.
 """
 
 from dataclasses import dataclass
@@ -63,9 +62,8 @@ class FlatModel:
         self.module.eval()
 
     def _point_statistics(self, vector: Tensor) -> None:
-        # `.data`: the same memory under a version count of its own; backward, which saves the statistics, would
-        # otherwise take the gradients'
-        # arrival elsewhere in the vector for a change to them.
+        # `.data`: the same memory under a version count of its own; backward, which saves the statistics, would otherwise take the
+        # gradients' arrival elsewhere in the vector for a change to them.
         tail = vector[self.parameters :].data
         for norm in self._norms:
             norm.layer.running_mean, norm.layer.running_var = tail[norm.mean].data, tail[norm.variance].data

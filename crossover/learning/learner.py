@@ -87,9 +87,9 @@ class Learner:
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
         """The mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
 
-        The same arguments give the same bits in any process of the same machine type, torch build and thread count.
-        Raises Refused on a loss or gradient that is not finite, unless `aggregation.non_finite` drops it behind; ConfigError
-        where a BatchNorm layer sees a single value.
+        The same arguments give the same bits in any process of the same machine type, torch build and thread count. Raises Refused on a
+        loss or gradient that is not finite, unless `aggregation.non_finite` drops it behind; ConfigError where a BatchNorm layer sees a
+        single value.
         """
         training, experiment = self._experiment.training, self._experiment
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
@@ -136,8 +136,8 @@ class Learner:
         return Evaluation(loss / samples, metric / samples, samples)
 
     def try_out(self, batch: Batch) -> None:
-        """A gradient and an evaluation of `batch` from the initial model: what model, loss or metric of the user's own do not
-        take is told before anything starts. Raises OwnCodeError, ConfigError, Refused.
+        """A gradient and an evaluation of `batch` from the initial model: what model, loss or metric of the user's own do not take is told
+        before anything starts. Raises OwnCodeError, ConfigError, Refused.
         """
         self.initial_model()
         model = self._experiment.training.model
@@ -153,8 +153,8 @@ class Learner:
 
     @contextmanager
     def _seeded(self, what: str, *key: int) -> Iterator[None]:
-        """Random numbers drawn within it depend on the arguments alone: those of our own dropout layers, and in a model or loss of
-        the user's own those of torch's global generator, which one at a time has to itself.
+        """Random numbers drawn within it depend on the arguments alone: those of our own dropout layers, and in a model or loss of the
+        user's own those of torch's global generator, which one at a time has to itself.
         """
         random = generator(what, *key) if self._dropouts else None
         for layer in self._dropouts:

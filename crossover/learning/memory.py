@@ -1,8 +1,8 @@
 """Memory that stays with the process: a training step takes and frees the same hundreds of megabytes every time.
 
-glibc gives large blocks back to the kernel at once, which hands them out page by page, zeroed, at the next step: for MobileNet at batch
-512 that is half of a step and two thirds of an evaluation. The price is the heap's fragmentation: 1.7 to 2.3 GB at a step's peak, for
-1.25 GB that it uses at once (float32; bf16 1.1 to 1.2).
+glibc gives large blocks back to the kernel at once, which hands them out page by page, zeroed, at the next step: for MobileNet at batch 512
+that is half of a step and two thirds of an evaluation. The price is the heap's fragmentation: 1.7 to 2.3 GB at a step's peak, for 1.25 GB
+that it uses at once (float32; bf16 1.1 to 1.2).
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 """What is minimised and what the model is judged by: `training.loss` and `training.metric`, ours by name or the user's own.
 
-Labels are classes (int64), for which outputs have one value per class in dimension 1, as torch's cross entropy takes them:
-(N, classes) for labels (N,), (N, classes, T) for labels (N, T). Or they are numbers of the outputs' shape. A class of -100
-is not there, for cross entropy and accuracy alike. One's own loss and metric are called with (outputs, labels).
+Labels are classes (int64), for which outputs have one value per class in dimension 1, as torch's cross entropy takes them: (N, classes) for
+labels (N,), (N, classes, T) for labels (N, T). Or they are numbers of the outputs' shape. A class of -100 is not there, for cross entropy
+and accuracy alike. One's own loss and metric are called with (outputs, labels).
 """
 
 import math
@@ -103,8 +103,8 @@ class Objective:
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
-    """(right answers, answers), whole numbers, so that a share is exact. An answer is the class of the largest output or,
-    to labels that are numbers, yes where the output, a logit, is above 0.
+    """(right answers, answers), whole numbers, so that a share is exact. An answer is the class of the largest output or, to labels that
+    are numbers, yes where the output, a logit, is above 0.
     """
     if _numbers(labels):
         return int(((outputs > 0) == (labels > 0.5)).sum()), labels.numel()

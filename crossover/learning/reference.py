@@ -45,8 +45,8 @@ def train_reference(
 ) -> tuple[bytes, tuple[bytes, ...], list[Epoch]]:
     """(model bytes, the optimizer's vectors as bytes, what each epoch ended with).
 
-    `training.sync_every` None or "epoch": all of a worker's minibatches of an epoch are one round. `on_round` sees
-    the state after each round.
+    `training.sync_every` None or "epoch": all of a worker's minibatches of an epoch are one round. `on_round` sees the state after each
+    round.
     """
     reference = _Reference(experiment, dataset)
     history: list[Epoch] = []

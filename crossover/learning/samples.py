@@ -9,10 +9,9 @@ from torch import Tensor
 class Samples:
     """A data set as published, and what a `package.module:loader`, called with the experiment, returns.
 
-    Inputs (N, ...) of any shape and dtype but complex ones: numbers, float or uint8 such as images (N, C, H, W), are
-    preprocessed; other whole numbers, such as tokens (N, T) int64, reach the model as they are. Labels (N, ...): classes,
-    int64 in 0..`classes`-1 (-100: no answer is asked for), or with `classes` None numbers, float32. Test inputs and labels
-    None where there is no such split.
+    Inputs (N, ...) of any shape and dtype but complex ones: numbers, float or uint8 such as images (N, C, H, W), are preprocessed; other
+    whole numbers, such as tokens (N, T) int64, reach the model as they are. Labels (N, ...): classes, int64 in 0..`classes`-1 (-100: no
+    answer is asked for), or with `classes` None numbers, float32. Test inputs and labels None where there is no such split.
     """
 
     inputs: Tensor

@@ -47,8 +47,8 @@ class Plan:
 def plan(experiment: Experiment, n_train: int) -> Plan:
     """W contiguous partitions that differ by at most one sample, each cut into minibatches; the last may be smaller unless data.drop_last.
 
-    Raises ConfigError, with values that work, where the workers would not have the same number of minibatches, or none, or fewer than
-    the run synchronises after.
+    Raises ConfigError, with values that work, where the workers would not have the same number of minibatches, or none, or fewer than the
+    run synchronises after.
     """
     workers, batch_size, drop_last = experiment.workers, experiment.training.batch_size, experiment.data.drop_last
     largest = _sizes(n_train, workers)[0]
@@ -117,8 +117,8 @@ def _nearest(value: int, candidates: range, works: Callable[[int], bool]) -> lis
 def stage(experiment: Experiment, dataset: "Dataset", stores: Sequence[Store]) -> dict[str, Any]:
     """Write what is not there yet and return the manifest, which is written last: where it exists, the rest does.
 
-    `stores`: one for all workers, or one per worker by rank; a worker's own store holds its minibatches, the
-    validation chunks and the manifest.
+    `stores`: one for all workers, or one per worker by rank; a worker's own store holds its minibatches, the validation chunks and the
+    manifest.
     """
     from crossover.learning import affine
 

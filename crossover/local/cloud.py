@@ -4,9 +4,9 @@
         cloud.deploy(assembly)
         states = cloud.session().client("stepfunctions")
 
-Everything lies below `workspace`; every process ends with the block, and with this process however that ends.
-Layers are ignored: their archives hold ARM code, so local functions take third-party packages from this environment,
-without numpy, which the layers do not have. First-party code comes from the deployed zips alone.
+Everything lies below `workspace`; every process ends with the block, and with this process however that ends. Layers are ignored: their
+archives hold ARM code, so local functions take third-party packages from this environment, without numpy, which the layers do not have.
+First-party code comes from the deployed zips alone.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ _WORDS = 2000  # characters of an error: some quote a whole template
 
 
 class LocalCloud:
-    """One at a time per process, because moto's state is the process's. `cores`: how many functions compute side by side;
-    `runtime`: the Python that functions run on, by default this process's.
+    """One at a time per process, because moto's state is the process's. `cores`: how many functions compute side by side; `runtime`: the
+    Python that functions run on, by default this process's.
     """
 
     _only_one: ClassVar[threading.Lock] = threading.Lock()

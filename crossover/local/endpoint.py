@@ -75,8 +75,8 @@ class Endpoint:
         return f"http://127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        """No more answers. What a client asked for and did not wait for, such as a stack when Ctrl-C came, is finished
-        first: cut off later, it would go on in moto without the seams.
+        """No more answers. What a client asked for and did not wait for, such as a stack when Ctrl-C came, is finished first: cut off
+        later, it would go on in moto without the seams.
         """
         self._in_flight.wait(_LAST_ANSWERS_S)
         self._server.shutdown()

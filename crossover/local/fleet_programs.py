@@ -1,7 +1,7 @@
 """EC2 fleets on one machine: what an instance's user data would run as a service, run as child processes.
 
-The rendered user data of the launch template is read, not imitated: the program's code, environment, unit and its start
-come from there. An instance whose user data lacks one of them would idle on AWS; here it is refused, naming the line.
+The rendered user data of the launch template is read, not imitated: the program's code, environment, unit and its start come from there. An
+instance whose user data lacks one of them would idle on AWS; here it is refused, naming the line.
 """
 
 import base64
@@ -121,8 +121,8 @@ class Fleets:
         self._watch: threading.Thread | None = None
 
     def resize(self, name: str, capacity: int, user_data: str, role: str) -> None:
-        """What Auto Scaling does when a group's capacity is set: start instances, or end them. `role`: the name of that of the
-        launch template's instance profile, under which all that the programs do is done.
+        """What Auto Scaling does when a group's capacity is set: start instances, or end them. `role`: the name of that of the launch
+        template's instance profile, under which all that the programs do is done.
         """
         with self._lock:
             fleet = self._fleets.get(name)

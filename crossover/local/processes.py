@@ -1,10 +1,9 @@
 """Child processes that never outlive this process.
 
-Three nets, each for what the one before cannot catch: context managers and `atexit` for an orderly end, signals turned
-into an orderly end (`ending_on_signals`), and the watchdog (watchdog.py), a process of its own that notices a kill -9.
-A watchdog that is itself killed has a successor as soon as that is noticed.
-PR_SET_PDEATHSIG is not among them: it fires when the starting *thread* ends, and servers are started from request
-threads here.
+Three nets, each for what the one before cannot catch: context managers and `atexit` for an orderly end, signals turned into an orderly end
+(`ending_on_signals`), and the watchdog (watchdog.py), a process of its own that notices a kill -9. A watchdog that is itself killed has a
+successor as soon as that is noticed. PR_SET_PDEATHSIG is not among them: it fires when the starting *thread* ends, and servers are started
+from request threads here.
 """
 
 import atexit
@@ -121,11 +120,9 @@ def start(
     output: int | IO[bytes] = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, standard output and error to `output`; it ends with this process at the
-    latest.
+    """Start a program in a session of its own, standard output and error to `output`; it ends with this process at the latest.
 
-    `environment` replaces this process's (the mark is added), `folder` is its working directory. Raises
-    FileNotFoundError.
+    `environment` replaces this process's (the mark is added), `folder` is its working directory. Raises FileNotFoundError.
     """
     guard = _current()
     child = subprocess.Popen(
@@ -146,8 +143,8 @@ def start(
 def stop(child: subprocess.Popen[bytes], *, number: signal.Signals = signal.SIGTERM, patience_s: float = 10.0) -> int:
     """Ask the process to end; after `patience_s` kill its whole group. Returns its exit status.
 
-    Harmless when it has ended: what it left of its group, as a killed script leaves its server, is killed. Members that survive an
-    orderly end are left to the watchdog.
+    Harmless when it has ended: what it left of its group, as a killed script leaves its server, is killed. Members that survive an orderly
+    end are left to the watchdog.
     """
     if child.poll() is not None:
         watchdog.kill_marked(f"{MARK}={_current().value}".encode(), group=child.pid)
@@ -192,8 +189,7 @@ def removed_at_the_end(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP end this process as `sys.exit` does: every `with` on the way out is left in
-    order.
+    """Within the block SIGTERM and SIGHUP end this process as `sys.exit` does: every `with` on the way out is left in order.
 
     Only in the main thread and only where nobody else handles the signal; SIGINT is KeyboardInterrupt already.
     """

@@ -27,8 +27,8 @@ class RedisServer(AbstractContextManager[Any]):
     """redis-server on 127.0.0.1, with the tensor module if `module` (a .so) is given; it runs once this is made.
 
     `url` (redis://127.0.0.1:port), `tls_url` (rediss://, with `tls`) and `socket_url` (unix://) carry no password. `durable`: what is
-    acknowledged is on the disk (append-only file, synced always), and comes back after `kill()` and `start()` in the same folder.
-    Raises MissingTool, RunFailed with the server's last words.
+    acknowledged is on the disk (append-only file, synced always), and comes back after `kill()` and `start()` in the same folder. Raises
+    MissingTool, RunFailed with the server's last words.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The programs that the cloud on one machine starts: found here alone, and asked for before anything is started, all at once.
 
-CROSSOVER_REDIS_SERVER and CROSSOVER_RABBITMQ_SERVER name other programs than the machine's own: another release, or Valkey. Beside
-another rabbitmq-server lie the `erl` and `epmd` that it wants.
+CROSSOVER_REDIS_SERVER and CROSSOVER_RABBITMQ_SERVER name other programs than the machine's own: another release, or Valkey. Beside another
+rabbitmq-server lie the `erl` and `epmd` that it wants.
 """
 
 import os

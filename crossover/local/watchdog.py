@@ -1,9 +1,8 @@
 """The watchdog: ends what a main process left behind, however that process ended (kill -9 included).
 
-A script of its own (standard library, no package) that reads its standard input. End of file means that the main
-process is gone: then every process whose environment carries the main process's mark is killed, and every folder it
-named is removed. The mark is found in /proc, so children's children and daemons (epmd, Erlang's helpers) are found as
-well.
+A script of its own (standard library, no package) that reads its standard input. End of file means that the main process is gone: then
+every process whose environment carries the main process's mark is killed, and every folder it named is removed. The mark is found in /proc,
+so children's children and daemons (epmd, Erlang's helpers) are found as well.
 
     python -I -S watchdog.py NAME=value      lines on standard input: "remove PATH" | "keep PATH"
 """
@@ -19,8 +18,9 @@ _SCANS = 200  # at 50 ms: ten seconds for killed processes to leave /proc
 
 
 def marked(mark: bytes, *, group: int = 0) -> list[int]:
-    """Process ids, other than this one's, that were started with `mark` (b"NAME=value") in their environment; zombies
-    left out. `group`: of this process group alone."""
+    """Process ids, other than this one's, that were started with `mark` (b"NAME=value") in their environment; zombies left out. `group`: of
+    this process group alone.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -1,5 +1,5 @@
-"""Modules of the user's own, which an experiment names: a model's factory or a data set's loader as `package.module:name`, an
-architecture as `package.module`.
+"""Modules of the user's own, which an experiment names: a model's factory or a data set's loader as `package.module:name`, an architecture
+as `package.module`.
 
 They lie beside the experiment's file or in the current folder, and no edit of this project is needed for them. Here they are found, watched
 while they are imported, and packed for functions and programs; `learning/` calls them.

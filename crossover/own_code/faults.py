@@ -29,8 +29,9 @@ def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
 
 
 def failure(field: str, name: str, error: BaseException, *, what: Any = None) -> OwnCodeError:
-    """The error that tells `error`, raised by the code behind `name`. Where none of its lines was under way, as in the backward
-    pass of a module built of torch's layers, the place is where `what` is defined."""
+    """The error that tells `error`, raised by the code behind `name`. Where none of its lines was under way, as in the backward pass of a
+    module built of torch's layers, the place is where `what` is defined.
+    """
     place = of_traceback(error.__traceback__) or of_definition(what)
     said = " ".join(str(error).split()) or "no message"
     return told(field, name, f"{type(error).__name__}: {said}", place=place)

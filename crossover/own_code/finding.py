@@ -1,7 +1,7 @@
 """Where the user's own modules are found: beside the experiment's file, then in the current folder; in a function, at its root.
 
-Only the modules that own code reaches are taken from there, so no other file of those folders can stand before a package that this
-project itself imports.
+Only the modules that own code reaches are taken from there, so no other file of those folders can stand before a package that this project
+itself imports.
 """
 
 import difflib
@@ -71,8 +71,9 @@ def file_of(name: str) -> Path:
 
 
 def locate(module: str) -> list[Path]:
-    """The files of an own module, one per folder that has it, in the order of the folders; a folder without __init__.py stands for
-    itself. Empty where it is none's own."""
+    """The files of an own module, one per folder that has it, in the order of the folders; a folder without __init__.py stands for itself.
+    Empty where it is none's own.
+    """
     base = Path(*module.split("."))
     found: list[Path] = []
     for folder in folders():

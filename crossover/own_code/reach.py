@@ -21,8 +21,9 @@ class Wanted:
 
 @dataclass
 class Reach:
-    """`files` by their place in a bundle, which is that below their folder; `other`: folders' files of the same name that
-    were not taken."""
+    """`files` by their place in a bundle, which is that below their folder; `other`: folders' files of the same
+    name that were not taken.
+    """
 
     files: dict[Path, Path] = field(default_factory=dict)
     wanted: list[Wanted] = field(default_factory=list)
@@ -39,8 +40,9 @@ class Reach:
 
 
 def reach(*names: str, field: str = "training.model") -> Reach:
-    """Of `package.module:name`s. A module that is not there is left out. Raises OwnCodeError for a file that is no Python, naming
-    the line."""
+    """Of `package.module:name`s. A module that is not there is left out. Raises OwnCodeError for a file that is
+    no Python, naming the line.
+    """
     found, todo, seen = Reach(), [name.partition(":")[0] for name in names], set[str]()
     while todo:
         module = todo.pop()

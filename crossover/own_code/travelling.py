@@ -53,8 +53,9 @@ def check(experiment: Experiment, *, travels: bool = True) -> list[str]:
 
 
 def bundled(experiment: Experiment) -> Reach:
-    """The files that functions and programs must hold. Raises OwnCodeError where they could not be imported there, naming the line and
-    what would help."""
+    """The files that functions and programs must hold. Raises OwnCodeError where they could not be imported there, naming the line and what
+    would help.
+    """
     found = Reach()
     for field, name in _travelling(experiment).items():
         finding.check_name(name, field)

@@ -1,7 +1,7 @@
 """What own modules do while they are imported, or while the model is built, that functions could not do or that would outlive it.
 
-Python tells audit hooks of every fork, socket and opened file. A hook stays for the life of its process, so one is added, when it is
-first wanted, and it looks away at all other times.
+Python tells audit hooks of every fork, socket and opened file. A hook stays for the life of its process, so one is added, when it is first
+wanted, and it looks away at all other times.
 """
 
 import os

@@ -10,6 +10,6 @@
     runner.py        runs what is missing, on the cloud on this machine, and keeps what is finished
     page.py          index.html, index.md, cells.csv
 
-A figure is `measured-local` (seconds and bytes of this machine), `projected` (follows from measured ones by a formula
-that stands beside it, or from the simulator), or "not run", with the reason and the command that runs it.
+A figure is `measured-local` (seconds and bytes of this machine), `projected` (follows from measured ones by a formula that stands beside
+it, or from the simulator), or "not run", with the reason and the command that runs it.
 """

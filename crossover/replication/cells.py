@@ -33,8 +33,8 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A line of a table. `simulated`: what the simulator says of the published size; `formula`: what the paper's own
-    formula gives where its printed figure does not follow from it.
+    """A line of a table. `simulated`: what the simulator says of the published size; `formula`: what the paper's own formula gives where
+    its printed figure does not follow from it.
     """
 
     row: str

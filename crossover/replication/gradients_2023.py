@@ -40,9 +40,7 @@ def instance_batch_s(found: Found, size: int) -> Ours | Missing:
 
 
 def functions_s(found: Found, size: int) -> Ours | Missing:
-    """Seconds until all batches are computed in functions side by side: those of one, model and gradient on their way
-    included.
-    """
+    """Seconds until all batches are computed in functions side by side: those of one, model and gradient on their way included."""
     run = found.run(runs_2023.gradients("p2p_serverless", size))
     if not isinstance(run, Missing):
         return measured(figures.function_s(run), "one function: side by side, all take about as long")

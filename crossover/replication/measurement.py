@@ -118,9 +118,9 @@ def smaller(
     least_minibatches: int = 1,
     least_epochs: int = 1,
 ) -> Callable[[Scale], Overrides]:
-    """The cut that all training shares: of `minibatches` per worker and epoch a share is left, at least
-    `least_minibatches`; where that is more than the share, each has fewer images, unless `keep_batch`; likewise the
-    epochs and the validation images. `published_batch`: where `batch` is smaller already.
+    """The cut that all training shares: of `minibatches` per worker and epoch a share is left, at least `least_minibatches`; where that is
+    more than the share, each has fewer images, unless `keep_batch`; likewise the epochs and the validation images. `published_batch`: where
+    `batch` is smaller already.
     """
 
     images = sizes.DATA[dataset]

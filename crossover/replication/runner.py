@@ -1,6 +1,4 @@
-"""Runs what is missing on the cloud on this machine, and keeps what is finished: a second call goes on where the first
-one stopped.
-"""
+"""Runs what is missing on the cloud on this machine, and keeps what is finished: a second call goes on where the first one stopped."""
 
 import os
 import shutil
@@ -56,8 +54,8 @@ class Runner:
         return self._readable[name]
 
     def finished(self, measurement: Measurement) -> tuple[RunFolder, bool] | None:
-        """The run of exactly this experiment, finished and complete: one that comes with the project at the published
-        size (True), or one of an earlier call. Half a run is none.
+        """The run of exactly this experiment, finished and complete: one that comes with the project at the published size (True), or one
+        of an earlier call. Half a run is none.
         """
         whole = measurement.experiment(Scale(1))
         for path in sorted(KEPT.glob(f"*/{folder.RESULT}")):
@@ -67,9 +65,7 @@ class Runner:
         return None if run is None else (run, self.scale.whole)
 
     def run(self, measurements: Sequence[Measurement]) -> Outcome:
-        """Every measurement that is not finished, one after another. One that fails twice is told and left out: the others
-        go on.
-        """
+        """Every measurement that is not finished, one after another. One that fails twice is told and left out: the others go on."""
         runs: dict[str, RunFolder] = {}
         whole: set[str] = set()
         missing: dict[str, str] = {}

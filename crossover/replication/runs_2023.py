@@ -34,8 +34,8 @@ def _of(model: str, dataset: str, batch: int) -> Overrides:
 
 
 def stages(row: Row, scale: Scale) -> Measurement:
-    """Table I: 4 peers, 30 batches: of 512 images, MNIST's 60,000 give 29.3 for each of 4. VGG-11 on MNIST: the run that
-    Table III wants too.
+    """Table I: 4 peers, 30 batches: of 512 images, MNIST's 60,000 give 29.3 for each of 4. VGG-11 on MNIST: the run that Table III wants
+    too.
     """
     model, dataset = row.figures["model"], row.figures["dataset"]
     if (model, dataset) == ("vgg11", "mnist"):

@@ -35,8 +35,8 @@ def read(paths: Sequence[Path], *, mixed: bool = False) -> Comparison:
 
 
 def of(runs: Sequence[RunFolder], *, mixed: bool = False) -> Comparison:
-    """Compare `runs`. Different data or models are refused; `mixed` lets them stand side by side, without a verdict.
-    Prices of different dates or regions: the verdict says nothing of dollars.
+    """Compare `runs`. Different data or models are refused; `mixed` lets them stand side by side, without a verdict. Prices of different
+    dates or regions: the verdict says nothing of dollars.
     """
     if not runs:
         raise ConfigError("compare: no run was given; give the folders of at least one run")

@@ -13,9 +13,7 @@ Points = dict[str, list[tuple[float, float]]]
 
 
 def page(found: Comparison) -> Page:
-    """Verdict, table, curves over one another, where one overtakes another, and every run's stages and cost folded
-    below.
-    """
+    """Verdict, table, curves over one another, where one overtakes another, and every run's stages and cost folded below."""
     first = found.runs[0].result["experiment"]
     labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
     facts = f"{first['training']['model']} on {first['data']['dataset']}, {len(found.runs)} runs"

@@ -8,9 +8,7 @@ from crossover.costs.invocations import Record, cell
 
 
 def attempts(records: Sequence[Record]) -> dict[str, int]:
-    """Invocations by outcome, how many started cold, and how many cells needed more than one attempt because one
-    failed.
-    """
+    """Invocations by outcome, how many started cold, and how many cells needed more than one attempt because one failed."""
     outcomes = Counter(record["outcome"] for record in records)
     failed = {cell(record) for record in records if record["outcome"] == "error"}
     succeeded = {cell(record) for record in records if record["outcome"] == "ok"}
@@ -33,8 +31,8 @@ def missing(
 ) -> list[str]:
     """What is not there, one sentence each; empty: nothing that anybody counted.
 
-    `expected`: how often the state machines executed each step successfully (in a failed run the execution that ended
-    it may be counted as well). None: nobody counted, so lost records cannot show; result.json says so.
+    `expected`: how often the state machines executed each step successfully (in a failed run the execution that ended it may be counted as
+    well). None: nobody counted, so lost records cannot show; result.json says so.
     """
     found = _steps(records, expected=expected, failed=failed) if expected is not None else []
     return found + _continuations(records) + _epochs(epochs)
@@ -83,8 +81,8 @@ def _holes(records: Sequence[Record], *, shown: int = 3) -> str:
 
 
 def _continuations(records: Sequence[Record]) -> list[str]:
-    """Long workers: an invocation's record says where it left (`until`: round, minibatch); the next must begin there.
-    The first one begins at 0, or, in a resumed attempt of the run, anywhere.
+    """Long workers: an invocation's record says where it left (`until`: round, minibatch); the next must begin there. The first one begins
+    at 0, or, in a resumed attempt of the run, anywhere.
     """
     lives: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
     for record in records:

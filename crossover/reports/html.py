@@ -1,6 +1,4 @@
-"""report.html: one file without scripts or anything from elsewhere, for a screen of any width, for paper, dark or
-light.
-"""
+"""report.html: one file without scripts or anything from elsewhere, for a screen of any width, for paper, dark or light."""
 
 from pathlib import Path
 

@@ -1,7 +1,6 @@
 """Plots as inline SVG that follows the page: text and axes take the page's colour, series its palette, dark or light.
 
-Drawn by matplotlib's own SVG backend, without a display. Colours are placeholders that become CSS variables, because a
-picture cannot know
+Drawn by matplotlib's own SVG backend, without a display. Colours are placeholders that become CSS variables, because a picture cannot know
 whether its reader's page is dark.
 """
 
@@ -170,9 +169,7 @@ COLOURS = {INK: "currentColor", FAINT: "var(--faint)"} | {
 
 
 def svg(figure: Figure, *, name: str, title: str) -> str:
-    """The figure as an inline SVG element: transparent, without size of its own, ids of its own, a title for screen
-    readers.
-    """
+    """The figure as an inline SVG element: transparent, without size of its own, ids of its own, a title for screen readers."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue().decode()

@@ -55,9 +55,7 @@ def _values(result: Result) -> list[float]:
 
 
 def goal(results: Sequence[Result]) -> tuple[float | None, str]:
-    """The metric's value at which runs are compared: the common target where all reached it, else what all of them
-    reached.
-    """
+    """The metric's value at which runs are compared: the common target where all reached it, else what all of them reached."""
     finished = [result for result in results if result["outcome"] == "finished"]
     best = [found for run in finished if (found := display.metric_of(run).best(_values(run))) is not None]
     if not best:
@@ -143,8 +141,8 @@ def _won(
 def lead_changes(curves: Mapping[str, Sequence[tuple[float, float]]], metric: Metric) -> list[tuple[float, str]]:
     """Where one run overtakes another: (x, name) whenever a run's metric at x beats the leader's by more than `margin`.
 
-    `curves`: (x, value of the metric) by run, x ascending: seconds or dollars. Between evaluations the best value so far
-    is taken as moving straight; a run takes part from its first evaluation on.
+    `curves`: (x, value of the metric) by run, x ascending: seconds or dollars. Between evaluations the best value so far is taken as moving
+    straight; a run takes part from its first evaluation on.
     """
     changes: list[tuple[float, str]] = []
     lead, sign = margin(curves, metric), 1 if metric.rises else -1

@@ -114,9 +114,7 @@ def _sums(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def staleness(records: Sequence[Record]) -> dict[str, float] | None:
-    """How many rounds old the peers' gradients were that asynchronous peers averaged; None where peers wait for one
-    another.
-    """
+    """How many rounds old the peers' gradients were that asynchronous peers averaged; None where peers wait for one another."""
     found = [record for record in records if record.get("staleness") is not None]
     if not found:
         return None
@@ -210,8 +208,7 @@ def _epochs(epochs: Sequence[Mapping[str, Any]], run: costs.Run) -> list[dict[st
 def train_losses(records: Sequence[Record]) -> dict[int, float]:
     """Mean training loss by epoch, weighted by samples; a cell that was computed twice counts once.
 
-    A long invocation's record has `losses`, (epoch, mean, samples) of every epoch it worked on, in place of one
-    `loss`.
+    A long invocation's record has `losses`, (epoch, mean, samples) of every epoch it worked on, in place of one `loss`.
     """
     once = {cell(r): r for r in records if r["outcome"] == "ok"}
     total: dict[int, float] = defaultdict(float)

@@ -1,6 +1,4 @@
-"""Every invocation of a run on one picture: a row per worker, lanes where its invocations overlap, cold starts and
-waits visible.
-"""
+"""Every invocation of a run on one picture: a row per worker, lanes where its invocations overlap, cold starts and waits visible."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,8 +61,8 @@ def _pieces(record: Record, row: str, lane: int, started_at: float) -> list[Span
 
 
 def coarsened(found: Sequence[Span], *, limit: int = DETAIL) -> list[Span]:
-    """The same picture from at most about `limit` spans: neighbours of one lane and kind become one where they touch,
-    then where the gap is too small for a screen, then where it is larger still. Failed ones are never left out.
+    """The same picture from at most about `limit` spans: neighbours of one lane and kind become one where they touch, then where the gap is
+    too small for a screen, then where it is larger still. Failed ones are never left out.
     """
     whole = list(found)
     grain_s = max((span.end_s for span in found), default=0.0) / COLUMNS

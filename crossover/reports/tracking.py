@@ -1,8 +1,8 @@
-"""A run's curves in TensorBoard or MLflow, written by their own libraries, which are optional: pip install
-'crossover[tensorboard]' or 'crossover[mlflow]'.
+"""A run's curves in TensorBoard or MLflow, written by their own libraries, which are optional: pip install 'crossover[tensorboard]' or
+'crossover[mlflow]'.
 
-Both get every epoch's losses, metric (`val_accuracy`, or by its own name), learning rate and dollars at its time, and
-what the run is; both say which figures are projected.
+Both get every epoch's losses, metric (`val_accuracy`, or by its own name), learning rate and dollars at its time, and what the run is; both
+say which figures are projected.
 """
 
 import importlib.util
@@ -50,9 +50,7 @@ def log(run: RunFolder, to: Logger, *, where: str) -> str:
 
 
 def points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """(epoch, unix seconds of its end, figures) of every epoch; a diverged loss has no figure. Projected dollars are
-    named so.
-    """
+    """(epoch, unix seconds of its end, figures) of every epoch; a diverged loss has no figure. Projected dollars are named so."""
     began = datetime.fromisoformat(run.result["started_at"]).timestamp()
     projected = run.result["cost"]["label"] == "projected"
     metric = metric_of(run.result).words.replace(" ", "_")

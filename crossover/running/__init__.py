@@ -1,8 +1,7 @@
 """A run from its experiment to its folder: stage the data, start the execution, follow it, collect what it recorded.
 
-`inline` runs the tree in this process on memory stores, `local` on the cloud on one machine, `aws` on the deployed
-stack. Local and AWS share every line but the session: this program talks to S3, SSM, Step Functions and Auto Scaling only, never to
-Redis or the broker.
+`inline` runs the tree in this process on memory stores, `local` on the cloud on one machine, `aws` on the deployed stack. Local and AWS
+share every line but the session: this program talks to S3, SSM, Step Functions and Auto Scaling only, never to Redis or the broker.
 """
 
 from crossover.running.aws import run_aws

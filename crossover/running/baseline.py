@@ -18,8 +18,9 @@ def with_baseline(
     *,
     resume: str = "",
 ) -> RunFolder:
-    """`run` of the experiment into `out` and, with `baseline: gpu`, of the GPU fleet after it into `out`/baseline:
-    measured one at a time. `resume` (inline or local): the one that its folder holds unfinished, and what follows."""
+    """`run` of the experiment into `out` and, with `baseline: gpu`, of the GPU fleet after it into `out`/baseline: measured one at a time.
+    `resume` (inline or local): the one that its folder holds unfinished, and what follows.
+    """
     companion, baseline = experiment.companion(), out / "baseline"
     if resume and companion is not None and resumption.holds(baseline) and not resumption.holds(out):
         run(companion, baseline, _unfinished(companion, baseline, where=resume))

@@ -14,8 +14,8 @@ from crossover.local import processes
 
 
 def synthesized(experiment: Experiment, out: Path) -> Path:
-    """`out` with the assembly in it. Raises ConfigError for what cannot be deployed, RunFailed where the process or its Node is
-    killed, RuntimeError where the CDK itself fails.
+    """`out` with the assembly in it. Raises ConfigError for what cannot be deployed, RunFailed where the process or its Node is killed,
+    RuntimeError where the CDK itself fails.
     """
     done = _python(
         "-P", "-m", "cdk.apart", str(out), *map(str, own_code.folders()), told=json.dumps(experiment.resolved())
@@ -31,8 +31,8 @@ def synthesized(experiment: Experiment, out: Path) -> Path:
 
 
 def _python(*arguments: str, told: str) -> subprocess.CompletedProcess[str]:
-    """Python with these arguments and `told` on its standard input. If we are interrupted it ends at once, and the Node it
-    may have started with it; what Node leaves then goes with its folder.
+    """Python with these arguments and `told` on its standard input. If we are interrupted it ends at once, and the Node it may have started
+    with it; what Node leaves then goes with its folder.
     """
     with processes.temporary_folder() as folder:
         environment = {**os.environ, **processes.mark(), "TMPDIR": str(folder)}

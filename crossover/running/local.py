@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 def run_local(
     experiment: Experiment, out: Path, on_progress: OnProgress, *, workspace: Path | None = None, resume: bool = False
 ) -> RunFolder:
-    """The same through the cloud on one machine: synthesize, deploy, run, tear down. `resume`: what `out` holds
-    unfinished."""
+    """The same through the cloud on one machine: synthesize, deploy, run, tear down. `resume`: what `out` holds unfinished."""
     from crossover.local import processes, tools
     from crossover.local.cloud import LocalCloud
 
@@ -47,8 +46,9 @@ def run_local(
 def run_on_cloud(
     cloud: "LocalCloud", experiment: Experiment, out: Path, on_progress: OnProgress, *, unfinished: Unfinished | None
 ) -> RunFolder:
-    """A run of the experiment that the local cloud holds. What it can go on with is kept in `out` should it fail: the
-    cloud ends with it."""
+    """A run of the experiment that the local cloud holds. What it can go on with is kept in `out` should it
+    fail: the cloud ends with it.
+    """
     from crossover.dataplane.s3 import S3ObjectStore
     from crossover.local import state_databases
 

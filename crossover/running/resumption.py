@@ -1,9 +1,8 @@
 """What a run that failed on this machine leaves in its folder, so that `crossover run --resume FOLDER` goes on with it.
 
-The cloud on one machine ends with its run, the databases with it. So when a run fails, or is stopped, its checkpoints,
-decisions and records are copied from the object store into `unfinished/`; of SPIRT, whose state lives in the workers'
-databases alone, the newest state that is whole. A resumed run finds them in its own, new object store, where it would
-find them on AWS.
+The cloud on one machine ends with its run, the databases with it. So when a run fails, or is stopped, its checkpoints, decisions and
+records are copied from the object store into `unfinished/`; of SPIRT, whose state lives in the workers' databases alone, the newest state
+that is whole. A resumed run finds them in its own, new object store, where it would find them on AWS.
 """
 
 import json
@@ -59,8 +58,9 @@ class Unfinished:
             )
 
     def restore(self, objects: ObjectStore, *, together: int = 0) -> None:
-        """All that was kept, into the object store of the cloud that goes on with it. `together`: so many peers go on at
-        the newest round that all have saved, since what one of them had sent beyond it went with its broker."""
+        """All that was kept, into the object store of the cloud that goes on with it. `together`: so many peers go on at the newest round
+        that all have saved, since what one of them had sent beyond it went with its broker.
+        """
         for key in self.objects.list(Keys(self.run).prefix):
             objects.put(key, self.objects.get(key))
         _rewind(objects, Keys(self.run), together)
@@ -170,8 +170,8 @@ def differing(asked: Experiment, there: Experiment) -> list[str]:
 def keeping(objects: ObjectStore, folder: Path, *, databases: Callable[[], Databases], resumed: bool) -> Iterator[None]:
     """Around a run: should it fail or be stopped, what it can go on with is kept in `folder`.
 
-    `databases`: those of the workers where they alone hold the state. `resumed`: what the folder holds already is this
-    run's, and stays until there is newer.
+    `databases`: those of the workers where they alone hold the state. `resumed`: what the folder holds already is this run's, and stays
+    until there is newer.
     """
     if not resumed:
         forget(folder)

@@ -1,7 +1,7 @@
 """What simulated processes share: links, function environments, the account's concurrency, gates; and each worker's chance.
 
-simpy keeps the clock. A link serves first come, first served: who arrives while it is busy starts when it is free, so a request
-needs one event.
+simpy keeps the clock. A link serves first come, first served: who arrives while it is busy starts when it is free, so a request needs one
+event.
 """
 
 import random
@@ -34,8 +34,8 @@ class Link:
 class Host:
     """A database host or broker. `tour`: what all hosts share when each client visits all of them in the same order.
 
-    Equal transfers that visit equal hosts in one order queue at the first only: there they are spaced, and stay so. So a tour of
-    any length is one request to the first host's link; that a client leaves out its own host is neglected.
+    Equal transfers that visit equal hosts in one order queue at the first only: there they are spaced, and stay so. So a tour of any length
+    is one request to the first host's link; that a client leaves out its own host is neglected.
     """
 
     __slots__ = ("egress", "ingress", "tour")

@@ -1,7 +1,7 @@
 """Calibration from measured step records: computing, stragglers, and what a filter lets through.
 
-Local seconds say how models and sizes compare, and how even a step is; they are not AWS's. So latencies, bandwidths and cold starts
-stay those of the base unless the run was on AWS, where INIT is taken from its records too.
+Local seconds say how models and sizes compare, and how even a step is; they are not AWS's. So latencies, bandwidths and cold starts stay
+those of the base unless the run was on AWS, where INIT is taken from its records too.
 """
 
 from collections import defaultdict

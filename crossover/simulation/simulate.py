@@ -93,8 +93,8 @@ def simulate(
 ) -> Simulated:
     """Project the run of `experiment`: every epoch, without early stopping. The same seed gives the same result.
 
-    `workload`: other sizes than the experiment's own. `keep_records`: one record per invocation, for runs that are not large.
-    Raises NoProjection for an architecture whose steps have no model, or sizes that are not known.
+    `workload`: other sizes than the experiment's own. `keep_records`: one record per invocation, for runs that are not large. Raises
+    NoProjection for an architecture whose steps have no model, or sizes that are not known.
     """
     architecture = architecture or load(experiment.architecture)
     workload = workload or Workload.of(experiment)

@@ -41,8 +41,8 @@ def setting_up(ctx: Context, take_back: Callable[[], object]) -> Iterator[None]:
 
 
 def take(ctx: Context, lower: Sequence[Keys]) -> None:
-    """This attempt has taken over what it needs of those before it: now what they left may be deleted. Raises StaleAttempt where a
-    higher one has begun, which may need it.
+    """This attempt has taken over what it needs of those before it: now what they left may be deleted. Raises StaleAttempt where a higher
+    one has begun, which may need it.
     """
     give_way(ctx)
     for each in lower:

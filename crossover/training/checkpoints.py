@@ -1,8 +1,8 @@
 """Checkpoints: all of a long worker's state at a position, one create-only object each.
 
-A worker writes one every `functions.checkpoint_every` rounds, before it publishes anything of that round, and one
-when it leaves. So a peer's contribution to round t proves that the peer can restart at the last multiple at or before
-t: what older rounds left in the database may go.
+A worker writes one every `functions.checkpoint_every` rounds, before it publishes anything of that round, and one when it leaves. So a
+peer's contribution to round t proves that the peer can restart at the last multiple at or before t: what older rounds left in the database
+may go.
 """
 
 import json
@@ -29,9 +29,7 @@ Buffer = bytes | memoryview
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """`minibatch` minibatches of `round` are behind the worker; all of them: its contribution is made, the round not
-    synchronised.
-    """
+    """`minibatch` minibatches of `round` are behind the worker; all of them: its contribution is made, the round not synchronised."""
 
     round: int
     minibatch: int = 0
@@ -100,9 +98,9 @@ def optimizer_of(checkpoint: Checkpoint) -> "tuple[Tensor, ...]":
 class Journal:
     """The checkpoints of one worker, written and found without ever listing them.
 
-    Those at multiples of `every` are found by asking for them one after another, a leaving worker's own by the
-    position in the event. Kept are what this invocation's retry could ask for, and the newest two multiples: workers
-    are less than two apart, so a resumed run finds a round that all have.
+    Those at multiples of `every` are found by asking for them one after another, a leaving worker's own by the position in the event. Kept
+    are what this invocation's retry could ask for, and the newest two multiples: workers are less than two apart, so a resumed run finds a
+    round that all have.
     """
 
     def __init__(self, ctx: Context, worker: int, *, every: int) -> None:
@@ -131,9 +129,7 @@ class Journal:
         return round % self._every == 0
 
     def save(self, position: Position, vectors: Mapping[str, Vector], facts: Mapping[str, Any]) -> None:
-        """Create the checkpoint, then delete what nobody will ask for any more. Saving what is saved already costs
-        nothing.
-        """
+        """Create the checkpoint, then delete what nobody will ask for any more. Saving what is saved already costs nothing."""
         if position in self._kept:
             return
         kept = [*self._kept, position]

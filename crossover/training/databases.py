@@ -100,8 +100,8 @@ def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> S
 
 
 def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:
-    """The newest round that any worker holds, or the one before, so that an unfinished decision is made again; None
-    where no database holds any.
+    """The newest round that any worker holds, or the one before, so that an unfinished decision is made again; None where no database holds
+    any.
 
     Workers are never more than one round apart, and a round's keys go only once the next round is under way everywhere.
     """

@@ -24,8 +24,9 @@ def fetch_batch(ctx: Context, event: Event) -> "Batch":
 
 
 def compute(ctx: Context, event: Event, batch: "Batch") -> Vector:
-    """The minibatch's gradient with its statistics, at the learner's model; a view of the learner's buffer. A faulty
-    worker attacks here."""
+    """The minibatch's gradient with its statistics, at the learner's model; a view of the learner's buffer. A
+    faulty worker attacks here.
+    """
     where = {name: event[name] for name in ("epoch", "round", "worker", "minibatch")}
     loss = ctx.learner.compute_gradient(batch, **where)
     ctx.note(loss=loss, samples=batch.samples)

@@ -22,7 +22,8 @@ __all__ = ["check_deployment", "load", "validate"]
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """The experiment in the YAML file `path`, with `a.b=value` overrides applied. Own code is looked for beside it from now on. Raises
-    ConfigError with every problem."""
+    ConfigError with every problem.
+    """
     plain = documents.read(Path(path))
     own_code.look_in(Path(path).parent, Path.cwd())
     try:
@@ -33,8 +34,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Experiment:
-    """The Experiment that plain data, a YAML's content, describes; `commanded`: dotted fields that the command line has
-    set. Raises ConfigError, one problem a line.
+    """The Experiment that plain data, a YAML's content, describes; `commanded`: dotted fields that the command line has set. Raises
+    ConfigError, one problem a line.
     """
     experiment = fields.experiment(recipes.applied(plain, commanded=commanded))
     problems = [problem for check in combinations.ALWAYS if (problem := check(experiment))]

@@ -81,8 +81,8 @@ def parse(text: str, *, source: str) -> Any:
 
 
 def apply(plain: dict[str, Any], override: str) -> str:
-    """Set one field of `plain` from `section.field=value`; the value is YAML. Gives the field back. Unknown fields are
-    left to the check of all fields.
+    """Set one field of `plain` from `section.field=value`; the value is YAML. Gives the field back. Unknown fields are left to the check of
+    all fields.
     """
     path, equals, text = override.partition("=")
     names = path.strip().split(".")

@@ -17,7 +17,7 @@ def without_command(e: Experiment) -> list[str]:
 
 
 def placed(e: Experiment) -> Experiment:
-    """With `database.compute: fetch` where a command is missing: functions then fetch, compute and store, which `plan` says. The others
-    of the experiment's computations go with it, for a run that computes in two places compares nothing.
+    """With `database.compute: fetch` where a command is missing: functions then fetch, compute and store, which `plan` says. The others of
+    the experiment's computations go with it, for a run that computes in two places compares nothing.
     """
     return replace(e, database=replace(e.database, compute="fetch")) if without_command(e) else e

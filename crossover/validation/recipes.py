@@ -1,5 +1,4 @@
-"""Recipes: the training settings of an experiment under one name, the same for every architecture, so that accuracies
-can be compared.
+"""Recipes: the training settings of an experiment under one name, the same for every architecture, so that accuracies can be compared.
 
     recipe: none     the file's own values and the defaults
     recipe: paper    as the papers print it; what they do not print is plain, and said below
@@ -13,8 +12,8 @@ Who wins, for the fields that a recipe settles:
    of the two was meant.
 4. Without a recipe: the file's values, then the defaults.
 
-`training.precision` is the exception, for it belongs to the processor as much as to the training: a file's own value
-wins over any recipe (Lambda's arm64 processors have no bfloat16; write `precision: fp32` beside `recipe: fast`).
+`training.precision` is the exception, for it belongs to the processor as much as to the training: a file's own value wins over any recipe
+(Lambda's arm64 processors have no bfloat16; write `precision: fp32` beside `recipe: fast`).
 """
 
 from collections.abc import Collection, Mapping
@@ -36,9 +35,9 @@ Values = dict[str, Any]  # by dotted field
 
 
 def paper(*, dataset: str) -> Values:
-    """As published: SGD at 0.001 with ReduceLROnPlateau and early stopping, "approximately 128 epochs" (2023, sections
-    III-B7 and V-D); batches of 512 (2025, section 4.1). The 2025 paper prints no rate; neither prints momentum, weight
-    decay or a patience: none, none, and PyTorch's 10 epochs, stopping after half as many again.
+    """As published: SGD at 0.001 with ReduceLROnPlateau and early stopping, "approximately 128 epochs" (2023, sections III-B7 and V-D);
+    batches of 512 (2025, section 4.1). The 2025 paper prints no rate; neither prints momentum, weight decay or a patience: none, none, and
+    PyTorch's 10 epochs, stopping after half as many again.
     """
     batch = {"training.batch_size": 512} if dataset in PAPERS_DATASETS else {}
     return {
@@ -83,9 +82,9 @@ def fast(*, dataset: str, samples: int) -> Values:
 
 
 def applied(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> dict[str, Any]:
-    """`plain`, an experiment's data, with its recipe's values in place; `commanded`: the dotted fields that the command
-    line has set. Raises ConfigError where the file's recipe and the file's values differ, one field a line. What is no
-    recipe, or no mapping where one belongs, is left to the check of all fields.
+    """`plain`, an experiment's data, with its recipe's values in place; `commanded`: the dotted fields that the command line has set.
+    Raises ConfigError where the file's recipe and the file's values differ, one field a line. What is no recipe, or no mapping where one
+    belongs, is left to the check of all fields.
     """
     name = plain.get("recipe") or "none"
     if name not in RECIPES or name == "none":

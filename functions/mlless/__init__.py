@@ -1,9 +1,8 @@
 """MLLess: workers tell one another only what is significant; a supervisor says what everybody applies, and who may go.
 
-Gimeno Sarroca and Sanchez-Artigas, "MLLess: Achieving Cost Efficiency in Serverless Machine Learning Training"
-(2022), and Table 1 of "Cost-Performance Analysis" (2025): one minibatch; its gradient kept back unless significant;
-significant updates to a shared Redis, their keys to the peers through a fanout exchange; wait for the supervisor's
-word; fetch and aggregate; update on the worker.
+Gimeno Sarroca and Sanchez-Artigas, "MLLess: Achieving Cost Efficiency in Serverless Machine Learning Training" (2022), and Table 1 of
+"Cost-Performance Analysis" (2025): one minibatch; its gradient kept back unless significant; significant updates to a shared Redis, their
+keys to the peers through a fanout exchange; wait for the supervisor's word; fetch and aggregate; update on the worker.
 """
 
 from crossover.architecture import Architecture

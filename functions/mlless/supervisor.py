@@ -1,5 +1,4 @@
-"""MLLess's supervisor: waits for every report, gives its word, removes who is dead and, past the loss's knee, who is
-slow. Free of torch.
+"""MLLess's supervisor: waits for every report, gives its word, removes who is dead and, past the loss's knee, who is slow. Free of torch.
 
 Its own state is the words it gave: created first-write-wins, so that a later attempt repeats them.
 """
@@ -30,8 +29,8 @@ _BEGIN, _DECISION, _REPORTS = range(3)
 
 
 def supervise(ctx: Context, event: Event) -> Event:
-    """Step after step until training is over or the invocation must end. Where a duplicate of this invocation has gone on beyond it,
-    this one goes on where the other stands, as a worker does (`invocation.through`).
+    """Step after step until training is over or the invocation must end. Where a duplicate of this invocation has gone on beyond it, this
+    one goes on where the other stands, as a worker does (`invocation.through`).
     """
     ctx.mark()
     while True:
@@ -194,9 +193,7 @@ class Supervisor:
         return replace(given, leaves={**given.leaves, slow: leaving_at})
 
     def _superfluous(self, word: Word) -> int | None:
-        """Scaling in: the slowest worker, once the loss is past its knee and the next seconds promise little. None:
-        all stay.
-        """
+        """Scaling in: the slowest worker, once the loss is past its knee and the next seconds promise little. None: all stay."""
         settings = self._ctx.experiment.settings(MLLess)
         staying = word.staying(self._workers)
         curve = [*self._curve, [word.at, word.loss]] if word.loss is not None else self._curve
@@ -228,9 +225,7 @@ class Supervisor:
             self._curve, self._settled_from = self._curve[::2], self._settled_from // 2
 
     def _forget_before(self, step: int) -> None:
-        """All have reported on a step that began with a checkpoint, so nobody goes back beyond it (and the words it
-        had not applied).
-        """
+        """All have reported on a step that began with a checkpoint, so nobody goes back beyond it (and the words it had not applied)."""
         oldest = max(0, step - self._ctx.experiment.functions.checkpoint_every - self._slack)
         workers = range(self._workers)
         spent = [key for old in range(oldest, step) for key in words.keys_of(self._ctx.keys, old, workers)]

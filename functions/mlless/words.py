@@ -1,10 +1,9 @@
-"""What MLLess's supervisor and workers tell one another, and what both work out from it by the same rules. Free of
-torch.
+"""What MLLess's supervisor and workers tell one another, and what both work out from it by the same rules. Free of torch.
 
-A step is what other architectures call a round: `training.sync_every` minibatches, then a synchronisation. After each
-step a worker stores its update, if anything is significant, then its report: what it computed, and whether there is an
-update. Once the supervisor has the reports of all, it stores its word on the step: whose updates everybody applies, and
-who leaves when. Announcements on the exchange only wake those who wait; what counts is what reports and words say.
+A step is what other architectures call a round: `training.sync_every` minibatches, then a synchronisation. After each step a worker stores
+its update, if anything is significant, then its report: what it computed, and whether there is an update. Once the supervisor has the
+reports of all, it stores its word on the step: whose updates everybody applies, and who leaves when. Announcements on the exchange only
+wake those who wait; what counts is what reports and words say.
 """
 
 import json
@@ -90,11 +89,9 @@ def _plain(vector: Vector, *, key: str) -> dict[str, Any]:
 
 
 def applied_by(days: Calendar, step: int, *, slack: int) -> int:
-    """The last step whose word a worker has applied once it is through with `step`: `slack` behind, and none behind
-    at an epoch's end.
+    """The last step whose word a worker has applied once it is through with `step`: `slack` behind, and none behind at an epoch's end.
 
-    A fixed lag, not "whatever is there": so a restarted worker repeats its bits. It waits exactly when bounded
-    staleness makes it wait.
+    A fixed lag, not "whatever is there": so a restarted worker repeats its bits. It waits exactly when bounded staleness makes it wait.
     """
     if days.ends_epoch(step):
         return step

@@ -1,8 +1,7 @@
 """A worker of MLLess: it tells the others only what is significant, and keeps the rest for later.
 
-Its model is x = y + r (correctness, section 3): y, what all have been told, equal on every worker; r, its own unsent
-residual. It applies exactly the updates that the supervisor's words name, in rank order, and with a slack a fixed
-number of steps late.
+Its model is x = y + r (correctness, section 3): y, what all have been told, equal on every worker; r, its own unsent residual. It applies
+exactly the updates that the supervisor's words name, in rank order, and with a slack a fixed number of steps late.
 """
 
 import time
@@ -31,9 +30,7 @@ _STORE_LOOK_S = 1.0  # announcements wake; one that was lost costs no more than 
 
 
 def train(ctx: Context, event: Event) -> Event:
-    """Table 1's four stages, step after step, until training ends, the supervisor sends this worker home, or the
-    invocation must end.
-    """
+    """Table 1's four stages, step after step, until training ends, the supervisor sends this worker home, or the invocation must end."""
     return through(ctx, event, FilteringWorker)
 
 
@@ -145,8 +142,7 @@ class FilteringWorker:
                 indices, values = residual.new_empty(0), residual.new_empty(0)
         except ValueError as error:
             raise Refused(f"worker {self._rank}, step {step}: {error}") from error
-        # BatchNorm's statistics are never filtered: summed late they could make a variance negative. They are a
-        # hundredth of the vector.
+        # BatchNorm's statistics are never filtered: summed late they could make a variance negative. They are a hundredth of the vector.
         tail = self._residual[count:].clone()
         self._residual[count:] = 0.0
         if not indices.numel() and not tail.numel():

@@ -1,8 +1,8 @@
 """SPIRT: every worker has its own database, which averages its gradients and updates its model.
 
 Barrak et al., "SPIRT: A Fault-Tolerant and Reliable Peer-to-Peer Serverless ML Training Architecture" (2023), as described in Table 1 of
-"Cost-Performance Analysis" (2025): gradients of all minibatches in parallel, averaged inside the worker's database; a queue tells
-the peers; each worker fetches its peers' averages into its own database, combines them there and updates its model there.
+"Cost-Performance Analysis" (2025): gradients of all minibatches in parallel, averaged inside the worker's database; a queue tells the
+peers; each worker fetches its peers' averages into its own database, combines them there and updates its model there.
 """
 
 from crossover.architecture import Architecture

@@ -1,7 +1,7 @@
 """The GPU baseline: one process per GPU, data-parallel. What a practitioner would compare a serverless run with.
 
-Gradients go through the object store, as published, or through torch.distributed (NCCL between GPUs, gloo between
-CPUs), as one would really run it. Without a GPU the CPU computes, bit for bit as the other architectures.
+Gradients go through the object store, as published, or through torch.distributed (NCCL between GPUs, gloo between CPUs), as one would
+really run it. Without a GPU the CPU computes, bit for bit as the other architectures.
 """
 
 import os

@@ -1,8 +1,8 @@
 """The other exchange of the GPU baseline: torch.distributed's all-reduce, NCCL between GPUs, gloo between CPUs.
 
-What one would run without serverless in mind: nothing goes through a store. A group does not survive one of its
-members, so all members come together anew then, at the oldest of their newest checkpoints. Sums are in the library's
-order: equal to the other architectures' within rounding, the replicas bitwise equal to one another.
+What one would run without serverless in mind: nothing goes through a store. A group does not survive one of its members, so all members
+come together anew then, at the oldest of their newest checkpoints. Sums are in the library's order: equal to the other architectures'
+within rounding, the replicas bitwise equal to one another.
 """
 
 from datetime import timedelta

@@ -1,7 +1,7 @@
 """The learner on a GPU: the same vectors in pinned host memory, computing in the device's.
 
-Stores and optimizer see host memory alone, so an exchange through a store is the same with and without a GPU. Copies
-go through a stream of their own: the next batch is on its way while this one is computed.
+Stores and optimizer see host memory alone, so an exchange through a store is the same with and without a GPU. Copies go through a stream of
+their own: the next batch is on its way while this one is computed.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""The GPU baseline's exchange: every worker puts its gradient into the object store, fetches all of them in the order of
-ranks, and averages by itself (Table 1 of "Cost-Performance Analysis", 2025).
+"""The GPU baseline's exchange: every worker puts its gradient into the object store, fetches all of them in the order of ranks, and
+averages by itself (Table 1 of "Cost-Performance Analysis", 2025).
 
-A gradient is created once under its round and rank. Checkpoints are taken every `functions.checkpoint_every` rounds, so
-a worker's gradient of such a round proves that it can start again there: what is older may go.
+A gradient is created once under its round and rank. Checkpoints are taken every `functions.checkpoint_every` rounds, so a worker's gradient
+of such a round proves that it can start again there: what is older may go.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,8 @@
 """Where the members of a collective come together, each time their group has broken: at the store of whoever holds rank 0.
 
-The library's constructors wait for a member as long as they are told, gloo's five times as long, whether it lives or
-not. So nobody builds a group before all members are there, and whoever waits for them looks after them. A meeting has
-a token of its own, and a member comes to it once: rank 0, busy with a round, may not have noticed that the group
-broke, and the place of a meeting that is over still answers.
+The library's constructors wait for a member as long as they are told, gloo's five times as long, whether it lives or not. So nobody builds
+a group before all members are there, and whoever waits for them looks after them. A meeting has a token of its own, and a member comes to
+it once: rank 0, busy with a round, may not have noticed that the group broke, and the place of a meeting that is over still answers.
 """
 
 import json
@@ -83,8 +82,8 @@ class Meeting:
     def _visit(self) -> Any:
         """None: there is no meeting, or rank 0 holds another one by now, or is gone.
 
-        The library tries a refused connection again for all of its time limit. So one looks first, and gives it little
-        time: between looking and connecting a former rank 0 can still go.
+        The library tries a refused connection again for all of its time limit. So one looks first, and gives it little time: between
+        looking and connecting a former rank 0 can still go.
         """
         with suppress(Missing, OSError, RuntimeError):  # RuntimeError: the library's, for a store that does not answer
             said = self._ctx.objects.get(self._ctx.keys.rendezvous)

@@ -1,9 +1,8 @@
 """RabbitMQ between asynchronous peers: each averages its gradient with the latest ones that it finds, and goes on.
 
-A (peer, round) counts once per reader unless `p2p.reuse`, a peer's rounds never fall, and one that is more than
-`p2p.staleness_limit` rounds behind is left out. What was averaged is part of the checkpoint, which is created before
-anything that depends on it is shown: should two attempts of a peer choose differently, the checkpoint that was created
-first holds for both.
+A (peer, round) counts once per reader unless `p2p.reuse`, a peer's rounds never fall, and one that is more than `p2p.staleness_limit`
+rounds behind is left out. What was averaged is part of the checkpoint, which is created before anything that depends on it is shown: should
+two attempts of a peer choose differently, the checkpoint that was created first holds for both.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""RabbitMQ between synchronous peers: each has mailboxes of its own that hold its latest gradient, read by all without
-removing it, and a barrier of distinct members.
+"""RabbitMQ between synchronous peers: each has mailboxes of its own that hold its latest gradient, read by all without removing it, and a
+barrier of distinct members.
 
-A peer has two mailboxes and uses them by turns, because a fast one may publish round t + 1 while a slow one still reads
-t; it publishes t + 2 only behind the barrier of t + 1, at which the slow one has finished t.
+A peer has two mailboxes and uses them by turns, because a fast one may publish round t + 1 while a slow one still reads t; it publishes t +
+2 only behind the barrier of t + 1, at which the slow one has finished t.
 """
 
 from collections.abc import Iterator

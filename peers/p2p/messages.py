@@ -1,7 +1,6 @@
 """What peers tell one another: whose gradient of which round, and the gradient itself or where it lies.
 
-Compressed or not, the minibatch statistics behind a gradient travel as float32: noise in a variance would make it
-negative.
+Compressed or not, the minibatch statistics behind a gradient travel as float32: noise in a variance would make it negative.
 """
 
 import json

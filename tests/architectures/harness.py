@@ -228,8 +228,9 @@ class Beside:
 
 
 class Zombies(Beside):
-    """The first attempt of every `step` stops at its k-th call until the second attempt is through (`until_end`: the
-    whole run), then goes on."""
+    """The first attempt of every `step` stops at its k-th call until the second attempt is through (`until_end`: the whole run), then goes
+    on.
+    """
 
     def __init__(self, step: str, k: int, clients: WatchedClients, *, until_end: bool) -> None:
         super().__init__(step, k, clients)

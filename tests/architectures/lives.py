@@ -29,8 +29,8 @@ def restarting(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, 
 class ShortLives:
     """Every invocation of a long step has time for `looks` looks at the clock beyond what it reserves for leaving.
 
-    The clock is the test's own: each look takes a second, so an invocation leaves wherever the looks run out, mostly
-    in the middle of a wait.
+    The clock is the test's own: each look takes a second, so an invocation leaves wherever the looks run out, mostly in the middle of a
+    wait.
     """
 
     def __init__(self, looks: int, *, reserve_s: float) -> None:
@@ -69,8 +69,8 @@ class _Clock:
 
 
 class Hurry:
-    """A clock that runs `factor` times as fast from `begin` on, for waits that take minutes: those for the dead, not
-    those for whoever is slow to start on a busy machine.
+    """A clock that runs `factor` times as fast from `begin` on, for waits that take minutes: those for the dead, not those for whoever is
+    slow to start on a busy machine.
     """
 
     def __init__(self, factor: float) -> None:

@@ -237,8 +237,8 @@ def test_what_the_next_attempt_is_yet_to_take_over_stays(architecture: str, monk
 
 
 def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch, *, goes_on_at_once: bool = False) -> bool:
-    """Whether the first attempt was stopped at all; the second one then ran to its end, and the late step after it, or
-    with `goes_on_at_once` when the second one had begun and done nothing more.
+    """Whether the first attempt was stopped at all; the second one then ran to its end, and the late step after it, or with
+    `goes_on_at_once` when the second one had begun and done nothing more.
     """
     tree, run, workers = load(job.experiment.architecture).run, job.prepared.run, job.experiment.workers
     assert tree is not None

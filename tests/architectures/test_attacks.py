@@ -26,8 +26,9 @@ SCALE = {"sign_flip": 10.0, "gaussian": 100.0}
 
 @lru_cache
 def trained(rule: str, attack: Attack, seed: int) -> tuple[float, bytes]:
-    """(final validation accuracy, model) of config/spirt.yaml with worker 2 attacking; a run that diverges until it
-    is refused has learnt nothing."""
+    """(final validation accuracy, model) of config/spirt.yaml with worker 2 attacking; a run that diverges until it is refused has learnt
+    nothing.
+    """
     experiment = load(ROOT / "config" / "spirt.yaml", [*SETTINGS, f"seed={seed}"])
     faults = Faults(attack=attack, workers=() if attack == "none" else (2,), scale=SCALE.get(attack, 1.0))
     non_finite: Literal["refuse", "drop"] = "drop" if attack == "non_finite" and rule != "mean" else "refuse"

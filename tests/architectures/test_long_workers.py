@@ -1,6 +1,4 @@
-"""Workers that live through many invocations: continuations, deaths, resumption, what an exchange moves and what it
-leaves behind.
-"""
+"""Workers that live through many invocations: continuations, deaths, resumption, what an exchange moves and what it leaves behind."""
 
 import contextlib
 import json
@@ -104,9 +102,7 @@ def test_what_a_variation_of_the_worker_keeps_outlives_its_invocations(monkeypat
 def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
     architecture: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every other call before, the ones between after it took effect: nobody else's retry helps here, unlike a
-    store's refusal.
-    """
+    """Every other call before, the ones between after it took effect: nobody else's retry helps here, unlike a store's refusal."""
     run = trained(long(architecture))
     with every_step(monkeypatch, restarting):
         for k in chosen(run.calls, first=1 if moment == "before" else 2, every=2):
@@ -118,8 +114,9 @@ def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
 
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_an_attempt_whose_share_another_did_only_collects(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two attempts of worker 0 are in round 1. One does its share and dies; the others go on and delete what they
-    sent for it, which the second then waits for in vain."""
+    """Two attempts of worker 0 are in round 1. One does its share and dies; the others go on and delete what they sent for it, which the
+    second then waits for in vain.
+    """
     model, job, local = trained(long(architecture)).model, Job(long(architecture)), threading.local()
     paused, resume = threading.Event(), threading.Event()
 
@@ -363,9 +360,7 @@ def test_a_thousand_steps_need_no_more_memory_than_forty(architecture: str) -> N
 
 
 def spoil(job: Job, key_end: str, change: Callable[[Vector], Vector | None]) -> None:
-    """Once, right after a key that ends so was stored: what lies there becomes what `change` makes of it (None:
-    gone).
-    """
+    """Once, right after a key that ends so was stored: what lies there becomes what `change` makes of it (None: gone)."""
     store, done = job.clients.tensor_stores[0], []
 
     def hook(moment: str, operation: str) -> None:

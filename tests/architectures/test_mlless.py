@@ -1,5 +1,5 @@
-"""MLLess's own claims: equal to AllReduce at threshold 0, replicas equal to each other, bounded staleness, removal of
-the dead and the superfluous.
+"""MLLess's own claims: equal to AllReduce at threshold 0, replicas equal to each other, bounded staleness, removal of the dead and the
+superfluous.
 """
 
 import json
@@ -294,9 +294,7 @@ def test_an_update_that_cannot_be_read_is_left_out_by_all_and_its_sender_removed
 
 
 def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss has a knee; the run with scaling in computes less, `min_workers` stay, nothing that was learnt is
-    lost.
-    """
+    """The loss has a knee; the run with scaling in computes less, `min_workers` stay, nothing that was learnt is lost."""
     settings = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_reduction": 0.5}
     samples = {}
     for scale_in in (False, True):

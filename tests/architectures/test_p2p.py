@@ -120,8 +120,8 @@ def faulty(architecture: str) -> Experiment:
 
 
 def drawn_deaths(rng: random.Random, calls: list[str]) -> list[int]:
-    """At which write each of four programs dies: the first surely, by half of what a program writes at most. Who comes
-    later has less to do, and may live.
+    """At which write each of four programs dies: the first surely, by half of what a program writes at most. Who comes later has less to
+    do, and may live.
 
     Writes, for dying at a read is dying after the write before it, and a program that waits reads more.
     """

@@ -1,5 +1,5 @@
-"""A run that fails on this machine leaves in its folder what it needs to be gone on with, and then ends with the bits of
-one that was never disturbed.
+"""A run that fails on this machine leaves in its folder what it needs to be gone on with, and then ends with the bits of one that was never
+disturbed.
 """
 
 import json

@@ -89,8 +89,8 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def crossover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`crossover("destroy", "--yes", project=..., status=1)`: what the command said, having ended with `status`; of AllReduce by the
-    bucket alone, with neither hosts nor a broker to start.
+    """`crossover("destroy", "--yes", project=..., status=1)`: what the command said, having ended with `status`; of AllReduce by the bucket
+    alone, with neither hosts nor a broker to start.
     """
 
     def call(*command: str, status: int = 0, **fields: Any) -> str:

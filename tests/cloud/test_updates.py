@@ -1,5 +1,5 @@
-"""Deploying again what stands: another number of workers, a newer image, another boot. CloudFormation's own rules, and then the cloud
-on one machine that follows them.
+"""Deploying again what stands: another number of workers, a newer image, another boot. CloudFormation's own rules, and then the cloud on
+one machine that follows them.
 """
 
 import json

@@ -82,9 +82,9 @@ def s3_client(s3_endpoint: str) -> Iterator[Any]:
 
 @pytest.fixture
 def s3(s3_client: Any) -> Any:
-    """boto3's client of a server that speaks S3, with one bucket: made for each test, because a local cloud of
-    another test file in this process
-    makes moto forget everything."""
+    """boto3's client of a server that speaks S3, with one bucket: made for each test, because a local cloud of another test file in this
+    process makes moto forget everything.
+    """
     s3_client.create_bucket(Bucket=BUCKET)
     return s3_client
 

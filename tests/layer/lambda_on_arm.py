@@ -1,7 +1,7 @@
 """Lambda's ARM runtime for functions on one machine: the real layers and AWS's own runtime client on an emulated Graviton2.
 
-What Lambda's managed runtime brings beside Python (its runtime client, boto3) is put together here: the client as the wheel for ARM,
-boto3 as it stands in this environment, where it is Python alone.
+What Lambda's managed runtime brings beside Python (its runtime client, boto3) is put together here: the client as the wheel for ARM, boto3
+as it stands in this environment, where it is Python alone.
 """
 
 from collections.abc import Sequence

@@ -115,8 +115,8 @@ def run(
     wait_s: float = 0.0,
     assembly: Path | None = None,
 ) -> Ended:
-    """Kill what `choose` takes from the children, once `epochs` epochs were shown and `wait_s` are over. What it started must end with
-    it, and what it wrote for itself must go; until then this waits. `assembly`: made already, which is half of a small run.
+    """Kill what `choose` takes from the children, once `epochs` epochs were shown and `wait_s` are over. What it started must end with it,
+    and what it wrote for itself must go; until then this waits. `assembly`: made already, which is half of a small run.
     """
     temporary, log = folder / "tmp", folder / "said"
     temporary.mkdir()

@@ -4,8 +4,8 @@
     python -m tests.mutation.mutants cover             which test file runs which lines, to build/mutation/ (hours)
     python -m tests.mutation.mutants run [number ..]   each fault against the test files that run its line, up to the first failure
 
-A fault is found again by what stands in its line, not by the line's number, so that the same ones can be run after files have changed;
-one whose line is gone is reported as gone. Strings, annotations and what only type checkers see are left as they are.
+A fault is found again by what stands in its line, not by the line's number, so that the same ones can be run after files have changed; one
+whose line is gone is reported as gone. Strings, annotations and what only type checkers see are left as they are.
 """
 
 import argparse
@@ -182,8 +182,8 @@ def cover(files: list[str]) -> None:
 
 
 def run(numbers: list[int]) -> None:
-    """Each fault in a copy of what is committed, against what covers it, the quickest file first; build/mutation/caught.json
-    holds what is known so far.
+    """Each fault in a copy of what is committed, against what covers it, the quickest file first; build/mutation/caught.json holds what is
+    known so far.
     """
     faults = [Fault(**each) for each in json.loads(FAULTS.read_text())]
     covered = [json.loads(path.read_text()) for path in BUILD.glob("tests.*.json")]

@@ -123,8 +123,8 @@ ADAM_RULES = [
 def test_adam_is_within_a_millionth_of_torchs_step(client: Client, kind: type, rule: dict[str, Any]) -> None:
     """One step from equal state, 30 times: 1e-6 of the largest update, and the last bit of the parameter itself.
 
-    torch's float32 square root is MKL's, which is not correctly rounded: the update's last bit differs, and with it at
-    times the parameter's.
+    torch's float32 square root is MKL's, which is not correctly rounded: the update's last bit differs, and with it at times the
+    parameter's.
     """
     rng = np.random.default_rng(7)
     parameter = torch.nn.Parameter(torch.from_numpy(random(rng)))

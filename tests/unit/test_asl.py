@@ -102,9 +102,9 @@ def test_iterations_return_nothing() -> None:
 def history_events(block: State, *, turns: dict[str, int], items: int) -> int:
     """Events of one execution's history. `turns`: how often the body of a loop runs, by the flag it waits for.
 
-    AWS Step Functions, HistoryEvent: a state is entered and exited (2); a task is scheduled, started and succeeds (3), a .sync one is
-    also submitted (1); a Map starts and succeeds (2) and so does each inline iteration (2); a distributed Map's items
-    have histories of their own.
+    AWS Step Functions, HistoryEvent: a state is entered and exited (2); a task is scheduled, started and succeeds (3), a .sync one is also
+    submitted (1); a Map starts and succeeds (2) and so does each inline iteration (2); a distributed Map's items have histories of their
+    own.
     """
     states, name, left, events = block["States"], block["StartAt"], dict(turns), 0
     while True:
@@ -205,8 +205,9 @@ def test_two_subtrees_of_one_name_are_refused() -> None:
 
 
 def test_no_failure_takes_a_name_that_begins_with_states() -> None:
-    """Step Functions keeps the prefix for its own errors: a child's failure arrives as States.TaskFailed and must not
-    be passed on by name."""
+    """Step Functions keeps the prefix for its own errors: a child's failure arrives as States.TaskFailed and
+    must not be passed on by name.
+    """
     for _, _, definition in all_machines():
         for block in blocks(definition):
             for state in block["States"].values():

@@ -1,7 +1,7 @@
 """Judges that we did not write, each in an environment of its own: build/witnesses/<name>.
 
-What goes into it lies in tests/witnesses/<name>/: `package.json` (npm), `requirements.txt` (a virtual environment), `setup` (a program
-that is called with the environment's folder), or several of them. All versions are pinned there. The tests stand in test_<name>.py.
+What goes into it lies in tests/witnesses/<name>/: `package.json` (npm), `requirements.txt` (a virtual environment), `setup` (a program that
+is called with the environment's folder), or several of them. All versions are pinned there. The tests stand in test_<name>.py.
 
 `python -m tests.witnesses.environments NAME...` makes those environments that are missing or were made from other pins.
 """

@@ -1,9 +1,9 @@
-"""Debian 13's Redis, Valkey and RabbitMQ, unpacked below build/witnesses and started by their own loader; nothing is installed.
-Its Redis also compiled here, from Debian's source, once for each sanitizer.
+"""Debian 13's Redis, Valkey and RabbitMQ, unpacked below build/witnesses and started by their own loader; nothing is installed. Its Redis
+also compiled here, from Debian's source, once for each sanitizer.
 
 Programs of another Debian need that Debian's C library. A chroot would hide the folders that a server is given, user namespaces are
-forbidden in many containers, and a binary that was changed would no longer be Debian's. So each program gives its name to a script
-that calls the program's own loader; where programs start others, as Erlang's do, they find scripts again.
+forbidden in many containers, and a binary that was changed would no longer be Debian's. So each program gives its name to a script that
+calls the program's own loader; where programs start others, as Erlang's do, they find scripts again.
 
 `python -m tests.witnesses.servers NAME` makes one and prints its path, for CROSSOVER_REDIS_SERVER or CROSSOVER_RABBITMQ_SERVER.
 """

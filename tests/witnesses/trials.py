@@ -111,8 +111,8 @@ def throws(*errors: str) -> list[State]:
 
 
 def mocks(names: list[str]) -> State:
-    """The SFN_MOCK_CONFIG of all architectures: answers by the number of the attempt. A start that succeeds cannot be mocked:
-    with a TimeoutSeconds LocalStack breaks down; so it goes on with a child that exists already.
+    """The SFN_MOCK_CONFIG of all architectures: answers by the number of the attempt. A start that succeeds cannot be mocked: with a
+    TimeoutSeconds LocalStack breaks down; so it goes on with a child that exists already.
     """
     output = json.dumps(_ALL_TRUE)
     described = {"Status": "SUCCEEDED", "Output": output, "Name": "x", "StartDate": "2026-01-01T00:00:00Z"}

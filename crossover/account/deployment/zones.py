@@ -1,7 +1,7 @@
 """Which availability zone offers everything: instance types, the broker's type and version, the interface endpoint's service.
 
-Everything stands in one zone, the network's. Until there is a network the first zone that offers all of it is chosen; afterwards the
-zone is what it is, and another one in the file is refused.
+Everything stands in one zone, the network's. Until there is a network the first zone that offers all of it is chosen; afterwards the zone
+is what it is, and another one in the file is refused.
 """
 
 from collections.abc import Iterable, Iterator

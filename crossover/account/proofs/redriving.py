@@ -55,8 +55,8 @@ def redrive(
 ) -> Redriven | None:
     """`start` runs the experiment and raises RunFailed when its execution is stopped. None where it ended before a child was seen.
 
-    `children_first`: the children are redriven before the run, so that it finds them at work or done; else it finds them stopped.
-    Raises CrossoverError where an execution does not end.
+    `children_first`: the children are redriven before the run, so that it finds them at work or done; else it finds them stopped. Raises
+    CrossoverError where an execution does not end.
     """
     stopper = _Stopper(evidence, run=run, children=children)
     stopper.start()

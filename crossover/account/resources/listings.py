@@ -137,8 +137,8 @@ def _budgets(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _tagged(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Resources with our tags whose types have no listing here: shown, never removed. All others are left to their own listings, since
-    the tagging API goes on naming what was deleted.
+    """Resources with our tags whose types have no listing here: shown, never removed. All others are left to their own listings, since the
+    tagging API goes on naming what was deleted.
     """
     covered = ("ec2", "lambda", "logs", "secretsmanager", "ssm", "states", "s3", "cloudformation", "mq", "iam")
     mine = [{"Key": "project", "Values": [owner.project]}]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def _move(
     parameters: "Tensor", gradient: "Tensor", vectors: "Sequence[Tensor]", update: Update, out: "Tensor"
 ) -> "Sequence[Tensor]":
-    """The first velocity is the gradient (with its weight decay), as torch's is. Nesterov without momentum is refused by ValueError,
-    as torch refuses it.
+    """The first velocity is the gradient (with its weight decay), as torch's is. Nesterov without momentum is refused by ValueError, as
+    torch refuses it.
     """
     import torch
 

@@ -1,7 +1,7 @@
 """The Lambda Runtime API (version 2018-06-01), to which AWS's runtime client in each environment talks.
 
-One thread runs all of it; every environment has a port of its own, which is how a request tells where it comes from.
-Source: https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html
+One thread runs all of it; every environment has a port of its own, which is how a request tells where it comes from. Source:
+https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html
 """
 
 import asyncio
@@ -112,8 +112,8 @@ class RuntimeApi:
             closing.add_done_callback(self._closing.discard)
 
     async def _end(self) -> None:
-        """Until nothing is open. Connections that are being accepted end when they begin: neither are they cancelled, nor
-        their servers closed before, since asyncio would forget to close them.
+        """Until nothing is open. Connections that are being accepted end when they begin: neither are they cancelled, nor their servers
+        closed before, since asyncio would forget to close them.
         """
         self._over = True
         me = asyncio.current_task()

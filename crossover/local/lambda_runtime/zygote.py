@@ -3,11 +3,11 @@
     python -I zygote.py torch|plain DESCRIPTOR
 
 A script of its own, so that nothing of the checkout is in the memory that its children share: handlers and `crossover` come from the
-deployed zip. It imports, but never computes, connects or starts a thread: a fork keeps one thread only, and torch's pools would be
-lost. numpy is kept out: Lambda's layers have none, so a function that needs it must fail here as well.
+deployed zip. It imports, but never computes, connects or starts a thread: a fork keeps one thread only, and torch's pools would be lost.
+numpy is kept out: Lambda's layers have none, so a function that needs it must fail here as well.
 
-Over the socket DESCRIPTOR (SOCK_SEQPACKET, JSON): a request {id, environment, folder, path, handler, title} carries the log's
-descriptor and is answered by {id, pid}; every environment that ends is told as {exited, status} (a wait status).
+Over the socket DESCRIPTOR (SOCK_SEQPACKET, JSON): a request {id, environment, folder, path, handler, title} carries the log's descriptor
+and is answered by {id, pid}; every environment that ends is told as {exited, status} (a wait status).
 """
 
 import contextlib

@@ -53,8 +53,8 @@ class Runtime:
 
 
 class Zygote:
-    """One fork server. `fork` returns a process id; `on_exit(pid, wait status)` is called from a thread of this object's, for all of
-    them when the fork server itself has ended.
+    """One fork server. `fork` returns a process id; `on_exit(pid, wait status)` is called from a thread of this object's, for all of them
+    when the fork server itself has ended.
     """
 
     def __init__(

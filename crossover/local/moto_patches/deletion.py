@@ -22,8 +22,8 @@ def _auto_delete(wanted: Wanted) -> Made:
 
 
 def empty(bucket: str) -> None:
-    """Delete everything in a bucket, versions included, also what comes until it is deleted itself: functions that are at
-    work go on writing, which CDK's emptier forbids by a policy first. Harmless when there is no such bucket.
+    """Delete everything in a bucket, versions included, also what comes until it is deleted itself: functions that are at work go on
+    writing, which CDK's emptier forbids by a policy first. Harmless when there is no such bucket.
     """
     from moto.s3.models import s3_backends
 

@@ -44,8 +44,9 @@ def join(patience_s: float) -> None:
 
 
 def _starts(changes: Replacements) -> None:
-    """An execution without a name gets one; moto would give all of them the ARN ending in None. Starts happen one after another, and
-    none during a list: between moto's look for a namesake and its start another thread would find none, or one without a status."""
+    """An execution without a name gets one; moto would give all of them the ARN ending in None. Starts happen one after another, and none
+    during a list: between moto's look for a namesake and its start another thread would find none, or one without a status.
+    """
     from moto.stepfunctions.parser.models import StepFunctionsParserBackend
 
     one_at_a_time = threading.Lock()
@@ -88,8 +89,9 @@ def _ends(changes: Replacements) -> None:
 
 
 def _stops(changes: Replacements) -> None:
-    """A stop finds an execution that runs: before its thread has begun, moto fails; before the first state, it forgets. It is told
-    at once, as by the service; in moto the state that it is in, a function's seconds perhaps, comes to its end first."""
+    """A stop finds an execution that runs: before its thread has begun, moto fails; before the first state, it forgets. It is told at once,
+    as by the service; in moto the state that it is in, a function's seconds perhaps, comes to its end first.
+    """
     from moto.stepfunctions.parser.api import ExecutionStatus
     from moto.stepfunctions.parser.asl.eval.program_state import ProgramStopped
     from moto.stepfunctions.parser.backend.execution import Execution

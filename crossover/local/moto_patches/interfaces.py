@@ -1,9 +1,9 @@
 """Lambda's network interfaces: one for all functions of the same subnet and groups, taken away by Lambda under a function's role.
 
-The last function that leaves lets the interface go, as long as its role is there. Where the role went first the interface stays, and
-with it the subnet. Lambda takes its time (20 minutes); here it has none. CloudFormation waits for the interfaces of a function that it
-deletes if it may describe them; with `Account.interfaces_are_awaited` False it may not, and deletes the role at once.
-Sources: "Giving Lambda functions access to resources in an Amazon VPC" in the Lambda developer guide; awslabs/aws-support-tools issue 174.
+The last function that leaves lets the interface go, as long as its role is there. Where the role went first the interface stays, and with
+it the subnet. Lambda takes its time (20 minutes); here it has none. CloudFormation waits for the interfaces of a function that it deletes
+if it may describe them; with `Account.interfaces_are_awaited` False it may not, and deletes the role at once. Sources: "Giving Lambda
+functions access to resources in an Amazon VPC" in the Lambda developer guide; awslabs/aws-support-tools issue 174.
 """
 
 from collections.abc import Mapping

@@ -122,8 +122,9 @@ def _clients(changes: Replacements, client: Callable[[str], Any]) -> None:
 
 
 def _parsed_once(changes: Replacements) -> None:
-    """A definition is parsed once, not per execution, and a path once, not per state: a parse takes longer than most children run,
-    and the result holds no state."""
+    """A definition is parsed once, not per execution, and a path once, not per state: a parse takes longer than most children run, and the
+    result holds no state.
+    """
     from moto.stepfunctions.parser.asl.parse.asl_parser import AmazonStateLanguageParser
     from moto.stepfunctions.parser.asl.utils import json_path
 

@@ -70,8 +70,8 @@ def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_ev
 
 
 def _properties(changes: Replacements, function: Any, forget: Callable[[str], None]) -> None:
-    """Tags tell how a function is queued; moto's CloudFormation forgets them, and the log group, and the architecture. Layers
-    play no part: local functions take third-party packages from this environment.
+    """Tags tell how a function is queued; moto's CloudFormation forgets them, and the log group, and the architecture. Layers play no part:
+    local functions take third-party packages from this environment.
     """
 
     def complete(made: Any, properties: Mapping[str, Any]) -> Any:

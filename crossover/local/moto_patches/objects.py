@@ -1,9 +1,9 @@
 """Objects of S3: many readers and writers at once, which some habits of moto do not survive.
 
-An ETag is computed by the first answer that needs it, by reading through the object's buffer from its start, while
-another request may be reading the same buffer: that one then gets an empty or cut body. And an object that is replaced
-or deleted has its buffer closed at once, under the requests that are still being answered from it. Between a condition and
-the put that it was for, another request can come; between a list's look at the keys and at the objects, a deletion.
+An ETag is computed by the first answer that needs it, by reading through the object's buffer from its start, while another request may be
+reading the same buffer: that one then gets an empty or cut body. And an object that is replaced or deleted has its buffer closed at once,
+under the requests that are still being answered from it. Between a condition and the put that it was for, another request can come; between
+a list's look at the keys and at the objects, a deletion.
 """
 
 import threading

@@ -1,9 +1,9 @@
 """What CloudFormation remembers: deleted stacks with their resources, deletions that failed, the stack that holds a resource.
 
 ListStackResources and DescribeStacks answer for a deleted stack by its id, for 90 days; moto makes the resources anew when it is asked for
-them. A deletion that fails leaves the stack, DELETE_FAILED, with the reason in its events; moto forgets the stack.
-Sources: https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_ListStackResources.html ("For deleted stacks ... up to 90
-days after the stack has been deleted"), API_DescribeStackResources.html (PhysicalResourceId), API_DeleteStack.html (answers at once).
+them. A deletion that fails leaves the stack, DELETE_FAILED, with the reason in its events; moto forgets the stack. Sources:
+https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_ListStackResources.html ("For deleted stacks ... up to 90 days after
+the stack has been deleted"), API_DescribeStackResources.html (PhysicalResourceId), API_DeleteStack.html (answers at once).
 """
 
 import threading

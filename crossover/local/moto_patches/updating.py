@@ -1,10 +1,9 @@
 """Updating a stack, by CloudFormation's rules where moto has others: which instances are replaced, and what waits for whom.
 
-An instance whose image, launch template or subnet changes is replaced. One whose user data change is stopped and started: they
-do not run again. A wait condition counts what its handle is sent, and only a boot sends anything. A parameter that names another
-parameter (SSM) is read anew at each update.
-Sources: the pages of AWS::EC2::Instance, AWS::CloudFormation::WaitCondition and "CloudFormation-supplied parameter types" in the
-CloudFormation user guide.
+An instance whose image, launch template or subnet changes is replaced. One whose user data change is stopped and started: they do not run
+again. A wait condition counts what its handle is sent, and only a boot sends anything. A parameter that names another parameter (SSM) is
+read anew at each update. Sources: the pages of AWS::EC2::Instance, AWS::CloudFormation::WaitCondition and "CloudFormation-supplied
+parameter types" in the CloudFormation user guide.
 """
 
 import threading

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """The workers of one round, from the place of one of them. Every error that concerns another names this worker,
-    the round and the key.
+    """The workers of one round, from the place of one of them. Every error that concerns another names this
+    worker, the round and the key.
     """
 
     ctx: Context
@@ -87,8 +87,8 @@ class Group:
     def combine(
         self, parts: "Iterable[Tensor]", out: "Tensor", *, names: Sequence[str], agree: Agree | None = None
     ) -> "Tensor":
-        """`out`, filled with the parts (of all workers, by rank) made one by the rule of the YAML; `names`: their keys.
-        For the mean, a part may be overwritten once the next one is asked for.
+        """`out`, filled with the parts (of all workers, by rank) made one by the rule of the YAML; `names`: their keys. For the mean, a
+        part may be overwritten once the next one is asked for.
         """
         rule, agree = self.ctx.experiment.aggregation, agree or self.agree
         try:
@@ -104,9 +104,7 @@ class Exchange(Protocol):
         """Whether this worker's share of the round is done: then the result only has to be collected."""
 
     def exchange(self, group: Group, own: "Tensor", out: "Tensor") -> None:
-        """Publish what the others need of `own`, do this worker's share of the combining, leave the result in `out`;
-        both (D,) float32.
-        """
+        """Publish what the others need of `own`, do this worker's share of the combining, leave the result in `out`; both (D,) float32."""
 
     def collect(self, group: Group, out: "Tensor") -> None:
         """The result of a round whose share is done, into `out`."""
@@ -115,6 +113,4 @@ class Exchange(Protocol):
         """Keys of this worker that nobody needs once it holds the result."""
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Keys of this worker's share of a result: they stay for those who restart, until all have checkpoints beyond
-        the round.
-        """
+        """Keys of this worker's share of a result: they stay for those who restart, until all have checkpoints beyond the round."""

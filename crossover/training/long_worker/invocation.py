@@ -162,8 +162,8 @@ class Invocation:
         return bool(agreed["finished"])
 
     def _decided_elsewhere(self, epoch: int) -> bool:
-        """All would come to the same result, so the first one here evaluates and the others wait; False if this
-        worker is the one, or the one does not answer.
+        """All would come to the same result, so the first one here evaluates and the others wait; False if this worker is the one, or the
+        one does not answer.
         """
         key, decision, steadily = self.ctx.keys.evaluating(epoch), self.ctx.keys.decision(epoch), self.waits.steadily
         own = json.dumps({"by": self.rank, "at": self.ctx.clock()}).encode()
@@ -193,8 +193,9 @@ class Invocation:
         return self._history[1]
 
     def compute(self, use: "Callable[[Tensor], None]") -> None:
-        """The gradient of the position's next minibatch, handed to `use` as a view of the learner's buffer. Raises
-        NearDeadline when this invocation has done its share, or may not finish another."""
+        """The gradient of the position's next minibatch, handed to `use` as a view of the learner's buffer. Raises NearDeadline when this
+        invocation has done its share, or may not finish another.
+        """
         from crossover.algorithms import buffers
 
         if self._limit is not None and self._computed >= self._limit:
@@ -226,8 +227,8 @@ class Invocation:
         return minibatch_samples(self.ctx.facts, self.round, worker=self.rank)
 
     def _overtaken(self, round: int) -> bool:
-        """A round's keys are missing for good once every worker is beyond it; decisions are never deleted, and tell
-        so, but for one that an attempt before this made: this one has yet to come there.
+        """A round's keys are missing for good once every worker is beyond it; decisions are never deleted, and tell so, but for one that an
+        attempt before this made: this one has yet to come there.
         """
         if self.journal.overtaken(round):
             return True

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def worker_tree(train: Step, *, tolerant: bool = False) -> Node:
-    """All workers side by side, each invoked again and again until training ends; an execution per epoch keeps
-    histories short.
-    """
+    """All workers side by side, each invoked again and again until training ends; an execution per epoch keeps histories short."""
     invocations = Child("epoch", Repeat(train, until="epoch_finished", timeout_s=DAY_S))
     body = Child("worker", Repeat(invocations, until="finished", timeout_s=DAY_S))
     return ForEach("worker", "workers", together=True, tolerant=tolerant, body=body)
@@ -33,9 +31,7 @@ def tree(initialise: Step, train: Step, collect: Step) -> Node:
 
 
 def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
-    """The seeded model as every worker's first checkpoint, or, when a run is resumed, the last round that every
-    worker can start from.
-    """
+    """The seeded model as every worker's first checkpoint, or, when a run is resumed, the last round that every worker can start from."""
     workers = event["workers"]
     with attempts.setting_up(ctx, lambda: take_back(ctx)):
         before = attempts.begin(ctx)

@@ -1,9 +1,7 @@
-"""A synchronous worker of LambdaML: compute, exchange, update, round after round, for as long as the invocation
-lasts.
+"""A synchronous worker of LambdaML: compute, exchange, update, round after round, for as long as the invocation lasts.
 
-Jiang et al., "Towards Demystifying Serverless Machine Learning Training" (SIGMOD 2021). Gradients are exchanged, or,
-after local updates, models. All workers end every round with the same bits; exchanging gradients, with those of
-learning/reference.py.
+Jiang et al., "Towards Demystifying Serverless Machine Learning Training" (SIGMOD 2021). Gradients are exchanged, or, after local updates,
+models. All workers end every round with the same bits; exchanging gradients, with those of learning/reference.py.
 
 torch is imported where it is needed, so that an architecture in functions/ may derive a worker of its own from these.
 """
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class SynchronousWorker:
-    """The state of one worker between two rounds: model and optimizer; within a round, what its minibatches have come
-    to. Every worker takes the optimizer's step with the mean gradient of all.
+    """The state of one worker between two rounds: model and optimizer; within a round, what its minibatches have come to. Every worker
+    takes the optimizer's step with the mean gradient of all.
 
     A variation overrides what differs: `compute`, `contribution`, `apply`, and `extra_state` for vectors that it keeps from round to round.
     """
@@ -157,8 +155,7 @@ class SynchronousWorker:
         """What this worker has stored and nobody needs any more."""
         spent = self._used_up(group)
         if self.invocation.journal.is_due(group.round):
-            # All have contributed to this round, so all have a checkpoint at its start: older results are no longer
-            # needed by anyone.
+            # All have contributed to this round, so all have a checkpoint at its start: older results are no longer needed by anyone.
             oldest = max(0, group.round - self.ctx.experiment.functions.checkpoint_every)
             for round in range(oldest, group.round):
                 spent += self._exchange.results(self.ctx.keys, round, rank=group.rank, count=group.count)

@@ -1,7 +1,7 @@
 """Waiting inside a long invocation: for a key of another worker, with an eye on the deadline, and with an end.
 
-Stores decide, so a wait asks for the exact key, backs off, and never lists. Now and then it looks whether waiting has
-a point at all: the other may have left for good, or this attempt may have been overtaken by a later one.
+Stores decide, so a wait asks for the exact key, backs off, and never lists. Now and then it looks whether waiting has a point at all: the
+other may have left for good, or this attempt may have been overtaken by a later one.
 """
 
 from collections.abc import Callable
@@ -152,9 +152,7 @@ class Waits:
         return self.ctx.objects.get(key).decode() if self.ctx.objects.exists(key) else ""
 
     def steadily(self, call: Callable[[], T]) -> T:
-        """`call`, which must be repeatable, again and again while its store does not answer; Unavailable after
-        OUTAGE_S.
-        """
+        """`call`, which must be repeatable, again and again while its store does not answer; Unavailable after OUTAGE_S."""
         pause = Pauses(0.01, 1.0, within_s=OUTAGE_S)
         while True:
             try:

@@ -1,5 +1,5 @@
-"""Peer-to-peer training, Algorithm 1 of Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer
-Training Machine Learning" (2023): once, for peers that compute by themselves, by functions, or on GPUs.
+"""Peer-to-peer training, Algorithm 1 of Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine
+Learning" (2023): once, for peers that compute by themselves, by functions, or on GPUs.
 
 What differs is handed in: how a peer's gradient comes about (`Computing`), and how gradients go round (`PeerExchange`).
 """

@@ -1,8 +1,7 @@
 """A peer's replica: model and optimizer between two rounds, kept as one object per checkpoint.
 
-A checkpoint is created before anything of its round is published, so what others have seen of a round proves that its
-peer can start there again. Another attempt of the same peer writes the same bits; where it might not (asynchronous
-mode), the first one written holds for both.
+A checkpoint is created before anything of its round is published, so what others have seen of a round proves that its peer can start there
+again. Another attempt of the same peer writes the same bits; where it might not (asynchronous mode), the first one written holds for both.
 """
 
 from collections.abc import Callable

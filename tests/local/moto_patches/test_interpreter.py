@@ -179,8 +179,9 @@ def test_a_wait_waits(run: Run) -> None:
 
 
 def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes only while something waits, and always wakes early. It looks up twice a second: moto's event wakes
-    nobody who has looked, and does not wait yet."""
+    """By a clock that goes only while something waits, and always wakes early. It looks up twice a second: moto's event wakes nobody who
+    has looked, and does not wait yet.
+    """
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.seconds import Seconds
 
     waits: list[float] = []

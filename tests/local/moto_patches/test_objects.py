@@ -1,5 +1,6 @@
-"""Objects beside other requests: read while the ETag is computed for the first time or while they are replaced or deleted, created by
-two at once, listed while one is deleted."""
+"""Objects beside other requests: read while the ETag is computed for the first time or while they are replaced or deleted, created by two
+at once, listed while one is deleted.
+"""
 
 import contextlib
 import gc

@@ -1,6 +1,4 @@
-"""The mean of vectors that come one after another is bit for bit the mean of all at once, also when it is put down
-and taken up again.
-"""
+"""The mean of vectors that come one after another is bit for bit the mean of all at once, also when it is put down and taken up again."""
 
 import pytest
 import torch

@@ -166,8 +166,9 @@ def test_an_invocation_that_aws_would_end_ends_the_simulation() -> None:
     ],
 )
 def test_simulated_traffic_is_that_of_a_run(architecture: str, through: Literal["redis", "s3"], tmp_path: Path) -> None:
-    """Bytes of vectors, batches and checkpoints. Who evaluates is chance, so a worker's share of that may differ, and who of
-    those that end at once hands in the model."""
+    """Bytes of vectors, batches and checkpoints. Who evaluates is chance, so a worker's share of that may differ, and who of those that end
+    at once hands in the model.
+    """
     experiment = small(architecture, workers=3)
     experiment = replace(experiment, database=replace(experiment.database, compute="fetch"))
     experiment = replace(experiment, storage=Storage(channel=through))
