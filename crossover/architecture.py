@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args, get_type_hints
 
 from crossover import own_code
 from crossover.errors import ConfigError, CrossoverError
@@ -99,15 +99,20 @@ def architectures() -> list[str]:
     """The names of every architecture that exists: the modules of functions/ and peers/ that define an ARCHITECTURE."""
     names = {path.stem for package in PACKAGES for path in (ROOT / package).iterdir()}
     return sorted(
-        name for name in names if any(DEFINED.search((ROOT / file).read_text("utf-8")) for file in _files(name))
+        name
+        for name in names
+        if any(DEFINED.search((ROOT / file).read_text("utf-8", "replace")) for file in _files(name))
     )
 
 
-def sections(name: object) -> dict[str, type]:
-    """The class of every architecture's own settings, by its section of a YAML. Raises ConfigError where `name`, the architecture that the
-    YAML asks for, is there and faulty; another one that is faulty is its author's matter, not this YAML's.
+def sections(name: object, problem_of: Callable[[type], str | None] = lambda settings: None) -> dict[str, type]:
+    """The class of every architecture's own settings, by its section of a YAML; `problem_of` says why one cannot be read.
+
+    Raises ConfigError where `name`, the architecture that the YAML asks for, is there and faulty; another one that is faulty is its
+    author's matter, not this YAML's.
     """
     found: dict[str, type] = {}
+    whose: dict[str, str] = {}
     asked = name.replace("-", "_") if isinstance(name, str) else ""
     for each in dict.fromkeys([*architectures(), *([asked] if "." in asked or _files(asked) else [])]):
         try:
@@ -118,10 +123,16 @@ def sections(name: object) -> dict[str, type]:
             continue
         if settings is None:
             continue
-        other = found.setdefault(section_of(settings), settings)
-        if other is not settings:
+        section = section_of(settings)
+        other = found.get(section, settings)
+        if problem := problem_of(settings):
+            if each == asked:
+                raise ConfigError(f"architecture: {each!r}: {problem}")
+        elif other is settings:
+            found[section], whose[section] = settings, each
+        elif asked in (each, whose[section]):
             raise ConfigError(
-                f"architecture: {each!r}: the section {section_of(settings)!r} is described by {other.__module__}.{other.__name__} and by "
+                f"architecture: {each!r}: the section {section!r} is described by {other.__module__}.{other.__name__} and by "
                 f"{settings.__module__}.{settings.__name__}; share one class, or name a section: ClassVar[str] in the other"
             )
     return found
@@ -162,6 +173,14 @@ def load(name: str) -> Architecture:
 
 def _own(name: str) -> Architecture:
     """Beside the experiment's file or in the current folder, as own models are."""
+    top, _, rest = name.partition(".")
+    if top in PACKAGES and rest in architectures():
+        raise ConfigError(f"architecture: {name!r} is one of this project's; write {rest}")
+    if not all(part.isidentifier() for part in name.replace("-", "_").split(".")):
+        raise ConfigError(
+            f"architecture: {name!r} is no name; expected one of {', '.join(architectures())}, or the module of your own that defines "
+            "ARCHITECTURE, such as my_package.mine"
+        )
     where = f"{name.replace('-', '_')}:ARCHITECTURE"
     found: Architecture = _without_torch(
         partial(own_code.load, where, field="architecture", kind=Architecture), where.partition(":")[0]
@@ -188,6 +207,19 @@ def _problems(architecture: Architecture, name: str) -> Iterator[str]:
         yield f"is named {architecture.name!r}; expected {name!r}, as its file is"
     if unknown := sorted(set(architecture.claims) - CLAIMS.keys()):
         yield f"claims {unknown[0]!r}, which nothing tests; expected some of {', '.join(CLAIMS)}"
+    if (architecture.run is None) == (architecture.program is None):
+        yield "expected either run=, the tree of its steps, or program=, what runs on instances"
+    for named in ("tensor_hosts", "state"):
+        given, choices = getattr(architecture, named), get_args(get_type_hints(Architecture)[named])
+        if given not in choices:
+            yield f"{named}={given!r}: expected one of {', '.join(choices)}"
+    projections = Path(__file__).parent / "simulation"  # which functions do not have with them
+    if (
+        architecture.simulation
+        and projections.is_dir()
+        and not (projections / f"{architecture.simulation}.py").is_file()
+    ):
+        yield f"simulation={architecture.simulation!r}: crossover/simulation has no such module; leave it out where there is no projection"
     settings = architecture.settings
     if settings is None:
         return

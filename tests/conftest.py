@@ -53,6 +53,7 @@ def pytest_report_header() -> str:
     )
 
 
+@pytest.hookimpl(trylast=True)  # of what `-k` has left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without CROSSOVER_EVERY_CALL: no test marked `deep`, and of one marked `sampled` so many that each value of each of its parameters
     occurs. Who names a test gets all of it.

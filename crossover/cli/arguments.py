@@ -22,9 +22,9 @@ def accepted(config: Path, override: list[str] | None = None, *, travels: bool =
     """The experiment that can be run. Raises ConfigError for all that `run` refuses before it starts anything. `travels`: own code will run
     elsewhere than in this process.
     """
+    experiment = load(config, override or [])  # before torch, so that an architecture is noticed that brings it
     from crossover.learning.models.registry import factory  # torch, which knows the models: not for --help
 
-    experiment = load(config, override or [])
     for note in own_code.check(experiment, travels=travels):
         print(f"note: {note}", file=sys.stderr)
     factory(experiment.training.model)

@@ -11,6 +11,8 @@ from typing import Any
 from crossover.errors import CrossoverError, OwnCodeError
 from crossover.own_code import finding
 
+_HOME = Path(__file__).parents[2]  # of this project's packages
+
 
 @contextmanager
 def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
@@ -34,7 +36,12 @@ def failure(field: str, name: str, error: BaseException, *, what: Any = None) ->
     """
     place = of_traceback(error.__traceback__) or of_definition(what)
     said = " ".join(str(error).split()) or "no message"
-    return told(field, name, f"{type(error).__name__}: {said}", place=place)
+    problem = f"{type(error).__name__}: {said}"
+    if inside := _of_project(error.__traceback__):
+        return OwnCodeError(
+            f"{field}: {name!r}: {inside}, called by your code{f', {place}' if place else ''}: {problem}"
+        )
+    return told(field, name, problem, place=place)
 
 
 def told(field: str, name: str, problem: str, *, place: str | None) -> OwnCodeError:
@@ -47,6 +54,21 @@ def of_traceback(trace: TracebackType | None) -> str | None:
     found = None
     while trace is not None:
         found = _of_frame(trace.tb_frame, trace.tb_lineno) or found
+        trace = trace.tb_next
+    return found
+
+
+def _of_project(trace: TracebackType | None) -> str | None:
+    """The line of this project's that the user's own has called and that failed, perhaps through others' functions; None where the user's
+    own is further in: `crossover/training/gradients.py, line 3`.
+    """
+    found, theirs = None, False
+    while trace is not None:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if finding.is_own(str(file)):
+            found, theirs = None, True
+        elif theirs and file.is_relative_to(_HOME):
+            found = f"{file.relative_to(_HOME)}, line {trace.tb_lineno}"
         trace = trace.tb_next
     return found
 

@@ -1,9 +1,11 @@
 """Which runs may stand side by side: what forbids it, and what a reader must know before believing it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import reduce
 from typing import Any
 
+from crossover.experiment import Experiment
 from crossover.reports import display
 from crossover.reports.folder import RunFolder
 from crossover.reports.race import Result
@@ -21,6 +23,7 @@ MUST_AGREE = (
 )
 MARKED = ("workers", "seed", "recipe")  # and every field of these sections:
 MARKED_SECTIONS = ("training", "data", "aggregation", "faults")
+COMMON = {each.name for each in fields(Experiment)}  # what is not among them is an architecture's own section
 ELSEWHERE = {
     ("training", "model"),
     ("training", "metric"),
@@ -95,7 +98,9 @@ def lost_records(run: RunFolder) -> str:
 
 def _settings(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     paths: list[tuple[str, ...]] = [(key,) for key in MARKED]
-    for section in MARKED_SECTIONS:
+    one = {run.result["architecture"] for run in runs}
+    own = {key for run in runs for key in run.result["experiment"].keys() - COMMON} if len(one) == 1 else set()
+    for section in (*MARKED_SECTIONS, *sorted(own)):
         keys = {key for run in runs for key in run.result["experiment"].get(section, {})}
         paths += [(section, key) for key in sorted(keys) if (section, key) not in ELSEWHERE]
     return [mark for path in paths if (mark := _differs(runs, names, "experiment", *path))]

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.rules import RULES
-from crossover.architecture import sections
+from crossover.architecture import load, sections
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation.documents import did_you_mean
@@ -38,7 +39,7 @@ FORMER = {
 def experiment(plain: Mapping[str, Any]) -> Experiment:
     """The Experiment of plain data. Raises ConfigError with every problem, one a line."""
     problems: list[str] = []
-    own = sections(plain.get("architecture"))
+    own = sections(asked := plain.get("architecture"), _unreadable)
     whole = with_sections(tuple(own.items()))
     known = _known(whole, plain, (), problems)
     try:
@@ -53,9 +54,34 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
             near = did_you_mean(named, list(choices))
             problems.append(f"{section}.{name}: {named!r} is not allowed; expected one of {', '.join(choices)}{near}")
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError("\n".join([*_unknown_architecture(asked), *problems]))
     common = {name: getattr(found, name) for name in _hints(Experiment) if name != "sections"}
     return Experiment(**common).with_settings(*(getattr(found, name) for name in own if name in known))
+
+
+def _unknown_architecture(asked: object) -> Iterator[str]:
+    """Told before sections that are unknown because the architecture is."""
+    try:
+        if isinstance(asked, str):
+            load(asked)
+    except ConfigError as problem:
+        yield str(problem)
+
+
+def _unreadable(settings: type) -> str | None:
+    """Why no YAML could give an architecture's settings."""
+    field = ""
+    try:
+        for field, annotation in _hints(settings).items():  # noqa: B007
+            describe(annotation)
+        TypeAdapter(settings)
+    except (KeyError, NameError, TypeError, PydanticUserError) as error:
+        where = f"settings={settings.__name__}{f', field {field}' if field else ''}"
+        return (
+            f"{where}: {type(error).__name__}: {' '.join(str(error).split())}; expected fields of bool, int, float, str, Literal, a tuple "
+            "of one of them, or one of them and None"
+        )
+    return None
 
 
 @cache

@@ -46,12 +46,12 @@ class Eighth:
         return f"config/{self.name.replace('_', '-')}.yaml"
 
     def python(self, *arguments: str, status: int = 0) -> str:
-        """What `python arguments` prints, there."""
+        """What `python arguments` prints, there, and what it complains of where it must fail."""
         environment = {**os.environ, "PYTHONPATH": str(self.tree)}
         command = [sys.executable, *arguments]
         done = subprocess.run(command, cwd=self.tree, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout
+        return done.stdout + (done.stderr if status else "")
 
     def crossover(self, *arguments: str) -> str:
         return " ".join(self.python("-m", "crossover.cli", *arguments).split())
@@ -60,7 +60,8 @@ class Eighth:
         """Our own tests of architectures, those of this one that match `only`."""
         named = [f"tests/architectures/{file}.py" for file in files]
         base = self.tree / ".pytest"
-        self.python("-m", "pytest", "-q", "-n0", f"--basetemp={base}", *named, "-k", f"{self.name} and ({only})")
+        done = self.python("-m", "pytest", "-v", "-n0", f"--basetemp={base}", *named, "-k", f"{self.name} and ({only})")
+        assert all(f"{file}::" in done for file in named), done  # each has been asked something
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +120,24 @@ def test_it_ends_right_whatever_fails(eighth: Eighth) -> None:
     files = ["test_resumption", "test_stopping", "test_faults", *(["test_on_local"] if EVERY_CALL else [])]
     if eighth.name == "parameter_server":  # local steps are another mathematics than the reference's
         files.append("test_equality")
-    eighth.passes(files, "test" if EVERY_CALL else "interval or gone_on_with or a_stopped_run or run_twice")
+    eighth.passes(files, "test" if EVERY_CALL else "ragged or gone_on_with or a_stopped_run or run_twice")
 
 
 DRAFTS = ["mlless", "spirt", "p2p_serverless", "gpu"]
+
+
+def test_a_command_refuses_one_that_brings_torch(tree: Path) -> None:
+    heavy = Eighth("heavy", tree)
+    draft = (tree / "functions" / "all_reduce.py").read_text().replace('"all_reduce"', '"heavy"')
+    (tree / "functions" / "heavy.py").write_text(f"import torch  # noqa\n{draft}")
+    text = (tree / "config" / "all-reduce.yaml").read_text().replace("architecture: all_reduce", "architecture: heavy")
+    (tree / heavy.config).write_text(text)
+    try:
+        said = heavy.python("-m", "crossover.cli", "run", heavy.config, "--on", "inline", status=2)
+        assert "functions/heavy.py, line 1: imports torch when it is imported" in said
+    finally:
+        (tree / "functions" / "heavy.py").unlink()
+        (tree / heavy.config).unlink()
 
 
 @pytest.mark.parametrize("like", ["scatter_reduce", *(pytest.param(like, marks=pytest.mark.deep) for like in DRAFTS)])

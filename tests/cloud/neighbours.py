@@ -179,28 +179,24 @@ def _people(client_of: Client) -> Iterator[str]:
 
 def _ec2(client_of: Client) -> Iterator[str]:
     ec2 = client_of("ec2", HERE)
-
-    def given(kind: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
-        return [{"ResourceType": kind, "Tags": _pairs(tags)}] if tags else []
-
-    network = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=given("vpc", BY_HAND))["Vpc"]["VpcId"]
+    network = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=_given("vpc", BY_HAND))["Vpc"]["VpcId"]
     yield f"network {network}"
     subnet = ec2.create_subnet(VpcId=network, CidrBlock="10.9.0.0/20", AvailabilityZone="us-east-1a")["Subnet"][
         "SubnetId"
     ]
     yield f"subnet {subnet}"
     yield f"route table {ec2.create_route_table(VpcId=network)['RouteTable']['RouteTableId']}"
-    gateway = ec2.create_internet_gateway(TagSpecifications=given("internet-gateway", BY_HAND))
+    gateway = ec2.create_internet_gateway(TagSpecifications=_given("internet-gateway", BY_HAND))
     yield f"internet gateway {gateway['InternetGateway']['InternetGatewayId']}"
     group = ec2.create_security_group(
         GroupName="crossover-tiny-spirt-hosts",
         Description="theirs",
         VpcId=network,
-        TagSpecifications=given("security-group", BY_HAND),
+        TagSpecifications=_given("security-group", BY_HAND),
     )["GroupId"]
     yield f"security group {group}"
     endpoint = ec2.create_vpc_endpoint(
-        VpcId=network, ServiceName="com.amazonaws.us-east-1.s3", TagSpecifications=given("vpc-endpoint", BY_HAND)
+        VpcId=network, ServiceName="com.amazonaws.us-east-1.s3", TagSpecifications=_given("vpc-endpoint", BY_HAND)
     )["VpcEndpoint"]["VpcEndpointId"]
     yield f"endpoint {endpoint}"
     for name in (
@@ -217,19 +213,29 @@ def _ec2(client_of: Client) -> Iterator[str]:
             MinCount=1,
             MaxCount=1,
             SubnetId=subnet,
-            TagSpecifications=given("instance", {**tags, "crossover:role": "theirs"}),
+            TagSpecifications=_given("instance", {**tags, "crossover:role": "theirs"}),
         )
         yield f"instance {made['Instances'][0]['InstanceId']}"
-        made = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=given("volume", tags))
+        made = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=_given("volume", tags))
         yield f"volume {made['VolumeId']}"
+    yield from _machines_to_be(client_of, subnet)
+
+
+def _given(kind: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": _pairs(tags)}] if tags else []
+
+
+def _machines_to_be(client_of: Client, subnet: str) -> Iterator[str]:
+    """Addresses, templates and fleets."""
+    ec2 = client_of("ec2", HERE)
     for tags in TAGS[1:]:
-        made = ec2.allocate_address(Domain="vpc", TagSpecifications=given("elastic-ip", tags))
+        made = ec2.allocate_address(Domain="vpc", TagSpecifications=_given("elastic-ip", tags))
         yield f"address {made['AllocationId']}"
     for name, tags in _names():
         ec2.create_launch_template(
             LaunchTemplateName=f"{name}-template",
             LaunchTemplateData={"ImageId": _IMAGE, "InstanceType": "t3.micro"},
-            TagSpecifications=given("launch-template", tags),
+            TagSpecifications=_given("launch-template", tags),
         )
         yield f"launch template {name}-template"
     for name, tags in list(_names())[:2]:

@@ -39,7 +39,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         importlib.invalidate_caches()
 
     yield put
-    for name in [each for each in sys.modules if each.endswith((".eighth", ".ninth"))]:
+    for name in [each for each in sys.modules if each.endswith((".eighth", ".ninth", ".tenth"))]:
         sys.modules.pop(name, None)
 
 
@@ -182,6 +182,22 @@ LINE = (
             f"line {LINE}: settings=Settings: expected a frozen dataclass of which every field has a default",
         ),
         (
+            "run=train, ",
+            "",
+            f"line {LINE}: expected either run=, the tree of its steps, or program=, what runs on instances",
+        ),
+        (
+            "checks=checks)",
+            'tensor_hosts="many")',
+            f"line {LINE}: tensor_hosts='many': expected one of per_worker, shared, none",
+        ),
+        ("checks=checks)", 'state="db")', f"line {LINE}: state='db': expected one of checkpoints, database"),
+        (
+            "checks=checks)",
+            'simulation="zzz")',
+            f"line {LINE}: simulation='zzz': crossover/simulation has no such module",
+        ),
+        (
             "    order:",
             '    section = "training"\n    order:',
             f"line {LINE + 1}: settings=Settings would be the section 'training', which every experiment has; expected another",
@@ -192,6 +208,12 @@ def test_what_it_says_of_itself_is_checked(write: Write, old: str, new: str, sai
     assert old in EIGHTH
     write("functions/eighth.py", EIGHTH.replace(old, new))
     assert refused().startswith(f"architecture: 'eighth': functions/eighth.py, {said}")
+
+
+@pytest.mark.parametrize("kind", ["complex", '"NotThere"'])
+def test_settings_that_no_yaml_could_give_are_its_authors_fault(write: Write, kind: str) -> None:
+    write("functions/eighth.py", EIGHTH.replace(": tuple[int, ...] = ()", f": {kind} = 1"))
+    assert refused().startswith("architecture: 'eighth': settings=Settings")
 
 
 def test_two_of_one_name_are_both_named(write: Write) -> None:
@@ -214,6 +236,46 @@ def test_two_that_describe_one_section_differently_are_both_named(write: Write) 
     write("functions/ninth.py", shared + 'ARCHITECTURE = Architecture("ninth", run=train, settings=Settings)\n')
     sys.modules.pop("functions.ninth")
     assert validate({"name": "x", "architecture": "ninth", "eighth": {"rate": 2}}).sections["eighth"]["rate"] == 2.0
+
+
+@pytest.mark.parametrize(
+    "faulty", [EIGHTH.replace("Annotated[float, Gt(0)]", '"NotThere"').encode(), b"ARCHITECTURE = '\xff'\n"]
+)
+def test_a_yaml_of_another_architecture_does_not_hear_of_it(write: Write, tmp_path: Path, faulty: bytes) -> None:
+    write("functions/ninth.py", EIGHTH.replace('"eighth"', '"ninth"'))
+    (tmp_path / "functions" / "eighth.py").write_bytes(faulty)
+    assert validate({"name": "x", "architecture": "ninth", "ninth": {"rate": 0.5}}).sections["ninth"]["rate"] == 0.5
+    assert refused().startswith("architecture: ") and "eighth" in refused()
+
+
+def test_nor_of_two_others_that_describe_one_section_differently(write: Write) -> None:
+    other = EIGHTH.replace("    order:", '    section = "eighth"\n    order:')
+    for name, text in {"eighth": EIGHTH, "ninth": other, "tenth": EIGHTH}.items():
+        write(f"functions/{name}.py", text.replace('"eighth", run', f'"{name}", run'))
+    assert validate({"name": "x", "architecture": "tenth", "tenth": {"rate": 0.5}}).sections["tenth"]["rate"] == 0.5
+
+
+def test_an_unknown_architecture_is_told_before_what_is_unknown_for_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate({"name": "x", "architecture": "spirit", "mine": {"a": 1}})
+    first, second = str(caught.value).splitlines()
+    assert (
+        "'spirit' is unknown" in first
+        and first.endswith("did you mean spirt?")
+        and second.startswith("mine: is unknown")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("functions.spirt", "architecture: 'functions.spirt' is one of this project's; write spirt"),
+        ("pack..mine", "architecture: 'pack..mine' is no name; expected one of all_reduce, "),
+        ("pack.mine:ARCHITECTURE", "architecture: 'pack.mine:ARCHITECTURE' is no name; expected one of all_reduce, "),
+    ],
+)
+def test_a_name_that_none_can_have_is_told_in_its_own_words(name: str, said: str) -> None:
+    assert refused(name).startswith(said)
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,15 @@ def test_where_one_overtakes_another() -> None:
     assert race.lead_changes({"a": []}, ACCURACY) == []
 
 
+def test_settings_of_their_architectures_own_are_marked(save: Save) -> None:
+    experiment = save("a", SPIRT).result["experiment"]
+    runs = [
+        changed(save(name, SPIRT), experiment=experiment | {"mine": {"outer": outer}})
+        for name, outer in (("a", 0.7), ("b", 0.9))
+    ]
+    assert "mine.outer differs: 0.7 in a, 0.9 in b" in comparison.of(runs).marks
+
+
 def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Save) -> None:
     """The same runs, judged by their error: the same places win at the same moments, in the metric's own words."""
 
