@@ -15,7 +15,7 @@ from crossover.architecture import PACKAGES, ROOT, architectures, load
 from crossover.cli.arguments import Debug
 from crossover.errors import UserError
 from crossover.experiment import Experiment, section_of
-from crossover.own_code import finding
+from crossover.own_code import places
 
 TO_DO = """\
 # Drafted by `crossover new {name} --like {like}`: it runs as it is. What to fill in, from top to bottom:
@@ -52,7 +52,7 @@ def drafts(name: str, like: str) -> dict[str, str]:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
         raise UserError(f"name: {name!r} is no name of a module; use lower-case letters, digits and _, a letter first")
     ours = {*architectures(), *(each.name for each in fields(Experiment)), "network", "broker", "p2p"}
-    if module in ours or finding.taken(module):
+    if module in ours or places.taken(module):
         raise UserError(f"name: {name!r} is taken; choose another one")
     section = section_of(model.settings) if model.settings else None
     files = {}

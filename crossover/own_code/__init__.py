@@ -6,7 +6,8 @@ while they are imported, and packed for functions and programs; `learning/` call
 """
 
 from crossover.own_code.faults import blame, failure
-from crossover.own_code.finding import file_of, folders, load, look_in, owns, shown
+from crossover.own_code.finding import file_of, load
+from crossover.own_code.places import folders, look_in, owns, shown
 from crossover.own_code.travelling import bundled, check, digests, fingerprint, names, used
 from crossover.own_code.watching import building
 

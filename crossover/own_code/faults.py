@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from crossover.errors import CrossoverError, OwnCodeError
-from crossover.own_code import finding
+from crossover.own_code import places
 
 _HOME = Path(__file__).parents[2]  # of this project's packages
 
@@ -65,7 +65,7 @@ def _of_project(trace: TracebackType | None) -> str | None:
     found, theirs = None, False
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)
-        if finding.is_own(str(file)):
+        if places.is_own(str(file)):
             found, theirs = None, True
         elif theirs and file.is_relative_to(_HOME):
             found = f"{file.relative_to(_HOME)}, line {trace.tb_lineno}"
@@ -89,17 +89,17 @@ def of_definition(what: Any) -> str | None:
     """Where a function or class is defined: `mytask.py, line 3`."""
     what = inspect.unwrap(what) if callable(what) else what
     code = getattr(what, "__code__", None) or getattr(getattr(what, "__init__", None), "__code__", None)
-    return place(code.co_filename, code.co_firstlineno) if code and finding.is_own(code.co_filename) else None
+    return place(code.co_filename, code.co_firstlineno) if code and places.is_own(code.co_filename) else None
 
 
 def place(file: str | Path, line: int | None) -> str:
     """`mytask.py, line 3`."""
-    return f"{finding.shown(file)}, line {line}" if line else finding.shown(file)
+    return f"{places.shown(file)}, line {line}" if line else places.shown(file)
 
 
 def _of_frame(frame: FrameType, line: int) -> str | None:
     code = frame.f_code
-    if not finding.is_own(code.co_filename):
+    if not places.is_own(code.co_filename):
         return None
     inside = f", in {code.co_name}" if code.co_name.isidentifier() else ""
     return place(code.co_filename, line) + inside

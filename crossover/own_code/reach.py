@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crossover.own_code import faults, finding, imports
+from crossover.own_code import faults, imports, places
 from crossover.own_code.packages import FIRST_PARTY
 
 
@@ -49,40 +49,40 @@ def reach(*names: str, field: str = "training.model") -> Reach:
         parts = module.split(".")
         for depth in range(1, len(parts) + 1):  # a parent package is imported first
             name = ".".join(parts[:depth])
-            if name in seen or not (places := _places(name)):
+            if name in seen or not (files := _files_of(name)):
                 continue
             seen.add(name)
-            todo += _follow(found, name, places, field=field, named=names[0])
+            todo += _follow(found, name, files, field=field, named=names[0])
     return found
 
 
-def _places(module: str) -> list[Path]:
+def _files_of(module: str) -> list[Path]:
     """Its files, unless the name belongs to Python or to this project, or means an installed package beside which a mere folder lies."""
     top = module.split(".")[0]
-    if finding.taken(top):
+    if places.taken(top):
         return []
-    places = finding.locate(module)
-    return [] if places and places[0].is_dir() and "." not in module and _installed(top) else places
+    found = places.locate(module)
+    return [] if found and found[0].is_dir() and "." not in module and _installed(top) else found
 
 
 def _installed(top: str) -> bool:
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(
-        top, [each for each in sys.path if each and Path(each).resolve() not in finding.folders()]
+        top, [each for each in sys.path if each and Path(each).resolve() not in places.folders()]
     )
     return spec is not None and spec.origin is not None
 
 
-def _follow(found: Reach, module: str, places: list[Path], *, field: str, named: str) -> Iterator[str]:
+def _follow(found: Reach, module: str, files: list[Path], *, field: str, named: str) -> Iterator[str]:
     """Take the module's file; the own modules that it imports."""
-    path = places[0]
+    path = files[0]
     if path.is_dir():
         return iter(())
-    base = next(each for each in finding.folders() if path.is_relative_to(each))
+    base = next(each for each in places.folders() if path.is_relative_to(each))
     found.files[path.relative_to(base)] = path
-    if len(places) > 1 and places[1].is_file():
-        found.passed_over[path] = places[1]
+    if len(files) > 1 and files[1].is_file():
+        found.passed_over[path] = files[1]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     try:
         read = imports.read(path.read_text(encoding="utf-8"), package=package)
@@ -95,8 +95,8 @@ def _follow(found: Reach, module: str, places: list[Path], *, field: str, named:
         *((name, line, True) for name, line in read.at_once.items()),
         *((name, line, False) for name, line in read.deferred.items()),
     ):
-        if _places(name):
+        if _files_of(name):
             own.append(name)
-        elif not _places(name.split(".")[0]):  # else an attribute of an own module
+        elif not _files_of(name.split(".")[0]):  # else an attribute of an own module
             found.wanted.append(Wanted(name, path, line, at_once))
     return iter(own)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover.experiment import Experiment
-from crossover.own_code import faults, finding, watching
+from crossover.own_code import faults, finding, places, watching
 from crossover.own_code.packages import COMPUTING, FIRST_PARTY, PROJECT
 from crossover.own_code.reach import Reach, Wanted, reach
 
@@ -60,7 +60,7 @@ def bundled(experiment: Experiment) -> Reach:
     for field, name in _travelling(experiment).items():
         finding.check_name(name, field)
         one = reach(name, field=field)
-        if not finding.locate(name.partition(":")[0]):
+        if not places.locate(name.partition(":")[0]):
             raise finding.missing(field, name)
         for wanted in one.wanted:
             if wanted.at_once and (problem := _unavailable(wanted)):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover.errors import OwnCodeError
-from crossover.own_code import faults, finding
+from crossover.own_code import faults, places
 
 _DEEDS = {
     **dict.fromkeys(
@@ -45,7 +45,7 @@ def building(field: str, name: str) -> Iterator[None]:
 
 @contextmanager
 def _watched(field: str, name: str, *, when: str, files: bool) -> Iterator[None]:
-    if not finding.has_folders():  # a function or program: whoever started the run has watched
+    if not places.has_folders():  # a function or program: whoever started the run has watched
         yield
         return
     _install()
@@ -67,7 +67,7 @@ class _Watch:
     def see(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and self.files and (path := _data_file(arguments[0], arguments[2])):
             deed = (
-                f"reads {finding.shown(path)} {self.when}, which functions have not: they hold your Python files alone"
+                f"reads {places.shown(path)} {self.when}, which functions have not: they hold your Python files alone"
             )
             mend = "write it as a constant of a module, or read it in the loader of data.dataset, which runs on this machine"
         elif event in _DEEDS:

@@ -17,7 +17,7 @@ from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings, serve
 
 if TYPE_CHECKING:
-    from crossover.training.peer.algorithm import PeerExchange
+    from crossover.training.peer.exchange import PeerExchange
     from peers.gpu.cuda import CudaLearner
 
 PROCESSES, NUMBER = "CROSSOVER_PROCESSES", "CROSSOVER_PROCESS"  # on one instance; which of them this is

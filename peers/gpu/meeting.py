@@ -20,7 +20,7 @@ from crossover.context import Context
 from crossover.errors import Missing, WaitTimeout
 from crossover.fleet import Membership
 from crossover.training import attempts
-from crossover.training.peer.algorithm import Concluded
+from crossover.training.peer.exchange import Concluded
 
 _c10d: Any = dist  # stores by themselves are there, and not declared as exported
 _LOOK_S = 0.1

@@ -2,7 +2,7 @@
 
 from crossover.context import Context
 from crossover.fleet import Membership
-from crossover.training.peer.algorithm import PeerExchange
+from crossover.training.peer.exchange import PeerExchange
 from peers.p2p.latest import LatestMailboxes
 from peers.p2p.mailboxes import SynchronousMailboxes
 

@@ -148,12 +148,8 @@ def test_imports_go_one_way() -> None:
 
 # Circles that stand, with the reason: whoever breaks one up takes it out here.
 CIRCLES = [
-    # What is wrong with code of the user's own is told by where it was found, and finding it tells what is wrong.
-    {f"crossover.own_code.{name}" for name in ("faults", "finding", "reach", "watching")},
     # The cloud applies the patches, which act for the cloud that they are given; for type checkers alone.
     {"crossover.local.cloud", "crossover.local.moto_patches"},
-    # A peer's end is a part of the peer, which it is given; for type checkers alone.
-    {"crossover.training.peer.ending", "crossover.training.peer.algorithm"},
     # A decision of a run with a budget counts what it has cost; what a run is expected to cost follows from its calendar.
     {"crossover.costs", "crossover.training"},
     # They put the parts together for one another: `verify` deploys, runs and destroys, and those ask about the account.

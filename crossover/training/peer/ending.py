@@ -12,7 +12,7 @@ from crossover.training.peer.replica import Replica
 from crossover.waiting import Due, Pauses
 
 if TYPE_CHECKING:
-    from crossover.training.peer.algorithm import PeerExchange
+    from crossover.training.peer.exchange import PeerExchange
 
 
 def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
