@@ -73,8 +73,10 @@ def of_program(architecture: Architecture, experiment: Experiment) -> frozenset[
     assert architecture.program is not None
     sources = bundling.Sources(ROOT)
     closure = sources.closure(architecture.program.module, available=sources.wanted(architecture.program.module))
-    text = "".join((ROOT / path).read_text() for path in closure.files if path.parts[0] == "peers")
-    found = set(re.findall(r"\bctx\.(bus|machines|tensors)\b", text))
+    theirs = ("peers/", "crossover/training/peer/")
+    text = "".join((ROOT / path).read_text() for path in closure.files if path.as_posix().startswith(theirs))
+    asked = {"bus": "bus", "tensors": "tensors", "run_machine": "machines"}
+    found = {asked[name] for name in re.findall(rf"\bctx\.({'|'.join(asked)})\b", text)}
     if architecture.program.count == "gpus" and experiment.gpu.exchange == "distributed":
         found.add("collective")
     return frozenset(found)

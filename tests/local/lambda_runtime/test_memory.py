@@ -19,8 +19,8 @@ import os, pathlib, time
 import functions.all_reduce  # what a worker of LambdaML imports
 
 def own():
-    from crossover.local.lambda_runtime import memory
-    return memory.own(os.getpid())
+    from crossover.local.lambda_runtime import occupancy
+    return occupancy.own(os.getpid())
 
 def arrive(event, context):
     # returns once all workers are in: each in an environment of its own
