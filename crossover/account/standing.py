@@ -24,15 +24,7 @@ def lines(experiment: Experiment, *, running: bool = False) -> list[Line]:
     for fleet in wanted.fleets:
         if fleet.purpose != "tensor database" and not running:
             continue
-        found += billing.fleet(
-            listed,
-            purpose=fleet.purpose,
-            instance_type=fleet.instance_type,
-            count=fleet.count,
-            seconds=HOUR_S,
-            volume_gb=fleet.volume_gb,
-            spot=fleet.spot,
-        )
+        found += billing.fleet(listed, fleet, seconds=HOUR_S)
     found += [line for stack in shared_stacks(experiment) for line in shared_lines(experiment, stack)]
     if wanted.secrets:
         found += billing.secrets(listed, wanted.secrets, seconds=HOUR_S, calls=0)

@@ -6,6 +6,7 @@ Without free tier, discounts and volume tiers. Sources: the pricing pages named 
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from crossover.costs.infrastructure import Fleet
 from crossover.costs.prices import Prices
 
 MINIMUM_INSTANCE_S = 60.0  # EC2, Linux: per second, at least one minute
@@ -67,26 +68,16 @@ def object_storage(prices: Prices, bytes_: int, *, seconds: float) -> Line:
     return line(prices, "s3.gb_month", bytes_ / GB * _months(prices, seconds), item="S3 storage")
 
 
-def fleet(
-    prices: Prices,
-    *,
-    purpose: str,
-    instance_type: str,
-    count: int,
-    seconds: float,
-    boot_s: float = 0.0,
-    volume_gb: int,
-    spot: bool = False,
-) -> list[Line]:
-    """EC2 instances with their public address and root volume."""
-    hours = instance_hours(count=count, seconds=seconds, boot_s=boot_s)
-    price_item = f"ec2.{instance_type}.spot" if spot else f"ec2.{instance_type}"
-    kind = f"{instance_type} spot" if spot else instance_type
-    gb_months = volume_gb * hours / prices.hours_per_month
+def fleet(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
+    """EC2 instances with their public address and root volume; `seconds`: from their start, boot included."""
+    hours = instance_hours(count=of.count, seconds=seconds)
+    price_item = f"ec2.{of.instance_type}.spot" if of.spot else f"ec2.{of.instance_type}"
+    kind, of_what = f"{of.instance_type} spot" if of.spot else of.instance_type, f"x {of.count}, {of.purpose}"
+    gb_months = of.volume_gb * hours / prices.hours_per_month
     return [
-        line(prices, price_item, hours, item=f"EC2 {kind} x {count}, {purpose}"),
-        line(prices, "vpc.public_ipv4", hours, item=f"Public IPv4 x {count}, {purpose}"),
-        line(prices, "ebs.gp3.gb_month", gb_months, item=f"EBS gp3 {volume_gb} GB x {count}, {purpose}"),
+        line(prices, price_item, hours, item=f"EC2 {kind} {of_what}"),
+        line(prices, "vpc.public_ipv4", hours, item=f"Public IPv4 {of_what}"),
+        line(prices, "ebs.gp3.gb_month", gb_months, item=f"EBS gp3 {of.volume_gb} GB {of_what}"),
     ]
 
 

@@ -186,14 +186,5 @@ def bill(
     if infrastructure.broker_instance_type:
         lines.append(billing.broker(prices, infrastructure.broker_instance_type, seconds=duration_s))
     for fleet in infrastructure.fleets:
-        lines += billing.fleet(
-            prices,
-            purpose=fleet.purpose,
-            instance_type=fleet.instance_type,
-            count=fleet.count,
-            seconds=duration_s,
-            boot_s=fleet.boot_s,
-            volume_gb=fleet.volume_gb,
-            spot=fleet.spot,
-        )
+        lines += billing.fleet(prices, fleet, seconds=duration_s + fleet.boot_s)
     return lines
