@@ -83,9 +83,10 @@ class Calibration:
     supervisor_s: float = 0.01  # MLLess: per step, the supervisor's own work
     significant: float = 0.1  # MLLess: share of the coordinates that pass the filter
 
-    # Stragglers: factors on seconds, lognormal with mean 1.
+    # Spread: factors on seconds, lognormal with mean 1. Per invocation, and of requests per session: what all functions of a run share.
     compute_sigma: float = 0.08
     request_sigma: float = 0.15
+    session_sigma: float = 0.2  # assumed
 
     def gradient_s(self, workload: Workload, samples: int, *, threads: float, speed: float, batch_s: float) -> float:
         """One minibatch on a processor: `threads` vCPUs (or a part of one) of `speed`."""
@@ -166,4 +167,5 @@ PURE_COMPUTE = Calibration(
     supervisor_s=0.0,
     compute_sigma=0.0,
     request_sigma=0.0,
+    session_sigma=0.0,
 )
