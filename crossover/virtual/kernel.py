@@ -1,0 +1,185 @@
+"""One virtual clock: tasks that run until they wait, processes that can be killed or frozen, ties broken by the seed.
+
+A task is a greenlet (greenlet.readthedocs.io): code as it is deployed, which gives up control only where it asks the kernel to. So between
+two such points nothing else happens, and the order of all that happens follows from the seed alone.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+
+class Killed(BaseException):
+    """This task's process is dead: what it does now, also in a `finally`, has no effect any more."""
+
+
+class Stuck(Exception):
+    """The world stands still, or never does."""
+
+
+class Process:
+    """What lives and dies as one: a function's environment, a program on an instance, the client that follows a run.
+
+    `state`: what its modules keep between calls. `clock_skew_s`: by how much its wall clock is ahead.
+    """
+
+    def __init__(self, kernel: "Kernel", name: str, *, clock_skew_s: float = 0.0) -> None:
+        self.kernel, self.name, self.clock_skew_s = kernel, name, clock_skew_s
+        self.state: dict[str, Any] = {}
+        self.began_s = kernel.now_s
+        self.alive = True
+        self.frozen_until_s = -inf
+        self.tasks: list[Task] = []
+
+    def freeze(self, until_s: float) -> None:
+        """None of its tasks goes on before then; what others wait for of it, they wait for."""
+        self.frozen_until_s = max(self.frozen_until_s, until_s)
+
+    def kill(self) -> None:
+        """At once, as kill -9 does. A task that kills its own process gets Killed at its next request."""
+        if not self.alive:
+            return
+        self.alive = False
+        for task in [each for each in self.tasks if each is not getcurrent()]:
+            task.end()
+
+    def check(self) -> None:
+        """Raises Killed in a process that is dead."""
+        if not self.alive:
+            raise Killed(self.name)
+
+
+class Signal:
+    """Something to wait for. Setting it wakes whoever waits; it does not stay set."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Task] = []
+
+    def set(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for task in waiting:
+            task.kernel.wake(task)
+
+
+class Task(greenlet):
+    """One thread of control of a process. `ended` is set once it is over; then `failure` says how, None for well."""
+
+    def __init__(
+        self, kernel: "Kernel", process: Process, target: Callable[..., object], args: tuple[Any, ...], name: str
+    ) -> None:
+        super().__init__(parent=kernel.hub)
+        self.kernel, self.process, self.name = kernel, process, name
+        self.ended, self.over = Signal(), False
+        self.result: object = None
+        self.failure: BaseException | None = None
+        self.ticket = 0  # of the entry in the queue that may wake it; older ones are void
+        self._target, self._args = target, args
+
+    def run(self) -> None:
+        try:
+            self.result = self._target(*self._args)
+        except BaseException as error:  # whoever waits for the task looks at it; the hub must not fall
+            self.failure = error
+        finally:
+            self._finish()
+
+    def end(self) -> None:
+        """Unwind it now: its process is dead."""
+        if self.over:
+            return
+        if self:  # it has begun, and waits somewhere
+            self.parent = getcurrent()  # whoever ends it goes on once it is unwound
+            try:
+                self.throw(Killed(self.process.name))
+            finally:
+                if not self.over:  # it caught Killed and waits again: never woken, since its process is dead
+                    self.parent = self.kernel.hub
+                    self._finish()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.over:
+            self.over = True
+            self.process.tasks.remove(self)
+            self.ended.set()
+
+
+class Kernel:
+    """The clock, what happens next, and the schedule's chance."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.chance = random.Random(f"virtual {seed}")
+        self.now_s = 0.0
+        self.hub = getcurrent()
+        self.switches = 0
+        self._queue: list[tuple[float, float, int, Task, int]] = []
+        self._count = 0
+
+    @property
+    def task(self) -> Task:
+        """The one that is running. Raises AssertionError outside any."""
+        current = getcurrent()
+        assert isinstance(current, Task), "asked outside any task of the virtual world"
+        return current
+
+    def spawn(self, target: Callable[..., object], *args: Any, process: Process, name: str) -> Task:
+        """A new task of a process, which begins at this moment, after whoever asks."""
+        task = Task(self, process, target, args, name)
+        process.tasks.append(task)
+        self.wake(task)
+        return task
+
+    def wake(self, task: Task, at_s: float | None = None) -> None:
+        """Let the task go on then; an earlier appointment is void."""
+        self._count += 1
+        task.ticket = self._count
+        when_s = self.now_s if at_s is None else at_s
+        heapq.heappush(self._queue, (when_s, self.chance.random(), self._count, task, self._count))
+
+    def sleep(self, seconds: float) -> None:
+        """The calling task, for so long. Raises Killed."""
+        task = self.task
+        task.process.check()
+        self.wake(task, self.now_s + max(0.0, seconds))
+        self._pause(task)
+
+    def wait(self, signal: Signal, within_s: float = inf) -> bool:
+        """The calling task, until the signal is set; whether it was, within that time. Raises Killed."""
+        task = self.task
+        task.process.check()
+        signal.waiting.append(task)
+        self._count += 1
+        task.ticket = self._count
+        if within_s < inf:
+            self.wake(task, self.now_s + max(0.0, within_s))
+        self._pause(task)
+        if task in signal.waiting:
+            signal.waiting.remove(task)
+            return False
+        return True
+
+    def _pause(self, task: Task) -> None:
+        self.hub.switch()
+        task.process.check()
+
+    def run(self, until: Callable[[], bool], *, at_most: int = 2_000_000) -> None:
+        """Let happen what happens, until `until` holds. Raises Stuck where nothing is left to happen, or too much does."""
+        while not until():
+            if not self._queue:
+                raise Stuck("every task waits for another, and no time-out is under way")
+            when_s, _, _, task, ticket = heapq.heappop(self._queue)
+            if task.over or ticket != task.ticket or not task.process.alive:
+                continue
+            if task.process.frozen_until_s > when_s:
+                self.wake(task, task.process.frozen_until_s)
+                continue
+            self.now_s = max(self.now_s, when_s)
+            self.switches += 1
+            if self.switches > at_most:
+                raise Stuck(f"{at_most} turns, and no end; {task.process.name}, {task.name} had the last one")
+            task.switch()
