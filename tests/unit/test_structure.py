@@ -52,7 +52,13 @@ ALLOWED = {
     "stacks": WORKFLOW | {"crossover.asl", "crossover.instances", "cdk", "functions", "peers"},
 }
 # They put the parts together and may import all of them.
-ROOTS_OF_COMPOSITION = {"crossover.account", "crossover.running", "crossover.replication", "crossover.cli"}
+ROOTS_OF_COMPOSITION = {
+    "crossover.account",
+    "crossover.running",
+    "crossover.replication",
+    "crossover.cli",
+    "crossover.virtual",
+}
 
 # third party -> where alone it may be imported
 CONFINED = {
@@ -66,11 +72,12 @@ CONFINED = {
         "crossover.account",
         "crossover.cli",
         "crossover.running",
+        "crossover.virtual",
     },
     "moto": {"crossover.local"},
-    "torch": {"crossover.learning", "crossover.algorithms", "crossover.running", "peers"},
+    "torch": {"crossover.learning", "crossover.algorithms", "crossover.running", "crossover.virtual", "peers"},
     "redis": {"crossover.dataplane", "crossover.local"},
-    "pika": {"crossover.dataplane", "crossover.local"},
+    "pika": {"crossover.dataplane", "crossover.local", "crossover.virtual"},
     "pydantic": {"crossover.validation"},
     "typer": {"crossover.cli"},
     "rich": {"crossover.account", "crossover.cli", "crossover.reports"},
