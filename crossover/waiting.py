@@ -1,8 +1,9 @@
 """Waiting by looking again and again: how long the pauses are, when they end, and when something dearer than a look is due."""
 
 import math
-import time
 from dataclasses import dataclass, field
+
+from crossover import runtime
 
 
 @dataclass
@@ -23,11 +24,11 @@ class Pauses:
     _began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._began_s = time.monotonic()
+        self._began_s = runtime.monotonic()
 
     @property
     def waited_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return runtime.monotonic() - self._began_s
 
     @property
     def next_s(self) -> float:
@@ -38,7 +39,7 @@ class Pauses:
         left_s = self.within_s - self.waited_s
         if left_s < 1e-6:  # nothing that a clock could tell apart
             return False
-        time.sleep(min(self.next_s, left_s))
+        runtime.sleep(min(self.next_s, left_s))
         return True
 
 
@@ -46,10 +47,10 @@ class Due:
     """Now and then within a wait: `first_s` after it began, and then every `every_s`."""
 
     def __init__(self, first_s: float, every_s: float) -> None:
-        self._at_s, self._every_s = time.monotonic() + first_s, every_s
+        self._at_s, self._every_s = runtime.monotonic() + first_s, every_s
 
     def __call__(self) -> bool:
-        now_s = time.monotonic()
+        now_s = runtime.monotonic()
         if now_s < self._at_s:
             return False
         self._at_s = now_s + self._every_s

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
 
 # part of the house -> the parts it may import from, besides itself. `crossover.<x>` stands for a module or package of that name.
-BASE = {"crossover.errors", "crossover.waiting", "crossover.experiment", "crossover.algorithms"}
+BASE = {"crossover.errors", "crossover.runtime", "crossover.waiting", "crossover.experiment", "crossover.algorithms"}
 DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.own_code"}
 CLIENTS = BASE | {"crossover.dataplane", "crossover.event"}
 CONTEXT = DATA | CLIENTS | {"crossover.clients", "crossover.context", "crossover.metering", "crossover.run_facts"}
@@ -20,10 +20,11 @@ WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.architecture", "crossover
 ALLOWED = {
     "crossover.errors": set(),
     "crossover.aws_calls": set(),
-    "crossover.waiting": set(),
+    "crossover.runtime": set(),
+    "crossover.waiting": {"crossover.runtime"},
     "crossover.experiment": set(),
     "crossover.instances": set(),
-    "crossover.threads": set(),
+    "crossover.threads": {"crossover.runtime"},
     "crossover.keys": {"crossover.errors", "crossover.dataplane"},
     "crossover.own_code": {"crossover.errors", "crossover.experiment"},
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},

@@ -1,7 +1,7 @@
 """Waits: an end for every one, and errors that say who waited in which round for what and whom."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from crossover.context import Context, Resources
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Experiment, Functions
 from crossover.run_facts import RunFacts
+from crossover.runtime import ThisProcess, use
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Settled, Waits, patience_s, say_why
 
 EXPERIMENT = Experiment(name="x", architecture="all_reduce", workers=3, functions=Functions(timeout_s=10))
@@ -138,10 +139,11 @@ def test_a_store_that_comes_back_is_forgiven() -> None:
 # --- how often it looks -----------------------------------------------------------------------------------------------
 
 
-class Passing:
-    """`time` for waiting.py: sleeping is what makes it pass."""
+class Passing(ThisProcess):
+    """A process whose sleeping is what makes the time pass."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.now_s = 0.0
         self.slept_s: list[float] = []
 
@@ -154,10 +156,9 @@ class Passing:
 
 
 @pytest.fixture
-def passing(monkeypatch: pytest.MonkeyPatch) -> Passing:
-    found = Passing()
-    monkeypatch.setattr("crossover.waiting.time", found)
-    return found
+def passing() -> Iterator[Passing]:
+    with use(found := Passing()):
+        yield found
 
 
 def there_at(passing: Passing, seconds: float) -> Callable[[], str]:

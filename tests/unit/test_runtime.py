@@ -1,0 +1,41 @@
+"""What code asks of the process that it runs in."""
+
+import threading
+
+from crossover import runtime
+from crossover.runtime import ThisProcess
+
+
+class Elsewhere(ThisProcess):
+    def time(self) -> float:
+        return 12.0
+
+
+def test_another_runtime_is_asked_within_the_block_alone_and_keeps_a_state_of_its_own() -> None:
+    made = runtime.kept("test", list[int])
+    made.append(1)
+    with runtime.use(Elsewhere()):
+        assert runtime.time() == 12.0
+        assert runtime.kept("test", list[int]) == []
+    assert runtime.time() > 12.0
+    assert runtime.kept("test", list[int]) is made
+    del runtime.state()["test"]
+
+
+def test_what_is_kept_is_made_once() -> None:
+    with runtime.use(ThisProcess()):
+        runtime.kept("nothing", lambda: None)
+        assert runtime.kept("nothing", lambda: 1) is None
+
+
+def test_only_the_main_thread_speaks_for_the_process() -> None:
+    found = [0.0]
+    worker = threading.Thread(target=lambda: found.append(runtime.process_s()))  # type: ignore[arg-type]
+    worker.start()
+    worker.join()
+    assert found == [0.0, None] and runtime.process_s() is not None
+
+
+def test_identifiers_differ() -> None:
+    first, second = runtime.identifier(), runtime.identifier()
+    assert first != second and len(first) == 32 and int(first, 16) >= 0
