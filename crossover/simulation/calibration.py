@@ -39,6 +39,10 @@ class Service:
         """Of `requests` one after another that move `bytes_` in all, without anybody else."""
         return requests * self.latency_s + bytes_ / min(self.client_bytes_s, self.host_bytes_s)
 
+    def slowed(self, factor: float) -> "Service":
+        """In a session whose requests take `factor` times as long; the host's link, which the instance type promises, stays."""
+        return replace(self, latency_s=factor * self.latency_s, client_bytes_s=self.client_bytes_s / factor)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:

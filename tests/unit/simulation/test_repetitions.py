@@ -1,0 +1,105 @@
+"""How sure a projection is: repetitions by seed, one session for all functions of a run, and who is ahead in paired draws."""
+
+from dataclasses import replace
+from math import exp, inf, isnan
+from statistics import NormalDist
+
+import pytest
+
+from crossover.costs import prices
+from crossover.simulation import AWS, Workload, simulate
+from crossover.simulation.calibration import Calibration, Service
+from crossover.simulation.repetitions import (
+    Band,
+    Draw,
+    Outcome,
+    Task,
+    ahead,
+    band,
+    draws,
+    figures,
+    in_session,
+    is_sure,
+    possible,
+    problems,
+    repeated,
+    simulate_drawn,
+)
+from tests.architectures.harness import small
+
+EVEN = replace(AWS, compute_sigma=0.0, request_sigma=0.0, session_sigma=0.3)
+
+
+def task(architecture: str, calibration: Calibration = AWS) -> Task:
+    experiment = small(architecture)
+    return Task(experiment, calibration, Workload.of(experiment), prices.load())
+
+
+def outcome(seconds: float, *found: str) -> Outcome:
+    return Outcome(
+        seconds=seconds, epoch_s=1.0, usd=seconds, paper_method_usd=0.0, moved_bytes=0.0, problems=tuple(found)
+    )
+
+
+def test_a_seed_draws_the_same_repetitions_whatever_the_processes() -> None:
+    tasks, drawn = [task("spirt"), task("gpu")], draws(7, 7)
+    assert drawn == draws(7, 7) != draws(8, 7)
+    alone = repeated(tasks, drawn)
+    assert [len(each) for each in alone] == [7, 7]
+    assert len({each.seconds for each in alone[0]}) == 7
+    assert repeated(tasks, drawn, processes=2) == alone
+    assert alone[1][3] == Outcome.of(simulate_drawn(tasks[1], drawn[3]))
+
+
+def test_sessions_are_spread_as_a_normal_distribution_is() -> None:
+    found = band([each.session for each in draws(0)])
+    assert (found.p5, found.p50) == (pytest.approx(NormalDist().inv_cdf(0.05)), pytest.approx(0.0))
+    assert len({each.seed for each in draws(0)}) == 30
+
+
+def test_a_session_slows_the_requests_of_all_and_nothing_else() -> None:
+    slow = in_session(EVEN, 2.0)
+    factor = exp(2.0 * 0.3)
+    for name in ("objects", "tensors", "bus", "instance_objects", "instance_bus"):
+        usual, slowed = getattr(EVEN, name), getattr(slow, name)
+        assert slowed.seconds(0.0) == pytest.approx(factor * usual.seconds(0.0))
+        assert slowed.client_bytes_s == pytest.approx(usual.client_bytes_s / factor)
+        assert slowed.host_bytes_s == usual.host_bytes_s
+    services = [name for name in EVEN.as_json() if isinstance(getattr(EVEN, name), Service)]
+    others = EVEN.as_json().keys() - set(services)
+    assert {name: getattr(slow, name) for name in others} == {name: getattr(EVEN, name) for name in others}
+    assert in_session(EVEN, 0.0) == EVEN
+
+
+def test_one_session_holds_for_the_whole_run() -> None:
+    """Without stragglers a run's store requests take what they take in the middle, times one factor."""
+    the = task("all_reduce", EVEN)
+    usual = simulate(the.experiment, EVEN)
+    run = simulate_drawn(the, Draw(1, 1.0))
+    fetched = run.steps["train"].stages["fetch"][0] / usual.steps["train"].stages["fetch"][0]
+    assert fetched == pytest.approx(exp(0.3))
+    assert run.steps["train"].stages["compute"][0] == pytest.approx(usual.steps["train"].stages["compute"][0])
+
+
+def test_percentiles_lie_in_the_middles_of_their_parts() -> None:
+    assert band(range(1, 31)) == Band(pytest.approx(2.0), pytest.approx(15.5), pytest.approx(29.0))  # type: ignore[arg-type]
+    assert band([3.0]) == (3.0, 3.0, 3.0)
+    assert isnan(band([]).p50)
+    assert Band(1.0, 2.0, 3.0).as_json() == {"label": "projected", "p5": 1.0, "p50": 2.0, "p95": 3.0}
+
+
+def test_ahead_is_who_is_so_in_95_of_100_paired_draws() -> None:
+    session = [each.session for each in draws(0)]
+    ours, theirs = ([level + value for value in session] for level in (1.0, 1.1))
+    assert ahead(ours, theirs) == 30  # though their bands overlap almost wholly
+    assert [is_sure(count, 30) for count in (28, 29, 30)] == [False, True, True]
+    assert ahead([1.0, 2.0], [1.0, 3.0]) == 1  # level is not ahead
+
+
+def test_what_aws_would_not_run_is_never_ahead_and_out_of_the_band() -> None:
+    mixed = [outcome(1.0), outcome(9.0, "too long, 9 s"), outcome(8.0, "too long, 8 s"), outcome(2.0)]
+    assert figures(mixed, "usd") == [1.0, inf, inf, 2.0]
+    assert [each.seconds for each in possible(mixed)] == [1.0, 2.0]
+    assert problems(mixed) == ("in 2 of 4 repetitions: too long, 9 s",)
+    assert problems(mixed[1:2]) == ("too long, 9 s",)
+    assert problems(mixed[:1]) == ()
