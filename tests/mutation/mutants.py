@@ -135,9 +135,11 @@ def _lines_of(tree: ast.Module, lines: list[str], function: str, stripped: str) 
 def line_of(fault: Fault, root: Path) -> int | None:
     """The number of the fault's line in the source as it is now; None where it is gone."""
     path = root / fault.file
-    if not path.exists():
-        return None
-    text = path.read_text("utf-8")
+    return line_in(path.read_text("utf-8"), fault) if path.exists() else None
+
+
+def line_in(text: str, fault: Fault) -> int | None:
+    """The number of the fault's line in the text of its file; None where it is gone."""
     numbers = _lines_of(ast.parse(text), text.splitlines(), fault.function, fault.before)
     return numbers[fault.occurrence] if fault.occurrence < len(numbers) else None
 

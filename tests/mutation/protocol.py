@@ -1,0 +1,240 @@
+"""Faults of the protocols, each of which the virtual world must find: half drawn by a tool, the others planted, or mends taken back.
+
+    python -m tests.mutation.protocol draw                           what the tool draws from the source as it is, by number
+    python -m tests.mutation.protocol where                          which can be planted in the source as it is
+    python -m tests.mutation.protocol run [NAME ..] -- COMMAND ..    COMMAND in a copy of the source with each; one that fails has found it
+
+In COMMAND, {config} stands for the YAML of an architecture that goes through the faulty line; the settings that it needs are appended
+as `--set` options. protocol_faults.toml holds the faults. They are found by their source text, which must occur exactly once.
+"""
+
+import argparse
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation import mutants
+
+ROOT = mutants.ROOT
+LISTED = Path(__file__).parent / "protocol_faults.toml"
+SEED, DRAWN = 15, 40
+LONGEST_S = 3_600.0  # a command that takes longer hangs: the fault is found
+COPIED = ("crossover", "functions", "peers", "stacks", "cdk", "config", "redis_module", "app.py")
+
+# Where the draw takes from: code of protocols, and in it lines that name what a protocol is made of, but no text, time or figure.
+DRAWN_FROM = (
+    "functions/spirt/__init__.py",
+    "functions/spirt/state.py",
+    "functions/all_reduce.py",
+    "functions/scatter_reduce.py",
+    "functions/mlless/__init__.py",
+    "functions/mlless/supervisor.py",
+    "functions/mlless/worker.py",
+    "functions/mlless/words.py",
+    "functions/p2p_serverless.py",
+    "peers/p2p/mailboxes.py",
+    "peers/p2p/latest.py",
+    "peers/p2p_serverless.py",
+    "peers/gpu/gathering.py",
+    "crossover/training/attempts.py",
+    "crossover/training/agreement.py",
+    "crossover/training/checkpoints.py",
+    "crossover/training/databases.py",
+    "crossover/training/long_worker/group.py",
+    "crossover/training/long_worker/invocation.py",
+    "crossover/training/long_worker/life.py",
+    "crossover/training/long_worker/synchronous.py",
+    "crossover/training/long_worker/waits.py",
+    "crossover/training/peer/algorithm.py",
+    "crossover/training/peer/ending.py",
+    "crossover/training/peer/replica.py",
+    "crossover/dataplane/redis_tensors.py",
+    "crossover/dataplane/redis_compute.py",
+    "crossover/dataplane/s3.py",
+    "crossover/dataplane/rabbitmq.py",
+    "crossover/fleet/lease.py",
+    "crossover/fleet/serving.py",
+    "crossover/fleet/execution.py",
+    "crossover/workflow.py",
+)
+_OF_PROTOCOLS = re.compile(
+    "create|put_new|exists|delete|arrive|ack|confirm|settle|give_way|useless|overtaken|journal|save|forget|restore|kept|spent|checkpoint|"
+    "decision|conclude|attempt|every|round|step|held|lease|newest|remove|declare|bad|senders|dropped|leaves"
+)
+_OF_OTHER_THINGS = re.compile(
+    r"monotonic|time\.|uuid|sleep|raise |Error|traffic|notes|\.note\(|stage|_s\b|clock|finite|torch|samples|loss"
+)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """In `file`, `old` (which occurs once) becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`loses`: what the protocol no longer keeps; `runs`: architectures that go through it, with these `settings`."""
+
+    name: str
+    source: str  # "tool", "planted" or the commit whose mend is taken back
+    loses: str
+    runs: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    settings: tuple[str, ...] = ()
+
+
+def listed() -> list[Fault]:
+    """The faults of protocol_faults.toml."""
+    read = tomllib.loads(LISTED.read_text("utf-8"))["fault"]
+    return [
+        Fault(
+            **{name: fault[name] for name in ("name", "source", "loses")},
+            runs=tuple(fault["runs"]),
+            edits=tuple(Edit(**edit) for edit in fault["edit"]),
+            settings=tuple(fault.get("settings", ())),
+        )
+        for fault in read
+    ]
+
+
+def left_out() -> list[dict[str, object]]:
+    """What of the draw is no fault of a protocol: number, file, line, what it would become, and why not."""
+    found: list[dict[str, object]] = tomllib.loads(LISTED.read_text("utf-8"))["left_out"]
+    return found
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def draw(root: Path) -> list[mutants.Fault]:
+    """The first DRAWN faults by seed, no two of one line; the same source gives the same."""
+    known = [fault for file in DRAWN_FROM for fault in mutants.faults_of((root / file).read_text("utf-8"), file)]
+    pool = sorted(
+        fault
+        for fault in known
+        if fault.kind != "arguments"  # mostly exceptions of types
+        and _OF_PROTOCOLS.search(fault.before)
+        and not _OF_OTHER_THINGS.search(fault.before)
+    )
+    random.Random(SEED).shuffle(pool)
+    by_line: dict[tuple[str, str, str, int], mutants.Fault] = {}
+    for fault in pool:
+        by_line.setdefault((fault.file, fault.function, fault.before, fault.occurrence), fault)
+    return list(by_line.values())[:DRAWN]
+
+
+def unique(fault: mutants.Fault, text: str) -> tuple[str, str]:
+    """The fault's line before and after, with as many lines above it as make it the only such place of the file."""
+    lines = text.splitlines(keepends=True)
+    number = mutants.line_in(text, fault)
+    assert number is not None, f"{fault.file}: the line is gone"
+    changed = lines[number - 1].replace(fault.before, fault.after)
+    for first in range(number - 1, -1, -1):
+        above = "".join(lines[first : number - 1])
+        if text.count(above + lines[number - 1]) == 1:
+            return above + lines[number - 1], above + changed
+    raise AssertionError(f"{fault.file}: {fault.before} occurs twice in the same surroundings")
+
+
+# --- planting ---------------------------------------------------------------------------------------------------------
+
+
+def missing(fault: Fault, root: Path) -> list[str]:
+    """Why the fault cannot be planted in the source under `root`; nothing where it can."""
+    why = []
+    for edit in fault.edits:
+        path = root / edit.file
+        found = path.read_text("utf-8").count(edit.old) if path.exists() else 0
+        if found != 1:
+            why.append(f"{fault.name}: {edit.file}: occurs {found} times, not once: {edit.old.strip()}")
+    return why
+
+
+@contextmanager
+def planted(fault: Fault, root: Path = ROOT) -> Iterator[Path]:
+    """A folder with a copy of the packages that has the fault. A process with `environment(folder)` imports from there."""
+    if why := missing(fault, root):
+        raise ValueError("; ".join(why))
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            if (root / name).is_dir():
+                shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif (root / name).exists():
+                shutil.copy2(root / name, copy / name)
+        for edit in fault.edits:
+            path = copy / edit.file
+            path.write_text(path.read_text("utf-8").replace(edit.old, edit.new), "utf-8")
+        yield copy
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """For a process that is to import the packages of `folder`."""
+    return os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def outcome(fault: Fault, command: Sequence[str]) -> str:
+    """ "found by ARCHITECTURE" with the last line said, or "missed"."""
+    with planted(fault) as folder:
+        for architecture in fault.runs:
+            config = f"config/{architecture.replace('_', '-')}.yaml"
+            asked = [word.replace("{config}", config) for word in command]
+            asked += [word for setting in fault.settings for word in ("--set", setting)]
+            try:
+                ended = subprocess.run(
+                    asked,
+                    cwd=folder,
+                    env=environment(folder),
+                    capture_output=True,
+                    text=True,
+                    timeout=LONGEST_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return f"found by {architecture}: it hangs"
+            if ended.returncode:
+                said = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
+                return f"found by {architecture}: {said[-1] if said else ended.returncode}"
+    return "missed"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["draw", "where", "run"])
+    parser.add_argument("names", nargs="*")
+    words = sys.argv[1:]
+    at = words.index("--") if "--" in words else len(words)
+    chosen, command = parser.parse_args(words[:at]), words[at + 1 :]
+    faults = [fault for fault in listed() if not chosen.names or fault.name in chosen.names]
+    if chosen.what == "draw":
+        for number, drawn in enumerate(draw(ROOT), 1):
+            print(f"{number}: {drawn.file}: {drawn.function}: {drawn.before} -> {drawn.after}")
+        return 0
+    if chosen.what == "where":
+        gone = [why for fault in faults for why in missing(fault, ROOT)]
+        print("\n".join([*gone, f"{len(faults)} faults, {len(gone)} places gone"]))
+        return 1 if gone else 0
+    missed = 0
+    for fault in faults:
+        found = outcome(fault, command)
+        missed += found == "missed"
+        print(f"{fault.name}: {found}", flush=True)
+    print(f"{len(faults) - missed} of {len(faults)} found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
