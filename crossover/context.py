@@ -6,17 +6,13 @@ boto3, redis, pika and torch stand inside the functions that need them: a handle
 """
 
 import json
-import os
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
-from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from crossover import runtime
 from crossover.clients.deployed import DeployedClients
 from crossover.clients.protocol import Clients
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
@@ -43,7 +39,7 @@ class Resources:
     learners: dict[str, list["Learner"]] = field(default_factory=dict)  # idle ones, by run
     # What decisions have read, by run and key.
     records: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    lock: Lock = field(default_factory=Lock)
+    lock: runtime.Lock = field(default_factory=runtime.lock)
 
     def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
         if run not in self.facts:
@@ -81,12 +77,12 @@ class Context:
         deadline: float = float("inf"),
         request_id: str = "",
         memory_mb: int = 0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = runtime.time,
     ) -> None:
         self.run = run
         self.keys = Keys(run)
         self.deadline = deadline  # unix seconds; what waits returns well before
-        self.request_id = request_id or uuid.uuid4().hex
+        self.request_id = request_id or runtime.identifier()
         self.memory_mb = memory_mb
         self.resources = resources
         self.clock = clock
@@ -215,13 +211,13 @@ class Context:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """A timed span: what the papers name (fetch, compute, synchronise, update, evaluate). Waits for a slot are not part of it."""
-        wall_s, cpu_s, waited_s = time.perf_counter(), time.thread_time(), self.slot_wait_s
+        wall_s, cpu_s, waited_s = runtime.perf_counter(), runtime.processor_s(), self.slot_wait_s
         try:
             yield
         finally:
-            spent_s = time.perf_counter() - wall_s - (self.slot_wait_s - waited_s)
+            spent_s = runtime.perf_counter() - wall_s - (self.slot_wait_s - waited_s)
             self.stages.append(
-                {"stage": name, "wall_s": round(spent_s, 6), "cpu_s": round(time.thread_time() - cpu_s, 6)}
+                {"stage": name, "wall_s": round(spent_s, 6), "cpu_s": round(runtime.processor_s() - cpu_s, 6)}
             )
 
     def note(self, **figures: float | int | str) -> None:
@@ -241,7 +237,7 @@ class Context:
 
     def pause(self, seconds: float) -> None:
         """Between two polls, in this process: the stores are in memory, so there is no point in waiting as long as on AWS."""
-        time.sleep(min(seconds, 0.001))
+        runtime.sleep(min(seconds, 0.001))
 
     def write_mark(self, mark: bytes) -> None:
         self.resources.clients.objects(Traffic()).put(self.keys.mark(self.request_id), mark)
@@ -250,10 +246,9 @@ class Context:
         self.resources.clients.objects(Traffic()).delete(self.keys.mark(self.request_id))
 
     def write_record(self, step: str, record: bytes) -> None:
-        self.resources.clients.objects(Traffic()).put(self.keys.record(step, uuid.uuid4().hex), record)
+        self.resources.clients.objects(Traffic()).put(self.keys.record(step, runtime.identifier()), record)
 
 
-@lru_cache(maxsize=1)
 def process_resources() -> Resources:
     """This process's resources, by its environment: the deployment facts that the stack wrote there."""
-    return Resources(DeployedClients(dict(os.environ)))
+    return runtime.kept("resources", lambda: Resources(DeployedClients(dict(runtime.environment()))))

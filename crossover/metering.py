@@ -5,24 +5,19 @@ platform's log records are joined to it later, by request id. Locally the record
 """
 
 import json
-import os
-import resource
-import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+from crossover import runtime
 from crossover.context import Context
 from crossover.errors import CrossoverError, StaleAttempt
 from crossover.event import Event
 
-_PROCESS_STARTED = time.time()
-_seen: set[str] = set()  # the steps this process has run: the first one was a cold start
-
 
 def _restored() -> bool:
     """Whether this process came from a SnapStart snapshot: it began long before anybody called, and cannot know what the restore took."""
-    return os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == "snap-start"
+    return runtime.environment().get("AWS_LAMBDA_INITIALIZATION_TYPE") == "snap-start"
 
 
 class Meter:
@@ -30,12 +25,13 @@ class Meter:
 
     def __init__(self, step: str, ctx: Context, event: Event) -> None:
         self._step, self._ctx, self._event = step, ctx, event
-        self._cold = not _seen and ctx.memory_mb > 0  # a tree in this process has no environment that starts
-        _seen.add(step)
+        seen: set[str] = runtime.kept("steps seen", set)  # the first one was a cold start
+        self._cold = not seen and ctx.memory_mb > 0  # a tree in this process has no environment that starts
+        seen.add(step)
 
     def __enter__(self) -> "Meter":
-        self._started_at = time.time()
-        self._wall_s, self._cpu_s = time.perf_counter(), time.thread_time()
+        self._started_at = runtime.time()
+        self._wall_s, self._cpu_s = runtime.perf_counter(), runtime.processor_s()
         self._marks: list[dict[str, Any]] = []
         self._ctx.mark = self.mark
         return self
@@ -46,7 +42,7 @@ class Meter:
         """
         stored = self._ctx.traffic["object_store"]  # the other channels are paid by the hour
         traffic = {"object_store": {**stored.as_record(), "operations": dict(stored.operations)}}
-        self._marks.append({"at": time.time(), "wall_s": round(self._spent_s(), 6), "traffic": traffic})
+        self._marks.append({"at": runtime.time(), "wall_s": round(self._spent_s(), 6), "traffic": traffic})
         with suppress(CrossoverError):
             self._ctx.write_mark(json.dumps(self._record("under way")).encode())
 
@@ -66,7 +62,7 @@ class Meter:
                 self._ctx.forget_mark()
 
     def _spent_s(self) -> float:
-        return time.perf_counter() - self._wall_s - self._ctx.slot_wait_s
+        return runtime.perf_counter() - self._wall_s - self._ctx.slot_wait_s
 
     def _record(self, outcome: str, *, error: str = "") -> dict[str, Any]:
         ctx, event = self._ctx, self._event
@@ -78,12 +74,12 @@ class Meter:
             "request_id": ctx.request_id,
             "started_at": self._started_at,
             "wall_s": round(self._spent_s(), 6),
-            "cpu_s": round(time.thread_time() - self._cpu_s, 6),
+            "cpu_s": round(runtime.processor_s() - self._cpu_s, 6),
             "slot_wait_s": round(ctx.slot_wait_s, 6),
-            "max_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+            "max_rss_mb": round(runtime.peak_memory_mb(), 1),
             "memory_mb": ctx.memory_mb,
             "cold": self._cold,
-            "init_s": round(self._started_at - _PROCESS_STARTED, 6) if self._cold and not _restored() else 0.0,
+            "init_s": round(self._started_at - runtime.started_at(), 6) if self._cold and not _restored() else 0.0,
             "outcome": outcome,
             "error": error,
             "stages": ctx.stages,

@@ -5,8 +5,6 @@ A **step** is one invocation: what is billed, retried and placed. The tree has t
 """
 
 import json
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,14 +12,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
-from crossover import own_code
+from crossover import own_code, runtime
 from crossover.context import Context, process_resources
 from crossover.errors import CrossoverError, Missing, StaleAttempt, Unavailable, UserError
 from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.metering import Meter
-from crossover.threads import RunThread
+from crossover.threads import side_by_side
 
 Body = Callable[[Context, Event], Mapping[str, Any] | None]
 Service = Literal["objects", "tensors", "bus", "machines"]
@@ -96,7 +94,7 @@ class Step:
         with Context(
             resources,
             run=event["run"],
-            deadline=time.time() + lambda_context.get_remaining_time_in_millis() / 1000,
+            deadline=runtime.time() + lambda_context.get_remaining_time_in_millis() / 1000,
             request_id=lambda_context.aws_request_id,
             memory_mb=int(lambda_context.memory_limit_in_mb),
         ) as ctx:
@@ -226,7 +224,7 @@ def _tried(step: Step, ctx: Context, event: Event) -> Event:
 
 
 def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
-    event = {**event, "since": datetime.now(UTC).isoformat(), "timeout_s": node.timeout_s}
+    event = {**event, "since": datetime.fromtimestamp(runtime.time(), UTC).isoformat(), "timeout_s": node.timeout_s}
     while not (event := execute(node.body, ctx, event))[node.until]:
         if node.every_s:
             ctx.pause(node.every_s)
@@ -237,25 +235,7 @@ def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant:
     """All calls on threads; the first failure that is a cause (not the echo of one) is raised once all have ended. `tolerant`: only a fault
     of ours is raised.
     """
-    waiting = deque(enumerate(calls))
-    failed: dict[int, BaseException] = {}
-
-    def call_what_waits() -> None:
-        while True:
-            try:
-                number, call = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                call()
-            except BaseException as failure:
-                failed[number] = failure
-
-    threads = [RunThread(call_what_waits) for _ in range(min(slots, len(waiting)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    _, failed = side_by_side(calls, slots=slots)
     failures = [failed[number] for number in sorted(failed)]
     # A worker that gave way to another attempt is no dead worker: its execution ends. What the user must mend fails every worker.
     ours = [

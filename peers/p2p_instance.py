@@ -1,7 +1,6 @@
 """P2P without Lambda: every peer is an EC2 instance that computes its batches itself, one after another."""
 
-import os
-
+from crossover import runtime
 from crossover.architecture import Architecture, Program
 from crossover.context import Context, Resources, process_resources
 from crossover.fleet import Membership, Settings, serve
@@ -10,7 +9,7 @@ from peers.p2p.checks import checks
 
 def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
     """The program of one instance."""
-    serve(resources or process_resources(), settings or Settings.of(os.environ), peer)
+    serve(resources or process_resources(), settings or Settings.of(runtime.environment()), peer)
 
 
 def peer(ctx: Context, member: Membership) -> None:

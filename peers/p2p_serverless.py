@@ -1,8 +1,8 @@
 """P2P with Lambda: every peer is a small EC2 instance whose functions compute its batches side by side."""
 
-import os
 from typing import TYPE_CHECKING
 
+from crossover import runtime
 from crossover.algorithms.chunking import parts
 from crossover.architecture import Architecture, Program
 from crossover.context import Context, Resources, process_resources
@@ -98,7 +98,7 @@ class ByFunctions:
 
 def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
     """The program of one instance."""
-    serve(resources or process_resources(), settings or Settings.of(os.environ), peer)
+    serve(resources or process_resources(), settings or Settings.of(runtime.environment()), peer)
 
 
 def peer(ctx: Context, member: Membership) -> None:

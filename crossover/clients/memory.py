@@ -1,9 +1,9 @@
 """Clients of a run in this process: what it stores lies in memory."""
 
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
+from crossover import runtime
 from crossover.dataplane.connecting import object_tensors
 from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
@@ -27,7 +27,7 @@ class MemoryClients:
         self.tensor_stores = [MemoryTensorStore(Traffic()) for _ in range(count)]
         self.message_bus = MemoryMessageBus(Traffic())
         self.run_machine: Callable[[str, Event], Event] = _nobody_runs_machines
-        self._stopped = threading.Event()
+        self._stopped = runtime.event()
 
     def stop(self) -> None:
         """End the run; what it has stored stays."""

@@ -5,12 +5,11 @@ the format: https://docs.aws.amazon.com/lambda/latest/dg/telemetry-schema-refere
 """
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import aws_calls
+from crossover import aws_calls, runtime
 from crossover.costs.invocations import Record, on_instance
 from crossover.waiting import Pauses
 
@@ -71,7 +70,7 @@ def wait_for(
 ) -> dict[str, Report]:
     """All reports of the stack's functions since the first of `records`: looked for until theirs are there or `wait_s` have passed."""
     wanted = {each["request_id"] for each in records if each.get("request_id") and not on_instance(each)}
-    since_s = min((float(each["started_at"]) for each in records), default=time.time()) - 60
+    since_s = min((float(each["started_at"]) for each in records), default=runtime.time()) - 60
     pause = Pauses(every_s, within_s=wait_s)
     while True:
         found = read(session, stack, since_s=since_s)

@@ -5,14 +5,14 @@ of costs/cost.py on what the bucket holds: the records of what has ended, the ma
 """
 
 import json
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from crossover import runtime
 from crossover.architecture import load
 from crossover.costs import budget
 from crossover.costs import infrastructure as infrastructures
@@ -27,11 +27,13 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing
 from crossover.experiment import Experiment
 from crossover.keys import MOMENT, Keys
+from crossover.threads import side_by_side
 from crossover.workflow import Step, walk
 
 if TYPE_CHECKING:
     from crossover.context import Context
 
+T = TypeVar("T")
 Facts = Mapping[str, Any]
 TRANSITIONS_PER_S = 4  # of one worker, at most: assumed; a poll and its wait take longer
 
@@ -71,14 +73,14 @@ def deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, 
     if experiment.lifetime.budget_usd is not None and money:  # a run of an earlier version knows no prices
         left_s = max(0.0, experiment.lifetime.budget_usd - usd) / money["most_usd_per_s"]
         ends = min(ends, now + left_s)
-    return time.strftime(MOMENT, time.gmtime(ends))
+    return datetime.fromtimestamp(ends, UTC).strftime(MOMENT)
 
 
 def write_deadline(
     objects: ObjectStore, keys: Keys, experiment: Experiment, money: Facts, *, began: float, usd: float
 ) -> None:
     """Where the expiry finds it, once this run is the one under way."""
-    moment = deadline(experiment, money, began=began, usd=usd, now=time.time())
+    moment = deadline(experiment, money, began=began, usd=usd, now=runtime.time())
     objects.put(keys.deadline(began), moment.encode())
 
 
@@ -105,7 +107,7 @@ def so_far(ctx: "Context", *, epochs: int) -> float:
         marks=marks,
         began=ctx.facts.created_at,
         epochs=epochs,
-        now=time.time(),
+        now=runtime.time(),
         infrastructure=_infrastructure(money["infrastructure"]),
         prices=_prices(money["prices"]),
     )
@@ -145,12 +147,19 @@ def going_on(
 def read(objects: ObjectStore, keys: Keys, ended: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Put the records that are new into `ended`, by their keys, several at a time; the marks of invocations that have left none yet."""
     new = [key for key in objects.list(keys.records) if key not in ended]
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        for key, body in zip(new, pool.map(objects.get, new), strict=True):
-            ended[key] = json.loads(body)
-        known = {keys.mark(record["request_id"]) for record in ended.values()}
-        marks = [key for key in objects.list(keys.marks) if key not in known]
-        return [json.loads(body) for body in pool.map(partial(_if_there, objects), marks) if body]
+    for key, body in zip(new, _bodies(partial(objects.get, key) for key in new), strict=True):
+        ended[key] = json.loads(body)
+    known = {keys.mark(record["request_id"]) for record in ended.values()}
+    marks = [key for key in objects.list(keys.marks) if key not in known]
+    return [json.loads(body) for body in _bodies(partial(_if_there, objects, key) for key in marks) if body]
+
+
+def _bodies(gets: Iterable[Callable[[], T]]) -> list[T]:
+    """What each of them gets, several at a time."""
+    found, failed = side_by_side(gets, slots=8)
+    if failed:
+        raise failed[min(failed)]
+    return [found[number] for number in sorted(found)]
 
 
 def _if_there(objects: ObjectStore, key: str) -> bytes | None:

@@ -1,8 +1,8 @@
 """Object and tensor stores in this process's memory: for `inline` runs and property tests. Thread-safe."""
 
 from collections.abc import Sequence
-from threading import Lock
 
+from crossover import runtime
 from crossover.dataplane.buffers import deliver, joined
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
@@ -16,7 +16,7 @@ class MemoryObjectStore:
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._objects: dict[str, bytes] = {}
-        self._lock = Lock()
+        self._lock = runtime.lock()
 
     def beside(self, traffic: Traffic) -> "MemoryObjectStore":
         """The same store, counted into `traffic`: each step of an inline run has a record of its own."""
@@ -78,7 +78,7 @@ class MemoryTensorStore:
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._vectors: dict[str, Vector] = {}
-        self._lock = Lock()
+        self._lock = runtime.lock()
 
     def beside(self, traffic: Traffic) -> "MemoryTensorStore":
         """The same store, counted into `traffic`."""

@@ -3,10 +3,9 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from threading import Condition
-from time import monotonic
 from typing import TypeVar
 
+from crossover import runtime
 from crossover.dataplane.messages import arrival, checked
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
@@ -19,7 +18,7 @@ T = TypeVar("T")
 class _State:
     """What all clients of one bus share. A barrier is one inbox per member: the rounds it knows, and who reached each."""
 
-    changed: Condition = field(default_factory=Condition)
+    changed: runtime.Condition = field(default_factory=runtime.condition)
     queues: dict[str, deque[bytes]] = field(default_factory=dict)
     mailboxes: dict[str, bytes | None] = field(default_factory=dict)
     barriers: dict[str, list[dict[int, set[int]]]] = field(default_factory=dict)
@@ -59,10 +58,10 @@ class MemoryMessageBus:
             self._state.changed.notify_all()
 
     def receive(self, queue: str, *, timeout_s: float) -> bytes | None:
-        end_s = monotonic() + timeout_s
+        end_s = runtime.monotonic() + timeout_s
         with self._state.changed:
             while not (waiting := _declared(self._state.queues, queue, "queue")):
-                remaining_s = end_s - monotonic()
+                remaining_s = end_s - runtime.monotonic()
                 if remaining_s <= 0:
                     self._traffic.count("receive")
                     return None

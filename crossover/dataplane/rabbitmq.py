@@ -5,10 +5,7 @@ redeliveries: so every queue here is declared as a classic one, what is read to 
 looks again for a while.
 """
 
-import random
 import ssl
-import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +14,7 @@ import pika
 import pika.exceptions as amqp
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from crossover import runtime
 from crossover.dataplane.addresses import shown
 from crossover.dataplane.messages import arrival, checked, read_arrival
 from crossover.dataplane.protocols import Buffer
@@ -31,7 +29,6 @@ _CLASSIC = {"x-queue-type": "classic"}
 _MAILBOX = {**_CLASSIC, "x-max-length": 1, "x-overflow": "drop-head"}
 _EMPTY_S = 1.0  # how long a mailbox that shows nothing is looked at: another reader may hold its message
 _HELD_S = 30.0  # the same for a mailbox that is known to hold one
-_RANDOM = random.SystemRandom()  # environments restored from one snapshot share the state of all others
 _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -48,7 +45,7 @@ class RabbitMessageBus:
         self._parameters = _parameters(url, username=username, password=password, certificate=certificate)
         self._where = url
         self._traffic = traffic
-        self._own = threading.local()
+        self._own = runtime.local()
         self._connections: list[Any] = []
         self._known_filled: set[str] = set()
 
@@ -73,11 +70,11 @@ class RabbitMessageBus:
         self._send("publish", queue, checked(queue, body))
 
     def receive(self, queue: str, *, timeout_s: float) -> bytes | None:
-        end_s = time.monotonic() + timeout_s
+        end_s = runtime.monotonic() + timeout_s
 
         def receive_one(channel: Any) -> bytes | None:
             method, _, body = channel.basic_get(queue)
-            if method is None and (remaining_s := end_s - time.monotonic()) > 0:
+            if method is None and (remaining_s := end_s - runtime.monotonic()) > 0:
                 messages = channel.consume(queue, inactivity_timeout=remaining_s)
                 method, _, body = next(messages, (None, None, b""))  # it ends when the queue is deleted meanwhile
                 channel.cancel()  # first: another message would be delivered the moment this one is acknowledged
@@ -102,10 +99,10 @@ class RabbitMessageBus:
             channel.basic_nack(method.delivery_tag, requeue=True)
             return bytes(body)
 
-        end_s = time.monotonic() + (_HELD_S if mailbox in self._known_filled else _EMPTY_S)
+        end_s = runtime.monotonic() + (_HELD_S if mailbox in self._known_filled else _EMPTY_S)
         pause_s = 0.002
-        while (body := self._do(mailbox, look)) is None and time.monotonic() < end_s:
-            time.sleep(_RANDOM.uniform(0.0, pause_s))
+        while (body := self._do(mailbox, look)) is None and runtime.monotonic() < end_s:
+            runtime.sleep(runtime.uniform(0.0, pause_s))
             pause_s = min(2 * pause_s, 0.1)
         if body is not None:
             self._known_filled.add(mailbox)
@@ -158,7 +155,7 @@ class RabbitMessageBus:
     def close(self) -> None:
         """Close every connection; the next call makes a new one. Not while other threads are using the bus."""
         connections, self._connections = self._connections, []
-        self._own = threading.local()
+        self._own = runtime.local()
         for connection in connections:
             _close(connection)
 

@@ -2,15 +2,14 @@
 
 import os
 import ssl
-import time
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any, NoReturn
 
 import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
+from crossover import runtime
 from crossover.dataplane.redis_address import RedisAddress
 from crossover.dataplane.redis_wire import Argument, ErrorReply, Place, RedisConnection
 from crossover.errors import Missing, Refused, Unavailable
@@ -34,7 +33,7 @@ class RedisClient:
         self._timeout_s = timeout_s
         self._idle_s = idle_s
         self._idle: list[tuple[RedisConnection, float]] = []  # (connection, when it was last used)
-        self._lock = Lock()
+        self._lock = runtime.lock()
         self._pid = os.getpid()
         self._control: redis.Redis | None = None
 
@@ -92,14 +91,14 @@ class RedisClient:
                 if not self._idle:
                     break
                 connection, used_at = self._idle.pop()
-            if self._alive(connection, idle_s=time.monotonic() - used_at):
+            if self._alive(connection, idle_s=runtime.monotonic() - used_at):
                 return connection, True
             connection.close()
         return self._connected(), False
 
     def _give_back(self, connection: RedisConnection) -> None:
         with self._lock:
-            self._idle.append((connection, time.monotonic()))
+            self._idle.append((connection, runtime.monotonic()))
 
     def _alive(self, connection: RedisConnection, *, idle_s: float) -> bool:
         if idle_s < self._idle_s:

@@ -1,9 +1,9 @@
 """Vectors in a Redis with the tensor module: stored as its native tensors, so that its arithmetic finds them in place."""
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from crossover import runtime
 from crossover.dataplane.buffers import fitting
 from crossover.dataplane.redis_client import RedisClient
 from crossover.dataplane.redis_wire import Argument, new_memory
@@ -51,7 +51,7 @@ class RedisTensorStore:
         keys = [key for key, _ in vectors]
         if self.exists(keys[0]):
             return False
-        mark = uuid.uuid4().hex
+        mark = runtime.identifier()
         temporary = [f"{key}:{mark}" for key in keys]
         for key, (_, vector) in zip(temporary, vectors, strict=True):
             self._set(key, vector, operation="put")

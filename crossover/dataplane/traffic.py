@@ -1,7 +1,8 @@
 """What a step moved: bytes in and out, requests, and how often each operation was asked for."""
 
 from collections import Counter
-from threading import Lock
+
+from crossover import runtime
 
 
 class Traffic:
@@ -12,7 +13,7 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = runtime.lock()
         self._bytes_in = 0
         self._bytes_out = 0
         self._operations: Counter[str] = Counter()

@@ -1,11 +1,11 @@
 """The runner's side: tell a fleet's programs which run to join, and see from the object store how they fare."""
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from crossover import runtime
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import CrossoverError, RunFailed, ended_with
 from crossover.fleet.lease import NOBODY, Hearts
@@ -39,7 +39,7 @@ class ProgramsExecution:
     alive: Callable[[], bool] = lambda: True
     why: Callable[[], str] = lambda: ""
     boot_s: float = 900.0  # until the first of them must have joined
-    _started_s: float = field(default_factory=time.monotonic)
+    _started_s: float = field(default_factory=runtime.monotonic)
     _joined: bool = False
 
     def ended(self) -> bool:
@@ -52,7 +52,7 @@ class ProgramsExecution:
         if not alive:
             raise RunFailed("all programs of the run have ended, and none has finished it or said why")
         self._joined = self._joined or bool(self.objects.list(self.keys.leases))
-        if not self._joined and time.monotonic() - self._started_s > self.boot_s:
+        if not self._joined and runtime.monotonic() - self._started_s > self.boot_s:
             raise RunFailed(f"no program has joined the run in {self.boot_s:.0f} s. {self.why()}".strip())
         return False
 

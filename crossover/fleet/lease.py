@@ -1,14 +1,12 @@
 """A rank of a run: claimed once, kept by a heartbeat, taken over when that stops."""
 
 import json
-import threading
-import time
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from crossover import runtime
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import CrossoverError, RunFailed, StaleAttempt, WaitTimeout
 from crossover.keys import Keys
@@ -48,7 +46,7 @@ class Hearts:
 
     objects: ObjectStore
     keys: Keys
-    me: bytes = field(default_factory=lambda: uuid.uuid4().bytes)
+    me: bytes = field(default_factory=lambda: runtime.entropy(16))
     seen: dict[int, tuple[Any, float]] = field(default_factory=dict)
 
     def newest(self) -> dict[int, int]:
@@ -61,7 +59,7 @@ class Hearts:
 
     def silent_s(self, rank: int, attempt: int | None = None) -> float:
         """For how long nothing new has been heard of `rank`, as far as this program has looked; a new `attempt` is news."""
-        now_s, look = time.monotonic(), (attempt, self._beat(rank))
+        now_s, look = runtime.monotonic(), (attempt, self._beat(rank))
         if rank not in self.seen or self.seen[rank][0] != look:
             self.seen[rank] = (look, now_s)
         return now_s - self.seen[rank][1]
@@ -92,8 +90,8 @@ class Membership:
         self.run, self.members, self.rank, self.attempt, self.settings = run, members, rank, attempt, settings
         self._objects, self._keys = objects, Keys(run)
         self._hearts = Hearts(objects, self._keys)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name=f"heart-{rank}.{attempt}", daemon=True)
+        self._over = runtime.event()
+        self._thread = runtime.thread(self._beat, name=f"heart-{rank}.{attempt}")
         self.progressed = False  # whether this attempt has saved a checkpoint
 
     @classmethod

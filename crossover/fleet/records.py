@@ -1,14 +1,11 @@
 """A program's records: one per epoch, with the papers' stages, processor time and peak memory of each."""
 
-import resource
-import threading
-import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from crossover import runtime
 from crossover.context import Context
 from crossover.metering import Meter, gather_stages
 
@@ -18,7 +15,7 @@ def recorded(ctx: Context, step: str, event: Mapping[str, Any], *, instance_type
     """One record for what the block does; `instance_type` marks it as paid by the instance's hour."""
     ctx.stages.clear()
     ctx.notes.clear()
-    ctx.slot_wait_s, ctx.request_id = 0.0, uuid.uuid4().hex
+    ctx.slot_wait_s, ctx.request_id = 0.0, runtime.identifier()
     for counter in ctx.traffic.values():
         counter.reset()
     ctx.note(instance_type=instance_type)
@@ -32,17 +29,17 @@ def recorded(ctx: Context, step: str, event: Mapping[str, Any], *, instance_type
 @contextmanager
 def stage(ctx: Context, name: str) -> Iterator[None]:
     """A stage with the whole process's processor time and peak memory; many peers in one process know their own thread's only."""
-    alone = threading.current_thread() is threading.main_thread()
+    cpu_s = runtime.process_s()
+    alone = cpu_s is not None
     _forget_peak(alone)
-    cpu_s = time.process_time()
     try:
         with ctx.stage(name):
             yield
     finally:
         figures = ctx.stages[-1]
         figures["max_rss_mb"] = _peak_mb(alone)
-        if alone:
-            figures["cpu_s"] = round(time.process_time() - cpu_s, 6)
+        if cpu_s is not None:
+            figures["cpu_s"] = round((runtime.process_s() or cpu_s) - cpu_s, 6)
 
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -64,4 +61,4 @@ def _peak_mb(alone: bool) -> float:
             return round(int(line.split()[1]) / 1024, 1)
         except (OSError, StopIteration):
             pass
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    return round(runtime.peak_memory_mb(), 1)

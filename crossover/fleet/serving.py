@@ -1,10 +1,9 @@
 """From start to end of a program: find the run, claim a rank, do the work, say why it failed."""
 
 import json
-import time
-import uuid
 from collections.abc import Callable
 
+from crossover import runtime
 from crossover.context import Context, Resources
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
@@ -26,7 +25,7 @@ def serve(resources: Resources, settings: Settings, body: Body) -> None:
     whichever rank it gets says where to go on. Any other error is the run's: it is left for the runner in plain words, then raised.
     """
     objects = resources.clients.objects(Traffic())
-    troubles, me = 0, uuid.uuid4().bytes
+    troubles, me = 0, runtime.entropy(16)
     while (membership := join(objects, settings, me=me)) is not None:
         try:
             with membership, Context(resources, run=membership.run) as ctx:
@@ -47,7 +46,7 @@ def serve(resources: Resources, settings: Settings, body: Body) -> None:
             give_up(objects, membership, error)
             raise
         # Out here the error has gone, and with it the frames that keep connections and vectors.
-        time.sleep(min(PAUSE_S * 2**troubles, settings.lease_s))
+        runtime.sleep(min(PAUSE_S * 2**troubles, settings.lease_s))
 
 
 def join(objects: ObjectStore, settings: Settings, *, me: bytes = b"") -> Membership | None:
@@ -55,7 +54,7 @@ def join(objects: ObjectStore, settings: Settings, *, me: bytes = b"") -> Member
 
     `me`: whose earlier leases are nobody's now, if the program has joined before.
     """
-    pause, me = Pauses(min(settings.look_s, settings.lease_s / 4), within_s=settings.idle_s), me or uuid.uuid4().bytes
+    pause, me = Pauses(min(settings.look_s, settings.lease_s / 4), within_s=settings.idle_s), me or runtime.entropy(16)
     hearts: Hearts | None = None
     while True:
         try:

@@ -1,13 +1,13 @@
 """A run of a deployed experiment, on AWS or on the cloud on one machine, through nothing but AWS APIs."""
 
 import json
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crossover import runtime
 from crossover.architecture import steps
 from crossover.clients.step_functions import innermost_kind, plain_cause
 from crossover.costs import platform_reports
@@ -123,7 +123,7 @@ class StateMachineExecution:
 
 def _start(prepared: Prepared, states: Any, machine: str, *, again: bool) -> str:
     """The ARN of a new execution. Names are reserved for 90 days: a run that is resumed has another."""
-    event = first_event(prepared.run, workers=prepared.experiment.workers, attempt=int(time.time()) if again else 0)
+    event = first_event(prepared.run, workers=prepared.experiment.workers, attempt=int(runtime.time()) if again else 0)
     name = f"{prepared.run}-{event['attempt']}"
     try:
         return str(states.start_execution(stateMachineArn=machine, name=name, input=json.dumps(event))["executionArn"])

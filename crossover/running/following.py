@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from crossover import runtime
 from crossover.costs import budget, spending
 from crossover.costs.budget import BudgetReached
 from crossover.errors import ConfigError, CrossoverError, RunFailed
@@ -107,25 +107,25 @@ def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress, *,
 
 
 def _until_it_ends(prepared: Prepared, execution: Execution, on_progress: OnProgress, look: Look) -> None:
-    started = looked = put = time.monotonic()
+    started = looked = put = runtime.monotonic()
     limit_usd = prepared.experiment.lifetime.budget_usd
     while True:
         ended = look(execution.ended)
         while look(lambda: _next_decision(prepared)):
             look(lambda: read_records(prepared))
-            on_progress(_progress(prepared, seconds=time.monotonic() - started))
+            on_progress(_progress(prepared, seconds=runtime.monotonic() - started))
         if ended:
             return look(lambda: read_records(prepared))
-        if limit_usd is not None and time.monotonic() - looked > BUDGET_LOOK_S:
-            looked = time.monotonic()
+        if limit_usd is not None and runtime.monotonic() - looked > BUDGET_LOOK_S:
+            looked = runtime.monotonic()
             look(lambda: read_records(prepared))
-            now = time.time()
+            now = runtime.time()
             usd = so_far(prepared, now=now).until(now).full_usd
             budget.check(limit_usd, usd)
             if looked - put > PUT_OFF_S:  # what has not been spent lasts longer
                 put = looked
                 look(partial(put_off, prepared, usd=usd))
-        time.sleep(POLL_S)
+        runtime.sleep(POLL_S)
 
 
 def _read_the_rest(prepared: Prepared) -> None:
@@ -154,7 +154,7 @@ def put_off(prepared: Prepared, *, usd: float | None = None) -> None:
     """Write until when the run may go on though its command be gone. `usd` so far: None counts it."""
     if usd is None:
         read_records(prepared)  # of a run that is resumed
-        now = time.time()
+        now = runtime.time()
         usd = so_far(prepared, now=now).until(now).full_usd
     facts, money = prepared.facts, prepared.facts.get("money", {})
     spending.write_deadline(
@@ -198,5 +198,5 @@ def _progress(prepared: Prepared, *, seconds: float) -> Progress:
         val_metric=decision["val_metric"],
         metric=prepared.experiment.training.metric,
         seconds=seconds,
-        usd=so_far(prepared, now=time.time()).until(decision["at"]).full_usd,
+        usd=so_far(prepared, now=runtime.time()).until(decision["at"]).full_usd,
     )

@@ -1,12 +1,11 @@
 """The whole run in this process, on memory stores."""
 
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
+from crossover import runtime
 from crossover.architecture import load
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
@@ -22,7 +21,7 @@ from crossover.running.following import OnProgress, finish
 from crossover.running.members import goes_on_without, in_step
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.resumption import Unfinished
-from crossover.threads import RunThread
+from crossover.threads import Call
 from crossover.workflow import execute, first_event
 
 STOP_S = 2.0  # for the threads of a stopped run to notice it: a minibatch of a small model, a pause between two looks
@@ -53,7 +52,7 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
         if architecture.run is None:
             return finish(prepared, InlinePrograms(prepared, clients), out, on_progress, where="inline")
         context = Context(Resources(clients), run=prepared.run)
-        event = first_event(prepared.run, workers=experiment.workers, attempt=int(time.time()) if unfinished else 0)
+        event = first_event(prepared.run, workers=experiment.workers, attempt=int(runtime.time()) if unfinished else 0)
         execution = InlineExecution(partial(execute, architecture.run, context, event), clients)
         return finish(prepared, execution, out, on_progress, where="inline")
 
@@ -62,29 +61,21 @@ class InlineExecution:
     """The tree in threads of this process."""
 
     def __init__(self, run: Callable[[], object], clients: MemoryClients) -> None:
-        self._end: Future[object] = Future()
-        self._clients = clients
-        self._thread = RunThread(self._run, run, name="inline-execution")
-        self._thread.start()
-
-    def _run(self, run: Callable[[], object]) -> None:
-        try:
-            self._end.set_result(run())
-        except BaseException as error:
-            self._end.set_exception(error)
+        self._clients, self._call = clients, Call(run, name="inline-execution")
 
     def ended(self) -> bool:
-        if not self._end.done():
+        if self._call.thread.is_alive():
             return False
-        error = self._end.exception()
-        if isinstance(error, UserError):
-            raise error
-        if error:
+        try:
+            self._call.result()
+        except UserError:
+            raise
+        except BaseException as error:
             raise ended_with(type(error).__name__, f"{type(error).__name__}: {error}") from error
         return True
 
     def stop(self) -> None:
-        _stop(self._clients, [self._thread])
+        _stop(self._clients, [self._call.thread])
 
 
 class InlinePrograms:
@@ -102,7 +93,7 @@ class InlinePrograms:
         settings = Settings(fleet="inline", look_s=0.1)
         program = architecture.program.main
         self._threads = [
-            RunThread(_quietly, program, Resources(clients), settings, name=f"program-{number}")
+            runtime.thread(_quietly, program, Resources(clients), settings, name=f"program-{number}")
             for number in range(members)
         ]
         self._execution = ProgramsExecution(
@@ -123,12 +114,12 @@ class InlinePrograms:
         self._execution.stop()
 
 
-def _stop(clients: MemoryClients, threads: Sequence[RunThread]) -> None:
+def _stop(clients: MemoryClients, threads: Sequence[runtime.Thread]) -> None:
     """A run at rest is written down faster. One that still computes after STOP_S ends with the process."""
     clients.stop()
-    end_s = time.monotonic() + STOP_S
+    end_s = runtime.monotonic() + STOP_S
     for thread in threads:
-        thread.join(max(0.0, end_s - time.monotonic()))
+        thread.join(max(0.0, end_s - runtime.monotonic()))
 
 
 def _quietly(program: Callable[..., None], resources: Resources, settings: Settings) -> None:

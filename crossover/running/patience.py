@@ -1,13 +1,13 @@
 """Following a run that is paid for: a network that is gone for a while, or credentials that expire, do not end the looking."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
+from crossover import runtime
 from crossover.aws_calls import EXPIRED, code_of
 from crossover.errors import Unavailable
 
@@ -45,7 +45,7 @@ class Patience:
         renew: Callable[[], None],
         *,
         tell: Callable[[str], None] = lambda words: print(words, file=sys.stderr, flush=True),
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] = runtime.sleep,
     ) -> None:
         self._renew, self._tell, self._pause = renew, tell, pause
 

@@ -2,14 +2,13 @@
 
 import json
 import platform
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import crossover
-from crossover import own_code
+from crossover import own_code, runtime
 from crossover.architecture import Architecture, load
 from crossover.costs import spending
 from crossover.costs.invocations import Unrecorded
@@ -42,7 +41,7 @@ class Prepared:
 
 def new_run_id() -> str:
     """At most 24 characters: execution names add machine, worker, epoch and round and must stay within 80."""
-    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:6]
+    return datetime.fromtimestamp(runtime.time(), UTC).strftime("%Y%m%d-%H%M%S-") + runtime.identifier()[:6]
 
 
 def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[ObjectStore], run: str = "") -> Prepared:
@@ -71,7 +70,7 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
         "data_manifest": manifest,
         "parameters": learner.parameters,
         "buffers": learner.buffers,
-        "created_at": time.time(),
+        "created_at": runtime.time(),
         "money": spending.facts(experiment, side_by_side=calendar_of(experiment, manifest).minibatches_in(0)),
         "versions": versions(),
         "code": code,

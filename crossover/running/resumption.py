@@ -7,13 +7,13 @@ that is whole. A resumed run finds them in its own, new object store, where it w
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossover import runtime
 from crossover.architecture import load
 from crossover.dataplane.files import FileObjectStore
 from crossover.dataplane.protocols import ObjectStore, TensorStore
@@ -235,7 +235,7 @@ def _copy_checkpoints(objects: ObjectStore, kept: FileObjectStore, keys: Keys) -
             if listed == objects.list(keys.checkpoints):
                 return bool(listed)
         kept.delete_prefix(keys.checkpoints)
-        time.sleep(_PAUSE_S)
+        runtime.sleep(_PAUSE_S)
     return False
 
 
@@ -264,7 +264,7 @@ def _copy_state(
                 kept.put(keys.kept_state(round, name.rpartition("/")[2]), [header(vector), vector.data])
             return True
         kept.delete_prefix(keys.kept_states)
-        time.sleep(_PAUSE_S)
+        runtime.sleep(_PAUSE_S)
     return False
 
 

@@ -5,10 +5,9 @@ Whoever comes first creates the object, and all others read what was created.
 
 import hashlib
 import json
-import time
 from typing import Any
 
-from crossover import keys
+from crossover import keys, runtime
 from crossover.algorithms.convergence import verdict
 from crossover.algorithms.dropping import Agree
 from crossover.context import Context
@@ -45,7 +44,7 @@ def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
         "reason": reason,
         "by": by,
         "attempt": ctx.keys.attempt,
-        "at": time.time(),
+        "at": runtime.time(),
     }
     if ctx.experiment.lifetime.budget_usd is not None and ctx.facts.money:
         from crossover.costs import spending  # the price of everything: only for those that ask

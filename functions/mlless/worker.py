@@ -4,10 +4,10 @@ Its model is x = y + r (correctness, section 3): y, what all have been told, equ
 exactly the updates that the supervisor's words name, in rank order, and with a slack a fixed number of steps late.
 """
 
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from crossover import runtime
 from crossover.algorithms import buffers, significance, sparse
 from crossover.algorithms.running_mean import RunningMean
 from crossover.algorithms.schedule import learning_rate
@@ -43,7 +43,7 @@ class FilteringWorker:
         self._training, self._settings = ctx.experiment.training, ctx.experiment.settings(MLLess)
         self._model = buffers.tensor(ctx.learner.model)  # x
         self._complaints: set[int] = set()
-        self._began_s = time.monotonic()
+        self._began_s = runtime.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         vectors, facts = checkpoint.vectors, checkpoint.facts
@@ -77,7 +77,7 @@ class FilteringWorker:
     def round(self) -> None:
         invocation, step = self._invocation, self._invocation.round
         workers = self._ctx.experiment.workers
-        self._began_s = time.monotonic()
+        self._began_s = runtime.monotonic()
         if self._rank in self._word.dropped or self._word.leaves.get(self._rank, step) < step:
             invocation.finished = True  # the others have gone on without this worker
             return
@@ -174,7 +174,7 @@ class FilteringWorker:
             report = Report(
                 loss=None if farewell else float(ctx.notes["loss"]),
                 samples=0 if farewell else samples,
-                seconds=time.monotonic() - self._began_s,
+                seconds=runtime.monotonic() - self._began_s,
                 update=update is not None,
                 complaints=tuple(sorted(self._complaints)),
             )
@@ -213,9 +213,9 @@ class FilteringWorker:
         def look() -> Vector:
             nonlocal look_at_s
             told = supervisor in ctx.bus.arrived(ctx.keys.updates, round=step, reader=self._rank)
-            if not told and time.monotonic() < look_at_s:
+            if not told and runtime.monotonic() < look_at_s:
                 raise Missing(key)
-            look_at_s = time.monotonic() + _STORE_LOOK_S
+            look_at_s = runtime.monotonic() + _STORE_LOOK_S
             return ctx.tensors[self._rank].get(key, kind=Kind.RECORD)
 
         try:

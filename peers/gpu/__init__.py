@@ -4,13 +4,12 @@ Gradients go through the object store, as published, or through torch.distribute
 really run it. Without a GPU the CPU computes, bit for bit as the other architectures.
 """
 
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from crossover import runtime
 from crossover.architecture import Architecture, Program
 from crossover.context import Context, Resources, process_resources
 from crossover.experiment import Experiment
@@ -26,11 +25,11 @@ LOOK_S = 0.5
 
 def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
     """The program of one instance: this process serves its GPU, or starts one process for each."""
-    count = int(os.environ.get(PROCESSES, "1"))
-    if resources is None and count > 1 and NUMBER not in os.environ:
+    count = int(runtime.environment().get(PROCESSES, "1"))
+    if resources is None and count > 1 and NUMBER not in runtime.environment():
         _one_each(count)
         return
-    serve(resources or process_resources(), settings or Settings.of(os.environ), worker)
+    serve(resources or process_resources(), settings or Settings.of(runtime.environment()), worker)
 
 
 def worker(ctx: Context, member: Membership) -> None:
@@ -38,18 +37,14 @@ def worker(ctx: Context, member: Membership) -> None:
     from peers.gpu.prefetching import Prefetching
 
     learner = _device_learner(ctx)
-    computing = Prefetching(ctx, learner)
-    try:
-        algorithm.train(
-            ctx,
-            member,
-            computing=computing,
-            exchange=_exchange(ctx, member, learner),
-            step=PROGRAM.step,
-            instance_type=ctx.experiment.gpu.instance_type,
-        )
-    finally:
-        computing.close()
+    algorithm.train(
+        ctx,
+        member,
+        computing=Prefetching(ctx, learner),
+        exchange=_exchange(ctx, member, learner),
+        step=PROGRAM.step,
+        instance_type=ctx.experiment.gpu.instance_type,
+    )
 
 
 def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -> "PeerExchange":
@@ -66,7 +61,7 @@ def _device_learner(ctx: Context) -> "CudaLearner | None":
     """Where there is a GPU, the learner that this process's contexts take; None: the CPU's."""
     from peers.gpu import cuda
 
-    device = cuda.best_device(int(os.environ.get(NUMBER, "0")))
+    device = cuda.best_device(int(runtime.environment().get(NUMBER, "0")))
     if device is None:
         return None
     manifest = ctx.facts.manifest
@@ -84,10 +79,12 @@ def _device_learner(ctx: Context) -> "CudaLearner | None":
 def _one_each(count: int) -> None:
     """As many processes as GPUs; all end when one fails, so that the instance's service starts all of them again."""
     command = [sys.executable, "-c", "from peers.gpu import main; main()"]
-    children = [subprocess.Popen(command, env={**os.environ, NUMBER: str(number)}) for number in range(count)]
+    children = [
+        subprocess.Popen(command, env={**runtime.environment(), NUMBER: str(number)}) for number in range(count)
+    ]
     try:
         while any(child.poll() is None for child in children) and not any(child.poll() for child in children):
-            time.sleep(LOOK_S)
+            runtime.sleep(LOOK_S)
     finally:
         for child in children:
             child.kill()

@@ -7,8 +7,6 @@ it once: rank 0, busy with a round, may not have noticed that the group broke, a
 
 import json
 import socket
-import time
-import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -16,6 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from crossover import runtime
 from crossover.context import Context
 from crossover.errors import Missing, WaitTimeout
 from crossover.fleet import Membership
@@ -35,7 +34,7 @@ class Meeting:
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member = ctx, member
         self._limit_s = member.settings.absence_s + _MARGIN_S
-        self._end_s, self._ask_s = time.monotonic() + self._limit_s, 0.0
+        self._end_s, self._ask_s = runtime.monotonic() + self._limit_s, 0.0
 
     def join(self) -> Any:
         """A store that all members of the next group have come to, and nobody else. Raises Concluded besides."""
@@ -45,14 +44,14 @@ class Meeting:
             if (store := self._visit()) is not None:
                 return store
             self._look_after([0])
-            time.sleep(_LOOK_S)
+            runtime.sleep(_LOOK_S)
 
     def _host(self) -> Any:
         server = _c10d.TCPStore(
             "0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_CONNECT_S)
         )
         while True:
-            place = {"host": own_address(), "port": server.port, "token": uuid.uuid4().hex}
+            place = {"host": own_address(), "port": server.port, "token": runtime.identifier()}
             store = _c10d.PrefixStore(place["token"], server)
             if self._await_all(store, json.dumps(place).encode()):
                 return store
@@ -68,7 +67,7 @@ class Meeting:
                 self._member.confirm()
                 store.set(_ALL, "")
                 return True
-            time.sleep(_LOOK_S)
+            runtime.sleep(_LOOK_S)
         return False
 
     def _show(self, place: bytes) -> None:
@@ -101,12 +100,12 @@ class Meeting:
                     return store
                 if self._look_after([0]) and self._ctx.objects.get(self._ctx.keys.rendezvous) != said:
                     return None
-                time.sleep(_LOOK_S)
+                runtime.sleep(_LOOK_S)
         return None
 
     def _look_after(self, missing: Iterable[int]) -> bool:
         """Whether it was time to: is there a point in waiting for `missing`, and anything left to meet for?"""
-        now_s, settings = time.monotonic(), self._member.settings
+        now_s, settings = runtime.monotonic(), self._member.settings
         if now_s < self._ask_s:
             return False
         if self._ctx.objects.exists(self._ctx.keys.outcome):

@@ -1,10 +1,11 @@
 """ComputeBatchGradients with the next batch already on its way while this one is computed."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from crossover.context import Context
 from crossover.event import Event
+from crossover.threads import Call
 from crossover.training.calendar import at, calendar
 from crossover.training.peer.computing import OnInstance
 
@@ -18,16 +19,12 @@ class Prefetching(OnInstance):
     def __init__(self, ctx: Context, device_learner: Any) -> None:
         super().__init__(ctx)
         self._device_learner = device_learner
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
-        self._ahead: tuple[tuple[int, int], Future[Batch]] | None = None  # (round, minibatch)
+        self._ahead: tuple[tuple[int, int], Call[Batch]] | None = None  # (round, minibatch)
 
     def batch(self, place: Event) -> "Batch":
         batch = self._take(place)
         self._fetch_after(place)
         return batch
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _take(self, place: Event) -> "Batch":
         wanted = (place["round"], place["minibatch"])
@@ -48,4 +45,4 @@ class Prefetching(OnInstance):
             then = {**place, **at(self._ctx, {}, round + 1)}
         else:
             return
-        self._ahead = ((then["round"], then["minibatch"]), self._pool.submit(self._fetch, then))
+        self._ahead = ((then["round"], then["minibatch"]), Call(partial(self._fetch, then), name="prefetch"))

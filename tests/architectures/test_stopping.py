@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from crossover import runtime
 from crossover.running import Progress, run_inline
 from crossover.running.resumption import holds
-from crossover.threads import RunThread
 from tests.architectures.harness import claiming, small
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def test_a_stopped_run_computes_no_more_and_keeps_its_checkpoint(architecture: s
     with pytest.raises(KeyboardInterrupt):
         run_inline(small(architecture, epochs=1_000), tmp_path, interrupt)
     for thread in threading.enumerate():
-        if isinstance(thread, RunThread):
+        if isinstance(thread, runtime.ProcessThread):
             thread.join(120)
             assert not thread.is_alive()
     assert holds(tmp_path)
@@ -33,7 +33,7 @@ def test_a_stopped_run_computes_no_more_and_keeps_its_checkpoint(architecture: s
 
 WAITS_FOR_ITS_PEER = """
 import sys, threading
-from crossover import threads
+from crossover import runtime, threads
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.workflow import ForEach, Step, execute, first_event
@@ -46,7 +46,7 @@ def body(ctx, event):
 
 tree = ForEach("worker", "workers", Step("wait", "tests", body), together=True)
 context = Context(Resources(MemoryClients(workers=2)), run="r")
-threads.RunThread(execute, tree, context, first_event("r", workers=2)).start()
+runtime.thread(execute, tree, context, first_event("r", workers=2)).start()
 entered.wait()
 """
 
@@ -68,7 +68,7 @@ def test_a_process_ends_though_workers_still_wait(end: str, status: int) -> None
 COMPUTES_ON = """
 import sys, threading
 import torch
-from crossover import threads
+from crossover import runtime
 from crossover.cli.main import main
 
 computes = threading.Event()
@@ -79,7 +79,7 @@ def compute():
         matrix @ matrix
         computes.set()
 
-threads.RunThread(compute).start()
+runtime.thread(compute).start()
 computes.wait()
 sys.argv = ["crossover", "schema"]
 main()

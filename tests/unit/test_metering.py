@@ -1,22 +1,36 @@
 """Records say how long a cold environment took to start, as far as the process can know it."""
 
 import json
-import time
+from collections.abc import Iterator
 
 import pytest
 
-from crossover import metering
+from crossover import runtime
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.errors import Unavailable
 from crossover.metering import Meter
+from crossover.runtime import ThisProcess
 from crossover.workflow import first_event
 
 
+class Old(ThisProcess):
+    """A process that began two seconds ago, and has run nothing yet."""
+
+    age_s = 2.0
+
+    def started_at(self) -> float:
+        return super().started_at() - self.age_s
+
+
 @pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> MemoryClients:
-    """A process that has run nothing yet."""
-    monkeypatch.setattr(metering, "_seen", set())
+def process() -> Iterator[Old]:
+    with runtime.use(found := Old()):
+        yield found
+
+
+@pytest.fixture
+def clients(process: Old) -> MemoryClients:
     return MemoryClients(workers=1)
 
 
@@ -28,10 +42,7 @@ def records(clients: MemoryClients) -> list[dict[str, object]]:
     return sorted(found, key=lambda record: float(record["started_at"]))
 
 
-def test_the_first_invocation_of_a_process_is_its_cold_start(
-    clients: MemoryClients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metering, "_PROCESS_STARTED", time.time() - 2.0)
+def test_the_first_invocation_of_a_process_is_its_cold_start(clients: MemoryClients) -> None:
     first, second = records(clients)
     assert (first["cold"], second["cold"]) == (True, False)
     assert first["init_s"] >= 2.0
@@ -39,11 +50,11 @@ def test_the_first_invocation_of_a_process_is_its_cold_start(
 
 
 def test_what_was_restored_from_a_snapshot_does_not_count_the_snapshots_age(
-    clients: MemoryClients, monkeypatch: pytest.MonkeyPatch
+    clients: MemoryClients, process: Old, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SnapStart: modules were imported when the version was published, a week ago."""
     monkeypatch.setenv("AWS_LAMBDA_INITIALIZATION_TYPE", "snap-start")
-    monkeypatch.setattr(metering, "_PROCESS_STARTED", time.time() - 7 * 86_400)
+    process.age_s = 7 * 86_400
     first, _ = records(clients)
     assert first["cold"] is True
     assert first["init_s"] == 0.0

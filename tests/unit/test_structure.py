@@ -16,7 +16,7 @@ BASE = {"crossover.errors", "crossover.runtime", "crossover.waiting", "crossover
 DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.own_code"}
 CLIENTS = BASE | {"crossover.dataplane", "crossover.event"}
 CONTEXT = DATA | CLIENTS | {"crossover.clients", "crossover.context", "crossover.metering", "crossover.run_facts"}
-WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.architecture", "crossover.training"}
+WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.architecture", "crossover.training", "crossover.threads"}
 ALLOWED = {
     "crossover.errors": set(),
     "crossover.aws_calls": set(),

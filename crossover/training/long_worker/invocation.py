@@ -1,11 +1,11 @@
 """One invocation of a long worker: where it stands, when it must leave, what is agreed at the end of an epoch."""
 
 import json
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from crossover import runtime
 from crossover.context import Context
 from crossover.dataplane.vector import Vector
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
@@ -151,11 +151,11 @@ class Invocation:
         key, steadily = self.ctx.keys.decision(epoch), self.waits.steadily
         if not steadily(lambda: self.ctx.objects.exists(key)) and not self._decided_elsewhere(epoch):
             self.waits.leave_in_time(need_s=2 * self._evaluation_s)
-            began_s = time.monotonic()
+            began_s = runtime.monotonic()
             with self.ctx.stage("evaluate"):
                 worker.show_model()
                 steadily(lambda: agreement.agree(self.ctx, epoch))
-            self._evaluation_s = time.monotonic() - began_s
+            self._evaluation_s = runtime.monotonic() - began_s
         self.waits.since = None
         agreed = steadily(lambda: agreement.decision(self.ctx, epoch))
         self._history = (epoch, [(loss, metric) for loss, metric in agreed["history"]])
@@ -201,7 +201,7 @@ class Invocation:
         if self._limit is not None and self._computed >= self._limit:
             raise NearDeadline
         self.waits.leave_in_time(need_s=2 * self._slowest_s)
-        began_s = time.monotonic()
+        began_s = runtime.monotonic()
         place = {**self.event, "epoch": self.epoch, "round": self.round, "minibatch": self.position.minibatch}
         with self.ctx.stage("fetch"):
             batch: Batch = self.waits.steadily(lambda: gradients.fetch_batch(self.ctx, place))
@@ -212,7 +212,7 @@ class Invocation:
         self._losses[self.epoch][0] += loss * samples
         self._losses[self.epoch][1] += samples
         self._computed += 1
-        self._slowest_s = max(self._slowest_s, time.monotonic() - began_s)
+        self._slowest_s = max(self._slowest_s, runtime.monotonic() - began_s)
         self.position = Position(self.round, self.position.minibatch + 1)
 
     def next_round(self) -> None:
