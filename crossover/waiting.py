@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from crossover import runtime
 
@@ -41,6 +42,16 @@ class Pauses:
             return False
         runtime.sleep(min(self.next_s, left_s))
         return True
+
+
+class Backoff:
+    """The pauses of a tenacity.Retrying between attempts: each a random share of a limit that doubles from `first_s` up to `most_s`."""
+
+    def __init__(self, first_s: float, most_s: float) -> None:
+        self._first_s, self._most_s = first_s, most_s
+
+    def __call__(self, state: Any) -> float:
+        return runtime.uniform(0.0, min(self._first_s * 2.0 ** (state.attempt_number - 1), self._most_s))
 
 
 class Due:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pika
 import pika.exceptions as amqp
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from crossover import runtime
 from crossover.dataplane.addresses import shown
@@ -20,6 +20,7 @@ from crossover.dataplane.messages import arrival, checked, read_arrival
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, Refused, Unavailable
+from crossover.waiting import Backoff
 
 T = TypeVar("T")
 
@@ -172,7 +173,8 @@ class RabbitMessageBus:
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_random_exponential(multiplier=0.1, max=5.0),
+            wait=Backoff(0.1, 5.0),
+            sleep=runtime.sleep,
             reraise=True,
         )
         try:

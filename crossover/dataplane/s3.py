@@ -15,12 +15,14 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 from botocore.exceptions import ConnectionError as NoConnection
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
+from crossover import runtime
 from crossover.dataplane.buffers import joined, views
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused, Unavailable
+from crossover.waiting import Backoff
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -157,7 +159,8 @@ def _again(kind: type[Exception]) -> Retrying:
     return Retrying(
         retry=retry_if_exception_type(kind),
         stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_random_exponential(multiplier=0.05, max=2.0),
+        wait=Backoff(0.05, 2.0),
+        sleep=runtime.sleep,
         reraise=True,
     )
 

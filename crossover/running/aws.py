@@ -1,8 +1,8 @@
 """A run of the deployed experiment on AWS."""
 
-import os
 from pathlib import Path
 
+from crossover import runtime
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
 from crossover.running.baseline import with_baseline
@@ -15,7 +15,7 @@ from crossover.running.resumption import Unfinished
 def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: str = "") -> RunFolder:
     """The deployed experiment on AWS, by the credentials of the environment."""
     # Seconds of a cloud on one machine are not AWS's, whichever command asked for them.
-    where = "local" if os.environ.get("AWS_ENDPOINT_URL") else "aws"
+    where = "local" if runtime.environment().get("AWS_ENDPOINT_URL") else "aws"
     session, renew = renewing_session()
     look = Patience(renew)
     if resume:  # that run alone

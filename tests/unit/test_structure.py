@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit import around_runtime
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
 
@@ -236,3 +238,56 @@ def test_start_up_is_light(module: str, heavy: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*[name for name in {heavy!r} if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout.split() == []
+
+
+def test_nothing_goes_around_the_runtime() -> None:
+    wrong = []
+    for path in around_runtime.in_scope():
+        file = str(path.relative_to(ROOT))
+        for name, line, instead in around_runtime.around(path.read_text(encoding="utf-8")):
+            if name not in around_runtime.EXCEPTIONS.get(file, {}):
+                wrong.append(f"{file}:{line}: {name}: {instead}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_exception_is_needed() -> None:
+    found = {
+        file: {name for name, _, _ in around_runtime.around((ROOT / file).read_text(encoding="utf-8"))}
+        for file in around_runtime.EXCEPTIONS
+    }
+    assert {file: set(reasons) for file, reasons in around_runtime.EXCEPTIONS.items()} == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time",
+        "from threading import Lock",
+        "import concurrent.futures",
+        "def f():\n    return datetime.now(UTC)",
+        "def f():\n    return os.environ['A']",
+        "known = {}\ndef f(a):\n    known[a] = 1",
+        "known = set()\ndef f(a):\n    known.add(a)",
+        "count = 0\ndef f():\n    global count\n    count += 1",
+        "class C:\n    @staticmethod\n    @functools.lru_cache(maxsize=1)\n    def f(): ...",
+        "from crossover import runtime\nLOCK = runtime.lock()",
+        "from crossover import runtime\nclass C:\n    began = runtime.time()",
+        "from crossover import runtime\ndef f(now=runtime.time()): ...",
+        "for attempt in Retrying(stop=stop_after_attempt(3)): ...",
+    ],
+)
+def test_a_way_around_is_found(text: str) -> None:
+    assert list(around_runtime.around(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(known):\n    known[1] = 1",
+        "known = {}\ndef f():\n    known = {}\n    known[1] = 1\n    return known",
+        "from crossover import runtime\ndef f(clock=runtime.time):\n    return runtime.sleep(clock())",
+        "for attempt in Retrying(sleep=runtime.sleep): ...",
+    ],
+)
+def test_what_is_a_functions_own_is_none(text: str) -> None:
+    assert not list(around_runtime.around(text))

@@ -7,13 +7,11 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from crossover import own_code
+from crossover import own_code, runtime
 from crossover.own_code import faults
 
 FIELD = "training.model"
 _Layout = list[tuple[str, tuple[int, ...]]]
-
-_layouts: dict[tuple[Any, ...], _Layout] = {}  # of what a factory returned first, by factory and arguments
 
 
 def checked(name: str, factory: Callable[..., Any]) -> Callable[..., nn.Module]:
@@ -44,7 +42,10 @@ def _problem(module: object, *, known: tuple[Any, ...]) -> str:
         each, parameter = next(iter(unfit.items()))
         return f"returned a module whose {each} is {parameter.dtype}; parameters of float are expected"
     layout = [(each, tuple(parameter.shape)) for each, parameter in parameters.items()]
-    first = _layouts.setdefault(known, layout)
+    layouts: dict[tuple[Any, ...], _Layout] = runtime.kept(
+        "layouts of own models", dict
+    )  # of what a factory returned first
+    first = layouts.setdefault(known, layout)
     if layout != first:
         (before, now), *_ = [pair for pair in _paired(first, layout) if pair[0] != pair[1]]
         return f"returned another shape when called again: {before}, then {now}; it must depend on its arguments alone"

@@ -1,0 +1,136 @@
+"""What functions and programs ask for goes through crossover/runtime.py: nothing goes around it, and no module keeps anything by itself.
+
+Else a simulated process would wait in real time, draw other numbers on every run, or see what another simulated process has kept.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Of this machine alone: none of it runs inside a function, a program, or what follows a run.
+APART = {
+    "account": "AWS accounts are deployed to by commands",
+    "cli": "the command line",
+    "local": "the cloud on this machine is made of processes",
+    "replication": "a command that runs others",
+    "reports": "written once a run is over",
+    "runtime.py": "it is what is asked",
+    "simulation": "has a clock of its own",
+    "validation": "a YAML is checked before a run",
+    "virtual": "it is what answers",
+}
+MODULES = {
+    *("asyncio", "concurrent", "multiprocessing", "queue", "random", "sched", "secrets", "select", "selectors"),
+    *("signal", "socket", "socketserver", "subprocess", "threading", "time", "uuid"),
+}
+ATTRIBUTES = {
+    "os.environ",
+    "os.getenv",
+    "os.urandom",
+    "datetime.now",
+    "datetime.utcnow",
+    "date.today",
+    "datetime.today",
+}
+CHANGES = {
+    *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove"),
+    *("setdefault", "update"),
+}
+# file -> what it has of its own -> why
+EXCEPTIONS = {
+    "crossover/clients/slots.py": dict.fromkeys(
+        ("time", "threading", "_idle"), "cores of one machine, shared by its processes"
+    ),
+    "crossover/threads.py": {"threading": "which threads the process has at its end"},
+    "crossover/dataplane/redis_address.py": {"socket": "the wire itself"},
+    "crossover/dataplane/redis_wire.py": {"socket": "the wire itself"},
+    "crossover/learning/learner.py": {"threading": "torch's global generator is the process's; nobody waits within"},
+    "crossover/learning/memory.py": {"cache": "malloc's settings are the process's"},
+    "crossover/learning/models/chain.py": dict.fromkeys(("threading", "_own"), "memory of the thread that computes"),
+    "crossover/own_code/places.py": dict.fromkeys(
+        ("threading", "_folders", "tops", "os.environ"), "imported modules are the process's"
+    ),
+    "crossover/own_code/watching.py": dict.fromkeys(
+        ("threading", "_own", "_installed"), "imported modules are the process's"
+    ),
+    "crossover/running/cdk_process.py": dict.fromkeys(
+        ("signal", "subprocess", "os.environ"), "synthesis is a process of its own"
+    ),
+    "crossover/running/provenance.py": {"lru_cache": "the project's files are the same for all"},
+    "peers/gpu/__init__.py": {"subprocess": "one process for each GPU, before any of them trains"},
+    "peers/gpu/cuda.py": {"os.environ": "cuBLAS reads its settings there"},
+    "peers/gpu/meeting.py": {"socket": "gpu.exchange: distributed stays outside the virtual world"},
+}
+
+
+def in_scope() -> list[Path]:
+    found = [path for package in ("crossover", "functions", "peers") for path in sorted((ROOT / package).rglob("*.py"))]
+    return [path for path in found if path.relative_to(ROOT).parts[1] not in APART]
+
+
+def around(text: str) -> Iterator[tuple[str, int, str]]:
+    """What in a module goes around the runtime: its name, the line, what to do instead."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                for each in names:
+                    if each.name.split(".")[0] in MODULES:
+                        yield each.name.split(".")[0], node.lineno, "ask crossover.runtime"
+            case ast.ImportFrom(module=str(module)) if module.split(".")[0] in MODULES:
+                yield module.split(".")[0], node.lineno, "ask crossover.runtime"
+            case ast.Attribute(value=ast.Name(id=owner), attr=attribute) if f"{owner}.{attribute}" in ATTRIBUTES:
+                yield f"{owner}.{attribute}", node.lineno, "ask crossover.runtime"
+            case ast.Call(func=ast.Name(id="Retrying"), keywords=given) if "sleep" not in {each.arg for each in given}:
+                yield "Retrying", node.lineno, "sleep=runtime.sleep, or it sleeps by itself"
+            case ast.FunctionDef(decorator_list=decorators):
+                for each in decorators:
+                    if (name := ast.unparse(each).partition("(")[0].rpartition(".")[2]) in ("cache", "lru_cache"):
+                        yield name, node.lineno, "runtime.kept, or Resources"
+    yield from _kept(tree)
+    yield from _asked_at_import(tree)
+
+
+def _kept(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
+    """Names of the module that its functions change."""
+    names = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        inside = list(ast.walk(function))
+        declared = {name for node in inside if isinstance(node, ast.Global) for name in node.names}
+        own = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+        own |= {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        shared = (names - own) | declared
+        for node in inside:
+            match node:
+                case ast.Name(id=name, ctx=ast.Store()) if name in declared:
+                    yield name, node.lineno, "runtime.kept, or Resources"
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in CHANGES:
+                    if name in shared:
+                        yield name, node.lineno, "runtime.kept, or Resources"
+                case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()) if name in shared:
+                    yield name, node.lineno, "runtime.kept, or Resources"
+                case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()) if name in shared:
+                    yield name, node.lineno, "runtime.kept, or Resources"
+
+
+def _asked_at_import(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
+    """Calls of the runtime while the module is imported: the answer would be one process's for all."""
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            defaults = [*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None)]
+            pending += defaults
+            continue
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("runtime."):
+            yield ast.unparse(node.func), node.lineno, "ask when it is needed: imports happen once"
+        pending += ast.iter_child_nodes(node)
