@@ -7,14 +7,18 @@ run is simulated, as `crossover project` does. Without a basis nothing is guesse
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossover.architecture import load
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.billing import Line
+from crossover.errors import NoProjection
 from crossover.experiment import Experiment, flat, from_resolved
+
+if TYPE_CHECKING:
+    from crossover.simulation.repetitions import Band
 
 # With which an epoch takes as long and moves as much; what they make dearer by the hour is priced anew.
 _ALIKE = re.compile(
@@ -26,26 +30,37 @@ _ALIKE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Always `projected`. `lines` add up to the dollars of one run, standing costs for its minutes and `boot_minutes` included.
+    """Always `projected`. `minutes`, `usd`: p5, p50 and p95 over repetitions; all the same where no simulation can tell how they spread.
+    `lines` add up to the dollars in the middle session, standing costs for its minutes and `boot_minutes` included.
 
-    `problems`: why AWS would not run it so.
+    `problems`: why AWS would not run it so. `spread`: what p5 and p95 are of, or why there are none.
     """
 
     epochs: int
-    minutes: float
+    minutes: "Band"
     boot_minutes: float
+    usd: "Band"
     lines: Sequence[Line]
     words: str
+    spread: str
     problems: Sequence[str] = ()
 
-    @property
-    def usd(self) -> float:
-        return sum(line.usd for line in self.lines)
 
-
-def estimate(experiment: Experiment, *, results: Path = Path("results")) -> Estimate:
+def estimate(experiment: Experiment, *, results: Path = Path("results"), repetitions: int | None = None) -> Estimate:
     """By the earlier run in `results`, else by simulation. Raises NoProjection where neither can tell, ConfigError (no price)."""
-    return by_an_earlier_run(experiment, results / experiment.name) or by_simulation(experiment)
+    earlier = by_an_earlier_run(experiment, results / experiment.name)
+    if earlier is None:
+        return by_simulation(experiment, repetitions=repetitions)
+    try:
+        simulated = by_simulation(experiment, repetitions=repetitions)
+    except NoProjection as unknown:
+        return replace(earlier, spread=f"how sure: not known: {unknown}")
+    return replace(
+        earlier,
+        minutes=_spread(earlier.minutes.p50, simulated.minutes),
+        usd=_spread(earlier.usd.p50, simulated.usd),
+        spread=f"{simulated.spread}, around what the earlier run took",
+    )
 
 
 def _boot_minutes(experiment: Experiment) -> float:
@@ -55,26 +70,38 @@ def _boot_minutes(experiment: Experiment) -> float:
 # --- a simulation -----------------------------------------------------------------------------------------------------
 
 
-def by_simulation(experiment: Experiment) -> Estimate:
+def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> Estimate:
     """Raises NoProjection for a model or data of sizes that only loading them would tell, and for steps that nobody has described."""
-    from crossover.simulation import AWS, simulate
+    from crossover.simulation import AWS
+    from crossover.simulation.repetitions import REPETITIONS, Band, project
 
-    run = simulate(experiment, AWS)
+    found = project(experiment, AWS, repetitions=REPETITIONS if repetitions is None else repetitions)
     return Estimate(
         epochs=experiment.training.epochs,
-        minutes=run.seconds / 60,
+        minutes=Band(*(each / 60 for each in found.band("seconds"))),
         boot_minutes=_boot_minutes(experiment),
-        lines=[line for line in run.lines if line.usd > 0],
-        words=f"a simulation, call by call (crossover project), with {run.calibration.name}",
-        problems=run.problems,
+        usd=found.band("usd"),
+        lines=[line for line in found.run.lines if line.usd > 0],
+        words=f"a simulation, call by call (crossover project), with {found.run.calibration.name}",
+        spread=found.words,
+        problems=found.problems,
     )
+
+
+def _spread(middle: float, like: "Band") -> "Band":
+    """`middle` between as large a part below and above as `like` has."""
+    return type(like)(*(middle * each / like.p50 for each in like))
 
 
 # --- an earlier run ---------------------------------------------------------------------------------------------------
 
 
 def by_an_earlier_run(experiment: Experiment, folder: Path) -> Estimate | None:
-    """By the run in `folder`, which is where this one would be written; None unless it finished the same work."""
+    """By the run in `folder`, which is where this one would be written; None unless it finished the same work. One run has no
+    percentiles.
+    """
+    from crossover.simulation.repetitions import Band
+
     try:
         result = json.loads((folder / "result.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -106,10 +133,13 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> Estimate | None:
     )
     transitions = round(billed("Step Functions transitions"))
     lines = cost.bill(used, infrastructure.of(experiment), prices.load(), duration_s=seconds, transitions=transitions)
+    usd = sum(line.usd for line in lines)
     return Estimate(
         epochs=epochs,
-        minutes=seconds / 60,
+        minutes=Band(seconds / 60, seconds / 60, seconds / 60),
         boot_minutes=_boot_minutes(experiment),
+        usd=Band(usd, usd, usd),
+        spread="",
         lines=[line for line in lines if line.usd > 0],
         words=f"the {result['label']} run of {result['started_at'][:10]} in {folder}",
     )

@@ -86,20 +86,27 @@ def of_a_run(experiment: Experiment) -> list[str]:
         return [f"a run: no projection: {unknown}; {basis}"]
     boot = f" and {found.boot_minutes:.1f} until its instances are up" if found.boot_minutes else ""
     most = sorted(found.lines, key=lambda line: -line.usd)[:3]
+    minutes, usd = found.minutes, found.usd
+    between = [f"  ({minutes.p5:.1f} to {minutes.p95:.1f} minutes, ${usd.p5:.4f} to ${usd.p95:.4f}: p5 to p95)"]
     lines = [
-        f"a run of {found.epochs} epochs: about {found.minutes:.1f} minutes{boot}, ${found.usd:.4f}  [projected]",
+        f"a run of {found.epochs} epochs: about {minutes.p50:.1f} minutes{boot}, ${usd.p50:.4f}  [projected]",
+        *(between if minutes.p5 < minutes.p95 else []),
         *(f"  ${line.usd:.4f}  {line.item}" for line in most),
         f"  from {found.words}",
+        *([f"  {found.spread}"] if found.spread else []),
         *(f"! would not run so on AWS: {problem}" for problem in found.problems),
     ]
     lifetime = experiment.lifetime
-    if found.minutes + found.boot_minutes > 60 * lifetime.maximum_run_hours:
+    most_minutes = 60 * lifetime.maximum_run_hours - found.boot_minutes
+    if minutes.p95 > most_minutes:
+        would = "would" if minutes.p50 > most_minutes else f"could (p95 is {minutes.p95:.1f} minutes)"
         lines.append(
-            f"! longer than lifetime.maximum_run_hours, {lifetime.maximum_run_hours:g}: its instances would end first"
+            f"! longer than lifetime.maximum_run_hours, {lifetime.maximum_run_hours:g}: its instances {would} end first"
         )
-    if lifetime.budget_usd is not None and found.usd > lifetime.budget_usd:
+    if lifetime.budget_usd is not None and usd.p95 > lifetime.budget_usd:
+        would = "would" if usd.p50 > lifetime.budget_usd else f"could (p95 is ${usd.p95:.4f})"
         lines.append(
-            f"! dearer than lifetime.budget_usd, {lifetime.budget_usd:g}: the run would be stopped before its end"
+            f"! dearer than lifetime.budget_usd, {lifetime.budget_usd:g}: the run {would} be stopped before its end"
         )
     return lines
 

@@ -1,6 +1,8 @@
 """`crossover breakeven` and `crossover project`: what a run would take on AWS, by simulation. Every figure is projected."""
 
 import json
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +16,7 @@ from crossover.errors import ConfigError, NoProjection
 
 if TYPE_CHECKING:
     from crossover.simulation.calibration import Calibration
-    from crossover.simulation.simulate import Simulated
+    from crossover.simulation.repetitions import Projection
 
 Configs = Annotated[
     list[Path], typer.Argument(metavar="CONFIG...", help="Experiments that train the same model.", show_default=False)
@@ -24,6 +26,14 @@ Calibrated = Annotated[
     typer.Option(
         "--calibration",
         help="Folders of runs whose records say how fast computing is, or comparison-2025 or p2p-2023: fitted to that paper.",
+    ),
+]
+
+Repetitions = Annotated[
+    int,
+    typer.Option(
+        help="How often a run is simulated, each time in another session and with other stragglers: p5, p50 and p95 come from them.",
+        min=20,
     ),
 ]
 
@@ -77,6 +87,7 @@ def project(
     concurrency: Annotated[
         int | None, typer.Option(help="Concurrent executions that the account allows; 0: as many as needed.", min=0)
     ] = None,
+    repetitions: Repetitions = 30,
     out: Annotated[Path | None, typer.Option(help="File for the projection as JSON.")] = None,
     judge: Annotated[
         bool, typer.Option("--judge", help="Show the error on the papers' rows that calibration has not seen.")
@@ -86,7 +97,8 @@ def project(
     """Project a run's time, cost and traffic on AWS, without running it."""
     from dataclasses import replace
 
-    from crossover.simulation import Workload, simulate
+    from crossover.simulation import Workload
+    from crossover.simulation import repetitions as repeating
 
     experiment = accepted(config, override)
     cloud = _calibration(calibration, experiment.architecture)
@@ -97,14 +109,15 @@ def project(
         if workers is not None:
             gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
             experiment = replace(experiment, workers=workers, gpu=gpu)
-        run = simulate(experiment, cloud, workload=workload)
+        with _waiting(f"{repetitions} repetitions"):
+            found = repeating.project(experiment, cloud, workload=workload, repetitions=repetitions)
     except NoProjection as unknown:
         print(f"[projected] no projection: {unknown}")
     else:
-        _show(run)
+        _show(found)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(run.as_json(), indent=1) + "\n", encoding="utf-8")
+            out.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
             print(f"written: {out}")
     if judge:
         _judge()
@@ -131,10 +144,16 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> Table:
     return table
 
 
-def _show(run: "Simulated") -> None:
+def _waiting(what: str) -> AbstractContextManager[object]:
+    """Says on a terminal what is under way."""
+    return Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext()
+
+
+def _show(found: "Projection") -> None:
     from crossover.reports import display
 
-    experiment, console = run.experiment, Console(highlight=False)
+    run, console = found.run, Console(highlight=False)
+    experiment = run.experiment
     print(
         f"[projected] {experiment.name}: {run.workload.model}, {experiment.workers:,} workers, {experiment.training.epochs} epochs"
     )
@@ -142,27 +161,50 @@ def _show(run: "Simulated") -> None:
         [use.step, f"{use.invocations:,}", f"{use.cold:,}", display.seconds(use.mean_s), display.seconds(use.longest_s)]
         for use in run.steps.values()
     ]
-    console.print(_table("[projected] steps", ["step", "invocations", "cold", "mean", "longest"], steps))
+    console.print(
+        _table("[projected] steps, in the middle session", ["step", "invocations", "cold", "mean", "longest"], steps)
+    )
     lines = [
         [line.item, display.usd(line.usd), display.number(line.quantity), line.unit, line.as_of]
         for line in sorted(run.lines, key=lambda line: -line.usd)
     ]
-    console.print(_table("[projected] cost", ["item", "dollars", "quantity", "unit", "price as of"], lines))
+    console.print(
+        _table("[projected] cost, in the middle session", ["item", "dollars", "quantity", "unit", "price as of"], lines)
+    )
     moved = [
         [name, display.bytes_(each["bytes_in"]), display.bytes_(each["bytes_out"]), f"{each['requests']:,}"]
         for name, each in run.traffic.items()
     ]
     console.print(_table("[projected] traffic", ["channel", "received", "sent", "requests"], moved))
+    console.print(_bands(found))
+    print(f"bands: {found.words}")
     print(f"calibration: {run.calibration.name}: {'; '.join(run.calibration.basis)}")
-    for problem in run.problems:
+    for problem in found.problems:
         print(f"would not run so on AWS: {problem}")
     if not run.finished:
         print("the simulation ends where AWS would have ended the run: figures are those until then")
     print(
-        f"[projected] {display.seconds(run.seconds)}, {display.seconds(run.epoch_s)} an epoch; {display.usd(run.usd)} in full, "
-        f"{display.usd(run.paper_method_usd)} by the papers' method; {display.bytes_(run.moved_bytes)} moved; "
+        f"[projected] {display.band(display.seconds, *found.band('seconds'))}; "
+        f"{display.band(display.usd, *found.band('usd'))} in full; {display.bytes_(run.moved_bytes)} moved; "
         f"at most {run.concurrency:,} functions at once"
     )
+
+
+def _bands(found: "Projection") -> Table:
+    """The figures of a run with their percentiles."""
+    from crossover.reports import display
+
+    rows = [
+        [words, *(shown(each) for each in found.band(name))]
+        for words, name, shown in (
+            ("time", "seconds", display.seconds),
+            ("time of an epoch", "epoch_s", display.seconds),
+            ("dollars in full", "usd", display.usd),
+            ("dollars by the papers' method", "paper_method_usd", display.usd),
+        )
+    ]
+    title = f"[projected] how sure, by {len(found.outcomes)} repetitions"
+    return _table(title, ["", "p5", "p50", "p95"], rows)
 
 
 def _judge() -> None:

@@ -1,6 +1,6 @@
 """Figures as people read them: dollars, seconds, bytes, ratios. A figure that is not there is a dash, never a zero."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from crossover.experiment import Metric
@@ -43,6 +43,19 @@ def seconds(value: float | None) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}{GAP}h {minutes:02d}{GAP}min" if hours else f"{minutes}{GAP}min {rest:02d}{GAP}s"
+
+
+def band(shown: Callable[[float], str], p5: float, p50: float, p95: float) -> str:
+    """The middle of a projection, and between what it lies in nine repetitions of ten."""
+    return f"{shown(p50)} ({shown(p5)} to {shown(p95)})"
+
+
+def spread(p5: float, p50: float, p95: float) -> str:
+    """A band in the room of a table's cell: how far below and above the middle."""
+    if not p50:
+        return ""
+    below, above = (round(100 * (end / p50 - 1)) for end in (p5, p95))
+    return f"({below:+d}{GAP}to{GAP}{above:+d}{GAP}%)" if below or above else f"(±0{GAP}%)"
 
 
 def bytes_(value: float | None) -> str:

@@ -8,14 +8,18 @@ What a band does not hold: prices, figures that a calibration assumes, and wheth
 """
 
 import multiprocessing
+import os
 import random
+import signal
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import exp, floor, inf, nan
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
+from crossover.costs import cost, infrastructure, prices
 from crossover.costs.prices import Prices
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import Calibration, Service
@@ -25,6 +29,8 @@ from crossover.simulation.workload import Workload
 REPETITIONS = 30
 SURE = 0.95  # the share of paired draws from which on one is said to be cheaper, or sooner
 PER_JOB = 5  # draws that a process takes at once
+WORTH_S = 3.0  # of processor time left: from here on more processes are worth their start
+LIMITS = "not in the band: prices, assumed figures, and whether the services are as the calibration says in the middle"
 
 
 class Draw(NamedTuple):
@@ -46,12 +52,13 @@ class Band(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What `simulate` takes."""
+    """What `simulate` takes. `epochs`: that a repetition simulates at most; those after the first are alike."""
 
     experiment: Experiment
     calibration: Calibration
     workload: Workload
     price_list: Prices
+    epochs: int = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,32 +113,86 @@ def in_session(calibration: Calibration, session: float) -> Calibration:
     return replace(calibration, **slowed)
 
 
-def repeated(tasks: Sequence[Task], drawn: Sequence[Draw], *, processes: int = 1) -> list[tuple[Outcome, ...]]:
-    """Each task's outcomes, one per draw in their order. The number of processes changes nothing but the time that it takes."""
-    starts = range(0, len(drawn), PER_JOB)
+def repeated(
+    tasks: Sequence[Task], drawn: Sequence[Draw], *, processes: int | None = None, worth_s: float = WORTH_S
+) -> list[tuple[Outcome, ...]]:
+    """Each task's outcomes, one per draw in their order. `processes` (by default one per core) change nothing but the time that it takes;
+    they are started where more than `worth_s` seconds of work are left after the first job.
+    """
+    starts, processes = range(0, len(drawn), PER_JOB), processes or os.cpu_count() or 1
     jobs = [(task, drawn[start : start + PER_JOB]) for task in tasks for start in starts]
-    if processes > 1 and len(jobs) > 1:
+    began_s = time.process_time()
+    done = [_job(job) for job in jobs[:1]]
+    left = jobs[1:]
+    if processes > 1 and len(left) * (time.process_time() - began_s) > worth_s:
         # Not by fork: whoever calls may have threads.
-        with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-            done = list(pool.map(_job, jobs))
+        fresh = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(processes, mp_context=fresh, initializer=_end_by_ctrl_c) as pool:
+            done += pool.map(_job, left)
     else:
-        done = [_job(job) for job in jobs]
+        done += map(_job, left)
     each = len(starts)
     return [tuple(o for part in done[n * each : (n + 1) * each] for o in part) for n in range(len(tasks))]
 
 
+def _end_by_ctrl_c() -> None:
+    """At once and without a word: the process that asked for it says what is to be said."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _job(job: tuple[Task, Sequence[Draw]]) -> list[Outcome]:
     task, drawn = job
-    return [Outcome.of(simulate_drawn(task, draw)) for draw in drawn]
+    return [outcome(task, draw) for draw in drawn]
 
 
-def simulate_drawn(task: Task, draw: Draw) -> Simulated:
-    """The run in one session, with one draw of stragglers."""
+def outcome(task: Task, draw: Draw) -> Outcome:
+    """What one repetition comes to. A run of many epochs is simulated for some, and lengthened by the mean of those after its first: what
+    stragglers do in them stands for all the others too, so the band errs on the wide side.
+    """
+    epochs = task.experiment.training.epochs
+    run = _drawn(task, draw, min(epochs, task.epochs))
+    if epochs <= task.epochs or not run.finished:
+        return Outcome.of(run)
+    return _lengthened(run, _drawn(task, draw, 1), epochs, task.price_list)
+
+
+def _drawn(task: Task, draw: Draw, epochs: int) -> Simulated:
+    training = replace(task.experiment.training, epochs=epochs)
     return simulate(
-        replace(task.experiment, seed=draw.seed),
+        replace(task.experiment, seed=draw.seed, training=training),
         in_session(task.calibration, draw.session),
         workload=task.workload,
         price_list=task.price_list,
+    )
+
+
+def _lengthened(run: Simulated, first: Simulated, epochs: int, price_list: Prices) -> Outcome:
+    """`run` with its mean epoch after `first`, its first alone, as often as `epochs` asks for. What is used grows; the bill is of the
+    whole, since hosts cost at least a minute.
+    """
+    simulated = run.experiment.training.epochs
+    more = (epochs - simulated) / (simulated - 1)
+
+    def longer(whole: float, short: float) -> float:
+        return whole + more * max(0.0, whole - short)
+
+    seconds = longer(run.seconds, first.seconds)
+    used = {
+        each.name: longer(getattr(run.used, each.name), getattr(first.used, each.name)) for each in fields(run.used)
+    }
+    lines = cost.bill(
+        cost.Quantities(**used),  # type: ignore[arg-type]  # parts of a request, of a mean
+        infrastructure.of(run.experiment),
+        price_list,
+        duration_s=seconds,
+        transitions=round(longer(run.transitions, first.transitions)),
+    )
+    return replace(
+        Outcome.of(run),
+        seconds=seconds,
+        usd=sum(line.usd for line in lines),
+        paper_method_usd=longer(run.paper_method_usd, first.paper_method_usd),
+        moved_bytes=longer(run.moved_bytes, first.moved_bytes),
     )
 
 
@@ -178,3 +239,64 @@ def problems(outcomes: Outcomes) -> tuple[str, ...]:
         return ()
     often = "" if len(failed) == len(outcomes) else f"in {len(failed)} of {len(outcomes)} repetitions: "
     return tuple(f"{often}{problem}" for problem in failed[len(failed) // 2].problems)
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+FIGURES = ("seconds", "epoch_s", "usd", "paper_method_usd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """A run in the middle session, and what its repetitions came to."""
+
+    run: Simulated
+    seed: int
+    outcomes: tuple[Outcome, ...]
+
+    def band(self, name: str) -> Band:
+        """Of one of FIGURES, over the repetitions that AWS would run; over all of them, up to their end, where it would run none."""
+        return band([getattr(each, name) for each in possible(self.outcomes) or self.outcomes])
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why AWS would not run it so; or would not at times."""
+        return self.run.problems or problems(self.outcomes)
+
+    @property
+    def words(self) -> str:
+        """What the bands are of."""
+        sigma = self.run.calibration.session_sigma
+        return (
+            f"{len(self.outcomes)} repetitions of seed {self.seed}, over stragglers and a session that slows all requests of a run alike "
+            f"(lognormal, sigma {sigma:g}); {LIMITS}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The run in the middle session, and beside it the bands and every repetition."""
+        said = {
+            "label": LABEL,
+            "count": len(self.outcomes),
+            "seed": self.seed,
+            "words": self.words,
+            **{name: self.band(name).as_json() for name in FIGURES},
+            "problems": list(self.problems),
+            "outcomes": [asdict(each) for each in self.outcomes],
+        }
+        return {**self.run.as_json(), "repetitions": said}
+
+
+def project(
+    experiment: Experiment,
+    calibration: Calibration,
+    *,
+    workload: Workload | None = None,
+    repetitions: int = REPETITIONS,
+    processes: int | None = None,
+) -> Projection:
+    """The run of `experiment`, and so many repetitions of its seed. Raises as `simulate` does."""
+    work, price_list = workload or Workload.of(experiment), prices.load()
+    run = simulate(experiment, calibration, workload=work, price_list=price_list)
+    task = Task(experiment, calibration, work, price_list)
+    (outcomes,) = repeated([task], draws(experiment.seed, repetitions), processes=processes)
+    return Projection(run=run, seed=experiment.seed, outcomes=outcomes)

@@ -37,6 +37,7 @@ class Simulated:
     seconds: float
     usd: float
     paper_method_usd: float
+    used: cost.Quantities  # what `lines` bill by use
     lines: tuple[Line, ...]
     traffic: Mapping[str, Mapping[str, Any]]  # as in result.json, with `operations` beside
     steps: Mapping[str, StepUse]
@@ -157,6 +158,7 @@ def _result(world: World, price_list: Prices) -> Simulated:
         seconds=seconds,
         usd=sum(line.usd for line in lines),
         paper_method_usd=_paper_usd(world, fixed, price_list, seconds),
+        used=used,
         lines=lines,
         traffic=total.as_traffic(),
         steps=usage.steps,

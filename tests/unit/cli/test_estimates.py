@@ -28,26 +28,30 @@ SPIRT = load(CONFIG / "spirt.yaml")
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path, tmp_path: Path) -> None:
-    found = estimates.estimate(load(path), results=tmp_path)
-    assert found is not None and found.minutes > 0 and found.usd > 0
+    found = estimates.estimate(load(path, ["training.epochs=2"]), results=tmp_path, repetitions=3)
+    for figure in (found.minutes, found.usd):
+        assert 0 < figure.p5 < figure.p50 < figure.p95
     assert "a simulation" in found.words and found.problems == ()
 
 
 @pytest.mark.parametrize("name", ["spirt-cifar10", "gpu", "p2p-instance"])
 def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
-    found = estimates.estimate(load(CONFIG / f"{name}.yaml"), results=tmp_path)
+    found = estimates.estimate(load(CONFIG / f"{name}.yaml", ["training.epochs=2"]), results=tmp_path)
     with pytest.raises(SystemExit, match="0"):
-        main(["project", str(CONFIG / f"{name}.yaml"), "--out", str(tmp_path / "out.json")])
+        main(
+            ["project", str(CONFIG / f"{name}.yaml"), "--set", "training.epochs=2", "--out", str(tmp_path / "out.json")]
+        )
     projected = json.loads((tmp_path / "out.json").read_text())
-    assert found is not None
-    assert found.minutes * 60 == pytest.approx(projected["seconds"])
-    assert found.usd == pytest.approx(projected["usd"])
+    said = projected["repetitions"]
+    for mine, its in (([60 * each for each in found.minutes], said["seconds"]), (list(found.usd), said["usd"])):
+        assert its.pop("label") == "projected"
+        assert mine == pytest.approx([its["p5"], its["p50"], its["p95"]])
     assert (found.boot_minutes > 0) == (name != "spirt-cifar10")
 
 
 def test_what_aws_would_not_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    large = load(CONFIG / "spirt-cifar10.yaml", ["functions.timeout_s=10"])
+    large = load(CONFIG / "spirt-cifar10.yaml", ["functions.timeout_s=10", "training.epochs=1"])
     said = "\n".join(plan.of_a_run(large))
     assert "! would not run so on AWS: " in said and "timeout" in said
 
@@ -78,10 +82,13 @@ def written(folder: Path, plain: dict[str, Any]) -> Path:
 
 def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
     experiment = replace(SPIRT, training=replace(SPIRT.training, epochs=10))
-    found = estimates.estimate(experiment, results=written(tmp_path, result(SPIRT)))
-    assert found is not None and "measured-local run of 2027-01-01" in found.words
+    found = estimates.estimate(experiment, results=written(tmp_path, result(SPIRT)), repetitions=3)
+    assert "measured-local run of 2027-01-01" in found.words
     seconds = (17.0 - 3 * 2.0) + 10 * 2.0  # the median epoch; the rest is its start
-    assert found.minutes == pytest.approx(seconds / 60)
+    assert found.minutes.p50 == pytest.approx(seconds / 60)
+    simulated = estimates.by_simulation(experiment, repetitions=3)
+    assert found.minutes.p95 / found.minutes.p50 == pytest.approx(simulated.minutes.p95 / simulated.minutes.p50)
+    assert found.spread.startswith("3 repetitions of seed 1, ")
     quantities = {line.item: line.quantity for line in found.lines}
     assert quantities["Lambda duration, arm64"] == pytest.approx(12.0 / 3 * 10)
     assert quantities["EC2 m7g.large x 4, tensor database"] == pytest.approx(4 * 60 / 3_600)  # a minute at least
@@ -127,6 +134,22 @@ def test_a_run_of_a_version_with_other_fields_tells_nothing(tmp_path: Path) -> N
 @pytest.mark.parametrize("plain", [result(SPIRT, outcome="failed"), result(SPIRT, epochs=0)])
 def test_a_run_that_failed_or_trained_nothing_tells_nothing(plain: dict[str, Any], tmp_path: Path) -> None:
     assert estimates.by_an_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
+
+
+def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
+    mine = replace(SPIRT, training=replace(SPIRT.training, model="mine:model"))
+    found = estimates.estimate(mine, results=written(tmp_path, result(mine)))
+    assert found.usd.p5 == found.usd.p50 == found.usd.p95
+    assert found.spread.startswith("how sure: not known: training.model: the size of 'mine:model' is not known")
+
+
+def test_a_budget_that_may_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    usd = estimates.by_simulation(SPIRT).usd
+    for budget_usd, word in ((0.99 * usd.p50, "would"), ((usd.p50 + usd.p95) / 2, "could (p95 is $"), (usd.p95, "")):
+        said = plan.of_a_run(replace(SPIRT, lifetime=Lifetime(budget_usd=budget_usd)))
+        dearer = [line for line in said if "dearer" in line]
+        assert len(dearer) == bool(word) and all(f"the run {word}" in line for line in dearer)
 
 
 def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

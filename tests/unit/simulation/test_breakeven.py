@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -15,6 +16,7 @@ from crossover.cli.main import main
 from crossover.costs import prices
 from crossover.errors import ConfigError
 from crossover.experiment import Training
+from crossover.reports import display
 from crossover.simulation import AWS
 from crossover.simulation import breakeven_page as page
 from crossover.simulation.breakeven import FIGURES, Breakeven, best, breakeven, with_gpu
@@ -155,12 +157,32 @@ def test_project_shows_time_cost_and_traffic_as_projected(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "projection.json"
-    assert command("project", str(config), "--workers", "100", "--parameters", "2000000", "--out", str(out)) == 0
+    assert (
+        command(
+            "project",
+            str(config),
+            "--workers",
+            "100",
+            "--parameters",
+            "2000000",
+            "--repetitions",
+            "20",
+            "--out",
+            str(out),
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "[projected] some: 2,000,000 parameters, 100 workers, 2 epochs" in shown
     assert "Lambda duration" in shown
     assert "tensor_store" in shown
-    assert yaml.safe_load(out.read_text("utf-8"))["label"] == "projected"
+    written = json.loads(out.read_text("utf-8"))
+    seconds, count = written["repetitions"]["seconds"], written["repetitions"]["count"]
+    assert written["label"] == seconds["label"] == "projected"
+    assert seconds["p5"] < seconds["p50"] < seconds["p95"] and count == len(written["repetitions"]["outcomes"]) == 20
+    band = display.band(display.seconds, seconds["p5"], seconds["p50"], seconds["p95"])
+    assert shown.splitlines()[-1].startswith(f"[projected] {band}; $")
+    assert "20 repetitions of seed 1" in shown and "not in the band: prices, assumed figures" in shown
 
 
 def test_project_refuses_two_papers_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
