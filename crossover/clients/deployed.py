@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from crossover.clients.step_functions import StepFunctions
 from crossover.dataplane import connecting
@@ -25,11 +25,22 @@ if TYPE_CHECKING:
 PREFIX = "CROSSOVER_"
 
 
+class Connect(Protocol):
+    """What of dataplane/connecting.py opens connections: the virtual world has others."""
+
+    def object_store(self, url: str, traffic: Traffic) -> ConnectedObjectStore: ...
+    def tensor_store(
+        self, url: str, *, password: str | None, certificate: str | None, time_to_live_s: float, traffic: Traffic
+    ) -> "RedisTensorStore": ...
+    def message_bus(self, url: str, *, username: str, password: str, traffic: Traffic) -> MessageBus: ...
+
+
 class DeployedClients:
     """Clients by the variables CROSSOVER_* of `environment`."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *, connect: Connect = connecting) -> None:
         self._environment = environment
+        self._connect = connect
         self._tensor_stores: dict[int, RedisTensorStore] = {}
         self._object_stores: dict[str, ConnectedObjectStore] = {}
 
@@ -43,7 +54,7 @@ class DeployedClients:
 
     def _bucket(self, name: str, traffic: Traffic) -> ObjectStore:
         if name not in self._object_stores:
-            self._object_stores[name] = connecting.object_store(name, traffic)
+            self._object_stores[name] = self._connect.object_store(name, traffic)
         return self._object_stores[name].beside(traffic)
 
     def objects(self, traffic: Traffic) -> ObjectStore:
@@ -64,7 +75,7 @@ class DeployedClients:
         if worker not in self._tensor_stores:
             urls = self._fact("REDIS").split()
             rank = worker % len(urls)
-            self._tensor_stores[worker] = connecting.tensor_store(
+            self._tensor_stores[worker] = self._connect.tensor_store(
                 urls[rank],
                 password=self._secret("REDIS_SECRET"),
                 certificate=self._certificate(urls[rank], rank),
@@ -89,7 +100,7 @@ class DeployedClients:
 
     def bus(self, traffic: Traffic) -> MessageBus:
         login = json.loads(self._secret("BROKER_SECRET") or "{}")
-        return connecting.message_bus(
+        return self._connect.message_bus(
             self._fact("BROKER"), username=login["username"], password=login["password"], traffic=traffic
         )
 

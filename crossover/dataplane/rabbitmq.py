@@ -41,10 +41,18 @@ class RabbitMessageBus:
     """
 
     def __init__(
-        self, url: str, *, username: str, password: str, traffic: Traffic, certificate: str | None = None
+        self,
+        url: str,
+        *,
+        username: str,
+        password: str,
+        traffic: Traffic,
+        certificate: str | None = None,
+        connect: Callable[[Any], Any] = pika.BlockingConnection,
     ) -> None:
         self._parameters = _parameters(url, username=username, password=password, certificate=certificate)
         self._where = url
+        self._connect = connect
         self._traffic = traffic
         self._own = runtime.local()
         self._connections: list[Any] = []
@@ -207,7 +215,7 @@ class RabbitMessageBus:
         channel = getattr(self._own, "channel", None)
         if channel is None or not channel.is_open:
             self._drop()
-            connection = pika.BlockingConnection(self._parameters)
+            connection = self._connect(self._parameters)
             self._connections.append(connection)
             channel = connection.channel()
             channel.confirm_delivery()

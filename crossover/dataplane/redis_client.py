@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import redis
-from redis.backoff import ExponentialBackoff
-from redis.retry import Retry
 
 from crossover import runtime
 from crossover.dataplane.redis_address import RedisAddress
+from crossover.dataplane.redis_control import redis_py
 from crossover.dataplane.redis_wire import Argument, ErrorReply, Place, RedisConnection
 from crossover.errors import Missing, Refused, Unavailable
 
@@ -135,25 +134,10 @@ class RedisClient:
     def _redis_py(self) -> redis.Redis:
         with self._lock:
             if self._control is None:
-                self._control = _redis_py(self.address, timeout_s=self._timeout_s, idle_s=self._idle_s)
+                self._control = redis_py(
+                    self.address, timeout_s=self._timeout_s, connect_s=_CONNECT_S, idle_s=self._idle_s
+                )
             return self._control
-
-
-def _redis_py(address: RedisAddress, *, timeout_s: float, idle_s: float) -> redis.Redis:
-    where: dict[str, Any] = (
-        {"unix_socket_path": address.path} if address.path else {"host": address.host, "port": address.port}
-    )
-    if address.tls:
-        where |= {"ssl": True, "ssl_ca_data": address.certificate, "ssl_check_hostname": True}
-    return redis.Redis(
-        **where,
-        password=address.password,
-        protocol=2,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=_CONNECT_S,
-        health_check_interval=max(1, round(idle_s)),
-        retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), 3),
-    )
 
 
 def _refuse(text: str, command: str, keys: Sequence[str]) -> NoReturn:

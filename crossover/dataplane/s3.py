@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _AT_ONCE = 1_000  # keys that one DeleteObjects takes
-_ATTEMPTS = 6
-_SETTINGS = Config(
-    retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},  # throttling, 5xx, broken connections; with jitter
+ATTEMPTS = 6
+READ_TIMEOUT_S = 60
+SETTINGS = Config(
+    retries={"mode": "standard", "total_max_attempts": ATTEMPTS},  # throttling, 5xx, broken connections; with jitter
     max_pool_connections=64,
     tcp_keepalive=True,  # a function that was frozen finds out that its connection is gone
     connect_timeout=5,
-    read_timeout=60,
+    read_timeout=READ_TIMEOUT_S,
 )
 _MISSING = ("NoSuchKey", "404", "NotFound")
 _LATER = ("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException")
@@ -46,7 +47,7 @@ class S3ObjectStore:
     def __init__(self, bucket: str, traffic: Traffic, *, client: "S3Client | None" = None) -> None:
         self._bucket = bucket
         self._traffic = traffic
-        self._client = client or boto3.session.Session().client("s3", config=_SETTINGS)
+        self._client = client or boto3.session.Session().client("s3", config=SETTINGS)
 
     def beside(self, traffic: Traffic) -> "S3ObjectStore":
         """The same bucket by the same client, counted into `traffic`."""
@@ -158,7 +159,7 @@ def _meaning(error: ClientError, *, code: str, status: int, key: str, where: str
 def _again(kind: type[Exception]) -> Retrying:
     return Retrying(
         retry=retry_if_exception_type(kind),
-        stop=stop_after_attempt(_ATTEMPTS),
+        stop=stop_after_attempt(ATTEMPTS),
         wait=Backoff(0.05, 2.0),
         sleep=runtime.sleep,
         reraise=True,

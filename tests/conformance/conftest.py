@@ -1,5 +1,6 @@
 """The implementations under test: each suite asks for a factory by name, each test gets keys of its own."""
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,19 +11,22 @@ import pytest
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorStore
 from crossover.dataplane.traffic import Traffic
+from crossover.event import Event
+from crossover.experiment import Experiment
 from crossover.local import processes
 from crossover.local.moto_patches import objects
 from crossover.local.moto_patches.replacing import Replacements
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles, self_made
+from crossover.virtual.wire.clients import Servers, VirtualClients
 from tests.additions.sqlite_store import SqliteObjectStore
 from tests.conformance import servers
 from tests.ports import held_port
 
-OBJECT_STORES = ("memory", "files", "s3", "sqlite")
-TENSOR_STORES = ("memory", "objects", "redis", "redis-tls", "redis-socket")
-BUSES = ("memory", "rabbitmq", "rabbitmq-tls")
+OBJECT_STORES = ("memory", "files", "s3", "s3-virtual", "sqlite")
+TENSOR_STORES = ("memory", "objects", "redis", "redis-tls", "redis-socket", "redis-virtual")
+BUSES = ("memory", "rabbitmq", "rabbitmq-tls", "rabbitmq-virtual")
 BUCKET = "conformance"
 
 
@@ -48,6 +52,12 @@ def redis(folder: Path, tls: TlsFiles) -> Iterator[RedisServer]:
 def rabbit(folder: Path, tls: TlsFiles) -> Iterator[RabbitServer]:
     with servers.rabbit_server(folder / "rabbit", tls) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def virtual() -> Servers:
+    """The virtual world's servers, reached at once: each fake under the suite of what it stands for."""
+    return Servers(servers.AtOnce(), clock=time.time, databases=1)
 
 
 @pytest.fixture
@@ -89,6 +99,13 @@ def s3(s3_client: Any) -> Any:
     return s3_client
 
 
+def _clients(request: pytest.FixtureRequest) -> VirtualClients:
+    def nobody(name: str, event: Event) -> Event:
+        raise AssertionError(name)
+
+    return VirtualClients(request.getfixturevalue("virtual"), nobody)
+
+
 MakeObjects = Callable[[str, Traffic], ObjectStore]
 MakeTensors = Callable[[str, Traffic], TensorStore]
 MakeBus = Callable[[str, Traffic], MessageBus]
@@ -105,6 +122,8 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
             client = request.getfixturevalue("s3_client")
             client.create_bucket(Bucket=BUCKET)
             return S3ObjectStore(BUCKET, traffic, client=client)
+        if name == "s3-virtual":
+            return _clients(request).objects(traffic)
         if name == "files":
             return connecting.object_store(f"file://{folder}/objects", traffic)
         if name == "sqlite":
@@ -128,6 +147,8 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
             return MemoryTensorStore(traffic)
         if name == "objects":
             return connecting.object_tensors(MemoryObjectStore(traffic))
+        if name == "redis-virtual":
+            return _clients(request).tensors(Experiment(name="x", architecture="spirt"), 0, traffic)
         server: RedisServer = request.getfixturevalue(name.partition("-")[0])
         urls = {"redis-tls": server.tls_url, "redis-socket": server.socket_url}
         store = connecting.tensor_store(
@@ -155,6 +176,9 @@ def make_bus(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeBus]
             from crossover.dataplane.memory_bus import MemoryMessageBus
 
             return MemoryMessageBus(traffic)
+        if name == "rabbitmq-virtual":
+            made.append(_clients(request).bus(traffic))
+            return made[-1]
         server: RabbitServer = request.getfixturevalue("rabbit")
         bus = connecting.message_bus(
             server.tls_url if name == "rabbitmq-tls" else server.url,

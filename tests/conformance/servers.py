@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -14,6 +14,7 @@ from crossover.errors import MissingTool
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles
+from crossover.virtual.wire import Effect, Request
 from tests.redis_module.servers import building
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,17 @@ def rabbit_server(folder: Path, tls: TlsFiles) -> RabbitServer:
         return RabbitServer(folder, username=USERNAME, password=PASSWORD, tls=tls)
     except MissingTool as error:
         pytest.skip(str(error))
+
+
+class AtOnce:
+    """The way to a virtual server without a world around it: each request is done when it is made, one at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request, effect: Effect) -> Any:
+        with self._lock:
+            return effect()[0]
 
 
 class Proxy:

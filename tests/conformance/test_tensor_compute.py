@@ -30,6 +30,7 @@ PLACES = {
     "fetch-objects": ("objects", "fetch"),
     "fetch-redis": ("redis", "fetch"),
     "redis": ("redis", "in_database"),
+    "redis-virtual": ("redis-virtual", "in_database"),
 }
 
 

@@ -39,7 +39,19 @@ class Lost(Exception):
         self.silent = silent
 
 
+class Refusal(Exception):
+    """Raised by who carries: the server's refusal in place of an effect, by the server's own code. Redis: LOADING, BUSY, TRYAGAIN. S3:
+    SlowDown, InternalError, ConditionalRequestConflict. RabbitMQ: basic.nack, to a publish.
+    """
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 class Carry(Protocol):
-    """The way to a server and back. What effect() raises goes through unchanged: the fake's own errors, or its server's refusal."""
+    """The way to a server and back: returns the reply that effect() gave. What effect() raises goes through unchanged: Lost, from a server
+    that is down, or what the fake has for its own client.
+    """
 
     def __call__(self, request: Request, effect: Effect) -> Any: ...

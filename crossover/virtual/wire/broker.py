@@ -1,0 +1,214 @@
+"""A RabbitMQ without time: classic queues, fanout exchanges, consumers that hold one message each, and what a lost channel gives back."""
+
+from bisect import insort
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(order=True, frozen=True, slots=True)
+class Message:
+    """`order`: its place in the queue, which it takes again when it is given back."""
+
+    order: int
+    body: bytes = field(compare=False)
+
+
+@dataclass(eq=False, slots=True)
+class Consumer:
+    """Whom a queue's messages are sent to, one until that one is acknowledged. `wake`: called when there is news of it."""
+
+    channel: "Channel"
+    queue: str
+    wake: Callable[[], None] = lambda: None
+    sent: list[tuple[int, Message]] = field(default_factory=list)  # on their way: not yet taken by the client
+    unacknowledged: int = 0
+    cancelled: bool = False  # by the broker: its queue was deleted
+
+
+@dataclass(eq=False, slots=True)
+class Queue:
+    arguments: Mapping[str, Any]
+    ready: list[Message] = field(default_factory=list)
+    consumers: list[Consumer] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Channel:
+    """The broker's side of one. `held`: by tag, what was delivered and not acknowledged, and to which of its consumers."""
+
+    number: int
+    held: dict[int, tuple[str, Message, Consumer | None]] = field(default_factory=dict)
+    consumers: list[Consumer] = field(default_factory=list)
+    tags: int = 0
+    open: bool = True
+
+
+class Closed(Exception):
+    """The broker closes a channel that asks for the impossible, with AMQP's code: 404 not found, 406 other arguments than before."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code, self.text = code, text
+
+
+class Broker:
+    """Queues and exchanges; every method acts at once. Durable all of them: `stop` keeps them unless they are said to be lost."""
+
+    def __init__(self) -> None:
+        self.up = True
+        self.queues: dict[str, Queue] = {}
+        self.exchanges: dict[str, list[str]] = {}  # and the queues that are bound to each
+        self._channels: list[Channel] = []
+        self._opened = self._order = 0
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def stop(self, *, queues_lost: bool = False) -> None:
+        """Connections break, new ones are refused until `start`."""
+        self.up = False
+        for channel in list(self._channels):
+            self.drop(channel)
+        if queues_lost:
+            self.queues.clear()
+            self.exchanges.clear()
+
+    def start(self) -> None:
+        """It listens again."""
+        self.up = True
+
+    def open(self) -> Channel:
+        self._opened += 1
+        channel = Channel(self._opened)
+        self._channels.append(channel)
+        return channel
+
+    def drop(self, channel: Channel) -> None:
+        """Its connection is gone: consumers with it, and what it held goes back to its place."""
+        if not channel.open:
+            return
+        channel.open = False
+        self._channels.remove(channel)
+        for consumer in list(channel.consumers):
+            self.cancel(consumer)
+            consumer.wake()
+        self.give_back(channel, list(channel.held))
+
+    # --- queues and exchanges -----------------------------------------------------------------------------------------
+
+    def declare_queue(self, name: str, arguments: Mapping[str, Any]) -> None:
+        found = self.queues.setdefault(name, Queue(arguments))
+        if found.arguments != arguments:
+            raise Closed(406, f"PRECONDITION_FAILED - inequivalent arg for queue '{name}' in vhost '/'")
+
+    def declare_exchange(self, name: str) -> None:
+        self.exchanges.setdefault(name, [])
+
+    def bind(self, queue: str, exchange: str) -> None:
+        self.queue(queue)
+        bound = self._exchange(exchange)
+        if queue not in bound:
+            bound.append(queue)
+
+    def delete_queue(self, name: str) -> None:
+        queue = self.queues.pop(name, None)
+        for bound in self.exchanges.values():
+            if name in bound:
+                bound.remove(name)
+        for consumer in queue.consumers if queue else ():
+            consumer.cancelled = True
+            consumer.channel.consumers.remove(consumer)
+            consumer.wake()
+
+    def delete_exchange(self, name: str) -> None:
+        self.exchanges.pop(name, None)
+
+    def queue(self, name: str) -> Queue:
+        if name not in self.queues:
+            raise Closed(404, f"NOT_FOUND - no queue '{name}' in vhost '/'")
+        return self.queues[name]
+
+    def _exchange(self, name: str) -> list[str]:
+        if name not in self.exchanges:
+            raise Closed(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'")
+        return self.exchanges[name]
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def publish(self, exchange: str, routing_key: str, body: bytes) -> bool:
+        """Whether a queue has taken it."""
+        names = self._exchange(exchange) if exchange else [routing_key]
+        reached = [name for name in names if name in self.queues]
+        for name in reached:
+            self._order += 1
+            self.queues[name].ready.append(Message(self._order, body))
+            self._send(name)
+            self._drop_head(name)
+        return bool(reached)
+
+    def get(self, channel: Channel, name: str) -> tuple[int, Message] | None:
+        """The queue's first message and the tag by which it is acknowledged."""
+        ready = self.queue(name).ready
+        return self._hold(channel, name, ready.pop(0), None) if ready else None
+
+    def consume(self, channel: Channel, name: str) -> Consumer:
+        consumer = Consumer(channel, name)
+        self.queue(name).consumers.append(consumer)
+        channel.consumers.append(consumer)
+        self._send(name)
+        return consumer
+
+    def cancel(self, consumer: Consumer) -> None:
+        """No more is sent to it; what was on its way goes back."""
+        if consumer in consumer.channel.consumers:
+            consumer.channel.consumers.remove(consumer)
+        if consumer.queue in self.queues and consumer in self.queues[consumer.queue].consumers:
+            self.queues[consumer.queue].consumers.remove(consumer)
+        sent, consumer.sent = consumer.sent, []
+        self.give_back(consumer.channel, [tag for tag, _ in sent])
+
+    def acknowledge(self, channel: Channel, tag: int) -> None:
+        self._let_go(channel, tag)
+
+    def give_back(self, channel: Channel, tags: list[int]) -> None:
+        """Messages take their places again, and whoever waits gets them."""
+        names = []
+        for tag in tags:
+            name, message = self._let_go(channel, tag, send=False)
+            if name in self.queues:
+                insort(self.queues[name].ready, message)
+                names.append(name)
+        for name in dict.fromkeys(names):
+            self._drop_head(name)
+            self._send(name)
+
+    def _let_go(self, channel: Channel, tag: int, *, send: bool = True) -> tuple[str, Message]:
+        if tag not in channel.held:
+            raise Closed(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+        name, message, consumer = channel.held.pop(tag)
+        if consumer is not None:
+            consumer.unacknowledged -= 1
+        if send and name in self.queues:
+            self._send(name)
+        return name, message
+
+    def _hold(self, channel: Channel, name: str, message: Message, consumer: Consumer | None) -> tuple[int, Message]:
+        channel.tags += 1
+        channel.held[channel.tags] = name, message, consumer
+        return channel.tags, message
+
+    def _send(self, name: str) -> None:
+        """Messages to consumers that hold none, in turn."""
+        queue = self.queues[name]
+        while queue.ready and (free := [each for each in queue.consumers if not each.unacknowledged]):
+            consumer = free[0]
+            queue.consumers.remove(consumer)
+            queue.consumers.append(consumer)
+            consumer.unacknowledged += 1
+            consumer.sent.append(self._hold(consumer.channel, name, queue.ready.pop(0), consumer))
+            consumer.wake()
+
+    def _drop_head(self, name: str) -> None:
+        queue = self.queues[name]
+        while len(queue.ready) > queue.arguments.get("x-max-length", float("inf")):
+            queue.ready.pop(0)
