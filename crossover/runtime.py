@@ -149,6 +149,11 @@ def use(runtime: Runtime) -> Iterator[None]:
         _installed = before
 
 
+def simulated() -> bool:
+    """Whether this process is asked no longer, but another runtime in its place."""
+    return not isinstance(_installed, ThisProcess)
+
+
 # --- time -------------------------------------------------------------------------------------------------------------
 
 

@@ -38,8 +38,8 @@ def stage(ctx: Context, name: str) -> Iterator[None]:
     finally:
         figures = ctx.stages[-1]
         figures["max_rss_mb"] = _peak_mb(alone)
-        if cpu_s is not None:
-            figures["cpu_s"] = round((runtime.process_s() or cpu_s) - cpu_s, 6)
+        if cpu_s is not None and (until_s := runtime.process_s()) is not None:
+            figures["cpu_s"] = round(until_s - cpu_s, 6)
 
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -2,7 +2,8 @@
 
 What one would run without serverless in mind: nothing goes through a store. A group does not survive one of its members, so all members
 come together anew then, at the oldest of their newest checkpoints. Sums are in the library's order: equal to the other architectures'
-within rounding, the replicas bitwise equal to one another.
+within rounding, the replicas bitwise equal to one another. Its waits are the library's, in sockets of its own: no virtual clock reaches
+them, so this exchange refuses to be simulated.
 """
 
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from crossover import runtime
 from crossover.context import Context
 from crossover.errors import ConfigError, Unavailable
 from crossover.fleet import Membership
@@ -36,6 +38,10 @@ class Collective:
             raise ConfigError(
                 f"aggregation.rule: {ctx.experiment.aggregation.rule} needs every gradient by itself, an all-reduce has their sum; "
                 "expected mean, or gpu.exchange: s3"
+            )
+        if runtime.simulated():
+            raise ConfigError(
+                "gpu.exchange: distributed waits in its library's own sockets, where no virtual clock reaches; expected s3"
             )
         self._ctx, self._member, self._device = ctx, member, device or torch.device("cpu")
         self.every = ctx.experiment.functions.checkpoint_every

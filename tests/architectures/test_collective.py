@@ -4,14 +4,16 @@ import json
 import socket
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from crossover import runtime
 from crossover.context import Context, Resources
-from crossover.errors import StaleAttempt
+from crossover.errors import ConfigError, StaleAttempt
 from crossover.fleet import Membership, Settings
 from crossover.training.peer import algorithm
 from peers.gpu import meeting
@@ -296,3 +298,11 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
             thread.join(SHORT_S)
         stores[0].set("word", "here")
         assert [stores[rank].get("word") for rank in range(3)] == [b"here"] * 3
+
+
+def test_it_refuses_to_be_simulated() -> None:
+    """Its library waits in sockets of its own: a virtual world would stand still."""
+    ctx: Any = SimpleNamespace(experiment=gpu(exchange="distributed"))
+    elsewhere: Any = object()
+    with runtime.use(elsewhere), pytest.raises(ConfigError, match=r"gpu.exchange: distributed .*; expected s3"):
+        Collective(ctx, ctx)
