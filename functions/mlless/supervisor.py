@@ -30,7 +30,8 @@ _BEGIN, _DECISION, _REPORTS = range(3)
 
 def supervise(ctx: Context, event: Event) -> Event:
     """Step after step until training is over or the invocation must end. Where a duplicate of this invocation has gone on beyond it, this
-    one goes on where the other stands, as a worker does (`invocation.through`).
+    one goes on where the other stands, and where it was tried again after progress, it leaves at once, as a worker does
+    (`invocation.through`).
     """
     ctx.mark()
     while True:
@@ -47,7 +48,7 @@ def supervise(ctx: Context, event: Event) -> Event:
 
 def _live(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
     try:
-        while not supervisor.ended():
+        while not supervisor.progressed and not supervisor.ended():
             supervisor.step()
             gather_stages(ctx)
     except NearDeadline:
@@ -72,7 +73,7 @@ class Supervisor:
         self._waits = Waits(ctx, "the supervisor", event["attempt"], self._journal.overtaken)
         entered = Position(event["round"], event["minibatch"])
         checkpoint = self._waits.steadily(lambda: self._journal.restore(entered))
-        facts = checkpoint.facts
+        self.progressed, facts = checkpoint.position > entered, checkpoint.facts
         self._step, self._at = checkpoint.position.round, checkpoint.position.minibatch
         self._waits.since = facts.get("waiting_since")
         self._word = words.last_known(facts)

@@ -19,11 +19,12 @@ from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, Wa
 from crossover.experiment import Exchange, Experiment, Functions, Storage
 from crossover.reports.completeness import missing
 from crossover.running import run_inline
+from crossover.training.checkpoints import Journal, Position
 from crossover.training.long_worker import synchronous
 from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.synchronous import SynchronousWorker
 from crossover.training.long_worker.waits import reserve_s
-from crossover.workflow import execute, first_event
+from crossover.workflow import RETRIES, execute, first_event
 from tests.architectures.harness import FailAt, Job, Killed, every_step, small
 from tests.architectures.lives import Hurry, ShortLives, restarting
 from tests.architectures.trained import assert_equal_to_reference, trained
@@ -110,6 +111,40 @@ def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
             job.clients.hook = death = FailAt(k, moment, Killed)
             assert job.run() == run.model, f"call {k} ({death.failed}), {moment}"
             assert job.tensor_keys() == [], f"call {k} ({death.failed}), {moment}"
+
+
+@pytest.mark.parametrize("member", [0, 2], ids=["worker", "supervisor"])
+@pytest.mark.parametrize("architecture", LONG)
+def test_progress_renews_the_budget_of_retries(architecture: str, member: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One member dies after each of its checkpoints, twice as often as a step is tried again: that ends no run."""
+    if member == 2 and architecture != "mlless":
+        pytest.skip("it has no supervisor")
+    experiment = small(architecture, epochs=7)
+    deaths, save = list[int](), Journal.save
+
+    def saved(journal: Any, position: Position, *rest: Any) -> None:
+        new = not position.minibatch and position not in journal._kept
+        save(journal, position, *rest)
+        if new and journal._worker == member:
+            deaths.append(position.round)
+            raise Killed
+
+    def retried(run: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            try:
+                return run(step, ctx, event)
+            except Killed:
+                raise Unavailable("the environment was killed") from None  # what both interpreters try again for
+
+        return attempt
+
+    job, undisturbed = Job(replace(experiment, functions=Functions(checkpoint_every=1))), trained(experiment)
+    monkeypatch.setattr(Context, "pause", lambda ctx, seconds: None)
+    with monkeypatch.context() as patch, every_step(monkeypatch, retried):
+        patch.setattr(Journal, "save", saved)
+        assert job.run() == undisturbed.model
+    assert len(deaths) == 14 > RETRIES + 1, deaths
+    assert job.tensor_keys() == [] and job.object_keys("checkpoint") == []
 
 
 @pytest.mark.parametrize("architecture", EXCHANGES)

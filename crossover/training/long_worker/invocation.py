@@ -44,12 +44,18 @@ class Worker(Protocol):
 def through(ctx: Context, event: Event, begin: Callable[["Invocation"], Worker]) -> Event:
     """One invocation of a worker; the event to go on with. Lambda delivers an event at least once: where a duplicate of this invocation has
     gone on beyond it, what this one waits for may be gone. Neither knows whose answer counts, so this one goes on where the other stands.
+
+    One that was tried again, and finds a checkpoint beyond its event, answers with that at once: the step is entered anew, with all its
+    retries. So they bound the failures without progress in between, not those of a long run.
     """
     while True:
         invocation = Invocation(ctx, event)
         try:
+            checkpoint = invocation.restore()
+            if invocation.progressed:
+                return invocation.left()
             worker = begin(invocation)
-            worker.restore(invocation.restore())
+            worker.restore(checkpoint)
             return invocation.run(worker)
         except StaleAttempt:
             if attempts.useless(ctx) or not invocation.journal.overtaken(invocation.round):
@@ -66,7 +72,7 @@ class Invocation:
         self.journal = Journal(ctx, self.rank, every=ctx.experiment.functions.checkpoint_every)
         self.waits = Waits(ctx, f"worker {self.rank}", event["attempt"], self._overtaken)
         self.position = Position(event["round"], event["minibatch"])
-        self.finished = False
+        self.finished = self.progressed = False
         limit = ctx.experiment.exchange.minibatches_per_invocation
         self._limit = limit if isinstance(limit, int) else None
         self._computed, self._slowest_s, self._evaluation_s = 0, 0.0, 0.0
@@ -84,6 +90,7 @@ class Invocation:
     def restore(self) -> Checkpoint:
         """The state to go on with: the event's, or a higher one that an attempt before this left behind."""
         checkpoint = self.waits.steadily(lambda: self.journal.restore(self.position))
+        self.progressed = checkpoint.position > self.position
         self.position = checkpoint.position
         self.waits.since = checkpoint.facts.get("waiting_since")
         return checkpoint
@@ -114,8 +121,7 @@ class Invocation:
             say_why(self.ctx, attempt=self.event["attempt"], member=self.rank, cause=cause)
             raise
         self.save(worker)
-        self._note_losses()
-        return self._changes()
+        return self.left()
 
     def _take_back(self, worker: Worker) -> None:
         """What the next attempt found, it has deleted; this is what came later."""
@@ -245,7 +251,9 @@ class Invocation:
         self.ctx.notes["losses"] = means
         self.ctx.notes |= {"until": [self.round, self.position.minibatch], "attempt": self.event["attempt"]}
 
-    def _changes(self) -> Event:
+    def left(self) -> Event:
+        """The event to go on with: the position's checkpoint is there."""
+        self._note_losses()
         return {
             **at(self.ctx, self.event, self.round),
             "minibatch": self.position.minibatch,
