@@ -29,6 +29,8 @@ attempt "$VENV/bin/python" -m pip install --quiet --no-cache-dir $REQUIREMENTS
 "$VENV/bin/python" -c 'import torch; print("PyTorch", torch.__version__)'
 printf '%s\n' "$ENVIRONMENT" >/etc/crossover.env
 
+# Started again four times in an hour at most, counted anew where it got as far as a checkpoint in between. %b is this boot's own number: by
+# it the program knows a lease of the one before it.
 cat >/etc/systemd/system/crossover.service <<UNIT
 [Unit]
 Description=Crossover program
@@ -39,9 +41,11 @@ StartLimitBurst=4
 [Service]
 User=crossover
 WorkingDirectory=/opt/crossover/code
+RuntimeDirectory=crossover
 EnvironmentFile=/etc/crossover.env
-Environment=AWS_DEFAULT_REGION=$REGION
+Environment=AWS_DEFAULT_REGION=$REGION CROSSOVER_INSTANCE=%b CROSSOVER_PROGRESS=/run/crossover/progress
 ExecStart=$VENV/bin/python -c 'from $PROGRAM import main; main()'
+ExecStopPost=+/bin/sh -c '[ ! -e /run/crossover/progress ] || systemctl reset-failed crossover'
 Restart=on-failure
 RestartSec=5
 UNIT

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -25,16 +26,28 @@ class Settings:
     )
     idle_s: float = 900.0  # without a rank for so long a program leaves
     look_s: float = 1.0  # between two looks at what others do
+    program: str = (
+        ""  # its name, the same when its service starts it again: it need not wait until its own lease is over
+    )
+    progress: Path | None = None  # where it says that it has saved a checkpoint since it was started
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Settings":
-        """From the variables CROSSOVER_FLEET, CROSSOVER_LEASE_S, CROSSOVER_ABSENCE_S, CROSSOVER_IDLE_S."""
+        """From the variables CROSSOVER_FLEET, CROSSOVER_LEASE_S, CROSSOVER_ABSENCE_S, CROSSOVER_IDLE_S; CROSSOVER_INSTANCE with the number
+        of the process on it, and CROSSOVER_PROGRESS.
+        """
         given = {
             name: float(environment[f"CROSSOVER_{name.upper()}"])
             for name in ("lease_s", "absence_s", "idle_s", "look_s")
             if f"CROSSOVER_{name.upper()}" in environment
         }
-        return cls(fleet=environment.get("CROSSOVER_FLEET", ""), **given)
+        instance, progress = environment.get("CROSSOVER_INSTANCE", ""), environment.get("CROSSOVER_PROGRESS")
+        return cls(
+            fleet=environment.get("CROSSOVER_FLEET", ""),
+            program=f"{instance}.{environment.get('CROSSOVER_PROCESS', '0')}" if instance else "",
+            progress=Path(progress) if progress else None,
+            **given,
+        )
 
 
 @dataclass
@@ -129,6 +142,12 @@ class Membership:
             self._put(beat=0, over=True)
         except CrossoverError:
             return  # the heart has stopped all the same
+
+    def progress(self) -> None:
+        """A checkpoint was saved: what goes wrong from now on is tried again as often as if nothing ever had."""
+        if not self.progressed and self.settings.progress:
+            self.settings.progress.touch()
+        self.progressed = True
 
     def overtaken(self) -> bool:
         return self._objects.exists(self._keys.lease(self.rank, self.attempt + 1))

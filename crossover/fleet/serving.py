@@ -25,7 +25,7 @@ def serve(resources: Resources, settings: Settings, body: Body) -> None:
     whichever rank it gets says where to go on. Any other error is the run's: it is left for the runner in plain words, then raised.
     """
     objects = resources.clients.objects(Traffic())
-    troubles, me = 0, runtime.entropy(16)
+    troubles, me = 0, settings.program.encode() or runtime.entropy(16)
     while (membership := join(objects, settings, me=me)) is not None:
         try:
             with membership, Context(resources, run=membership.run) as ctx:

@@ -8,6 +8,7 @@ import base64
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ CODE, ENVIRONMENT = "/opt/crossover/code", "/etc/crossover.env"
 LOOK_S = 0.1  # how soon a program that has ended is noticed
 
 _ASSIGNMENT = re.compile(r"^([A-Z_]+)='([^']*)'$", re.MULTILINE)
+_RENEWED = re.compile(r"\[ ! -e (\S+) \] \|\| systemctl reset-failed")
 _VARIABLE = re.compile(r"\$\{?([A-Z_]+)\}?")
 
 
@@ -35,6 +37,7 @@ class Service:
     environment: Mapping[str, str]
     restarts: bool  # whether systemd starts it again after a failure
     burst: int  # how often at most, before the instance leaves the fleet
+    renewed_by: str = ""  # the file by which the program says that it got somewhere: then it is counted anew
 
 
 def service(user_data: str, *, fleet: str) -> Service:
@@ -70,6 +73,7 @@ def service(user_data: str, *, fleet: str) -> Service:
         environment={**given, **own},
         restarts=unit.get("Restart", "no") != "no",
         burst=int(unit.get("StartLimitBurst", "5")),
+        renewed_by=renewed[1] if (renewed := _RENEWED.search(unit.get("ExecStopPost", ""))) else "",
     )
 
 
@@ -84,6 +88,7 @@ class Instance:
     """One that a fleet's capacity asked for. `starts`: how often its service was started."""
 
     number: int
+    run: Path  # what stands for its /run
     child: "subprocess.Popen[bytes]"
     starts: int = 1
 
@@ -163,11 +168,18 @@ class Fleets:
     def _fill(self, fleet: Fleet) -> None:
         while len(fleet.instances) < fleet.capacity:
             number, fleet.made = fleet.made, fleet.made + 1
-            fleet.instances[number] = Instance(number, self._start(fleet, number))
+            run = fleet.folder / f"run-{number}"
+            fleet.instances[number] = Instance(number, run, self._start(fleet, number, run))
 
-    def _start(self, fleet: Fleet, number: int) -> "subprocess.Popen[bytes]":
+    def _start(self, fleet: Fleet, number: int, run: Path) -> "subprocess.Popen[bytes]":
+        shutil.rmtree(run, ignore_errors=True)
+        run.mkdir()
         keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        own = self._environment(fleet.service.environment, fleet.role)
+        unit = {
+            name: re.sub(r"^/run/\w+", str(run), value.replace("%b", f"{fleet.name}-{number}"))
+            for name, value in fleet.service.environment.items()
+        }
+        own = self._environment(unit, fleet.role)
         with (fleet.folder / f"{number}.log").open("ab") as log:
             return processes.start(
                 fleet.service.command,
@@ -191,9 +203,11 @@ class Fleets:
         processes.stop(
             instance.child
         )  # the rest of the service, as systemd does: a program may have one process for each GPU
+        if fleet.service.renewed_by and (instance.run / Path(fleet.service.renewed_by).name).exists():
+            instance.starts = 0
         if status and fleet.service.restarts and instance.starts < fleet.service.burst:
             instance.starts += 1
-            instance.child = self._start(fleet, instance.number)
+            instance.child = self._start(fleet, instance.number, instance.run)
         else:  # leave-fleet: terminated with decrement
             del fleet.instances[instance.number]
             fleet.capacity -= 1

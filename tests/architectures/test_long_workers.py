@@ -113,12 +113,11 @@ def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
             assert job.tensor_keys() == [], f"call {k} ({death.failed}), {moment}"
 
 
-@pytest.mark.parametrize("member", [0, 2], ids=["worker", "supervisor"])
-@pytest.mark.parametrize("architecture", LONG)
+@pytest.mark.parametrize(
+    ("architecture", "member"), [*((name, 0) for name in LONG), ("mlless", 2)]
+)  # 2: the supervisor
 def test_progress_renews_the_budget_of_retries(architecture: str, member: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One member dies after each of its checkpoints, twice as often as a step is tried again: that ends no run."""
-    if member == 2 and architecture != "mlless":
-        pytest.skip("it has no supervisor")
     experiment = small(architecture, epochs=7)
     deaths, save = list[int](), Journal.save
 

@@ -124,6 +124,9 @@ def test_an_instance_comes_up_with_its_program_as_a_service(instance: Instance) 
         "Restart=on-failure",
         "OnSuccess=leave-fleet.service",
         "OnFailure=leave-fleet.service",
+        "RuntimeDirectory=crossover",
+        "Environment=AWS_DEFAULT_REGION=us-east-1 CROSSOVER_INSTANCE=%b CROSSOVER_PROGRESS=/run/crossover/progress",
+        "ExecStopPost=+/bin/sh -c '[ ! -e /run/crossover/progress ] || systemctl reset-failed crossover'",
     ):
         assert line in unit.splitlines()
     calls = instance.calls()

@@ -27,6 +27,9 @@ from pathlib import Path
 def main():
     folder = Path(os.environ["CROSSOVER_FOLDER"])
     (folder / f"{os.getpid()}.started").write_text(" ".join([os.environ["CROSSOVER_FLEET"], os.environ["CROSSOVER_ROLE"], os.getcwd()]))
+    (folder / f"{os.getpid()}.instance").write_text(os.environ["CROSSOVER_INSTANCE"])
+    if (folder / "progressing").exists():
+        Path(os.environ["CROSSOVER_PROGRESS"]).touch()
     while not (folder / "end").exists():
         time.sleep(0.01)
     sys.exit(int((folder / "end").read_text()))
@@ -128,6 +131,27 @@ def test_after_its_end_nothing_starts(fleets: Fleets, user_data: str, tmp_path: 
     fleets.stop()
     fleets.resize("f", 1, user_data, "reader")
     assert fleets.running("f") == []
+
+
+def test_progress_renews_the_budget_of_starts(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
+    """One that fails, but not before a checkpoint, is started for ever; once it gets nowhere, four times more."""
+    (tmp_path / "progressing").touch()
+    (tmp_path / "end").write_text("1")
+    fleets.resize("f", 1, user_data, "reader")
+    eventually(lambda: len(started(tmp_path)) > 6, what="it was started more often than its budget says")
+    (tmp_path / "progressing").unlink()
+    eventually(
+        lambda: not fleets.running("f") and not fleets._fleets["f"].instances, what="the program has left the fleet"
+    )
+
+
+def test_an_instance_has_a_name_that_its_program_keeps(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
+    fleets.resize("f", 2, user_data, "reader")
+    eventually(lambda: len(started(tmp_path)) == 2, what="both programs have started")
+    os.kill(fleets.running("f")[0], signal.SIGKILL)
+    eventually(lambda: len(started(tmp_path)) == 3, what="another program has started")
+    names = [path.read_text() for path in tmp_path.glob("*.instance")]
+    assert sorted(names.count(name) for name in {*names}) == [1, 2]
 
 
 def test_a_killed_program_is_started_again(fleets: Fleets, user_data: str, tmp_path: Path) -> None:

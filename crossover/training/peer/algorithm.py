@@ -90,7 +90,7 @@ class _Peer:
             replica.save(agreed=not exchange.replicas_agree)
             if replica.round % exchange.every == 0:
                 self._computing.forget(round)
-                self._member.progressed = True
+                self._member.progress()
 
     def _known(self) -> list[tuple[float, float]]:
         """Validation loss and metric of the epochs before this one."""

@@ -3,14 +3,14 @@
 import json
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
+from crossover import runtime
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import RunFailed, StaleAttempt, WaitTimeout
-from crossover.fleet import Membership, Settings, lease
+from crossover.fleet import Membership, Settings
 from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.fleet.lease import Hearts
 from crossover.fleet.serving import give_up, join
@@ -62,7 +62,7 @@ def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(
     first = claim(store, members=1, lease_s=0.02)
     assert first is not None
     now_s, beat, hearts = 0.0, 0, Hearts(store, KEYS)
-    monkeypatch.setattr(lease, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(runtime, "monotonic", lambda: now_s)
     with first:
         for _ in range(4):  # more than twice the lease's time
             beat = next_beat(store, beat)

@@ -3,12 +3,13 @@
 import json
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from crossover import waiting
+from crossover import runtime
 from crossover.context import Context
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
@@ -62,18 +63,48 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
         for each in called:
             each()
 
-    for each in (serving, waiting):
-        monkeypatch.setattr(each, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+    monkeypatch.setattr(runtime, "monotonic", lambda: now_s)
+    monkeypatch.setattr(runtime, "sleep", sleep)
     return called
 
 
-def run(store: Forgetful, body: Callable[[Membership], None]) -> None:
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def run(store: Forgetful, body: Callable[[Membership], None], settings: Settings = SETTINGS) -> None:
     resources: Any = SimpleNamespace(clients=SimpleNamespace(objects=lambda traffic: store))
 
     def with_context(ctx: Context, membership: Membership) -> None:
         body(membership)
 
-    serve(resources, SETTINGS, with_context)
+    serve(resources, settings, with_context)
+
+
+@pytest.mark.usefixtures("sleeps")
+def test_a_program_that_its_service_starts_again_has_its_rank_back_at_once(store: Forgetful, tmp_path: Path) -> None:
+    """The one before it is dead: nobody waits for the end of its lease. Programs beside it on the same instance are others."""
+    variables = {
+        "CROSSOVER_FLEET": "f",
+        "CROSSOVER_INSTANCE": "boot",
+        "CROSSOVER_LEASE_S": "60",
+        "CROSSOVER_IDLE_S": "5",
+    }
+    settings = Settings.of({**variables, "CROSSOVER_PROGRESS": str(tmp_path / "progress")})
+    beside = Settings.of({**variables, "CROSSOVER_PROCESS": "1"})
+    ranks = []
+
+    def killed(membership: Membership) -> None:
+        ranks.append((membership.rank, membership.attempt))
+        membership.progress()
+        raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run(store, killed, settings)
+    assert ranks == [(0, 0), (0, 1)] and (tmp_path / "progress").exists()
+    run(store, killed, beside)
+    assert len(ranks) == 2, "another program waits for the lease, longer than it looks"
 
 
 @pytest.mark.usefixtures("sleeps")
