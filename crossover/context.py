@@ -30,6 +30,18 @@ if TYPE_CHECKING:
 SERVICES = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
 
 
+def new_learner(experiment: Experiment, manifest: Mapping[str, Any]) -> "Learner":
+    """The learner of a run on the staged data that the manifest describes."""
+    from crossover.learning.learner import Learner  # torch lives behind this line only
+
+    return Learner(
+        experiment,
+        classes=manifest["classes"],
+        input_shape=tuple(manifest["input_shape"]),
+        affine=manifest["affine"],
+    )
+
+
 @dataclass
 class Resources:
     """What a process keeps between invocations."""
@@ -39,6 +51,7 @@ class Resources:
     learners: dict[str, list["Learner"]] = field(default_factory=dict)  # idle ones, by run
     # What decisions have read, by run and key.
     records: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    make_learner: Callable[[Experiment, Mapping[str, Any]], "Learner"] = new_learner
     lock: runtime.Lock = field(default_factory=runtime.lock)
 
     def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
@@ -51,15 +64,7 @@ class Resources:
             idle = self.learners.setdefault(run, [])
             if idle:
                 return idle.pop()
-        from crossover.learning.learner import Learner  # torch lives behind this line only
-
-        manifest = facts.manifest
-        return Learner(
-            facts.experiment,
-            classes=manifest["classes"],
-            input_shape=tuple(manifest["input_shape"]),
-            affine=manifest["affine"],
-        )
+        return self.make_learner(facts.experiment, facts.manifest)
 
     def return_learner(self, run: str, learner: "Learner") -> None:
         with self.lock:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal
 
 from crossover import own_code, runtime
-from crossover.context import Context, process_resources
+from crossover.context import Context, Resources, process_resources
 from crossover.errors import CrossoverError, Missing, StaleAttempt, Unavailable, UserError
 from crossover.event import Event
 from crossover.experiment import Experiment
@@ -90,7 +90,10 @@ class Step:
             return checked({**event, **(changes or {})})
 
     def __call__(self, event: Event, lambda_context: Any) -> Event:
-        resources = process_resources()
+        return self.invoked(process_resources(), event, lambda_context)
+
+    def invoked(self, resources: Resources, event: Event, lambda_context: Any) -> Event:
+        """As Lambda invokes it, in a process that has these resources."""
         with Context(
             resources,
             run=event["run"],

@@ -19,7 +19,7 @@ from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import Update
 from crossover.experiment import Experiment
 from crossover.learning.datasets import Dataset
-from crossover.learning.learner import learner_for
+from crossover.learning.learner import Learner, learner_for
 from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan
 
 
@@ -41,14 +41,18 @@ class State:
 
 
 def train_reference(
-    experiment: Experiment, dataset: Dataset, *, on_round: Callable[[int, State], None] | None = None
+    experiment: Experiment,
+    dataset: Dataset,
+    *,
+    on_round: Callable[[int, State], None] | None = None,
+    learner: Learner | None = None,
 ) -> tuple[bytes, tuple[bytes, ...], list[Epoch]]:
     """(model bytes, the optimizer's vectors as bytes, what each epoch ended with).
 
     `training.sync_every` None or "epoch": all of a worker's minibatches of an epoch are one round. `on_round` sees the state after each
-    round.
+    round. `learner`: another than the experiment's own.
     """
-    reference = _Reference(experiment, dataset)
+    reference = _Reference(experiment, dataset, learner or learner_for(experiment, dataset))
     history: list[Epoch] = []
     while not verdict(experiment.training, [(epoch.val_loss, epoch.val_metric) for epoch in history]):
         history.append(reference.epoch(history, on_round))
@@ -57,7 +61,7 @@ def train_reference(
 
 
 class _Reference:
-    def __init__(self, experiment: Experiment, dataset: Dataset) -> None:
+    def __init__(self, experiment: Experiment, dataset: Dataset, learner: Learner) -> None:
         every = experiment.training.sync_every
         self.experiment = experiment
         self.plan = plan(experiment, len(dataset.train_labels))
@@ -65,7 +69,7 @@ class _Reference:
         self.rounds_per_epoch = -(-self.plan.minibatches // self.per_round)
         self.minibatches = Minibatches(experiment, dataset, self.plan)
         self.chunks = -(-len(dataset.validation_labels) // VALIDATION_CHUNK)
-        self.learner = learner_for(experiment, dataset)
+        self.learner = learner
         self.state = State(buffers.tensor(bytes(self.learner.initial_model())))
         self.round = 0
 

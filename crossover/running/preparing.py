@@ -2,14 +2,15 @@
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import crossover
 from crossover import own_code, runtime
 from crossover.architecture import Architecture, load
+from crossover.context import new_learner
 from crossover.costs import spending
 from crossover.costs.invocations import Unrecorded
 from crossover.dataplane.protocols import ObjectStore
@@ -18,6 +19,10 @@ from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.running import provenance, resumption
 from crossover.training.calendar import calendar_of
+
+if TYPE_CHECKING:
+    from crossover.learning.learner import Learner
+    from crossover.learning.samples import Dataset
 
 
 @dataclass
@@ -44,22 +49,42 @@ def new_run_id() -> str:
     return datetime.fromtimestamp(runtime.time(), UTC).strftime("%Y%m%d-%H%M%S-") + runtime.identifier()[:6]
 
 
-def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[ObjectStore], run: str = "") -> Prepared:
-    """Stage the data (what is staged already is kept) and write the run's facts. Raises DataError, ConfigError."""
+@dataclass(frozen=True)
+class Materials:
+    """What a run is made of besides its experiment. `learner`: of an experiment and its data's manifest."""
+
+    dataset: "Dataset"
+    code: Mapping[str, Any]
+    versions: Mapping[str, str]
+    learner: Callable[[Experiment, Mapping[str, Any]], "Learner"] = new_learner
+
+
+def materials(experiment: Experiment) -> Materials:
+    """The experiment's data set, and what is here: the code, and what it runs on. Raises DataError, ConfigError."""
     from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
-    from crossover.learning.learner import Learner
+
+    return Materials(load_dataset(experiment), provenance.code(experiment), versions())
+
+
+def prepare(
+    experiment: Experiment,
+    *,
+    objects: ObjectStore,
+    data: Sequence[ObjectStore],
+    run: str = "",
+    of: Callable[[Experiment], Materials] = materials,
+) -> Prepared:
+    """Stage the data (what is staged already is kept) and write the run's facts. Raises DataError, ConfigError."""
     from crossover.learning.staging import first_samples, stage
 
     architecture = load(experiment.architecture)
     experiment = architecture.resolve(experiment)
-    dataset = load_dataset(experiment)
-    code = provenance.code(experiment)
+    made_of = of(experiment)
+    dataset, code = made_of.dataset, made_of.code
     if run:
         _check_resumed(run, experiment, objects, fingerprint=dataset.fingerprint, code=code)
     manifest = stage(experiment, dataset, data)
-    learner = Learner(
-        experiment, classes=manifest["classes"], input_shape=tuple(manifest["input_shape"]), affine=manifest["affine"]
-    )
+    learner = made_of.learner(experiment, manifest)
     if own_code.used(experiment):
         learner.try_out(first_samples(dataset))
     run = run or new_run_id()
@@ -72,7 +97,7 @@ def prepare(experiment: Experiment, *, objects: ObjectStore, data: Sequence[Obje
         "buffers": learner.buffers,
         "created_at": runtime.time(),
         "money": spending.facts(experiment, side_by_side=calendar_of(experiment, manifest).minibatches_in(0)),
-        "versions": versions(),
+        "versions": made_of.versions,
         "code": code,
     }
     objects.put(Keys(run).experiment, json.dumps(facts).encode())

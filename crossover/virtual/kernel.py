@@ -21,29 +21,47 @@ class Stuck(Exception):
     """The world stands still, or never does."""
 
 
+class WorldFault(BaseException):
+    """Of the world itself: no `except Exception` of the code in it hides this, and the run of the kernel ends with it."""
+
+
 class Process:
     """What lives and dies as one: a function's environment, a program on an instance, the client that follows a run.
 
-    `state`: what its modules keep between calls. `clock_skew_s`: by how much its wall clock is ahead.
+    `state`: what its modules keep between calls. `clock_skew_s`: by how much its wall clock is ahead. `of_the_world`: a service, whose
+    errors are the world's own.
     """
 
-    def __init__(self, kernel: "Kernel", name: str, *, clock_skew_s: float = 0.0) -> None:
-        self.kernel, self.name, self.clock_skew_s = kernel, name, clock_skew_s
+    def __init__(self, kernel: "Kernel", name: str, *, of_the_world: bool = False) -> None:
+        self.kernel, self.name, self.of_the_world = kernel, name, of_the_world
+        self.clock_skew_s = 0.0
+        self.role = name  # whose work it does: a function's environment does another worker's with each invocation
         self.state: dict[str, Any] = {}
+        self.environment: dict[str, str] = {}
         self.began_s = kernel.now_s
         self.alive = True
+        self.at_end: Callable[[], None] = lambda: None  # what the rest of the world sees of its death
         self.frozen_until_s = -inf
         self.tasks: list[Task] = []
+        self.parked: list[Task] = []  # those whose turn came while it was frozen for nobody knows how long
 
     def freeze(self, until_s: float) -> None:
-        """None of its tasks goes on before then; what others wait for of it, they wait for."""
+        """None of its tasks goes on before then, or before `thaw`; what others wait for of it, they wait for."""
         self.frozen_until_s = max(self.frozen_until_s, until_s)
+
+    def thaw(self) -> None:
+        """Whatever was to go on meanwhile goes on now."""
+        self.frozen_until_s = -inf
+        parked, self.parked = self.parked, []
+        for task in parked:
+            self.kernel.wake(task)
 
     def kill(self) -> None:
         """At once, as kill -9 does. A task that kills its own process gets Killed at its next request."""
         if not self.alive:
             return
         self.alive = False
+        self.at_end()
         for task in [each for each in self.tasks if each is not getcurrent()]:
             task.end()
 
@@ -84,6 +102,11 @@ class Task(greenlet):
             self.result = self._target(*self._args)
         except BaseException as error:  # whoever waits for the task looks at it; the hub must not fall
             self.failure = error
+            if isinstance(error, WorldFault):
+                self.kernel.fault = error
+            elif self.process.of_the_world and isinstance(error, Exception):
+                self.kernel.fault = WorldFault(f"{self.process.name}, {self.name}: {type(error).__name__}: {error}")
+                self.kernel.fault.__cause__ = error
         finally:
             self._finish()
 
@@ -116,7 +139,8 @@ class Kernel:
         self.chance = random.Random(f"virtual {seed}")
         self.now_s = 0.0
         self.hub = getcurrent()
-        self.switches = 0
+        self.switches, self.at_most = 0, 2_000_000
+        self.fault: WorldFault | None = None
         self._queue: list[tuple[float, float, int, Task, int]] = []
         self._count = 0
 
@@ -144,8 +168,15 @@ class Kernel:
     def sleep(self, seconds: float) -> None:
         """The calling task, for so long. Raises Killed."""
         task = self.task
-        task.process.check()
-        self.wake(task, self.now_s + max(0.0, seconds))
+        process = task.process
+        process.check()
+        until_s = self.now_s + max(0.0, seconds)
+        alone = not self._queue or until_s < self._queue[0][0]
+        if alone and process.frozen_until_s <= until_s and self.switches < self.at_most:
+            self.now_s = until_s
+            self.switches += 1
+            return
+        self.wake(task, until_s)
         self._pause(task)
 
     def wait(self, signal: Signal, within_s: float = inf) -> bool:
@@ -169,17 +200,24 @@ class Kernel:
 
     def run(self, until: Callable[[], bool], *, at_most: int = 2_000_000) -> None:
         """Let happen what happens, until `until` holds. Raises Stuck where nothing is left to happen, or too much does."""
-        while not until():
+        self.at_most = at_most
+        while self.fault is None and not until():
             if not self._queue:
                 raise Stuck("every task waits for another, and no time-out is under way")
             when_s, _, _, task, ticket = heapq.heappop(self._queue)
-            if task.over or ticket != task.ticket or not task.process.alive:
+            process = task.process
+            if task.over or ticket != task.ticket or not process.alive:
                 continue
-            if task.process.frozen_until_s > when_s:
-                self.wake(task, task.process.frozen_until_s)
+            if process.frozen_until_s > when_s:
+                if process.frozen_until_s == inf:
+                    process.parked.append(task)
+                else:
+                    self.wake(task, process.frozen_until_s)
                 continue
             self.now_s = max(self.now_s, when_s)
             self.switches += 1
             if self.switches > at_most:
-                raise Stuck(f"{at_most} turns, and no end; {task.process.name}, {task.name} had the last one")
+                raise Stuck(f"{at_most} turns, and no end; {process.name}, {task.name} had the last one")
             task.switch()
+        if self.fault is not None:
+            raise self.fault

@@ -34,7 +34,7 @@ class RedisServer:
         """It listens again."""
         self.up = True
 
-    def keys(self) -> list[str]:
+    def held(self) -> list[str]:
         """What it holds, sorted: for whoever looks for what was left behind."""
         return sorted(key for key in list(self._keys) if self.get(key))
 

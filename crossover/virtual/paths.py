@@ -1,0 +1,106 @@
+"""The part of Amazon States Language's reference paths and intrinsic functions that crossover/asl writes.
+
+Source: AWS Step Functions Developer Guide, "Processing input and output", "Intrinsic functions".
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+Look = Callable[[Any, Mapping[str, Any]], Any]  # (state's input, context object) -> value
+_TOKEN = re.compile(r"\s*(?:'((?:[^'\\]|\\.)*)'|(-?\d+)|(\${1,2}(?:\.\w+)*)|(States\.\w+)|([(),]))")
+
+
+class NoSuchPath(Exception):
+    """A path that leads nowhere: States.ParameterPathFailure."""
+
+
+def filled(template: Any, data: Any, context: Mapping[str, Any]) -> Any:
+    """A Parameters, ItemSelector or ResultSelector template with its `.$` fields looked up."""
+    if isinstance(template, dict):
+        return {
+            name.removesuffix(".$"): compiled(value)(data, context)
+            if name.endswith(".$")
+            else filled(value, data, context)
+            for name, value in template.items()
+        }
+    return [filled(each, data, context) for each in template] if isinstance(template, list) else template
+
+
+@lru_cache(maxsize=4_096)
+def compiled(text: str) -> Look:
+    """A path or an intrinsic function. Raises ValueError on what crossover/asl does not write."""
+    look, end = _expression(text, 0)
+    if end != len(text):
+        raise ValueError(
+            f"{text!r}: the virtual world reads paths and intrinsic functions as crossover/asl writes them"
+        )
+    return look
+
+
+def _expression(text: str, at: int) -> tuple[Look, int]:
+    found = _TOKEN.match(text, at)
+    if not found or found[5]:
+        raise ValueError(f"{text!r}, character {at}: a path, a number, a text or an intrinsic function was expected")
+    word, number, path, function = found[1], found[2], found[3], found[4]
+    if function:
+        return _call(text, function, found.end())
+    if path:
+        return _path(path), found.end()
+    value = word.replace("\\'", "'") if number is None else int(number)
+    return (lambda data, context: value), found.end()
+
+
+def _path(path: str) -> Look:
+    names, of_context = path.lstrip("$").split(".")[1:], path.startswith("$$")
+
+    def look(data: Any, context: Mapping[str, Any]) -> Any:
+        value = context if of_context else data
+        for name in names:
+            if not isinstance(value, Mapping) or name not in value:
+                raise NoSuchPath(path)
+            value = value[name]
+        return value
+
+    return look
+
+
+def _call(text: str, function: str, at: int) -> tuple[Look, int]:
+    given: list[Look] = []
+    opening = _TOKEN.match(text, at)
+    if not opening or opening[5] != "(" or function not in _FUNCTIONS:
+        raise ValueError(f"{text!r}: {function} is no intrinsic function that crossover/asl writes")
+    at = opening.end()
+    while True:
+        look, at = _expression(text, at)
+        given.append(look)
+        between = _TOKEN.match(text, at)
+        if not between or between[5] not in (",", ")"):
+            raise ValueError(f"{text!r}, character {at}: a comma or the closing bracket was expected")
+        at = between.end()
+        if between[5] == ")":
+            return partial(_computed, _FUNCTIONS[function], given), at
+
+
+def _computed(compute: Callable[..., Any], given: list[Look], data: Any, context: Mapping[str, Any]) -> Any:
+    return compute(*(each(data, context) for each in given))
+
+
+def _format(template: str, *values: Any) -> str:
+    parts = template.split("{}")
+    shown = [each if isinstance(each, str) else json.dumps(each) for each in values]
+    return "".join(part + text for part, text in zip(parts, [*shown, ""], strict=True))
+
+
+def _array_range(first: int, last: int, step: int) -> list[int]:
+    return list(range(first, last + 1, step))
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "States.Format": _format,
+    "States.ArrayRange": _array_range,
+    "States.MathAdd": lambda one, other: one + other,
+    "States.StringToJson": json.loads,
+}

@@ -1,0 +1,220 @@
+"""The seam's other side: what code asks of its process, answered by the virtual world, by whose task it is that asks."""
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from greenlet import getcurrent
+
+from crossover import runtime
+from crossover.virtual.kernel import Kernel, Process, Signal, Task, WorldFault
+
+BEGAN_S = 1_767_225_600.0  # unix seconds of a world's first moment: 2026-01-01, wherever and whenever it is run
+
+# What would really wait, or leave the process (docs.python.org, "Audit events table"). A lock that is held for good is not among them.
+_REAL = ("time.sleep", "_thread.start_new_thread", "socket.connect", "subprocess.Popen", "os.fork", "os.posix_spawn")
+_watching = False
+
+
+class BlocksForReal(WorldFault):
+    """Code of the virtual world that goes around crossover/runtime.py."""
+
+
+class VirtualRuntime:
+    """As `crossover.runtime.Runtime` says. Outside all tasks, while a world is built or looked at, it is the kernel's own time."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._outside = Process(kernel, "outside")
+        # Draws of its own: what faults a schedule has must not change which identifiers are drawn.
+        self._chance = random.Random(kernel.chance.random())
+
+    @property
+    def _process(self) -> Process:
+        current = getcurrent()
+        return current.process if isinstance(current, Task) else self._outside
+
+    def time(self) -> float:
+        return BEGAN_S + self._kernel.now_s + self._process.clock_skew_s
+
+    def monotonic(self) -> float:
+        return self._kernel.now_s
+
+    perf_counter = monotonic
+
+    def processor_s(self) -> float:
+        return 0.0
+
+    def process_s(self) -> float | None:
+        return None
+
+    def peak_memory_mb(self) -> float:
+        return 100.0
+
+    def started_at(self) -> float:
+        process = self._process
+        return BEGAN_S + process.began_s + process.clock_skew_s
+
+    def sleep(self, seconds: float) -> None:
+        self._kernel.sleep(seconds)
+
+    def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> "VirtualThread":
+        return VirtualThread(self._kernel, self._process, target, args, name or "thread")
+
+    def event(self) -> "VirtualEvent":
+        return VirtualEvent(self._kernel)
+
+    def lock(self) -> "VirtualLock":
+        return VirtualLock(self._kernel)
+
+    def condition(self) -> "VirtualCondition":
+        return VirtualCondition(self._kernel)
+
+    def local(self) -> Any:
+        return OfTask()
+
+    def entropy(self, count: int) -> bytes:
+        return self._chance.randbytes(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        return low + (high - low) * self._chance.random()
+
+    def environment(self) -> Mapping[str, str]:
+        return self._process.environment
+
+    def state(self) -> dict[str, Any]:
+        return self._process.state
+
+
+class VirtualThread:
+    """A further task of the process that made it."""
+
+    def __init__(
+        self, kernel: Kernel, process: Process, target: Callable[..., object], args: tuple[Any, ...], name: str
+    ) -> None:
+        self._kernel, self._process, self._target, self._args, self._name = kernel, process, target, args, name
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        self._process.check()
+        self._task = self._kernel.spawn(self._target, *self._args, process=self._process, name=self._name)
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._task is not None and not self._task.over:
+            self._kernel.wait(self._task.ended, float("inf") if timeout is None else timeout)
+
+    def is_alive(self) -> bool:
+        return self._task is not None and not self._task.over
+
+
+class VirtualEvent:
+    """As threading.Event."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._signal, self._set = kernel, Signal(), False
+
+    def set(self) -> None:
+        self._set = True
+        self._signal.set()
+
+    def clear(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._set:
+            self._kernel.wait(self._signal, float("inf") if timeout is None else timeout)
+        return self._set
+
+
+class VirtualLock:
+    """As threading.Lock: who waits for it lets the others go on."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._free, self._held = kernel, Signal(), False
+
+    def __enter__(self) -> bool:
+        while self._held:
+            self._kernel.wait(self._free)
+        self._held = True
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self._held = False
+        self._free.set()
+
+
+class VirtualCondition(VirtualLock):
+    """As threading.Condition."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._news = Signal()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.__exit__(None, None, None)
+        try:
+            return self._kernel.wait(self._news, float("inf") if timeout is None else timeout)
+        finally:
+            self.__enter__()
+
+    def notify_all(self) -> None:
+        self._news.set()
+
+
+class OfTask:
+    """As threading.local: each task has attributes of its own, kept with the task."""
+
+    def _own(self) -> dict[str, Any]:
+        current: Any = getcurrent()
+        kept: dict[int, dict[str, Any]] = current.__dict__.setdefault("kept", {})
+        return kept.setdefault(id(self), {})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._own()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._own()[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        try:
+            del self._own()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@contextmanager
+def installed(kernel: Kernel) -> Iterator[None]:
+    """Within the block this process's code asks the virtual world, and what would really wait in one of its tasks is refused."""
+    global _watching
+    if not _watching:
+        sys.addaudithook(_refuse)  # for good: Python has no way to take one back
+        _watching = True
+    with runtime.use(VirtualRuntime(kernel)):
+        yield
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _REAL and isinstance(getcurrent(), Task):
+        raise BlocksForReal(f"{event} inside the virtual world, {_where(sys._getframe(1))}: ask crossover/runtime.py")
+
+
+def _where(frame: FrameType | None) -> str:
+    """The innermost line of this project's."""
+    found = "an unknown place"
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "site-packages" not in file and any(part in file for part in ("crossover/", "functions/", "peers/")):
+            return f"{file[max(file.rfind(f'/{p}/') for p in ('crossover', 'functions', 'peers')) + 1 :]}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return found
