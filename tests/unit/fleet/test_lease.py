@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from crossover import runtime
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import RunFailed, StaleAttempt, WaitTimeout
@@ -15,6 +14,8 @@ from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.fleet.lease import Hearts
 from crossover.fleet.serving import give_up, join
 from crossover.keys import Keys, current_run
+from crossover.runtime import use
+from tests.clocks import Passing
 
 KEYS = Keys("run")
 
@@ -55,24 +56,21 @@ def next_beat(store: MemoryObjectStore, after: int) -> int:
     pytest.fail(f"no beat after {after}")
 
 
-def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(
-    store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(store: MemoryObjectStore) -> None:
     """The heart beats by the real clock; who wants its rank looks at one that the test sets."""
     first = claim(store, members=1, lease_s=0.02)
     assert first is not None
-    now_s, beat, hearts = 0.0, 0, Hearts(store, KEYS)
-    monkeypatch.setattr(runtime, "monotonic", lambda: now_s)
-    with first:
+    beat, hearts = 0, Hearts(store, KEYS)
+    with use(passing := Passing()), first:
         for _ in range(4):  # more than twice the lease's time
             beat = next_beat(store, beat)
             assert claim(store, members=1, hearts=hearts, lease_s=20.0) is None
-            now_s += 15.0
+            passing.now_s += 15.0
         first.confirm()
         first._over.set()  # it is killed: no word, no more beats
         first._thread.join()
         assert claim(store, members=1, hearts=hearts, lease_s=20.0) is None  # the last beat may be news
-        now_s += 20.0
+        passing.now_s += 20.0
         second = claim(store, members=1, hearts=hearts, lease_s=20.0)
         assert second is not None
         assert (second.rank, second.attempt) == (0, 1)

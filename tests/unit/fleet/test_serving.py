@@ -2,14 +2,13 @@
 
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from crossover import runtime
 from crossover.context import Context
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
@@ -18,6 +17,8 @@ from crossover.fleet import Membership, Settings, serve, serving
 from crossover.fleet.execution import announce
 from crossover.fleet.serving import join
 from crossover.keys import Keys
+from crossover.runtime import use
+from tests.clocks import Passing
 
 KEYS = Keys("run")
 SETTINGS = Settings(fleet="f", lease_s=60.0, idle_s=5.0, look_s=0.01)
@@ -53,19 +54,10 @@ def store() -> Forgetful:
 
 
 @pytest.fixture
-def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+def sleeps() -> Iterator[list[Callable[[], None]]]:
     """What is called in every pause; the clock goes by the pauses alone."""
-    now_s, called = 0.0, list[Callable[[], None]]()
-
-    def sleep(seconds: float) -> None:
-        nonlocal now_s
-        now_s += seconds
-        for each in called:
-            each()
-
-    monkeypatch.setattr(runtime, "monotonic", lambda: now_s)
-    monkeypatch.setattr(runtime, "sleep", sleep)
-    return called
+    with use(passing := Passing()):
+        yield passing.called
 
 
 class Killed(BaseException):

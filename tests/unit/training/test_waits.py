@@ -11,8 +11,9 @@ from crossover.context import Context, Resources
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Experiment, Functions
 from crossover.run_facts import RunFacts
-from crossover.runtime import ThisProcess, use
+from crossover.runtime import use
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Settled, Waits, patience_s, say_why
+from tests.clocks import Passing
 
 EXPERIMENT = Experiment(name="x", architecture="all_reduce", workers=3, functions=Functions(timeout_s=10))
 
@@ -137,22 +138,6 @@ def test_a_store_that_comes_back_is_forgiven() -> None:
 
 
 # --- how often it looks -----------------------------------------------------------------------------------------------
-
-
-class Passing(ThisProcess):
-    """A process whose sleeping is what makes the time pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 0.0
-        self.slept_s: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-        self.slept_s.append(seconds)
 
 
 @pytest.fixture

@@ -1,0 +1,24 @@
+"""A process whose time passes by its sleeping alone."""
+
+from collections.abc import Callable
+
+from crossover.runtime import ThisProcess
+
+
+class Passing(ThisProcess):
+    """`now_s`: its monotonic clock, which a test may set. `slept_s`: its pauses; in each, all of `called` are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.slept_s: list[float] = []
+        self.called: list[Callable[[], None]] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept_s.append(seconds)
+        for each in self.called:
+            each()
