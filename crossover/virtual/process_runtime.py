@@ -2,6 +2,7 @@
 
 import random
 import sys
+import time as clock
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -200,8 +201,16 @@ def installed(kernel: Kernel) -> Iterator[None]:
     if not _watching:
         sys.addaudithook(_refuse)  # for good: Python has no way to take one back
         _watching = True
-    with runtime.use(VirtualRuntime(kernel)):
-        yield
+    before, clock.sleep = clock.sleep, _refuse_to_sleep  # Python has no audit event of it before 3.13
+    try:
+        with runtime.use(VirtualRuntime(kernel)):
+            yield
+    finally:
+        clock.sleep = before
+
+
+def _refuse_to_sleep(seconds: Any) -> None:
+    _refuse("time.sleep", (seconds,))
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
