@@ -12,7 +12,8 @@ runs' records; `papers_deployments.calibration(paper)` fits the papers' deployme
 out. `Workload`: sizes; `Workload.of(experiment)`, `.sized(parameters)`, `.uniform(minibatches=, batch_size=)`.
 """
 
-from crossover.simulation.calibration import AWS, PURE_COMPUTE, Calibration, Service
+from crossover.simulation.calibration import AWS, PURE_COMPUTE, Calibration
+from crossover.simulation.services import Service
 from crossover.simulation.simulate import Simulated, simulate
 from crossover.simulation.workload import Workload
 

@@ -1,7 +1,7 @@
 """How fast what a run uses is: functions, instances, GPUs, stores, the bus, Step Functions. Every projected second comes from here.
 
-`AWS` is what stands without any measurement: documented or assumed, and labelled so. `measured.py` takes computing from a run's own
-records, `published.py` fits what the papers' rows that are not held out say of their deployments.
+`AWS` is what strangers measured on real accounts, what AWS documents, and what is assumed, told apart in config/calibration/. `ASSUMED` is
+what stood before anything was measured: the papers' deployments are fitted on it. `measured.py` takes computing from a run's own records.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,11 @@ from math import inf
 from typing import Any
 
 from crossover.experiment import Experiment
+from crossover.simulation import figures
+from crossover.simulation.figures import UNKNOWN_INSTANCE, Instance
+from crossover.simulation.services import Client, Network, Service, vcpus
 from crossover.simulation.workload import Workload
 
-VCPU_MB = 1_769  # of a function's memory: one vCPU (AWS Lambda, "Configuring memory")
 MOST_MEMORY_MB = 10_240
 BACKWARD = 2  # the backward pass computes twice what the forward pass does
 
@@ -21,32 +23,13 @@ BACKWARD = 2  # the backward pass computes twice what the forward pass does
 # on a shared machine of the AVX-512 class. Only their ratio reaches a projection of the papers' rows: its level is fitted.
 REFERENCE_SAMPLE_S: Mapping[str, float] = {"mobilenet": 0.01073, "resnet18_cifar": 0.0306}
 
-# vCPUs by instance type (EC2 instance types pages); others are taken for two.
-VCPUS = {"t2.small": 1, "t2.medium": 2, "t2.large": 2, "t4g.medium": 2, "m7g.large": 2, "r7g.large": 2}
 # GPU peak in float32, multiply-accumulates per second: half of NVIDIA's data sheets' operations (T4, A10G, L4).
 GPU_PEAK_MACS_S = {"g4dn": 4.05e12, "g5": 15.6e12, "g6": 15.1e12}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Service:
-    """A store or the bus. A request takes `latency_s` and its bytes over the slower of the client's way and the host's."""
-
-    latency_s: float
-    client_bytes_s: float = inf  # one client's own way to it
-    host_bytes_s: float = inf  # what all clients of one host share, in each direction
-
-    def seconds(self, bytes_: float, *, requests: int = 1) -> float:
-        """Of `requests` one after another that move `bytes_` in all, without anybody else."""
-        return requests * self.latency_s + bytes_ / min(self.client_bytes_s, self.host_bytes_s)
-
-    def slowed(self, factor: float) -> "Service":
-        """In a session whose requests take `factor` times as long; the host's link, which the instance type promises, stays."""
-        return replace(self, latency_s=factor * self.latency_s, client_bytes_s=self.client_bytes_s / factor)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """All seconds that do not follow from an experiment's sizes."""
+    """All seconds that do not follow from an experiment's sizes. A default without a source is assumed."""
 
     name: str
     basis: tuple[str, ...] = ()  # where the figures come from, for people
@@ -62,7 +45,10 @@ class Calibration:
     gpu_batch_s: float = 0.0
     gpu_efficiency: float = 0.3  # share of the peak that training reaches
     evaluate_share: float = 1 / (1 + BACKWARD)  # of a gradient's time: forward only
-    arithmetic_bytes_s: float = 2.0e9  # vector arithmetic on a processor, by bytes read and written
+    arithmetic_bytes_s: float = (
+        2.0e9  # vector arithmetic on a whole vCPU, by bytes of the vectors that go in and come out
+    )
+    arithmetic_exponent: float = 0.0  # with a part of a vCPU: its share to this power; 0: memory does not matter
     database_bytes_s: float = 1.5e9  # the same inside the database
     database_batch_s: float = 0.0  # per vector, whatever its length
 
@@ -77,20 +63,30 @@ class Calibration:
     child_s: float = 0.25  # a child execution's start and the return of its result
     concurrency: int | None = 1_000  # the account's; None: raised as far as needed
 
+    # Networks: of functions outside a VPC and inside, of instances by type (vCPUs, bytes per second for ever)
+    network: Network | None = None
+    vpc_network: Network | None = None
+    instances: Mapping[str, Instance] = field(default_factory=dict)
+
     # Services
-    objects: Service = Service(latency_s=0.025, client_bytes_s=75e6)
-    tensors: Service = Service(latency_s=0.001, client_bytes_s=75e6, host_bytes_s=1.17e8)
-    bus: Service = Service(latency_s=0.005, client_bytes_s=75e6, host_bytes_s=1.25e8)
-    instance_objects: Service = Service(latency_s=0.025, client_bytes_s=1e8)
-    instance_bus: Service = Service(latency_s=0.005, client_bytes_s=1e8, host_bytes_s=1.25e8)
+    objects: Service
+    tensors: Service
+    bus: Service
+    instance_objects: Service
+    instance_bus: Service
+    stores: Mapping[str, Service] = field(default_factory=dict)  # measured, and used by no architecture yet
+    client_cpu_s: float = 0.0  # a function that makes its S3 client in each invocation: seconds of a whole vCPU
     mailbox_s: float = 0.0  # a peer's own work on a message, besides the bus
     supervisor_s: float = 0.01  # MLLess: per step, the supervisor's own work
     significant: float = 0.1  # MLLess: share of the coordinates that pass the filter
 
-    # Spread: factors on seconds, lognormal with mean 1. Per invocation, and of requests per session: what all functions of a run share.
+    # Spread: factors on seconds, lognormal. Of each invocation, with mean 1; of the requests of a session, with median 1.
     compute_sigma: float = 0.08
     request_sigma: float = 0.15
-    session_sigma: float = 0.2  # assumed
+    session_sigma: float = 0.2
+
+    # From the least to the most that fits have seen: memory_mb, object_bytes, functions.
+    measured: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def gradient_s(self, workload: Workload, samples: int, *, threads: float, speed: float, batch_s: float) -> float:
         """One minibatch on a processor: `threads` vCPUs (or a part of one) of `speed`."""
@@ -103,13 +99,14 @@ class Calibration:
         return self.sample_s.get(workload.model, (1 + BACKWARD) * workload.macs * self.mac_s)
 
     def in_function(self, experiment: Experiment, workload: Workload, samples: int, *, memory_mb: int) -> float:
-        threads = min(float(experiment.training.threads), memory_mb / VCPU_MB)
+        threads = min(float(experiment.training.threads), vcpus(memory_mb))
         return self.gradient_s(
             workload, samples, threads=threads, speed=self.function_speed, batch_s=self.function_batch_s
         )
 
     def on_instance(self, experiment: Experiment, workload: Workload, samples: int) -> float:
-        threads = min(experiment.training.threads, VCPUS.get(experiment.p2p.instance_type, 2))
+        known = self.instances.get(experiment.p2p.instance_type, UNKNOWN_INSTANCE)
+        threads = min(experiment.training.threads, known.vcpus)
         return self.gradient_s(
             workload, samples, threads=threads, speed=self.instance_speed, batch_s=self.instance_batch_s
         )
@@ -120,6 +117,24 @@ class Calibration:
         if not samples:
             return 0.0
         return self.gpu_batch_s + macs / (self.gpu_efficiency * GPU_PEAK_MACS_S.get(family, GPU_PEAK_MACS_S["g4dn"]))
+
+    def arithmetic_s(self, bytes_: float, *, memory_mb: float = inf) -> float:
+        """Vector arithmetic by one thread of a function of that memory, or of an instance."""
+        share: float = min(1.0, vcpus(memory_mb)) ** self.arithmetic_exponent
+        return bytes_ / (self.arithmetic_bytes_s * share)
+
+    def client(self, service: Service, *, memory_mb: float, in_vpc: bool) -> Client:
+        """The service as a function of that memory sees it."""
+        network = self.vpc_network if in_vpc else self.network
+        if network is None:
+            return service.at(vcpus=vcpus(memory_mb))
+        floor_bytes_s = network.floor_at(memory_mb)
+        return service.at(vcpus=vcpus(memory_mb), burst_bytes=network.burst_bytes, floor_bytes_s=floor_bytes_s)
+
+    def host_bytes_s(self, service: Service, instance_type: str) -> float:
+        """What all clients of a host share: its type's documented network, or what the service says."""
+        known = self.instances.get(instance_type)
+        return service.host_bytes_s if known is None or known.bytes_s is None else known.bytes_s
 
     def with_facts(self, *facts: str, **changes: Any) -> "Calibration":
         """With other figures, and said where they come from."""
@@ -134,21 +149,58 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple):
-        return list(value)
+        return [_plain(each) for each in value]
     if isinstance(value, Mapping):
-        return dict(value)
+        return {name: _plain(each) for name, each in value.items()}
     return None if value == inf else value
 
 
 FREE = Service(latency_s=0.0)
-AWS = Calibration(
+ASSUMED = Calibration(
     name="AWS, uncalibrated",
     basis=(
         "latencies, bandwidths, cold starts and transition times: assumed from AWS's documentation, not measured",
         "computing: MobileNet and ResNet-18 as measured on one machine's core, others by their multiply-accumulates",
     ),
     sample_s=REFERENCE_SAMPLE_S,
+    objects=Service(latency_s=0.025, client_bytes_s=75e6),
+    tensors=Service(latency_s=0.001, client_bytes_s=75e6, host_bytes_s=1.17e8),
+    bus=Service(latency_s=0.005, client_bytes_s=75e6, host_bytes_s=1.25e8),
+    instance_objects=Service(latency_s=0.025, client_bytes_s=1e8),
+    instance_bus=Service(latency_s=0.005, client_bytes_s=1e8, host_bytes_s=1.25e8),
 )
+
+
+def _aws() -> Calibration:
+    """`ASSUMED` with the figures of config/calibration/ in their places."""
+    found = {group: dict(named) for group, named in figures.figures().items()}
+    changes: dict[str, Any] = dict(found.pop("", {}))
+    for group in ("network", "vpc_network"):
+        bucket = found.pop(group)
+        changes[group] = Network(burst_bytes=bucket["burst_bytes"], floor_bytes_s=bucket["floor_bytes_s"])
+    stores = {group: found.pop(group) for group in list(found) if group.startswith("stores.")}
+    changes["stores"] = {name.removeprefix("stores."): Service(**named) for name, named in stores.items()}
+    for group, named in found.items():
+        changes[group] = replace(getattr(ASSUMED, group), **named)
+    basis = (
+        "S3, networks, arithmetic: measured by others on Lambda in 2024 and 2026 (config/calibration/)",
+        "Redis, the broker, cold starts, state machines: documented or assumed",
+        ASSUMED.basis[1],
+    )
+    return replace(
+        ASSUMED, name="AWS", basis=basis, instances=figures.instances(), measured=figures.measured(), **changes
+    )
+
+
+AWS = _aws()
+assert AWS.network is not None
+# Outside a VPC the network grows with memory; seen second-hand only.
+AWS_2026_08 = AWS.with_facts(
+    "functions outside a VPC: 625 Mbps at 2 GB to 3,000 Mbps at 10 GB (the rule of August 2026, seen second-hand)",
+    name="aws-2026-08",
+    network=replace(AWS.network, by_memory=figures.network_2026_08()),
+)
+NAMED = {AWS_2026_08.name: AWS_2026_08}
 # Nothing takes time but computing: what a run cannot be faster than.
 PURE_COMPUTE = Calibration(
     name="pure computing",

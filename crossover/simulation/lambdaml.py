@@ -23,7 +23,7 @@ class Way:
         world = life.world
         self.life, self.world = life, world
         self.channel = "objects" if world.through_objects else "tensors"
-        self.service = world.calibration.objects if world.through_objects else world.calibration.tensors
+        self.service = world.objects(life.step) if world.through_objects else world.tensors(life.step)
         self.host = world.host(life.place.worker)
         self.luck = world.luck[life.place.worker]
 
@@ -34,14 +34,14 @@ class Way:
             self.channel, "create" if self.channel == "tensors" else "put", requests, out=round(bytes_)
         )
         start = self.host.ingress.reserve(env.now, bytes_) if self.host else env.now
-        seconds = self.service.seconds(bytes_, requests=requests) * self.luck.request()
+        seconds = self.service.write.seconds(bytes_, requests) * self.luck.request()
         yield from self.life.spend(stage, start - env.now + seconds)
 
     def get(self, stage: str, bytes_: float, requests: int = 1) -> Process:
         env = self.world.env
         self.life.tally.count(self.channel, "get", requests, into=round(bytes_))
         start = self.host.egress.reserve(env.now, bytes_) if self.host else env.now
-        seconds = self.service.seconds(bytes_, requests=requests) * self.luck.request()
+        seconds = self.service.read.seconds(bytes_, requests) * self.luck.request()
         yield from self.life.spend(stage, start - env.now + seconds)
 
     def gather(self, stage: str, what: str, bytes_: float, count: int, before: Callable[[int], int]) -> Process:
@@ -53,7 +53,7 @@ class Way:
         start = self.host.egress.reserve(env.now, count * bytes_) if self.host else env.now
         life.tally.count(self.channel, "get", count, into=round(count * bytes_))
         yield from life.spend("", start - env.now)
-        each_s = self.service.seconds(bytes_) * self.luck.request()
+        each_s = self.service.read.seconds(bytes_) * self.luck.request()
         waited = yield from life.in_order(gate, stage, each_s=each_s, count=count, before=before)
         life.tally.count(self.channel, "get", life.looks(waited, self.channel))
 
@@ -66,16 +66,16 @@ class Way:
 
     def exists(self) -> Process:
         self.life.tally.count(self.channel, "exists")
-        yield from self.life.spend("", self.service.latency_s)
+        yield from self.life.spend("", self.service.read.latency_s)
 
     def delete(self) -> Process:
         self.life.tally.count(self.channel, "delete")
-        yield from self.life.spend("", self.service.latency_s)
+        yield from self.life.spend("", self.service.read.latency_s)
 
 
 def arithmetic(life: Life, stage: str, bytes_: float) -> Process:
     """Vector arithmetic in the function, by bytes read and written; its stage has begun already where it is the same."""
-    seconds = bytes_ / life.world.calibration.arithmetic_bytes_s
+    seconds = life.world.arithmetic_s(bytes_, life.step)
     if stage in life.invocation.stages and stage != "update":
         life.invocation.stages[stage][0] += seconds
         stage = ""
@@ -104,12 +104,7 @@ def models(exchange: Callable[[Life], Process]) -> dict[str, Model]:
 
     def train(world: World, place: Place, invocation: Invocation) -> Process:
         standing = world.state.setdefault(("standing", place.worker), Standing())
-        memory_mb = (
-            world.usage.steps["train"].memory_mb
-            if "train" in world.usage.steps
-            else world.experiment.functions.memory_of("train", torch=True)
-        )
-        life = Life(world, place, invocation, standing, checkpoint_bytes(world), memory_mb)
+        life = Life(world, place, invocation, standing, checkpoint_bytes(world))
         yield from lives(life, exchange)
         invocation.notes.pop("asked", None)
 
@@ -127,7 +122,5 @@ def first_checkpoints(world: World, place: Place) -> Script:
     """The seeded model as every worker's first checkpoint."""
     one = world.workload.vector_bytes + VECTOR_HEADER_BYTES + CHECKPOINT_FACTS_BYTES
     tally = Tally().count("objects", "put", world.workers, out=world.workers * one)
-    return Script(
-        (Phase("set up", request_s=world.calibration.objects.seconds(world.workers * one, requests=world.workers)),),
-        tally,
-    )
+    request_s = world.objects("initialise").write.seconds(world.workers * one, world.workers)
+    return Script((Phase("set up", request_s=request_s),), tally)

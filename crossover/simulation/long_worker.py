@@ -11,6 +11,7 @@ from typing import Any
 import simpy
 
 from crossover.simulation.kernel import Gate, Phase, Process
+from crossover.simulation.services import Client
 from crossover.simulation.spirt import OUTCOME_BYTES, decision_bytes, moved_on
 from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
@@ -43,13 +44,20 @@ class Life:
     invocation: Invocation
     standing: Standing
     vectors_bytes: int  # of a checkpoint
-    memory_mb: int
     step: str = "train"
     computed: int = 0
     slowest_s: float = 0.0
     evaluation_s: float = 0.0
     finished: bool = False
     _deadline: simpy.Event | None = None
+
+    @property
+    def objects(self) -> Client:
+        return self.world.objects(self.step)
+
+    @property
+    def memory_mb(self) -> int:
+        return self.world.memory_of(self.step)
 
     @property
     def tally(self) -> Tally:
@@ -136,7 +144,7 @@ class Life:
         if 0 < self.standing.minibatch < self.world.days.minibatches_in(self.standing.round):
             bytes_ += self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
         self.tally.count("objects", "put", out=bytes_).count("objects", "exists")  # was the run resumed meanwhile?
-        yield from self.spend("checkpoint", self.world.calibration.objects.seconds(bytes_, requests=2))
+        yield from self.spend("checkpoint", self.objects.write.seconds(bytes_) + self.objects.read.latency_s)
         self.standing.saved = {each for each in self.standing.saved if each[0] >= position[0] - 16} | {position}
 
     def restore(self) -> Process:
@@ -149,7 +157,7 @@ class Life:
         )
         bytes_ = vectors + CHECKPOINT_FACTS_BYTES
         self.tally.count("objects", "exists").count("objects", "get", into=bytes_)
-        yield from self.spend("", self.world.calibration.objects.seconds(bytes_, requests=2))
+        yield from self.spend("", self.objects.read.seconds(bytes_, 2))
 
     def compute(self) -> Process:
         """The position's next minibatch. Raises Leave."""
@@ -162,7 +170,7 @@ class Life:
         samples = world.workload.samples[world.days.first_minibatch(standing.round) + standing.minibatch]
         batch, luck = world.workload.batch_bytes(samples), world.luck[self.place.worker]
         self.tally.count("objects", "get", into=batch)
-        fetch_s = world.calibration.objects.seconds(batch) * luck.request()
+        fetch_s = self.objects.read.seconds(batch) * luck.request()
         compute_s = (
             world.calibration.in_function(world.experiment, world.workload, samples, memory_mb=self.memory_mb)
             * luck.compute()
@@ -179,15 +187,15 @@ class Life:
 
     def agree(self, epoch: int) -> Process:
         """One evaluates, the others wait for its decision. Raises Leave."""
-        world, objects = self.world, self.world.calibration.objects
+        world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
         said = decision_bytes(epoch)
         self.tally.count("objects", "exists")
-        yield from self.spend("", objects.latency_s)
+        yield from self.spend("", objects.read.latency_s)
         if not decided.open:
             self.tally.count("objects", "put", out=1)
             evaluator = world.state.setdefault(taken, self.place.worker)
-            yield from self.spend("", objects.latency_s)
+            yield from self.spend("", objects.write.latency_s)
             if evaluator == self.place.worker:
                 yield from self._evaluate(epoch, said)
                 if not decided.open:
@@ -198,10 +206,10 @@ class Life:
                 self.invocation.spent("synchronise", waited)
                 self.tally.count("objects", "get", self.looks(waited, "objects") + 1, into=said)
         self.tally.count("objects", "get", into=said)
-        yield from self.spend("", objects.latency_s)
+        yield from self.spend("", objects.read.latency_s)
 
     def _evaluate(self, epoch: int, said: int) -> Process:
-        world, workload, objects = self.world, self.world.workload, self.world.calibration.objects
+        world, workload, objects = self.world, self.world.workload, self.objects
         if self.remaining_s() < 2 * self.evaluation_s:
             raise Leave
         chunks = workload.validation_chunks
@@ -209,9 +217,8 @@ class Life:
         if epoch > 1:
             self.tally.count("objects", "get", into=decision_bytes(epoch - 1))
         self.tally.count("objects", "put", out=said)
-        seconds = objects.seconds(workload.validation_bytes, requests=chunks + 2) + world.evaluate_s(
-            memory_mb=self.memory_mb
-        )
+        seconds = objects.read.seconds(workload.validation_bytes, chunks + 1) + objects.write.latency_s
+        seconds += world.evaluate_s(memory_mb=self.memory_mb)
         self.evaluation_s = seconds
         yield from self.spend("evaluate", seconds)
 
@@ -248,11 +255,12 @@ def lives(life: Life, exchange: Callable[[Life], Process]) -> Process:
 
 def collected(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
     """The last step of a run of long workers."""
-    size, objects = world.workload.vector_bytes, world.calibration.objects
+    size, objects = world.workload.vector_bytes, world.objects("collect")
     tally = Tally().count("objects", "list", 3).count("objects", "exists", 2).count("objects", "delete", 2)
     tally.count("objects", "get", 2, into=checkpoint_bytes + decision_bytes(world.days.epochs))
     tally.count("objects", "put", 2, out=size + VECTOR_HEADER_BYTES + OUTCOME_BYTES).count("tensors", "delete")
     if bus:
         tally.count("bus", "remove")
-    seconds = objects.seconds(size + checkpoint_bytes, requests=11) + members * world.calibration.tensors.latency_s
+    seconds = objects.read.seconds(checkpoint_bytes, 9) + objects.write.seconds(size, 2)
+    seconds += members * world.tensors("collect").read.latency_s
     return Script((Phase("collect", request_s=seconds),), tally)

@@ -15,7 +15,8 @@ from crossover.errors import DataError
 from crossover.experiment import from_resolved
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
-from crossover.simulation.calibration import AWS, VCPU_MB, Calibration
+from crossover.simulation.calibration import AWS, Calibration
+from crossover.simulation.services import VCPU_MB, vcpus
 from crossover.simulation.workload import MODELS
 
 COMPUTING = ("compute", "compute gradients")
@@ -43,7 +44,7 @@ def _learnt(run: RunFolder, base: Calibration) -> Calibration:
     per_sample = median(seconds / samples for seconds, samples in timed)
     if on_aws:  # brought to one whole vCPU of the speed that functions have
         memory_mb = max(int(record.get("memory_mb") or VCPU_MB) for record in good)
-        per_sample *= min(float(experiment.training.threads), memory_mb / VCPU_MB) * base.function_speed
+        per_sample *= min(float(experiment.training.threads), vcpus(memory_mb)) * base.function_speed
     model = experiment.training.model
     changes: dict[str, Any] = {"sample_s": {**base.sample_s, model: per_sample}}
     data = run.result.get("data", {})

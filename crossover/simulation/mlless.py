@@ -58,16 +58,14 @@ def step(life: Life) -> Process:
 
 def train(world: World, place: Place, invocation: Invocation) -> Process:
     standing = world.state.setdefault(("standing", place.worker), Standing())
-    memory_mb = world.experiment.functions.memory_of("train", torch=True)
-    yield from lives(Life(world, place, invocation, standing, checkpoint_bytes(world), memory_mb), step)
+    yield from lives(Life(world, place, invocation, standing, checkpoint_bytes(world)), step)
 
 
 def supervise(world: World, place: Place, invocation: Invocation) -> Process:
     """All reports, then the word; step after step."""
     standing = world.state.setdefault("supervisor", Standing())
     place.worker = world.workers  # whose luck it has
-    memory_mb = world.experiment.functions.memory_of("supervise", torch=False)
-    life = Life(world, place, invocation, standing, WORD_BYTES, memory_mb, "supervise")
+    life = Life(world, place, invocation, standing, WORD_BYTES, "supervise")
     way, calibration, tally = Way(life), world.calibration, invocation.tally
     every = world.experiment.functions.checkpoint_every
     finished = False

@@ -29,16 +29,17 @@ def compute_gradient(world: World, place: Place) -> Script:
     model, batch = workload.vector_bytes + VECTOR_HEADER_BYTES, workload.batch_bytes(samples)
     pieces = averaging(world, place) if _by_functions(world) else 1
     gradient = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
+    objects = world.objects("compute_gradient")
     tally = Tally().count("objects", "exists", 2).count("objects", "get", 2, into=model + batch)  # there already; over
     tally.count("objects", "put", pieces, out=gradient)
-    memory_mb = world.experiment.functions.memory_of("compute_gradient", torch=True)
+    memory_mb = world.memory_of("compute_gradient")
     return Script(
         (
-            Phase("fetch", request_s=calibration.objects.seconds(model + batch, requests=3)),
+            Phase("fetch", request_s=objects.read.seconds(model + batch, 3)),
             Phase(
                 "compute", compute_s=calibration.in_function(world.experiment, workload, samples, memory_mb=memory_mb)
             ),
-            Phase("store", request_s=calibration.objects.seconds(gradient, requests=pieces + 1)),
+            Phase("store", request_s=objects.write.seconds(gradient, pieces) + objects.read.latency_s),
         ),
         tally,
     )
@@ -49,16 +50,16 @@ def average_part(world: World, place: Place) -> Script:
     pieces = averaging(world, place)
     if place.minibatch >= pieces:
         return Script((), Tally())
-    calibration, one = world.calibration, world.workload.vector_bytes // pieces + VECTOR_HEADER_BYTES
+    objects, one = world.objects("average_part"), world.workload.vector_bytes // pieces + VECTOR_HEADER_BYTES
     tally = Tally().count("objects", "exists", 2)
     tally.count("objects", "get", place.minibatches, into=place.minibatches * one)
     tally.count("objects", "put", out=one)
-    read_s = calibration.objects.seconds(place.minibatches * one, requests=place.minibatches + 1)
-    compute_s = (place.minibatches + 1) * one / calibration.arithmetic_bytes_s
+    read_s = objects.read.seconds(place.minibatches * one, place.minibatches + 1)
+    compute_s = world.arithmetic_s((place.minibatches + 1) * one, "average_part")
     return Script(
         (
             Phase("average", request_s=read_s, compute_s=compute_s),
-            Phase("store", request_s=calibration.objects.seconds(one, requests=2)),
+            Phase("store", request_s=objects.write.seconds(one) + objects.read.latency_s),
         ),
         tally,
     )

@@ -34,6 +34,20 @@ def held_out() -> Mapping[tuple[str, str, str], tuple[str, ...]]:
     return {(each["paper"], each["table"], each["row"]): tuple(each["figures"]) for each in plain["held_out"]}
 
 
+@cache
+def _measured() -> Mapping[tuple[str, str, int, int], bool]:
+    plain: dict[str, Any] = yaml.safe_load(HELD_OUT.read_text(encoding="utf-8"))
+    return {
+        (each["gradient"], each["design"], each["aggregators"], each["memory_mb"]): each["held_out"]
+        for each in plain["measured"]
+    }
+
+
+def measured_held_out(key: tuple[str, str, int, int]) -> bool:
+    """Whether fits may not see the measured cell of that gradient, design, aggregators and memory."""
+    return _measured()[key]
+
+
 def is_held_out(row: Row) -> bool:
     return (row.paper, row.table, row.row) in held_out()
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 from crossover.reports.published import Row, rows
-from crossover.simulation.calibration import AWS, FREE, REFERENCE_SAMPLE_S, Calibration, Service
+from crossover.simulation.calibration import ASSUMED, FREE, REFERENCE_SAMPLE_S, Calibration
 from crossover.simulation.fitting import Observed, fitted
 from crossover.simulation.papers import (
     PAPERS,
@@ -16,6 +16,7 @@ from crossover.simulation.papers import (
     is_held_out,
     peer_s,
 )
+from crossover.simulation.services import Service
 
 A, B = PAPERS
 
@@ -57,11 +58,11 @@ def _computing(calibration: Calibration, value: float) -> Calibration:
 def lambdaml() -> Calibration:
     """2025: AllReduce, ScatterReduce, MLLess and SPIRT's computing. The store from ScatterReduce in section 4.2, computing from Table 2."""
     base = replace(
-        AWS,
+        ASSUMED,
         name="2025 paper",
         basis=("fitted to the 2025 paper's rows that are not held out",),
         tensors=Service(latency_s=0.0),
-        arithmetic_bytes_s=AWS.arithmetic_bytes_s,
+        arithmetic_bytes_s=ASSUMED.arithmetic_bytes_s,
         sample_s=REFERENCE_SAMPLE_S,
     )
     scatter = [_row(A, "Section 4.2", f"ScatterReduce / {model}") for model in ("ResNet-50", "MobileNet")]
@@ -99,7 +100,7 @@ def peers() -> Calibration:
         return Observed(printed, lambda c: peer_s(row, c, figure))
 
     found = replace(
-        AWS, name="2023 paper, Table I", basis=("fitted to the 2023 paper's Table I on MNIST",), instance_bus=FREE
+        ASSUMED, name="2023 paper, Table I", basis=("fitted to the 2023 paper's Table I on MNIST",), instance_bus=FREE
     )
     for row in table:
         model = row.figures["model"]
@@ -133,7 +134,11 @@ def vgg_functions() -> Calibration:
     """2023, Table II: VGG-11 in functions. One thread, as everywhere here: memory above a vCPU's worth adds nothing."""
     table = [_row(B, "Table II", name) for name in ("batch 1024", "batch 128")]
     base = replace(
-        AWS, name="2023 paper, Table II", basis=("fitted to the 2023 paper's Table II",), objects=FREE, torch_step_s=0.0
+        ASSUMED,
+        name="2023 paper, Table II",
+        basis=("fitted to the 2023 paper's Table II",),
+        objects=FREE,
+        torch_step_s=0.0,
     )
     observed = [Observed(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
     return fitted(base, [_set("function_batch_s"), _sample_of_vgg], observed)
@@ -144,7 +149,7 @@ def vgg_instances() -> Calibration:
     """2023, Table III: VGG-11 on the instance."""
     table = [_row(B, "Table III", name) for name in ("batch 1024", "batch 128")]
     base = replace(
-        AWS, name="2023 paper, Table III", basis=("fitted to the 2023 paper's Table III",), instance_objects=FREE
+        ASSUMED, name="2023 paper, Table III", basis=("fitted to the 2023 paper's Table III",), instance_objects=FREE
     )
     observed = [Observed(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
     return fitted(base, [_set("instance_batch_s"), _sample_of_vgg], observed)
@@ -159,7 +164,7 @@ def gpus() -> Calibration:
     """2025: the GPU fleet. The object store as peers see it (2023, Table I), the rest per batch from MobileNet's epoch."""
     row = _row(A, "Table 2", "MobileNet / GPU")
     base = replace(
-        AWS,
+        ASSUMED,
         name="2025 paper, GPU",
         basis=("fitted to the 2025 paper's MobileNet epoch",),
         instance_objects=peers().instance_objects,

@@ -2,9 +2,12 @@
 walked like any tree.
 """
 
+from math import inf
+
 from crossover.algorithms import compression
 from crossover.costs import paper_cost
 from crossover.costs.prices import Prices
+from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.kernel import Process
 from crossover.simulation.p2p_serverless import averaging
 from crossover.simulation.spirt import ARRIVAL_BYTES, OUTCOME_BYTES, decision_bytes, moved_on, optimizer_vectors
@@ -34,7 +37,11 @@ class _Peer:
         assert program is not None
         self.gpu, self.step = program.count == "gpus", program.step
         self.instance_type = world.experiment.gpu.instance_type if self.gpu else world.experiment.p2p.instance_type
-        self.objects, self.bus = world.calibration.instance_objects, world.calibration.instance_bus
+        known = world.calibration.instances.get(self.instance_type, UNKNOWN_INSTANCE)
+        self.network_bytes_s = known.bytes_s or inf
+        network = {"burst_bytes": 0.0, "floor_bytes_s": self.network_bytes_s}
+        self.objects = world.calibration.instance_objects.at(**network)
+        self.bus = world.calibration.instance_bus.at(**network)
         self.luck, self.round = world.luck[rank], 0
         self.checkpoint_every = world.experiment.functions.checkpoint_every if self.gpu else 1
         self.exchange = self._gathering if self.gpu else self._mailboxes
@@ -92,7 +99,7 @@ class _Peer:
         for samples in workload.samples[first : first + place.minibatches]:
             batch = workload.batch_bytes(samples)
             self.invocation.tally.count("objects", "get", into=batch)
-            fetch_s = self.objects.seconds(batch) * self.luck.request()
+            fetch_s = self.objects.read.seconds(batch) * self.luck.request()
             if self.gpu:
                 compute_s = world.calibration.on_gpu(world.experiment, workload, samples) * self.luck.compute()
                 ahead_s = 0.0 if self.round == 0 and left_s == 0.0 else compute_s
@@ -106,7 +113,7 @@ class _Peer:
         """The model to the object store, an execution for the gradients, then their average, here or by functions again."""
         world, tally, size = self.world, self.invocation.tally, self.world.workload.vector_bytes
         tally.count("objects", "put", out=size + VECTOR_HEADER_BYTES)
-        yield from self._wait(self.objects.seconds(size + VECTOR_HEADER_BYTES) * self.luck.request())
+        yield from self._wait(self.objects.write.seconds(size + VECTOR_HEADER_BYTES) * self.luck.request())
         yield from self._machine("gradients", place)
         count, by_functions = place.minibatches, world.experiment.p2p.average_in == "lambda"
         if by_functions:
@@ -114,8 +121,8 @@ class _Peer:
         requests = averaging(world, place) if by_functions else count
         bytes_ = (size if by_functions else count * size) + requests * VECTOR_HEADER_BYTES
         tally.count("objects", "get", requests, into=bytes_)
-        seconds = self.objects.seconds(bytes_, requests=requests) * self.luck.request()
-        yield from self._wait(seconds + (bytes_ + size) / world.calibration.arithmetic_bytes_s)
+        seconds = self.objects.read.seconds(bytes_, requests) * self.luck.request()
+        yield from self._wait(seconds + world.calibration.arithmetic_s(bytes_ + size))
 
     def _machine(self, name: str, place: Place) -> Process:
         yield from self._wait(self.world.calibration.child_s)
@@ -140,9 +147,9 @@ class _Peer:
         def send() -> Process:
             if through_objects:
                 tally.count("objects", "put", out=body)
-                yield from self._wait(self.objects.seconds(body) * self.luck.request())
+                yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
             start = world.broker.ingress.reserve(world.env.now, in_mailbox)
-            seconds = self.bus.seconds(in_mailbox, requests=2) * self.luck.request()
+            seconds = self.bus.write.seconds(in_mailbox, 2) * self.luck.request()
             yield from self._wait(start - world.env.now + seconds + calibration.mailbox_s)
             world.gate("arrived", self.round).arrive(world.env, self.rank)
 
@@ -153,14 +160,14 @@ class _Peer:
             others = workers - 1
             tally.count("bus", "peek", others, into=others * in_mailbox)
             start = world.broker.egress.reserve(world.env.now, others * in_mailbox)
-            seconds = self.bus.seconds(others * in_mailbox, requests=others + 1)
+            seconds = self.bus.read.seconds(others * in_mailbox, others + 1)
             if through_objects:
                 tally.count("objects", "get", others, into=others * body)
-                seconds += self.objects.seconds(others * body, requests=others)
+                seconds += self.objects.read.seconds(others * body, others)
             if self.round and through_objects:
                 tally.count("objects", "delete")
-                seconds += self.objects.latency_s
-            combine_s = (workers + 1) * world.workload.vector_bytes / calibration.arithmetic_bytes_s
+                seconds += self.objects.write.latency_s
+            combine_s = calibration.arithmetic_s((workers + 1) * world.workload.vector_bytes)
             yield from self._wait(
                 start - world.env.now + seconds * self.luck.request() + others * calibration.mailbox_s + combine_s
             )
@@ -183,24 +190,25 @@ class _Peer:
         def send() -> Process:
             if not distributed:
                 tally.count("objects", "put", out=body)
-                yield from self._wait(self.objects.seconds(body) * self.luck.request())
+                yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
             world.gate("shown", self.round).arrive(world.env, self.rank)
 
         def receive() -> Process:
             gate, began = world.gate("shown", self.round), world.env.now
             if distributed:  # a ring: twice the vector, whatever the workers
                 yield from gate.wait()
-                yield from self._wait(2 * body * others / max(1, world.workers) / self.objects.client_bytes_s)
+                rate = min(self.objects.read.bytes_s, self.network_bytes_s)
+                yield from self._wait(2 * body * others / max(1, world.workers) / rate)
                 return
             tally.count("objects", "get", others, into=others * body)
-            each_s = self.objects.seconds(body) * self.luck.request()
+            each_s = self.objects.read.seconds(body) * self.luck.request()
             waits = not gate.open
             yield from gate.wait()
             end = began + others * each_s
             if waits:  # the last one to show its gradient holds up its own fetch and those behind it
                 before = gate.last - int(gate.last > self.rank)
                 end = max(end, world.env.now + (others - before) * each_s)
-            combine_s = (others + 2) * body / world.calibration.arithmetic_bytes_s
+            combine_s = world.calibration.arithmetic_s((others + 2) * body)
             yield from self._wait(end - world.env.now + combine_s)
             world.forget("shown", self.round - 2)
 
@@ -211,9 +219,7 @@ class _Peer:
 
     def _update(self) -> Process:
         kept = optimizer_vectors(self.world)
-        yield from self._wait(
-            (3 + 2 * kept) * self.world.workload.vector_bytes / self.world.calibration.arithmetic_bytes_s
-        )
+        yield from self._wait(self.world.calibration.arithmetic_s((3 + 2 * kept) * self.world.workload.vector_bytes))
 
     def _checkpoint(self) -> Process:
         """Each `checkpoint_every` rounds; then what computing left in stores goes."""
@@ -231,7 +237,7 @@ class _Peer:
         saved = (self.round + 1) // self.checkpoint_every
         deletes = int(saved > 2) + int(bool(world.architecture.machines))
         tally.count("objects", "delete", deletes)
-        yield from self._wait(self.objects.seconds(bytes_, requests=1 + deletes) * self.luck.request())
+        yield from self._wait(self.objects.write.seconds(bytes_, 1 + deletes) * self.luck.request())
 
     def _convergence(self, epoch: int) -> Process:
         """Evaluate, unless a peer has; all follow the decision that was created first."""
@@ -239,7 +245,7 @@ class _Peer:
         said = decision_bytes(epoch)
         tally.count("objects", "exists").count("objects", "get", into=said)
         if epoch in world.epochs_end_s:
-            yield from self._wait(2 * self.objects.latency_s)
+            yield from self._wait(2 * self.objects.read.latency_s)
             yield from self._conclude(epoch)
             return
         chunks = workload.validation_chunks
@@ -248,9 +254,8 @@ class _Peer:
             tally.count("objects", "get", into=decision_bytes(epoch - 1))
         on = world.calibration.on_gpu if self.gpu else world.calibration.on_instance
         compute_s = world.calibration.evaluate_share * on(world.experiment, workload, workload.validation_samples)
-        yield from self._wait(
-            self.objects.seconds(workload.validation_bytes, requests=chunks + 4) + compute_s * self.luck.compute()
-        )
+        requests_s = self.objects.read.seconds(workload.validation_bytes, chunks + 3) + self.objects.write.latency_s
+        yield from self._wait(requests_s + compute_s * self.luck.compute())
         world.epoch_ended(epoch)
         yield from self._conclude(epoch)
 
@@ -260,11 +265,11 @@ class _Peer:
         if epoch < world.days.epochs:
             return
         self.invocation.tally.count("objects", "exists")
-        seconds = self.objects.latency_s
+        seconds = self.objects.read.latency_s
         if not world.state.setdefault("concluded", False):
             world.state["concluded"] = True
             self.invocation.tally.count("objects", "put", 2, out=size + OUTCOME_BYTES)
-            seconds += self.objects.seconds(size + OUTCOME_BYTES, requests=2)
+            seconds += self.objects.write.seconds(size + OUTCOME_BYTES, 2)
         yield from self._wait(seconds)
 
 

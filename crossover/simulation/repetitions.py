@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.prices import Prices
 from crossover.experiment import Experiment
-from crossover.simulation.calibration import Calibration, Service
+from crossover.simulation.calibration import Calibration
+from crossover.simulation.services import Service
 from crossover.simulation.simulate import LABEL, Simulated, simulate
 from crossover.simulation.workload import Workload
 

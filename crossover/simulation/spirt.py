@@ -39,14 +39,6 @@ def shared(key: Callable[[World, Place], object]) -> Callable[[Phased], Phased]:
     return decorate
 
 
-def _memory(world: World, step: str) -> int:
-    return (
-        world.usage.steps[step].memory_mb
-        if step in world.usage.steps
-        else world.experiment.functions.memory_of(step, torch=True)
-    )
-
-
 def optimizer_vectors(world: World) -> int:
     """How many vectors of P the optimizer keeps."""
     return len(optimizers.vectors(world.experiment.training))
@@ -57,10 +49,10 @@ def optimizer_vectors(world: World) -> int:
 
 @shared(lambda world, place: None)
 def initialise(world: World, place: Place) -> Script:
-    size, tensors, workers = world.workload.vector_bytes, world.calibration.tensors, world.workers
+    size, tensors, workers = world.workload.vector_bytes, world.tensors("initialise"), world.workers
     tally = Tally().count("bus", "declare").count("tensors", "create", workers, out=workers * size)
     tally.count("objects", "put").count("objects", "list", 3)
-    seconds = world.calibration.bus.latency_s + tensors.seconds(workers * size, requests=workers)
+    seconds = world.calibration.bus.latency_s + tensors.write.seconds(workers * size, workers)
     return Script((Phase("set up", request_s=seconds),), tally)
 
 
@@ -71,42 +63,50 @@ def compute_gradients(world: World, place: Place) -> Script:
     size, batch = workload.vector_bytes, workload.batch_bytes(samples)
     tally = Tally().count("tensors", "exists").count("tensors", "get", into=size).count("tensors", "create", out=size)
     tally.count("objects", "get", into=batch).count("objects", "exists")
-    fetch_s = calibration.tensors.seconds(size, requests=2) + calibration.objects.seconds(batch)
-    memory_mb = _memory(world, "compute_gradients")
+    tensors, objects = world.tensors("compute_gradients"), world.objects("compute_gradients")
+    fetch_s = tensors.read.seconds(size, 2) + objects.read.seconds(batch)
+    memory_mb = world.memory_of("compute_gradients")
     compute_s = calibration.in_function(world.experiment, workload, samples, memory_mb=memory_mb)
     return Script(
         (
             Phase("fetch", request_s=fetch_s, link="egress", bytes_=size),
             Phase("compute", compute_s=compute_s),
-            Phase("store", request_s=calibration.tensors.seconds(size) + settled_s(world), link="ingress", bytes_=size),
+            Phase(
+                "store",
+                request_s=tensors.write.seconds(size) + objects.read.latency_s,  # settled
+                link="ingress",
+                bytes_=size,
+            ),
         ),
         tally,
     )
 
 
-def settled_s(world: World) -> float:
+def settled_s(world: World, step: str) -> float:
     """A step that has stored something asks the bucket whether the run was resumed meanwhile."""
-    return world.calibration.objects.latency_s
+    return world.objects(step).read.latency_s
 
 
-def combining(world: World, tally: Tally, vectors: int) -> tuple[float, float]:
+def combining(world: World, step: str, tally: Tally, vectors: int) -> tuple[float, float]:
     """The mean of so many vectors of a worker's database, where the experiment has it done: seconds of requests and of computing."""
+    tensors = world.tensors(step)
     size, calibration = world.workload.vector_bytes, world.calibration
     if world.experiment.database.compute == "in_database":
         tally.count("tensors", "mean")
         seconds = (vectors + 1) * size / calibration.database_bytes_s + vectors * calibration.database_batch_s
-        return calibration.tensors.latency_s, seconds
+        return tensors.write.latency_s, seconds
     tally.count("tensors", "exists").count("tensors", "get", vectors, into=vectors * size)
     tally.count("tensors", "create", out=size)
-    requests_s = calibration.tensors.seconds((vectors + 1) * size, requests=vectors + 2)
-    return requests_s, (vectors + 1) * size / calibration.arithmetic_bytes_s
+    requests_s = tensors.read.seconds(vectors * size, vectors + 1) + tensors.write.seconds(size)
+    return requests_s, world.arithmetic_s((vectors + 1) * size, step)
 
 
 @shared(lambda world, place: place.minibatches)
 def average_in_database(world: World, place: Place) -> Script:
     tally = Tally().count("objects", "exists")
-    request_s, compute_s = combining(world, tally, place.minibatches)
-    return Script((Phase("average", request_s=request_s + settled_s(world), compute_s=compute_s),), tally)
+    request_s, compute_s = combining(world, "average_in_database", tally, place.minibatches)
+    settled = settled_s(world, "average_in_database")
+    return Script((Phase("average", request_s=request_s + settled, compute_s=compute_s),), tally)
 
 
 @shared(lambda world, place: None)
@@ -131,15 +131,15 @@ def check_peers(world: World, place: Place) -> Script:
 
 @shared(lambda world, place: None)
 def aggregate_peers(world: World, place: Place) -> Script:
-    size, tensors, others = world.workload.vector_bytes, world.calibration.tensors, world.workers - 1
+    size, tensors, others = world.workload.vector_bytes, world.tensors("aggregate_peers"), world.workers - 1
     tally = Tally().count("tensors", "exists", 1 + others).count("objects", "exists")
     tally.count("tensors", "get", others, into=others * size).count("tensors", "create", others, out=others * size)
-    copies_s = tensors.seconds(2 * others * size, requests=3 * others + 1)
-    request_s, compute_s = combining(world, tally, world.workers)
+    copies_s = tensors.read.seconds(others * size, 2 * others + 1) + tensors.write.seconds(others * size, others)
+    request_s, compute_s = combining(world, "aggregate_peers", tally, world.workers)
     return Script(
         (
             Phase("synchronise", request_s=copies_s, link="tour" if others else "", bytes_=size),
-            Phase("aggregate", request_s=request_s + settled_s(world), compute_s=compute_s),
+            Phase("aggregate", request_s=request_s + settled_s(world, "aggregate_peers"), compute_s=compute_s),
         ),
         tally,
     )
@@ -152,16 +152,17 @@ def update_model(world: World, place: Place) -> Script:
     read = 2 * size + (0 if place.round == 0 else kept * one)
     written = size + kept * one
     tally = Tally().count("tensors", "delete").count("objects", "exists")
-    request_s = calibration.tensors.latency_s + settled_s(world)
+    tensors = world.tensors("update_model")
+    request_s = tensors.read.latency_s + settled_s(world, "update_model")
     if place.epoch > 1:
         tally.count("objects", "get", into=decision_bytes(place.epoch - 1))
-        request_s += calibration.objects.latency_s
+        request_s += world.objects("update_model").read.latency_s
     vectors = 2 + (0 if place.round == 0 else kept)
     if world.experiment.database.compute == "in_database":
         command = optimizers.OPTIMIZERS[world.experiment.training.optimizer].command
         assert command is not None, "whoever places arithmetic in the database has seen to it"
         tally.count("tensors", "info", vectors).count("tensors", command.lower())
-        request_s += (1 + vectors) * calibration.tensors.latency_s
+        request_s += (1 + vectors) * tensors.read.latency_s
         compute_s = (read + written) / calibration.database_bytes_s + (
             vectors + 1 + kept
         ) * calibration.database_batch_s
@@ -170,30 +171,29 @@ def update_model(world: World, place: Place) -> Script:
         tally.count("tensors", "exists").count("tensors", "get", vectors, into=read).count(
             "tensors", "create", out=written
         )
-        request_s += calibration.tensors.seconds(read + written, requests=vectors + 2 + kept)
-        compute_s = (read + written) / calibration.arithmetic_bytes_s
+        request_s += tensors.read.seconds(read, vectors + 1) + tensors.write.seconds(written, 1 + kept)
+        compute_s = world.arithmetic_s(read + written, "update_model")
     return Script((Phase("update", request_s=request_s, compute_s=compute_s),), tally)
 
 
 @shared(lambda world, place: (world.days.ends_epoch(place.round), place.epoch in world.epochs_end_s, place.epoch))
 def detect_convergence(world: World, place: Place) -> Script:
     """At an epoch's end the first ones evaluate: all who come before a decision is there."""
-    objects, workload = world.calibration.objects, world.workload
+    objects, workload = world.objects("detect_convergence"), world.workload
     if not world.days.ends_epoch(place.round):
         return Script((), Tally())
     said = decision_bytes(place.epoch)
     tally = Tally().count("objects", "exists").count("objects", "get", into=said)
     if place.epoch in world.epochs_end_s:
-        return Script((Phase("agree", request_s=2 * objects.latency_s),), tally)
+        return Script((Phase("agree", request_s=2 * objects.read.latency_s),), tally)
     size, chunks = workload.vector_bytes, workload.validation_chunks
     tally.count("tensors", "get", into=size).count("objects", "get", chunks, into=workload.validation_bytes)
     tally.count("objects", "put", out=said)
     if place.epoch > 1:
         tally.count("objects", "get", into=decision_bytes(place.epoch - 1))
-    requests_s = world.calibration.tensors.seconds(size) + objects.seconds(
-        workload.validation_bytes, requests=chunks + 4
-    )
-    memory_mb = _memory(world, "detect_convergence")
+    requests_s = world.tensors("detect_convergence").read.seconds(size) + objects.write.latency_s
+    requests_s += objects.read.seconds(workload.validation_bytes, chunks + 3)
+    memory_mb = world.memory_of("detect_convergence")
     evaluate = Phase("evaluate", request_s=requests_s, compute_s=world.evaluate_s(memory_mb=memory_mb))
     return Script((evaluate,), tally)
 
@@ -209,11 +209,12 @@ def advanced(world: World, place: Place) -> None:
 
 @shared(lambda world, place: None)
 def collect(world: World, place: Place) -> Script:
-    size, objects, tensors = world.workload.vector_bytes, world.calibration.objects, world.calibration.tensors
+    size, objects, tensors = world.workload.vector_bytes, world.objects("collect"), world.tensors("collect")
     tally = Tally().count("objects", "list").count("objects", "get", into=decision_bytes(world.days.epochs))
     tally.count("objects", "exists").count("objects", "put", 2, out=size + VECTOR_HEADER_BYTES + OUTCOME_BYTES)
     tally.count("tensors", "get", into=size).count("tensors", "delete", world.workers).count("bus", "remove")
-    seconds = objects.seconds(size, requests=5) + tensors.seconds(size, requests=1 + world.workers)
+    seconds = objects.read.seconds(0, 3) + objects.write.seconds(size, 2)
+    seconds += tensors.read.seconds(size, 1 + world.workers)
     return Script((Phase("collect", request_s=seconds + world.calibration.bus.latency_s),), tally)
 
 

@@ -6,12 +6,14 @@ from typing import Any, Protocol
 
 import simpy
 
-from crossover.architecture import Architecture
+from crossover.architecture import Architecture, steps
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.kernel import Environments, Gate, Host, Link, Luck, Phase, Process, Slots
+from crossover.simulation.services import Client
 from crossover.simulation.usage import Place, StepUse, Tally, Usage
 from crossover.simulation.workload import Workload
+from crossover.surroundings import NETWORK, shared_stacks
 from crossover.training.calendar import Calendar
 from crossover.workflow import Step
 
@@ -88,9 +90,13 @@ class World:
     def __post_init__(self) -> None:
         experiment, calibration = self.experiment, self.calibration
         count = {"per_worker": experiment.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
-        tour = Link(calibration.tensors.host_bytes_s)
-        self.hosts = [Host(calibration.tensors.host_bytes_s, tour) for _ in range(count)]
-        self.broker = Host(calibration.bus.host_bytes_s)
+        host_bytes_s = calibration.host_bytes_s(calibration.tensors, experiment.database.instance_type)
+        tour = Link(host_bytes_s)
+        self.hosts = [Host(host_bytes_s, tour) for _ in range(count)]
+        self.broker = Host(calibration.host_bytes_s(calibration.bus, experiment.network.broker_instance_type))
+        self._memories = {step.name: self.memory_mb(step) for step in steps(self.architecture)}
+        self._in_vpc = NETWORK in shared_stacks(experiment, self.architecture)
+        self._clients: dict[tuple[str, str], Client] = {}
         self.doomed = self.env.event()
         self.slots = Slots(self.env, calibration.concurrency)
         self._environments: dict[str, Environments] = {}
@@ -133,6 +139,29 @@ class World:
 
     def memory_mb(self, step: Step) -> int:
         return self.experiment.functions.memory_of(step.name, torch=step.needs_torch(self.experiment))
+
+    def memory_of(self, step: str) -> int:
+        return self._memories[step]
+
+    def objects(self, step: str) -> Client:
+        """The object store as the functions of that step see it."""
+        return self._client("objects", step)
+
+    def tensors(self, step: str) -> Client:
+        """A worker's database, or the shared one, as the functions of that step see it."""
+        return self._client("tensors", step)
+
+    def _client(self, service: str, step: str) -> Client:
+        found = self._clients.get((service, step))
+        if found is None:
+            asked = getattr(self.calibration, service)
+            found = self.calibration.client(asked, memory_mb=self._memories[step], in_vpc=self._in_vpc)
+            self._clients[service, step] = found
+        return found
+
+    def arithmetic_s(self, bytes_: float, step: str) -> float:
+        """Vector arithmetic in a function of that step, by bytes that go in and come out."""
+        return self.calibration.arithmetic_s(bytes_, memory_mb=self._memories[step])
 
     def use(self, step: Step) -> StepUse:
         found = self._uses.get(step.name)

@@ -149,7 +149,7 @@ def test_breakeven_ends_with_the_verdict(config: Path, tmp_path: Path, capsys: p
     assert command("breakeven", str(config), "--out", str(tmp_path / "out")) == 0
     shown = capsys.readouterr().out
     assert shown.splitlines()[-1].startswith("[projected] as the files say: ")
-    assert "calibration: AWS, uncalibrated" in shown
+    assert "calibration: AWS: S3, networks" in shown
     assert (tmp_path / "out" / "breakeven.html").is_file()
 
 

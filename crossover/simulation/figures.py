@@ -1,0 +1,73 @@
+"""A calibration's figures as dated data: config/calibration/documented.yaml by hand, fitted.yaml by `crossover project --fit`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from crossover.errors import ConfigError
+
+FOLDER = Path(__file__).parents[2] / "config" / "calibration"
+DOCUMENTED, FITTED = FOLDER / "documented.yaml", FOLDER / "fitted.yaml"
+BITS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """What EC2 documents of a type. `bytes_s`: its network for ever; None where that is not said."""
+
+    vcpus: int
+    bytes_s: float | None = None
+
+
+UNKNOWN_INSTANCE = Instance(vcpus=2)
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        plain: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for each in plain["figures"]:
+            if not each["source"] or not isinstance(each["value"], int | float):
+                raise ValueError(f"{each['figure']}: expected a number and its source")
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as problem:
+        raise ConfigError(f"{path.name}: not a calibration: {problem}") from problem
+    return plain
+
+
+def figures() -> Mapping[str, Mapping[str, float]]:
+    """By service or network, then by field; what belongs to none stands under "". What was fitted goes before what is documented."""
+    found: dict[str, dict[str, float]] = {}
+    for path in (DOCUMENTED, FITTED):
+        for each in _read(path)["figures"]:
+            group, _, name = each["figure"].rpartition(".")
+            found.setdefault(group, {})[name] = float(each["value"])
+    return found
+
+
+def instances() -> Mapping[str, Instance]:
+    """By type."""
+    return {
+        name: Instance(vcpus=each["vcpus"], bytes_s=each["gbps"] * 1e9 / BITS if "gbps" in each else None)
+        for name, each in _read(DOCUMENTED)["instances"]["types"].items()
+    }
+
+
+@cache
+def function_vcpus() -> tuple[tuple[int, int], ...]:
+    """Up to so much memory (MB), so many vCPUs."""
+    return tuple((memory_mb, count) for memory_mb, count in _read(DOCUMENTED)["function_vcpus"]["up_to_mb"])
+
+
+def network_2026_08() -> tuple[tuple[float, float], ...]:
+    """Memory (MB) and bytes per second, of functions outside a VPC."""
+    listed = _read(DOCUMENTED)["network_2026_08"]["gbps_by_memory_mb"]
+    return tuple((float(memory_mb), gbps * 1e9 / BITS) for memory_mb, gbps in listed)
+
+
+def measured() -> Mapping[str, tuple[float, float]]:
+    """What the fits have seen, from the least to the most: "memory_mb", "object_bytes", "functions"."""
+    return {name: (least, most) for name, (least, most) in _read(FITTED)["measured"].items()}
