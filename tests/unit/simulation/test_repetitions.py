@@ -8,7 +8,7 @@ import pytest
 
 from crossover.costs import prices
 from crossover.simulation import AWS, Workload, simulate
-from crossover.simulation.calibration import Calibration, Service
+from crossover.simulation.calibration import Calibration
 from crossover.simulation.repetitions import (
     Band,
     Draw,
@@ -25,6 +25,7 @@ from crossover.simulation.repetitions import (
     problems,
     repeated,
 )
+from crossover.simulation.services import Service
 from tests.architectures.harness import small
 
 EVEN = replace(AWS, compute_sigma=0.0, request_sigma=0.0, session_sigma=0.3)
@@ -62,8 +63,10 @@ def test_a_session_slows_the_requests_of_all_and_nothing_else() -> None:
     factor = exp(2.0 * 0.3)
     for name in ("objects", "tensors", "bus", "instance_objects", "instance_bus"):
         usual, slowed = getattr(EVEN, name), getattr(slow, name)
-        assert slowed.seconds(0.0) == pytest.approx(factor * usual.seconds(0.0))
-        assert slowed.client_bytes_s == pytest.approx(usual.client_bytes_s / factor)
+        for direction in ("read", "write"):
+            before, after = getattr(usual.at(), direction), getattr(slowed.at(), direction)
+            assert after.seconds(0.0) == pytest.approx(factor * before.seconds(0.0))
+        assert slowed.slowdown == pytest.approx(factor * usual.slowdown)
         assert slowed.host_bytes_s == usual.host_bytes_s
     services = [name for name in EVEN.as_json() if isinstance(getattr(EVEN, name), Service)]
     others = EVEN.as_json().keys() - set(services)
