@@ -47,7 +47,7 @@ ALLOWED = {
     "crossover.asl": WORKFLOW,
     "crossover.validation": WORKFLOW | {"crossover.asl", "crossover.surroundings"},
     "crossover.reports": WORKFLOW | {"crossover.costs"},
-    "crossover.simulation": WORKFLOW | {"crossover.costs", "crossover.reports", "crossover.surroundings"},  # priced as a run is
+    "crossover.simulation": WORKFLOW | {"crossover.costs", "crossover.reports", "crossover.surroundings"},
     "crossover.local": DATA | {"crossover.clients"},
     "functions": WORKFLOW,
     "peers": WORKFLOW | {"functions", "crossover.fleet"},
