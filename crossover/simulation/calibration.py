@@ -16,6 +16,11 @@ from crossover.simulation.services import Client, Network, Service, vcpus
 from crossover.simulation.workload import Workload
 
 MOST_MEMORY_MB = 10_240
+MEASURED = {
+    "memory_mb": "functions of {:,.0f} MB",
+    "object_bytes": "objects of {:,.0f} bytes",
+    "functions": "{:,.0f} functions at once",
+}
 BACKWARD = 2  # the backward pass computes twice what the forward pass does
 
 # Seconds of one CIFAR-10 sample's gradient at batch 512, one thread, float32: processor time of `compute` in the records of
@@ -135,6 +140,20 @@ class Calibration:
         """What all clients of a host share: its type's documented network, or what the service says."""
         known = self.instances.get(instance_type)
         return service.host_bytes_s if known is None or known.bytes_s is None else known.bytes_s
+
+    def outside(self, **figures: float) -> tuple[str, ...]:
+        """What of `figures` (named as in `measured`) lies beyond what the fits have seen, and how far."""
+        found = []
+        for name, value in figures.items():
+            least, most = self.measured.get(name, (0.0, inf))
+            words = MEASURED.get(name, name)
+            if value > most:
+                found.append(
+                    f"{words.format(value)}: {value / most:.1f} times the most that was measured ({most:,.0f})"
+                )
+            elif value < least:
+                found.append(f"{words.format(value)}: {least / value:.1f} times less than was measured ({least:,.0f})")
+        return tuple(found)
 
     def with_facts(self, *facts: str, **changes: Any) -> "Calibration":
         """With other figures, and said where they come from."""
