@@ -16,7 +16,8 @@ from crossover.fleet import Settings
 from crossover.keys import Keys
 from crossover.learning.samples import Dataset
 from crossover.running.preparing import Materials
-from crossover.simulation.calibration import AWS, Calibration, Service
+from crossover.simulation.calibration import AWS, Calibration
+from crossover.simulation.services import Service
 from crossover.virtual.client import FLEET, Client
 from crossover.virtual.fleet import Fleet
 from crossover.virtual.functions import Delivery, Function, Functions
