@@ -8,7 +8,6 @@ else.
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from crossover.clients.step_functions import StepFunctions
@@ -43,6 +42,8 @@ class DeployedClients:
         self._connect = connect
         self._tensor_stores: dict[int, RedisTensorStore] = {}
         self._object_stores: dict[str, ConnectedObjectStore] = {}
+        self._secrets: dict[str, str] = {}  # by ARN
+        self._state_machines = StepFunctions(environment)
 
     def _fact(self, name: str) -> str:
         try:
@@ -107,10 +108,6 @@ class DeployedClients:
     def run_machine(self, name: str, event: Event) -> Event:
         return self._state_machines.run(name, event)
 
-    @cached_property
-    def _state_machines(self) -> StepFunctions:
-        return StepFunctions(self._environment)
-
     def slot(self) -> AbstractContextManager[float]:
         folder = self._environment.get(PREFIX + "SLOTS")
         if not folder:
@@ -120,10 +117,6 @@ class DeployedClients:
         return slot(folder)
 
     # --- secrets ------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _secrets(self) -> dict[str, str]:
-        return {}
 
     def _secret(self, name: str) -> str | None:
         arn = self._environment.get(PREFIX + name)

@@ -4,11 +4,11 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 from crossover.errors import ConfigError, Unavailable, ended_with
 from crossover.event import Event
+from crossover.lazy import lazy
 from crossover.waiting import Pauses
 
 MACHINE_ATTEMPTS = 3
@@ -55,7 +55,7 @@ class StepFunctions:
         except (BotoCoreError, ClientError) as error:
             raise Unavailable(f"Step Functions, {name}: {error}") from error
 
-    @cached_property
+    @lazy
     def _client(self) -> Any:
         import boto3
         from botocore.config import Config

@@ -37,6 +37,10 @@ CHANGES = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove"),
     *("setdefault", "update"),
 }
+CACHES = {
+    **dict.fromkeys(("cache", "lru_cache"), "runtime.kept, or Resources"),
+    "cached_property": "crossover.lazy: Python 3.11 holds one lock for all objects while it computes",
+}
 # file -> what it has of its own -> why
 EXCEPTIONS = {
     "crossover/clients/slots.py": dict.fromkeys(
@@ -86,8 +90,8 @@ def around(text: str) -> Iterator[tuple[str, int, str]]:
                 yield "Retrying", node.lineno, "sleep=runtime.sleep, or it sleeps by itself"
             case ast.FunctionDef(decorator_list=decorators):
                 for each in decorators:
-                    if (name := ast.unparse(each).partition("(")[0].rpartition(".")[2]) in ("cache", "lru_cache"):
-                        yield name, node.lineno, "runtime.kept, or Resources"
+                    if (name := ast.unparse(each).partition("(")[0].rpartition(".")[2]) in CACHES:
+                        yield name, node.lineno, CACHES[name]
     yield from _kept(tree)
     yield from _asked_at_import(tree)
 

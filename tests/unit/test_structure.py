@@ -16,7 +16,7 @@ PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
 # part of the house -> the parts it may import from, besides itself. `crossover.<x>` stands for a module or package of that name.
 BASE = {"crossover.errors", "crossover.runtime", "crossover.waiting", "crossover.experiment", "crossover.algorithms"}
 DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.own_code"}
-CLIENTS = BASE | {"crossover.dataplane", "crossover.event"}
+CLIENTS = BASE | {"crossover.dataplane", "crossover.event", "crossover.lazy"}
 CONTEXT = DATA | CLIENTS | {"crossover.clients", "crossover.context", "crossover.metering", "crossover.run_facts"}
 WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.architecture", "crossover.training", "crossover.threads"}
 ALLOWED = {
@@ -270,6 +270,7 @@ def test_every_exception_is_needed() -> None:
         "known = set()\ndef f(a):\n    known.add(a)",
         "count = 0\ndef f():\n    global count\n    count += 1",
         "class C:\n    @staticmethod\n    @functools.lru_cache(maxsize=1)\n    def f(): ...",
+        "class C:\n    @cached_property\n    def f(self): ...",
         "from crossover import runtime\nLOCK = runtime.lock()",
         "from crossover import runtime\nclass C:\n    began = runtime.time()",
         "from crossover import runtime\ndef f(now=runtime.time()): ...",
