@@ -32,6 +32,7 @@ class VirtualSocket:
         self._server, self._carry, self._timeout_s = server, carry, timeout_s
         self._sent, self._replies = b"", b""
         self._failure: type[OSError] | None = None
+        self._silence: type[OSError] = TimeoutError  # what a time-out raises: the kernel's own is another than Python's
         try:
             carry(self._request("connect"), self._accepted)
         except Lost as lost:
@@ -51,12 +52,12 @@ class VirtualSocket:
     # --- what a socket is asked ---------------------------------------------------------------------------------------
 
     def settimeout(self, seconds: float | None) -> None:
-        self._timeout_s = float("inf") if seconds is None else seconds
+        self._timeout_s, self._silence = (float("inf") if seconds is None else seconds), TimeoutError
 
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
         if option == socket.SO_RCVTIMEO and isinstance(value, bytes):
             seconds, microseconds = struct.unpack("@ll", value)
-            self._timeout_s = seconds + microseconds / 1e6
+            self._timeout_s, self._silence = seconds + microseconds / 1e6, BlockingIOError
 
     def sendmsg(self, parts: Sequence[memoryview]) -> int:
         data = b"".join(parts)
@@ -135,7 +136,7 @@ class VirtualSocket:
         except Refusal as refusal:
             self._replies += b"-%s refused by the virtual world\r\n" % refusal.code.encode()
         except Lost as lost:
-            self._failure = TimeoutError if lost.silent else ConnectionResetError
+            self._failure = self._silence if lost.silent else ConnectionResetError
 
 
 def _keys(operation: str, arguments: Sequence[bytes]) -> tuple[str, ...]:

@@ -181,11 +181,11 @@ def _combined(
     name: str, keys: Sequence[str], inputs: Sequence[Held], settings: Aggregation, *, must_be_finite: bool
 ) -> tuple[Tensor, int]:
     tensors = [held.tensor() for held in inputs]
-    if must_be_finite:
-        for key, values in zip(keys, tensors, strict=True):
-            if not _finite(values):
-                said = "contains NaN or infinite values; expected finite ones"
-                raise ErrorReply(f"ERR {name}: input key '{key}' {said}")
+    for key, values in zip(keys, tensors, strict=True):
+        if must_be_finite and not _finite(values):
+            raise ErrorReply(f"ERR {name}: input key '{key}' contains NaN or infinite values; expected finite ones")
+        if settings.rule != "mean" and bool(values.isnan().any()):
+            raise ErrorReply(f"ERR {name}: input key '{key}' contains NaN; expected numbers")
     weights = [1 if held.samples is None else held.samples for held in inputs]
     with _refusing(name):
         return RULES[settings.rule].combine(tensors, weights, settings), sum(weights)
