@@ -187,7 +187,7 @@ def test_keys_live_as_long_as_the_clock_says(servers: Servers, process: Begin, c
     assert tensors.exists("k")
     clock.sleep(2)
     assert not tensors.exists("k")
-    assert servers.databases[0].keys() == []
+    assert servers.databases[0].held() == []
 
 
 # --- RabbitMQ ---------------------------------------------------------------------------------------------------------
