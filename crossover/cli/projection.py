@@ -45,6 +45,7 @@ def breakeven(
     ),
     override: Override = None,
     calibration: Calibrated = None,
+    repetitions: Repetitions = 30,
     debug: Debug = False,
 ) -> None:
     """Project where serverless overtakes the GPU fleet: over model size, batch, workers and epochs."""
@@ -55,19 +56,20 @@ def breakeven(
     experiments = [accepted(config, override) for config in configs]
     console = Console(highlight=False)
     try:
-        found = swept(experiments, _calibration(calibration, experiments[0].architecture), prices.load())
+        cloud = _calibration(calibration, experiments[0].architecture)
+        with _waiting(f"{repetitions} repetitions of each run, over four axes"):
+            found = swept(experiments, cloud, prices.load(), repetitions=repetitions)
     except NoProjection as unknown:
         print(f"[projected] no projection: {unknown}")
         return
     for axis in page.AXES:
         if found.of(axis):
             console.print(
-                _table(f"[projected] over {axis}: dollars, time", page.head(found, axis), page.rows(found, axis))
+                _table(f"[projected] over {axis}: p50 (p5/p95)", page.head(found, axis), page.rows(found, axis))
             )
     leads = page.crossings(found)
     if leads:
-        head = ["over", "by", "at about", "until there", "from there on"]
-        console.print(_table("[projected] where one overtakes the other", head, leads))
+        console.print(_table("[projected] where one overtakes the other", page.CROSSINGS_HEAD, leads))
     else:
         print("[projected] nowhere in these ranges does one overtake the other")
     for note in page.notes(found):
@@ -138,7 +140,9 @@ def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
 
 
 def _table(title: str, head: list[str], rows: list[list[str]]) -> Table:
-    table = Table(*head, title=Text(title), title_justify="left")  # as text: brackets are no markup
+    table = Table(title=Text(title), title_justify="left")  # as text: brackets are no markup
+    for column in head:
+        table.add_column(Text(column), overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

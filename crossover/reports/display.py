@@ -51,11 +51,11 @@ def band(shown: Callable[[float], str], p5: float, p50: float, p95: float) -> st
 
 
 def spread(p5: float, p50: float, p95: float) -> str:
-    """A band in the room of a table's cell: how far below and above the middle."""
+    """A band in the room of a table's cell: how far p5 and p95 are from the middle."""
     if not p50:
         return ""
     below, above = (round(100 * (end / p50 - 1)) for end in (p5, p95))
-    return f"({below:+d}{GAP}to{GAP}{above:+d}{GAP}%)" if below or above else f"(±0{GAP}%)"
+    return f"({below:+d}/{above:+d}{GAP}%)" if below or above else f"(±0{GAP}%)"
 
 
 def bytes_(value: float | None) -> str:

@@ -65,8 +65,9 @@ def lines(
     percent: bool = False,
     format_x: Callable[[float], str] | None = None,
     dashed: frozenset[str] = frozenset(),
+    bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
 ) -> str:
-    """Curves by label as one SVG; `name` makes its ids unique in a page.
+    """Curves by label as one SVG; `name` makes its ids unique in a page. `bands`: around curves, (x, from, to).
 
     Points with x <= 0 are left out on a log axis.
     """
@@ -78,6 +79,9 @@ def lines(
             style = "--" if label in dashed else "-"
             marker = "o" if len(kept) <= MARKERS else None
             axes.plot([a for a, _ in kept], [b for _, b in kept], style, marker=marker, color=series(n), label=label)
+            if around := (bands or {}).get(label):
+                low, high = [each[1] for each in around], [each[2] for each in around]
+                axes.fill_between([each[0] for each in around], low, high, color=series(n), alpha=0.22, linewidth=0)
         _scales(axes, curves, log_x=log_x, log_y=log_y, percent=percent, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)

@@ -1,54 +1,107 @@
 """Where serverless overtakes the GPU fleet, or the other way round: over model size, batch, workers and epochs, in seconds and in dollars.
 
-Every figure is projected. A run of many epochs is simulated for a few and lengthened by its last ones: epochs after the first are alike.
+Every figure is projected, and comes from repetitions: who leads is said where it does in at least 95 % of them, all in the same sessions.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
-from math import exp, log, nan
+from math import exp, inf, log
 
 from crossover.architecture import load
 from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import Calibration
-from crossover.simulation.simulate import Simulated, models_of, simulate
-from crossover.simulation.workload import Workload
+from crossover.simulation.repetitions import (
+    REPETITIONS,
+    Band,
+    Outcome,
+    Task,
+    ahead,
+    band,
+    draws,
+    figures,
+    is_sure,
+    possible,
+    problems,
+    repeated,
+)
+from crossover.simulation.simulate import LABEL, models_of
+from crossover.simulation.workload import Workload, calendar
 
 SIMULATED_EPOCHS = 3
-LEVEL = 1.05  # projections closer than this are about level
 PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
 BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # of the files' own
 WORKERS = (4, 8, 16, 32, 64)
 EPOCHS = (1, 2, 5, 10, 20, 50, 100)
 
 
+FIGURES: Mapping[str, str] = {
+    "dollars": "usd",
+    "dollars by the papers' method": "paper_method_usd",
+    "time": "seconds",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run at one value of an axis. `problems`: why AWS would not run it; it cannot win. Figures of a run without an end are NaN."""
+    """One run at one value of an axis, by draw; points of one break-even have the same draws."""
 
     axis: str
     value: int
     name: str
     gpu: bool
-    seconds: float
-    usd: float
-    paper_method_usd: float
-    moved_bytes: float
-    problems: tuple[str, ...]
-    label: str = "projected"
+    outcomes: tuple[Outcome, ...]
+    label: str = LABEL
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        """Why AWS would not run it, or not in every repetition."""
+        return problems(self.outcomes)
+
+    @property
+    def would_run(self) -> bool:
+        """In more than half of the repetitions; otherwise it cannot win."""
+        return 2 * len(possible(self.outcomes)) > len(self.outcomes)
+
+    def by_draw(self, figure: str) -> list[float]:
+        """One of FIGURES, infinite in repetitions that AWS would not run."""
+        return figures(self.outcomes, FIGURES[figure])
+
+    def band(self, figure: str) -> Band:
+        """Of the repetitions that AWS would run; NaN where it would run none."""
+        return band([each for each in self.by_draw(figure) if each < inf])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """Between two values of an axis the lead in `figure` changes from one to the other; `value`: where, on a logarithmic scale."""
+    """Between two values of an axis the lead in `figure` changes from one to the other; `value`: where, on a logarithmic scale, over the
+    `count` of `of` repetitions in which it does.
+    """
 
     axis: str
     figure: str
-    value: float
+    value: Band
+    count: int
+    of: int
     before: str
     after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """Who is first by a figure, and in how many of the `of` paired draws: before the one that comes closest, `second`."""
+
+    first: Point
+    second: Point
+    count: int
+    of: int
+
+    @property
+    def is_sure(self) -> bool:
+        return is_sure(self.count, self.of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,35 +125,40 @@ def breakeven(
     calibration: Calibration,
     price_list: Prices,
     *,
-    on_point: Callable[[Point], None] = lambda point: None,
+    repetitions: int = REPETITIONS,
+    processes: int | None = None,
 ) -> Breakeven:
-    """The experiments beside a GPU fleet of as many GPUs, which is added unless one of them is it.
+    """The experiments beside a GPU fleet of as many GPUs, which is added unless one of them is it. All have the first one's draws.
 
     One whose steps nobody has described is left out. Raises NoProjection where that leaves nothing to compare, or the sizes are not known;
     ConfigError where the experiments do not train the same model on the same data.
     """
     entrants, left_out = _projectable(with_gpu(experiments))
-    first, points = entrants[0], list[Point]()
-    base = Workload.of(first)
-
-    def run(axis: str, value: int, experiment: Experiment, workload: Workload) -> Point:
-        point = _point(axis, value, experiment, workload, calibration, price_list)
-        on_point(point)
-        return point
-
-    here = [run("here", 0, entrant, Workload.of(entrant)) for entrant in entrants]
-    for axis, value, change in _axes(first, base):
+    base = Workload.of(entrants[0])
+    asked, tasks = list[tuple[str, int, str, bool, int]](), list[Task]()
+    for axis, value, change in [("here", 0, _as_it_is), *_axes(entrants[0], base)]:
         for entrant in entrants:
+            experiment, workload = change(entrant)
             try:
-                points.append(run(axis, value, *change(entrant)))
+                calendar(load(experiment.architecture).resolve(experiment), workload)
             except ConfigError as error:
+                if axis == "here":
+                    raise
                 left_out.append(f"{entrant.name}, {axis} {value:,}: {error}")
+                continue
+            task = Task(experiment, calibration, workload, price_list, SIMULATED_EPOCHS)
+            if task not in tasks:
+                tasks.append(task)
+            asked.append((axis, value, entrant.name, entrant.module == "gpu", tasks.index(task)))
+    done = repeated(tasks, draws(entrants[0].seed, repetitions), processes=processes)
+    found = [Point(axis=axis, value=value, name=name, gpu=gpu, outcomes=done[n]) for axis, value, name, gpu, n in asked]
+    points = tuple(point for point in found if point.axis != "here")
     return Breakeven(
         experiments=entrants,
         calibration=calibration,
-        here=tuple(here),
-        points=tuple(points),
-        crossings=tuple(_crossings(points)),
+        here=tuple(point for point in found if point.axis == "here"),
+        points=points,
+        crossings=tuple(crossings_of(points)),
         left_out=tuple(left_out),
         prices_as_of=price_list.as_of,
     )
@@ -175,6 +233,10 @@ def _axes(first: Experiment, base: Workload) -> Iterator[tuple[str, int, Change]
         yield "epochs", value, lambda e, value=value: (_trained(e, value), base)  # type: ignore[misc]
 
 
+def _as_it_is(experiment: Experiment) -> tuple[Experiment, Workload]:
+    return experiment, Workload.of(experiment)
+
+
 def _batched(experiment: Experiment, batch_size: int) -> Experiment:
     return replace(experiment, training=replace(experiment.training, batch_size=batch_size))
 
@@ -188,67 +250,67 @@ def _trained(experiment: Experiment, epochs: int) -> Experiment:
     return replace(experiment, training=replace(experiment.training, epochs=epochs))
 
 
-def _point(
-    axis: str, value: int, experiment: Experiment, workload: Workload, calibration: Calibration, price_list: Prices
-) -> Point:
-    epochs = experiment.training.epochs
-    run = simulate(
-        _trained(experiment, min(epochs, SIMULATED_EPOCHS)), calibration, workload=workload, price_list=price_list
-    )
-    figures = [run.seconds, run.usd, run.paper_method_usd, float(run.moved_bytes)]
-    if not run.finished:
-        figures = [nan] * len(figures)
-    elif epochs > SIMULATED_EPOCHS:
-        shorter = simulate(
-            _trained(experiment, SIMULATED_EPOCHS - 1), calibration, workload=workload, price_list=price_list
-        )
-        figures = _lengthened(figures, shorter, epochs - SIMULATED_EPOCHS)
-    seconds, usd, paper, moved = figures
-    return Point(
-        axis=axis,
-        value=value,
-        name=experiment.name,
-        gpu=experiment.module == "gpu",
-        seconds=seconds,
-        usd=usd,
-        paper_method_usd=paper,
-        moved_bytes=moved,
-        problems=run.problems,
-    )
-
-
-def _lengthened(figures: Sequence[float], shorter: Simulated, more: int) -> list[float]:
-    """By `more` epochs, each as the last one was."""
-    before = (shorter.seconds, shorter.usd, shorter.paper_method_usd, float(shorter.moved_bytes))
-    return [long + more * max(0.0, long - short) for long, short in zip(figures, before, strict=True)]
-
-
 # --- who leads where --------------------------------------------------------------------------------------------------
 
-FIGURES: Mapping[str, Callable[[Point], float]] = {
-    "dollars": lambda point: point.usd,
-    "dollars by the papers' method": lambda point: point.paper_method_usd,
-    "time": lambda point: point.seconds,
-}
 
-
-def _crossings(points: Sequence[Point]) -> Iterator[Crossing]:
-    """Every change of lead between an architecture and the GPU fleet."""
+def crossings_of(points: Sequence[Point]) -> Iterator[Crossing]:
+    """Every change of lead between an architecture and the GPU fleet, of the middles of their bands."""
     for axis in dict.fromkeys(point.axis for point in points):
-        ours = [point for point in points if point.axis == axis]
+        ours = [point for point in points if point.axis == axis and point.would_run]
         fleet = {point.value: point for point in ours if point.gpu}
         for name in dict.fromkeys(point.name for point in ours if not point.gpu):
-            mine = [point for point in ours if point.name == name and not point.problems and point.value in fleet]
-            for figure, of in FIGURES.items():
-                for left, right in pairwise(mine):
-                    a, b = (log(of(each) / of(fleet[each.value])) for each in (left, right))
-                    if a * b < 0:
-                        at = exp(log(left.value) + (log(right.value) - log(left.value)) * a / (a - b))
-                        gpu = fleet[left.value].name
-                        before, after = (name, gpu) if a < 0 else (gpu, name)
-                        yield Crossing(axis=axis, figure=figure, value=at, before=before, after=after)
+            mine = [point for point in ours if point.name == name and point.value in fleet]
+            for figure in FIGURES:
+                yield from _of_two(mine, [fleet[point.value] for point in mine], figure)
+
+
+def _of_two(mine: Sequence[Point], fleet: Sequence[Point], figure: str) -> Iterator[Crossing]:
+    values = [point.value for point in mine]
+
+    def changes(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[bool, float]]:
+        """(whether ours led before, at which value)."""
+        leads = [log(a / b) if a < inf and b < inf else 0.0 for a, b in zip(ours, theirs, strict=True)]
+        return [
+            (a < 0, exp(log(left) + log(right / left) * a / (a - b)))
+            for (left, a), (right, b) in pairwise(zip(values, leads, strict=True))
+            if a * b < 0
+        ]
+
+    middles = changes([point.band(figure).p50 for point in mine], [point.band(figure).p50 for point in fleet])
+    count = len(mine[0].outcomes) if mine else 0
+    by_draw = [
+        changes([point.by_draw(figure)[n] for point in mine], [point.by_draw(figure)[n] for point in fleet])
+        for n in range(count)
+    ]
+    for led, at in middles:
+        near = [
+            min(alike, key=lambda value: abs(log(value / at)))
+            for each in by_draw
+            if (alike := [value for before, value in each if before == led])
+        ]
+        names = (mine[0].name, fleet[0].name) if led else (fleet[0].name, mine[0].name)
+        yield Crossing(
+            axis=mine[0].axis,
+            figure=figure,
+            value=band(near or [at]),
+            count=len(near),
+            of=count,
+            before=names[0],
+            after=names[1],
+        )
 
 
 def best(points: Sequence[Point], figure: str) -> list[Point]:
-    """Those that AWS would run, by the figure, the best first."""
-    return sorted((point for point in points if not point.problems), key=FIGURES[figure])
+    """Those that AWS would run, by the middle of the figure's band, the best first."""
+    return sorted((point for point in points if point.would_run), key=lambda point: point.band(figure).p50)
+
+
+def lead(points: Sequence[Point], figure: str) -> Lead | None:
+    """Who leads at one value of an axis; None where fewer than two would run."""
+    ranked = best(points, figure)
+    if len(ranked) < 2:
+        return None
+    first, *others = ranked
+    ours = first.by_draw(figure)
+    count, second = min(((ahead(ours, other.by_draw(figure)), n) for n, other in enumerate(others)))
+    return Lead(first=first, second=others[second], count=count, of=len(ours))

@@ -3,14 +3,14 @@
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from crossover.reports import display, plots
 from crossover.reports.folder import write_atomically
 from crossover.reports.html import render
 from crossover.reports.page import Page, Plot, Sheet, Tile, plot
-from crossover.simulation.breakeven import FIGURES, LEVEL, Breakeven, Point, best
+from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, lead
+from crossover.simulation.repetitions import LIMITS, SURE, Band
 
 AXES = ("parameters", "batch size", "workers", "epochs")
 SHOWN: Mapping[str, Callable[[float], str]] = {
@@ -23,6 +23,8 @@ WORDS = {
     "dollars by the papers' method": ("cheapest by the papers' method", "cheaper"),
     "time": ("soonest", "sooner"),
 }
+LEADS = (("dollars", "cheapest"), ("time", "soonest"))
+OPEN = "too close to call"
 PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 
@@ -39,20 +41,24 @@ def write(found: Breakeven, out: Path) -> Path:
 
 
 def to_csv(found: Breakeven) -> str:
-    """One row per point, raw figures."""
+    """One row per point, raw figures with their percentiles."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [field.name for field in fields(Point)]
-    writer.writerow(names)
+    percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in Band._fields]
+    writer.writerow(
+        ["label", "axis", "value", "name", "gpu", *percentiles, "moved_bytes", "repetitions", "would_run", "problems"]
+    )
     for point in (*found.here, *found.points):
-        values = [getattr(point, name) for name in names]
-        values = ["" if value != value else value for value in values]  # NaN: a run without an end
-        writer.writerow(["; ".join(value) if isinstance(value, tuple) else value for value in values])
+        values = [value for figure in FIGURES for value in point.band(figure)]
+        shown = ["" if value != value else value for value in values]  # NaN: a run without an end
+        moved = point.outcomes[0].moved_bytes if point.would_run else ""
+        facts = [point.label, point.axis, point.value, point.name, point.gpu]
+        writer.writerow([*facts, *shown, moved, len(point.outcomes), point.would_run, "; ".join(point.problems)])
     return text.getvalue()
 
 
 def verdict(found: Breakeven) -> str:
-    """What won at the files' own setting, and by how much: one line."""
+    """What won at the files' own setting, by how much and how surely: one line."""
     parts = [part for figure in ("dollars", "time") if (part := _won(found.here, figure))]
     if not parts:
         return "[projected] no verdict: fewer than two of these would run on AWS"
@@ -60,50 +66,71 @@ def verdict(found: Breakeven) -> str:
 
 
 def _won(points: Sequence[Point], figure: str) -> str:
-    ranked, of, shown, (what, better) = best(points, figure), FIGURES[figure], SHOWN[figure], WORDS[figure]
-    if len(ranked) < 2:
+    led, shown, (what, better) = lead(points, figure), SHOWN[figure], WORDS[figure]
+    if led is None:
         return ""
-    first, second = ranked[:2]
-    if of(second) <= LEVEL * of(first):
-        return f"{first.name} ({shown(of(first))}) and {second.name} ({shown(of(second))}) are about level as {what}"
-    ratio = display.times(of(second) / of(first))
-    return f"{first.name} is {what} with {shown(of(first))}, {ratio} {better} than {second.name} ({shown(of(second))})"
+    first, second = (f"{each.name} at {display.band(shown, *each.band(figure))}" for each in (led.first, led.second))
+    drawn = f"in {led.count} of {led.of} paired draws"
+    if not led.is_sure:
+        return f"{first} and {second} are {OPEN} as {what}: {led.first.name} is {drawn}"
+    ratio = display.times(led.second.band(figure).p50 / led.first.band(figure).p50)
+    own = display.band(shown, *led.first.band(figure))
+    return f"{led.first.name} is {what} with {own}, {ratio} {better} than {second}, {drawn}"
 
 
 def crossings(found: Breakeven) -> list[list[str]]:
-    """(axis, by, about where, until there, from there on)."""
+    """(axis, by, about where, between, until there, from there on)."""
+
+    def rounded(value: float) -> str:
+        return display.number(float(f"{value:.2g}"))
+
     return [
-        [each.axis, each.figure, display.number(float(f"{each.value:.2g}")), each.before, each.after]
+        [
+            each.axis,
+            each.figure,
+            f"{rounded(each.value.p50)} ({rounded(each.value.p5)} to {rounded(each.value.p95)})",
+            f"{each.count} of {each.of}",
+            each.before,
+            each.after,
+        ]
         for each in found.crossings
     ]
 
 
+CROSSINGS_HEAD = ["over", "by", "at about", "in draws", "until there", "from there on"]
+
+
 def rows(found: Breakeven, axis: str) -> list[list[str]]:
-    """One row per value: each run's dollars and time, and who is cheapest and soonest."""
+    """Two rows per value, dollars and time: each run's, with p5 and p95 beside the middle, and who leads."""
     points = found.of(axis)
     names = list(dict.fromkeys(point.name for point in points))
     table = []
     for value in dict.fromkeys(point.value for point in points):
         by_name = {point.name: point for point in points if point.value == value}
-        cells = [_cell(by_name.get(name)) for name in names]
-        winners = [
-            ranked[0].name if (ranked := best(list(by_name.values()), figure)) else "none"
-            for figure in ("dollars", "time")
-        ]
-        table.append([f"{value:,}", *cells, *winners])
+        for figure, what in LEADS:
+            cells = [_cell(by_name.get(name), figure) for name in names]
+            table.append([f"{value:,}", *cells, f"{what}: {_leader(list(by_name.values()), figure)}"])
     return table
 
 
 def head(found: Breakeven, axis: str) -> list[str]:
-    return [axis, *dict.fromkeys(point.name for point in found.of(axis)), "cheapest", "soonest"]
+    return [axis, *dict.fromkeys(point.name for point in found.of(axis)), "who leads"]
 
 
-def _cell(point: Point | None) -> str:
+def _leader(points: Sequence[Point], figure: str) -> str:
+    led = lead(points, figure)
+    if led is None:
+        return next((point.name for point in best(points, figure)), "none")
+    return led.first.name if led.is_sure else OPEN
+
+
+def _cell(point: Point | None, figure: str) -> str:
     if point is None:
         return "not possible"
-    if point.problems:
+    if not point.would_run:
         return "would not run *"
-    return f"{display.usd(point.usd)}, {display.seconds(point.seconds)}"
+    band = point.band(figure)
+    return f"{SHOWN[figure](band.p50)} {display.spread(*band)}{'' if not point.problems else ' *'}"
 
 
 def notes(found: Breakeven) -> list[str]:
@@ -114,8 +141,12 @@ def notes(found: Breakeven) -> list[str]:
         for problem in point.problems
     )
     own = [f"{point.name}: {problem}" for point in found.here for problem in point.problems]
+    count = len(found.here[0].outcomes)
     return [
         "every figure is projected by simulation, none measured",
+        f"each is the p50 of {count} repetitions, p5 and p95 beside it in percent of it or as a band: over stragglers, and over sessions "
+        f"whose requests are faster or slower for all that are compared; {LIMITS}",
+        f"who leads is said where it does in at least {100 * SURE:.0f} % of the paired draws, else it is {OPEN}",
         f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
         "every architecture trains as many epochs; what an epoch teaches differs where models are updated more or less often",
         "a model that is only a number of parameters is taken for a convolutional one",
@@ -132,12 +163,12 @@ def _page(found: Breakeven) -> Page:
         subtitle=f"{first.training.model} on {first.data.dataset}, {first.workers} workers, {first.training.epochs} epochs",
         labels=["projected"],
         verdict=verdict(found),
-        warnings=notes(found)[:3],
+        warnings=notes(found)[:5],
         tiles=[
             Tile(
                 name=point.name,
-                value="would not run" if point.problems else display.usd(point.usd),
-                note="" if point.problems else display.seconds(point.seconds),
+                value=display.usd(point.band("dollars").p50) if point.would_run else "would not run",
+                note=_tile_note(point),
                 label="projected",
             )
             for point in found.here
@@ -146,8 +177,8 @@ def _page(found: Breakeven) -> Page:
         sheets=[
             Sheet(
                 title="Where one overtakes the other",
-                head=["over", "by", "at about", "until there", "from there on"],
-                rows=crossings(found) or [["nowhere in these ranges", "", "", "", ""]],
+                head=CROSSINGS_HEAD,
+                rows=crossings(found) or [["nowhere in these ranges", *[""] * (len(CROSSINGS_HEAD) - 1)]],
                 words=2,
                 label="projected",
             ),
@@ -168,16 +199,25 @@ def _page(found: Breakeven) -> Page:
     )
 
 
+def _tile_note(point: Point) -> str:
+    if not point.would_run:
+        return ""
+    low, _, high = point.band("dollars")
+    return f"{display.usd(low)} to {display.usd(high)}; {display.band(display.seconds, *point.band('time'))}"
+
+
 def _curves(found: Breakeven, axis: str) -> list[Plot]:
     points = found.of(axis)
     fleet = frozenset(f"{point.name} [projected]" for point in points if point.gpu)
     drawn = []
     for figure, y in (("dollars", "dollars"), ("time", "seconds")):
-        of = FIGURES[figure]
         curves: dict[str, list[tuple[float, float]]] = {}
+        bands: dict[str, list[tuple[float, float, float]]] = {}
         for point in points:
-            if not point.problems:
-                curves.setdefault(f"{point.name} [projected]", []).append((float(point.value), of(point)))
+            if point.would_run:
+                name, value, band = f"{point.name} [projected]", float(point.value), point.band(figure)
+                curves.setdefault(name, []).append((value, band.p50))
+                bands.setdefault(name, []).append((value, band.p5, band.p95))
         title = f"{figure.capitalize()} over {axis}"
         picture = plots.lines(
             curves,
@@ -187,10 +227,15 @@ def _curves(found: Breakeven, axis: str) -> list[Plot]:
             log_x=True,
             log_y=True,
             dashed=fleet,
+            bands=bands,
             format_x=_short,
         )
         drawn.append(
-            plot(title, picture, caption="Projected. The GPU fleet is dashed; what AWS would not run is left out.")
+            plot(
+                title,
+                picture,
+                caption="Projected: p50, and p5 to p95 as a band. The GPU fleet is dashed; what AWS would not run is left out.",
+            )
         )
     return drawn
 

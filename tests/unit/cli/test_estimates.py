@@ -12,7 +12,7 @@ from crossover.cli import estimates, plan
 from crossover.cli.main import main
 from crossover.errors import NoProjection
 from crossover.experiment import Exchange, Experiment, Lifetime, Training
-from crossover.simulation import Workload, spirt
+from crossover.simulation import Workload, breakeven, spirt
 from crossover.simulation.simulate import models_of
 from crossover.validation import load
 
@@ -168,6 +168,8 @@ def test_steps_that_nobody_has_described_are_no_failure(
     """As those of an architecture of one's own: what can be told of it is told, and of a projection why there is none."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(spirt.MODELS, "initialise")
+    for axis in ("PARAMETERS", "BATCHES", "WORKERS", "EPOCHS"):
+        monkeypatch.setattr(breakeven, axis, ())
     for command in ("plan", "project", "breakeven"):
         with pytest.raises(SystemExit, match="0"):
             main([command, str(CONFIG / "spirt.yaml")])

@@ -151,7 +151,9 @@ def replication_page(out: Path) -> Path:
 
 def projection_page(out: Path) -> Path:
     own = small("spirt", workers=4, epochs=5)
-    found = breakeven.breakeven([own, replace(own, name="other", architecture="all_reduce")], AWS, prices.load())
+    found = breakeven.breakeven(
+        [own, replace(own, name="other", architecture="all_reduce")], AWS, prices.load(), repetitions=3
+    )
     return breakeven_page.write(found, out)
 
 

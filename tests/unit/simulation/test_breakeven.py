@@ -18,15 +18,19 @@ from crossover.errors import ConfigError
 from crossover.experiment import Training
 from crossover.reports import display
 from crossover.simulation import AWS
+from crossover.simulation import breakeven as swept
 from crossover.simulation import breakeven_page as page
-from crossover.simulation.breakeven import FIGURES, Breakeven, best, breakeven, with_gpu
+from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, breakeven, crossings_of, lead, with_gpu
+from crossover.simulation.repetitions import Outcome
 from tests.architectures.harness import small
 
 
 @pytest.fixture(scope="module")
 def found() -> Breakeven:
     experiment = small("spirt", workers=4, epochs=5)
-    return breakeven([experiment, replace(experiment, name="other", architecture="all_reduce")], AWS, prices.load())
+    return breakeven(
+        [experiment, replace(experiment, name="other", architecture="all_reduce")], AWS, prices.load(), repetitions=3
+    )
 
 
 def test_a_gpu_fleet_of_as_many_gpus_stands_beside() -> None:
@@ -52,30 +56,35 @@ def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> 
     assert {point.axis for point in found.points} == set(page.AXES)
     assert [point.name for point in found.here] == ["small", "other", "gpu"]
     largest = [point for point in found.of("parameters") if point.value == 1_000_000_000 and not point.gpu]
-    assert all(point.problems for point in largest)  # 4 GB a vector
+    assert not any(point.would_run for point in largest)  # 4 GB a vector
 
 
 def test_a_crossing_lies_between_two_values_that_disagree_who_leads(found: Breakeven) -> None:
     assert found.crossings
     for crossing in found.crossings:
-        of = FIGURES[crossing.figure]
+        figure = crossing.figure
         name = crossing.before if crossing.after == "gpu" else crossing.after
         values = sorted({point.value for point in found.of(crossing.axis)})
-        by = {(point.name, point.value): of(point) for point in found.of(crossing.axis)}
-        left = max(value for value in values if value <= crossing.value)
-        right = min(value for value in values if value >= crossing.value)
-        leads = [min((name, "gpu"), key=lambda who, at=at: by[who, at]) for at in (left, right)]  # type: ignore[misc]
-        assert leads == [crossing.before, crossing.after]
+        by = {(point.name, point.value): point.band(figure).p50 for point in found.of(crossing.axis)}
+        assert 0 < crossing.count <= crossing.of == 3
+        assert crossing.value.p5 <= crossing.value.p50 <= crossing.value.p95
+        leads = [min((name, "gpu"), key=lambda who, at=at: by[who, at]) for at in values]  # type: ignore[misc]
+        changes = [
+            values[n : n + 2]
+            for n, pair in enumerate(pairwise(leads))
+            if list(pair) == [crossing.before, crossing.after]
+        ]
+        assert any(left <= crossing.value.p95 and crossing.value.p5 <= right for left, right in changes)
 
 
 def test_every_change_of_lead_is_found(found: Breakeven) -> None:
     """As many crossings as neighbouring values that disagree."""
     for axis in page.AXES:
         for name in ("small", "other"):
-            mine = [point for point in found.of(axis) if point.name == name and not point.problems]
+            mine = [point for point in found.of(axis) if point.name == name and point.would_run]
             fleet = {point.value: point for point in found.of(axis) if point.gpu}
-            for figure, of in FIGURES.items():
-                leads = [of(point) < of(fleet[point.value]) for point in mine]
+            for figure in FIGURES:
+                leads = [point.band(figure).p50 < fleet[point.value].band(figure).p50 for point in mine]
                 changes = sum(a != b for a, b in pairwise(leads))
                 there = [
                     c for c in found.crossings if (c.axis, c.figure) == (axis, figure) and name in (c.before, c.after)
@@ -83,30 +92,79 @@ def test_every_change_of_lead_is_found(found: Breakeven) -> None:
                 assert len(there) == changes
 
 
-def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
-    spoilt = tuple(
-        replace(point, usd=0.0, seconds=0.0, problems=("too large",)) if point.name == "small" else point
-        for point in found.here
+def point(name: str, *usd: float, problem: str = "", gpu: bool = False, value: int = 1) -> Point:
+    """Of one repetition per figure; `problem`: in the last one."""
+    outcomes = [Outcome(seconds=each, epoch_s=1.0, usd=each, paper_method_usd=each, moved_bytes=1.0) for each in usd]
+    if problem:
+        outcomes[-1] = replace(outcomes[-1], problems=(problem,))
+    return Point(axis="here", value=value, name=name, gpu=gpu, outcomes=tuple(outcomes))
+
+
+SESSIONS = [1.0 + n / 20 for n in range(20)]  # a factor of two from the fastest to the slowest
+
+
+def test_cheaper_is_said_of_paired_draws_and_not_of_bands_that_overlap(found: Breakeven) -> None:
+    ours, theirs = point("ours", *SESSIONS), point("theirs", *(1.1 * each for each in SESSIONS))
+    led = lead([theirs, ours], "dollars")
+    assert led is not None and (led.first.name, led.count, led.of, led.is_sure) == ("ours", 20, 20, True)
+    line = page.verdict(replace(found, here=(theirs, ours)))
+    assert (
+        "ours is cheapest with $1.48 ($1.02 to $1.92), 1.10x cheaper than theirs at $1.62 ($1.13 to $2.12), in 20 of 20 paired draws"
+        in line
     )
-    assert all(point.name != "small" for point in best(spoilt, "dollars"))
-    assert "small" not in page.verdict(replace(found, here=spoilt))
+
+
+def test_a_lead_in_less_than_95_of_100_draws_is_too_close_to_call(found: Breakeven) -> None:
+    ours = point("ours", *SESSIONS)
+    theirs = point("theirs", *(0.9 * each if n < 2 else 1.5 * each for n, each in enumerate(SESSIONS)))
+    line = page.verdict(replace(found, here=(ours, theirs)))
+    assert "are too close to call as cheapest: ours is in 18 of 20 paired draws" in line and "cheaper" not in line
+    points = tuple(replace(each, axis="epochs") for each in (ours, theirs))
+    (dollars, time) = page.rows(replace(found, points=points), "epochs")
+    assert (dollars[-1], time[-1]) == ("cheapest: too close to call", "soonest: too close to call")
+    assert dollars[:2] == ["1", f"$1.48 (-31/+31{display.GAP}%)"]
+
+
+def test_who_comes_closest_is_who_is_beaten_least_often() -> None:
+    ours = point("ours", *SESSIONS)
+    closest = point("closest", *(0.9 if n == 0 else 3.0 for n in range(20)))
+    led = lead([ours, point("middle", *(1.2 * each for each in SESSIONS)), closest], "time")
+    assert led is not None and (led.second.name, led.count) == ("closest", 19)
+
+
+def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
+    never, once = point("never", 0.1, problem="too large"), point("once", *SESSIONS[:2], 0.1, problem="too slow")
+    other = point("other", 5.0, 5.0, 5.0)
+    assert [each.name for each in best([never, once, other], "dollars")] == ["once", "other"]
+    assert once.problems == ("in 1 of 3 repetitions: too slow",)
+    led = lead([once, other], "dollars")
+    assert led is not None and (led.count, led.is_sure) == (2, False)
+    assert "never" not in page.verdict(replace(found, here=(replace(never, outcomes=never.outcomes * 3), once, other)))
     assert "would not run *" in str(page.rows(found, "parameters"))
 
 
+def test_a_crossing_has_the_band_of_the_draws_in_which_it_happens() -> None:
+    """Two repetitions cross between 1 and 100, at 10 and at 31.6; in the third one ours stays cheaper."""
+    ours = [point("ours", 1.0, 1.0, 1.0, value=value) for value in (1, 100)]
+    gpu = [point("gpu", 10.0, 10.0, 10.0, gpu=True), point("gpu", 0.1, 10 ** (-1 / 3), 2.0, gpu=True, value=100)]
+    (crossing,) = [each for each in crossings_of([*ours, *gpu]) if each.figure == "time"]
+    assert (crossing.before, crossing.after, crossing.count, crossing.of) == ("ours", "gpu", 2, 3)
+    assert crossing.value.p5 == pytest.approx(10.0)
+    assert crossing.value.p95 == pytest.approx(10**1.5)
+
+
 def test_the_last_line_says_what_won_and_by_how_much(found: Breakeven) -> None:
-    cheapest, second = best(found.here, "dollars")[:2]
+    cheapest = best(found.here, "dollars")[0]
     line = page.verdict(found)
-    assert line.startswith("[projected] as the files say: ")
-    assert re.search(rf"{cheapest.name} .*{second.name}", line)
+    assert line.startswith(f"[projected] as the files say: {cheapest.name} ")
     alone = replace(found, here=found.here[:1])
     assert page.verdict(alone) == "[projected] no verdict: fewer than two of these would run on AWS"
 
 
-def test_epochs_beyond_the_simulated_ones_are_like_the_last(found: Breakeven) -> None:
-    points = {point.value: point for point in found.of("epochs") if point.name == "small"}
-    each_s = (points[100].seconds - points[50].seconds) / 50
-    assert each_s == pytest.approx((points[20].seconds - points[10].seconds) / 10, rel=1e-6)
-    assert points[100].usd > points[50].usd > points[20].usd
+def test_epochs_beyond_the_simulated_ones_are_like_their_mean(found: Breakeven) -> None:
+    points = {point.value: point.by_draw("time") for point in found.of("epochs") if point.name == "small"}
+    for ten, twenty, fifty, hundred in zip(points[10], points[20], points[50], points[100], strict=True):
+        assert (hundred - fifty) / 50 == pytest.approx((twenty - ten) / 10, rel=1e-6)
 
 
 def test_the_page_needs_nothing_else_and_the_files_say_the_same(found: Breakeven, tmp_path: Path) -> None:
@@ -122,6 +180,9 @@ def test_the_page_needs_nothing_else_and_the_files_say_the_same(found: Breakeven
         assert "var(--" not in picture.read_text("utf-8")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "breakeven.csv").read_text("utf-8"))))
     assert len(rows) == len(found.here) + len(found.points)
+    first = found.here[0].band("dollars")
+    assert [float(rows[0][f"usd_{name}"]) for name in ("p5", "p50", "p95")] == list(first)
+    assert rows[0]["repetitions"] == "3"
     assert {row["label"] for row in rows} == {"projected"}
     assert "nan" not in (tmp_path / "breakeven.csv").read_text("utf-8")
 
@@ -145,8 +206,12 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_breakeven_ends_with_the_verdict(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("breakeven", str(config), "--out", str(tmp_path / "out")) == 0
+def test_breakeven_ends_with_the_verdict(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for axis, values in (("PARAMETERS", ()), ("BATCHES", ()), ("WORKERS", ()), ("EPOCHS", (1, 2))):
+        monkeypatch.setattr(swept, axis, values)
+    assert command("breakeven", str(config), "--out", str(tmp_path / "out"), "--repetitions", "20") == 0
     shown = capsys.readouterr().out
     assert shown.splitlines()[-1].startswith("[projected] as the files say: ")
     assert "calibration: AWS: S3, networks" in shown
