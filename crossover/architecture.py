@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Literal, TypeVar, get_args, get_type_hints
 
 from crossover import own_code
+from crossover.algorithms.aggregators.plan import Plan
 from crossover.errors import ConfigError, CrossoverError
 from crossover.experiment import Experiment, section_of
 from crossover.own_code import imports
@@ -55,6 +56,7 @@ class Architecture:
 
     `settings`: a frozen dataclass, the section of the YAML that is named after its module; two architectures may share one.
     `checks`: what of an experiment with it cannot be had, one problem each. `claims`: what of CLAIMS it promises; tests hold it to them.
+    `aggregates`: of one that trains nothing, and averages gradients that are made: who adds what.
     """
 
     name: str
@@ -68,12 +70,20 @@ class Architecture:
     settings: type | None = None
     checks: Callable[[Experiment], Iterable[str]] = lambda experiment: ()
     claims: Collection[str] = ()
+    aggregates: Callable[[Experiment], Plan] | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether there are data, a model, epochs and an accuracy; else a run is one aggregation."""
+        return self.aggregates is None
 
     def resolve(self, experiment: Experiment) -> Experiment:
         """With what the YAML leaves to the architecture filled in."""
         if self.settings is not None:
             experiment = experiment.with_settings(experiment.settings(self.settings))
         training = experiment.training
+        if not self.trains:  # once through the levels: what counts epochs and rounds counts one
+            return replace(experiment, training=replace(training, epochs=1, sync_every="epoch"))
         if training.sync_every is not None:
             return experiment
         return replace(experiment, training=replace(training, sync_every=self.sync_every))
@@ -103,6 +113,11 @@ def architectures() -> list[str]:
         for name in names
         if any(DEFINED.search((ROOT / file).read_text("utf-8", "replace")) for file in _files(name))
     )
+
+
+def training_architectures() -> list[str]:
+    """Those of them that train a model; the others average gradients that are made."""
+    return [name for name in architectures() if load(name).trains]
 
 
 def sections(name: object, problem_of: Callable[[type], str | None] = lambda settings: None) -> dict[str, type]:

@@ -16,6 +16,8 @@ Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[float, Ge(0.0)]
 Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
 
+MOST_MEMORY_MB = 10_240  # of a function
+
 Attack = Literal["none", "sign_flip", "gaussian", "label_flip", "non_finite"]
 
 
@@ -150,7 +152,9 @@ class Storage:
 class Functions:
     """Lambda settings; `memory_mb` by step name, `default` for the rest."""
 
-    memory_mb: Mapping[str, Annotated[int, Ge(128), Le(10_240)]] = field(default_factory=lambda: {"default": 1_769})
+    memory_mb: Mapping[str, Annotated[int, Ge(128), Le(MOST_MEMORY_MB)]] = field(
+        default_factory=lambda: {"default": 1_769}
+    )
     timeout_s: Annotated[int, Ge(10), Le(900)] = 900
     checkpoint_every: Positive = 8  # rounds; long workers: how much a restarted one replays, how long results stay
     packaging: Literal["layer", "image"] = "layer"
@@ -281,6 +285,13 @@ class Experiment:
         plain: dict[str, Any] = _plain(asdict(self))
         sections: dict[str, Any] = plain.pop("sections")
         return plain | sections
+
+
+# Fields and sections that an architecture which trains nothing has no use for.
+OF_TRAINING = (
+    *("recipe", "baseline", "training", "data", "aggregation", "faults"),
+    *("database", "storage", "exchange", "p2p", "gpu"),
+)
 
 
 def section_of(settings: type) -> str:

@@ -129,6 +129,17 @@ class Keys:
         """Why `member` left this attempt of the run for good: whoever waits for it need not wait on."""
         return f"runs/{self.run}/failed/{attempt}/{member}"
 
+    # --- aggregation ----------------------------------------------------------------------------------------------------
+
+    def partial_means(self, level: int) -> str:
+        return f"runs/{self.run}/mean/{level:03d}/"
+
+    def partial_mean(self, level: int, member: int, part: int) -> str:
+        """What a member of a level has for the next one: of level 0, the clients, part `part` of a gradient. Its bits follow from the seed,
+        so no attempt needs one of its own.
+        """
+        return f"{self.partial_means(level)}{member:05d}/{part:05d}"
+
     # --- programs (peers, GPU workers) --------------------------------------------------------------------------------
 
     @property

@@ -36,7 +36,11 @@ def shared_stacks(experiment: Experiment, architecture: Architecture | None = No
 
 
 def most_minibatches(experiment: Experiment) -> int | None:
-    """The most in one round; None for a data set whose size only loading it would tell, which makes the Map distributed."""
+    """The most in one round, or aggregators in a level; None for a data set whose size only loading it would tell, which makes the Map
+    distributed.
+    """
+    if aggregates := load(experiment.architecture).aggregates:
+        return aggregates(experiment).widest
     found, training = sizes.split(experiment), experiment.training
     if found is None:
         return None

@@ -24,6 +24,11 @@ class RunningMean:
         self.added = added
         self._product: Tensor | None = None
 
+    @classmethod
+    def of(cls, weights: Sequence[float], *, elements: int) -> "RunningMean":
+        """With memory of its own, for vectors of so many elements."""
+        return cls(weights, total=torch.empty(elements))
+
     @property
     def complete(self) -> bool:
         return self.added == len(self._weights)

@@ -89,7 +89,7 @@ def of_a_run(experiment: Experiment) -> list[str]:
     minutes, usd = found.minutes, found.usd
     between = [f"  ({minutes.p5:.1f} to {minutes.p95:.1f} minutes, ${usd.p5:.4f} to ${usd.p95:.4f}: p5 to p95)"]
     lines = [
-        f"a run of {found.epochs} epochs: about {minutes.p50:.1f} minutes{boot}, ${usd.p50:.4f}  [projected]",
+        f"{_size(experiment, found.epochs)}: about {minutes.p50:.1f} minutes{boot}, ${usd.p50:.4f}  [projected]",
         *(between if minutes.p5 < minutes.p95 else []),
         *(f"  ${line.usd:.4f}  {line.item}" for line in most),
         f"  from {found.words}",
@@ -109,6 +109,12 @@ def of_a_run(experiment: Experiment) -> list[str]:
             f"! dearer than lifetime.budget_usd, {lifetime.budget_usd:g}: the run {would} be stopped before its end"
         )
     return lines
+
+
+def _size(experiment: Experiment, epochs: int) -> str:
+    if aggregates := load(experiment.architecture).aggregates:
+        return f"a run, {aggregates(experiment).words}"
+    return f"a run of {epochs} epochs"
 
 
 def functions_table(experiment: Experiment, architecture: Architecture) -> Table:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from crossover.architecture import load
 from crossover.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -26,10 +27,12 @@ def show_progress(
     console = console or Console(emoji=False, highlight=False, soft_wrap=True)
     started = time.monotonic()
     epochs, training = experiment.training.epochs, experiment.training
-    console.print(
-        f"{experiment.name}: {experiment.architecture}, {training.model} on {experiment.data.dataset}, "
-        f"{experiment.workers} workers, at most {epochs} epochs, {WHERE[where]}"
+    work = (
+        f"{training.model} on {experiment.data.dataset}, {experiment.workers} workers, at most {training.epochs} epochs"
     )
+    if aggregates := load(experiment.architecture).aggregates:
+        work, epochs = aggregates(experiment).words, 1
+    console.print(f"{experiment.name}: {experiment.architecture}, {work}, {WHERE[where]}")
     with _bar(console, epochs=epochs) as (advance, close):
 
         def show(progress: "Progress") -> None:

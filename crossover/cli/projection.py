@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from crossover.architecture import load
 from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.errors import ConfigError, NoProjection
 
@@ -54,6 +55,11 @@ def breakeven(
     from crossover.simulation.breakeven import breakeven as swept
 
     experiments = [accepted(config, override) for config in configs]
+    for each in experiments:
+        if not load(each.architecture).trains:
+            raise ConfigError(
+                f"{each.name}: {each.architecture} trains nothing, so nothing overtakes it; crossover project and compare show it"
+            )
     console = Console(highlight=False)
     try:
         cloud = _calibration(calibration, experiments[0].architecture)
@@ -103,11 +109,16 @@ def project(
     from crossover.simulation import repetitions as repeating
 
     experiment = accepted(config, override)
+    aggregates = load(experiment.architecture).aggregates
+    if aggregates and parameters is not None:
+        raise ConfigError(
+            f"--parameters: {experiment.architecture} trains no model; set {experiment.module}.parameters"
+        )
     cloud = _calibration(calibration, experiment.architecture)
     if concurrency is not None:
         cloud = replace(cloud, concurrency=concurrency or None)
     try:
-        workload = Workload.of(experiment, parameters=parameters)
+        workload = None if aggregates else Workload.of(experiment, parameters=parameters)
         if workers is not None:
             gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
             experiment = replace(experiment, workers=workers, gpu=gpu)
@@ -158,9 +169,9 @@ def _show(found: "Projection") -> None:
 
     run, console = found.run, Console(highlight=False)
     experiment = run.experiment
-    print(
-        f"[projected] {experiment.name}: {run.workload.model}, {experiment.workers:,} workers, {experiment.training.epochs} epochs"
-    )
+    trains = load(experiment.architecture).trains
+    size = f", {experiment.workers:,} workers, {experiment.training.epochs} epochs" if trains else ""
+    print(f"[projected] {experiment.name}: {run.workload.model}{size}")
     steps = [
         [use.step, f"{use.invocations:,}", f"{use.cold:,}", display.seconds(use.mean_s), display.seconds(use.longest_s)]
         for use in run.steps.values()
@@ -206,6 +217,7 @@ def _bands(found: "Projection") -> Table:
             ("dollars in full", "usd", display.usd),
             ("dollars by the papers' method", "paper_method_usd", display.usd),
         )
+        if name != "epoch_s" or load(found.run.experiment.architecture).trains
     ]
     title = f"[projected] how sure, by {len(found.outcomes)} repetitions"
     return _table(title, ["", "p5", "p50", "p95"], rows)

@@ -20,6 +20,9 @@ MUST_AGREE = (
     ("data", "classes"),
     ("data", "train_samples"),
     ("data", "validation_samples"),
+    # What was averaged, where nothing is trained.
+    ("data", "gradient_bytes"),
+    ("data", "clients"),
 )
 MARKED = ("workers", "seed", "recipe")  # and every field of these sections:
 MARKED_SECTIONS = ("training", "data", "aggregation", "faults")

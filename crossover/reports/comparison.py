@@ -8,7 +8,7 @@ from pathlib import Path
 
 from crossover.errors import ConfigError
 from crossover.experiment import Metric
-from crossover.reports import comparability, folder, race
+from crossover.reports import comparability, display, folder, race
 from crossover.reports.folder import RunFolder
 from crossover.reports.race import Entry
 
@@ -22,6 +22,11 @@ class Comparison:
     goal: float | None
     marks: tuple[str, ...]
     verdict: str
+
+    @property
+    def trains(self) -> bool:
+        """Whether any of the runs trained a model: without one there is no metric to show."""
+        return any(display.trains(run.result) for run in self.runs)
 
     @property
     def metric(self) -> Metric:

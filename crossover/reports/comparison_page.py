@@ -14,9 +14,8 @@ Points = dict[str, list[tuple[float, float]]]
 
 def page(found: Comparison) -> Page:
     """Verdict, table, curves over one another, where one overtakes another, and every run's stages and cost folded below."""
-    first = found.runs[0].result["experiment"]
     labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
-    facts = f"{first['training']['model']} on {first['data']['dataset']}, {len(found.runs)} runs"
+    facts = f"{display.subject(found.runs[0].result)}, {len(found.runs)} runs"
     return Page(
         title="Comparison",
         subtitle=facts,
@@ -48,6 +47,8 @@ def _points(found: Comparison, figure: str, *, labelled: bool = True) -> Points:
 
 
 def _curves(found: Comparison) -> list[Plot]:
+    if not found.trains:
+        return []
     projected = any(entry.cost_label == "projected" for entry in found.entries)
     basis = " (projected from local seconds)" if projected else ""
     name = found.metric.words.capitalize()
@@ -89,15 +90,17 @@ def _bars(found: Comparison) -> list[Plot]:
 
 def _table(found: Comparison) -> Sheet:
     goal = f"to {display.judged(found.goal, found.metric)}" if found.goal is not None else "to the goal"
+    if not found.trains:
+        goal = "to the mean"
     head = [
-        "run", "label", f"best {found.metric.words}", f"time {goal}", f"papers' method {goal}", f"in full {goal}", "time",
-        "papers' method", "in full", "moved", "invocations",
+        "run", "label", *([f"best {found.metric.words}"] if found.trains else []),
+        f"time {goal}", f"papers' method {goal}", f"in full {goal}", "time", "papers' method", "in full", "moved", "invocations",
     ]  # fmt: skip
     rows = [
         [
             entry.display_name,
             entry.label,
-            display.judged(entry.best_metric, found.metric),
+            *([display.judged(entry.best_metric, found.metric)] if found.trains else []),
             display.seconds(entry.goal_s),
             display.usd(entry.goal_paper_usd),
             display.usd(entry.goal_full_usd),
@@ -116,7 +119,7 @@ def _table(found: Comparison) -> Sheet:
 
 def _leads(found: Comparison) -> list[Sheet]:
     """Where one overtakes another, on time and on dollars. Runs of different labels do not race."""
-    if len(found.runs) < 2 or len({entry.label for entry in found.entries}) > 1:
+    if not found.trains or len(found.runs) < 2 or len({entry.label for entry in found.entries}) > 1:
         return []
     axes: Mapping[str, tuple[str, Callable[[Any], str]]] = {
         "time": ("elapsed_s", display.seconds),

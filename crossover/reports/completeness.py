@@ -28,14 +28,15 @@ def missing(
     expected: Mapping[str, int] | None,
     epochs: Sequence[Mapping[str, Any]],
     failed: bool = False,
+    trains: bool = True,
 ) -> list[str]:
     """What is not there, one sentence each; empty: nothing that anybody counted.
 
     `expected`: how often the state machines executed each step successfully (in a failed run the execution that ended it may be counted as
-    well). None: nobody counted, so lost records cannot show; result.json says so.
+    well). None: nobody counted, so lost records cannot show; result.json says so. `trains`: whether there are epochs to be missed.
     """
     found = _steps(records, expected=expected, failed=failed) if expected is not None else []
-    return found + _continuations(records) + _epochs(epochs)
+    return found + _continuations(records) + (_epochs(epochs) if trains else [])
 
 
 def _steps(records: Sequence[Record], *, expected: Mapping[str, int], failed: bool) -> list[str]:

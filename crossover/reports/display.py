@@ -73,6 +73,17 @@ def percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.1f}{GAP}%"
 
 
+def trains(result: Mapping[str, Any]) -> bool:
+    """Whether the run trained a model; else it averaged gradients that were made, and has no epochs and no metric."""
+    return "gradient_bytes" not in result.get("data", {})
+
+
+def checked(result: Mapping[str, Any]) -> str:
+    """What came of holding an aggregation's means against one process."""
+    final = result.get("final") or {}
+    return "equal" if final.get("equals_one_process") else "different" if final else DASH
+
+
 def metric_of(result: Mapping[str, Any]) -> Metric:
     """What the run was judged by."""
     return Metric(**result["experiment"].get("training", {}).get("metric", {}))
@@ -101,13 +112,20 @@ def moved(traffic: Mapping[str, Mapping[str, Any]]) -> int:
     return sum(channel["bytes_in"] + channel["bytes_out"] for channel in traffic.values())
 
 
+def subject(result: Mapping[str, Any]) -> str:
+    """What a run was about: model and data, or the gradients that were averaged."""
+    experiment, data = result["experiment"], result.get("data", {})
+    if trains(result):
+        return f"{experiment['training']['model']} on {experiment['data']['dataset']}"
+    return f"{data['clients']} clients' gradients of {bytes_(data['gradient_bytes'])}"
+
+
 def made_of(result: Mapping[str, Any]) -> str:
-    """Model, data and size of a run, and where it ran."""
-    experiment = result["experiment"]
-    return (
-        f"{experiment['training']['model']} on {experiment['data']['dataset']}, {experiment['workers']} workers, "
-        f"{len(result['epochs'])} epochs, {result['where']}"
-    )
+    """The subject and size of a run, and where it ran."""
+    size = f"{result['experiment']['workers']} workers, {len(result['epochs'])} epochs"
+    if not trains(result):
+        size = f"{' + '.join(str(count) for count in result['data']['aggregators'])} aggregators"
+    return f"{subject(result)}, {size}, {result['where']}"
 
 
 def attempts(result: Mapping[str, Any]) -> str:

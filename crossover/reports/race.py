@@ -76,6 +76,8 @@ def entry(result: Result, name: str, goal: float | None) -> Entry:
     first: Mapping[str, Any] = next(
         (e for e in known if goal is not None and metric.reaches(e["val_metric"], goal)), {}
     )
+    if not display.trains(result):
+        first = _aggregated(result)
     return Entry(
         name=name,
         architecture=result["architecture"],
@@ -101,26 +103,35 @@ def entry(result: Result, name: str, goal: float | None) -> Entry:
     )
 
 
+def _aggregated(result: Result) -> Mapping[str, Any]:
+    """An aggregation reaches its goal, the mean, at its end. Nothing where the mean is not what it must be."""
+    final, cost = result.get("final") or {}, result["cost"]
+    if not final.get("equals_one_process"):
+        return {}
+    dollars = {name: cost[name] for name in ("paper_method_usd", "full_usd")}
+    return {"elapsed_s": final["seconds"], **dollars}
+
+
 def verdict(entries: Sequence[Entry], goal: float | None, why: str, *, dollars: bool = True) -> str:
     """What won, and by how much, in one line; without `dollars`, whose prices differ, of time alone."""
     racers = [entry for entry in entries if entry.competes]
     left_out = [entry.name for entry in entries if not entry.competes]
     aside = f" Left out: {', '.join(left_out)}." if left_out else ""
-    if len(racers) < 2 or goal is None:
+    if len(racers) < 2:
         return f"no verdict: fewer than two finished, complete runs to compare.{aside}"
     if len({entry.label for entry in racers}) > 1:
         return f"no verdict: seconds and dollars of different labels are not comparable.{aside}"
-    shown = display.judged(goal, racers[0].metric)
+    at = "At the mean of all gradients" if goal is None else f"At {display.judged(goal, racers[0].metric)} ({why})"
     soonest = _won(racers, lambda e: e.goal_s, "soonest", "sooner", display.seconds)
     if not dollars:
-        return f"At {shown} ({why}): {soonest}. Dollars are not compared: their prices differ.{aside}"
+        return f"{at}: {soonest}. Dollars are not compared: their prices differ.{aside}"
     projected = " Dollars are projected from local seconds." if racers[0].cost_label == "projected" else ""
     parts = [
         soonest,
         _won(racers, lambda e: e.goal_full_usd, "cheapest in full", "cheaper", display.usd),
         _won(racers, lambda e: e.goal_paper_usd, "cheapest by the papers' method", "cheaper", display.usd),
     ]
-    return f"At {shown} ({why}): {'; '.join(parts)}.{projected}{aside}"
+    return f"{at}: {'; '.join(parts)}.{projected}{aside}"
 
 
 def _won(

@@ -23,6 +23,7 @@ from crossover.costs.invocations import (
     traffic,
 )
 from crossover.experiment import Experiment
+from crossover.reports import display
 from crossover.reports.completeness import attempts, missing
 
 Label = Literal["measured-local", "measured-aws", "published", "projected"]
@@ -81,7 +82,9 @@ def build(
         "epochs": _epochs(epochs, run),
         "unrecorded": asdict(unrecorded) if unrecorded else None,
         "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
-        "incomplete": missing(records, expected=expected, epochs=epochs, failed=bool(failure)),
+        "incomplete": missing(
+            records, expected=expected, epochs=epochs, failed=bool(failure), trains=display.trains({"data": data or {}})
+        ),
         **_sums(records),
         "dropped": [dict(each) for each in dropped],
         "cost": {**run.cost().as_json(where=where), "prices_as_of": run.prices.as_of, "region": run.prices.region},

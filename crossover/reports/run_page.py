@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from crossover.experiment import Experiment, flat
+from crossover.experiment import OF_TRAINING, Experiment, flat
 from crossover.reports import display, plots, published, timeline
 from crossover.reports.folder import RunFolder
 from crossover.reports.page import (
@@ -69,13 +69,16 @@ def tiles(result: Result) -> list[Tile]:
         Tile(name="dropped", value=f"worker {worker}", note=f"from {rounds}: its contribution was not finite")
         for worker, rounds in display.dropped(result).items()
     ]
+    judged = Tile(
+        name=metric.words,
+        value=display.judged(value, metric),
+        note=f"best {display.judged(best, metric)}",
+        label=result["label"],
+    )
+    if not display.trains(result):
+        judged = Tile(name="means", value=display.checked(result), note="to one process's, bit for bit")
     return [
-        Tile(
-            name=metric.words,
-            value=display.judged(value, metric),
-            note=f"best {display.judged(best, metric)}",
-            label=result["label"],
-        ),
+        judged,
         Tile(
             name="time",
             value=display.seconds(result["duration_s"]),
@@ -96,7 +99,7 @@ def tiles(result: Result) -> list[Tile]:
 def _plots(result: Result) -> list[Plot]:
     epochs = [epoch for epoch in result["epochs"] if epoch["val_metric"] is not None]
     if not epochs:
-        return []
+        return [] if display.trains(result) else _bars(result)
     metric = display.metric_of(result)
     projected = " (projected from local seconds)" if result["cost"]["label"] == "projected" else ""
     in_time = {"validation": [(e["elapsed_s"], e["val_metric"]) for e in epochs]}
@@ -213,6 +216,7 @@ def _configuration(result: Result) -> Sheet:
     rows = [
         [name, str(value), "" if name not in usual or usual[name] == value else f"default {usual[name]}"]
         for name, value in flat(experiment)
+        if display.trains(result) or name.split(".")[0] not in OF_TRAINING
     ]
     head = ["field", "value", ""]
     return Sheet(title="Configuration", head=head, rows=rows, words=3, folded=True)

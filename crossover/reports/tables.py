@@ -61,7 +61,14 @@ def _figures(result: Result) -> Table:
     value = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
     waited_s = sum(step["slot_wait_s"] for step in result["steps"])
     waits = f"functions waited {display.seconds(waited_s)} in all for a core of this machine" if waited_s > 0.05 else ""
-    table.add_row(metric.words, display.judged(value, metric), "on the validation set")
+    if display.trains(result):
+        table.add_row(metric.words, display.judged(value, metric), "on the validation set")
+    else:
+        table.add_row(
+            "means", display.checked(result), "bit for bit, to those of one process that adds in the same order"
+        )
+        between = "from the first aggregator's start to the last one's end"
+        table.add_row("aggregation", display.seconds((result["final"] or {}).get("seconds")), between)
     table.add_row("time", display.seconds(result["duration_s"]), waits)
     table.add_row(
         "cost, papers' method",
@@ -100,8 +107,10 @@ def comparison(found: Comparison) -> RenderableType:
     labels = {entry.label for entry in found.entries}
     if len(labels) > 1:  # else once, above: figures must stay whole where a terminal has 80 columns
         table.add_column("label", no_wrap=True)
+    if not found.trains:
+        goal = "to the mean"
     for column in (
-        f"best {metric.words}",
+        *([f"best {metric.words}"] if found.trains else []),
         f"time {goal}",
         f"papers' method {goal}",
         f"in full {goal}",
@@ -114,7 +123,7 @@ def comparison(found: Comparison) -> RenderableType:
         table.add_row(
             Text(entry.display_name),
             *([label(entry.label)] if len(labels) > 1 else []),
-            display.judged(entry.best_metric, metric),
+            *([display.judged(entry.best_metric, metric)] if found.trains else []),
             display.seconds(entry.goal_s),
             display.usd(entry.goal_paper_usd),
             display.usd(entry.goal_full_usd),

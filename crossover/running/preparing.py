@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import crossover
 from crossover import own_code, runtime
+from crossover.algorithms.aggregators.plan import HELD_PARTS, Plan
 from crossover.architecture import Architecture, load
 from crossover.context import new_learner
 from crossover.costs import spending
 from crossover.costs.invocations import Unrecorded
 from crossover.dataplane.protocols import ObjectStore
-from crossover.errors import Missing, UserError
+from crossover.errors import ConfigError, Missing, UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.running import provenance, resumption
@@ -51,9 +52,11 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True)
 class Materials:
-    """What a run is made of besides its experiment. `learner`: of an experiment and its data's manifest."""
+    """What a run is made of besides its experiment. `dataset`: None where nothing is trained. `learner`: of an experiment and its data's
+    manifest.
+    """
 
-    dataset: "Dataset"
+    dataset: "Dataset | None"
     code: Mapping[str, Any]
     versions: Mapping[str, str]
     learner: Callable[[Experiment, Mapping[str, Any]], "Learner"] = new_learner
@@ -63,7 +66,8 @@ def materials(experiment: Experiment) -> Materials:
     """The experiment's data set, and what is here: the code, and what it runs on. Raises DataError, ConfigError."""
     from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
 
-    return Materials(load_dataset(experiment), provenance.code(experiment), versions())
+    dataset = load_dataset(experiment) if load(experiment.architecture).trains else None
+    return Materials(dataset, provenance.code(experiment), versions())
 
 
 def prepare(
@@ -75,33 +79,56 @@ def prepare(
     of: Callable[[Experiment], Materials] = materials,
 ) -> Prepared:
     """Stage the data (what is staged already is kept) and write the run's facts. Raises DataError, ConfigError."""
-    from crossover.learning.staging import first_samples, stage
-
     architecture = load(experiment.architecture)
     experiment = architecture.resolve(experiment)
     made_of = of(experiment)
-    dataset, code = made_of.dataset, made_of.code
+    fingerprint = made_of.dataset.fingerprint if made_of.dataset else ""
     if run:
-        _check_resumed(run, experiment, objects, fingerprint=dataset.fingerprint, code=code)
-    manifest = stage(experiment, dataset, data)
-    learner = made_of.learner(experiment, manifest)
-    if own_code.used(experiment):
-        learner.try_out(first_samples(dataset))
+        _check_resumed(run, experiment, objects, fingerprint=fingerprint, code=made_of.code)
+    if architecture.aggregates:
+        sizes = _of_gradients(architecture.aggregates(experiment), experiment)
+    else:
+        sizes = _of_training(experiment, made_of, data)
     run = run or new_run_id()
+    calendar = calendar_of(experiment, sizes["data_manifest"])
     facts = {
         "run": run,
         "experiment": experiment.resolved(),
-        "data": dataset.fingerprint,
-        "data_manifest": manifest,
-        "parameters": learner.parameters,
-        "buffers": learner.buffers,
+        "data": fingerprint,
+        **sizes,
         "created_at": runtime.time(),
-        "money": spending.facts(experiment, side_by_side=calendar_of(experiment, manifest).minibatches_in(0)),
+        "money": spending.facts(experiment, side_by_side=calendar.minibatches_in(0)),
         "versions": made_of.versions,
-        "code": code,
+        "code": made_of.code,
     }
     objects.put(Keys(run).experiment, json.dumps(facts).encode())
     return Prepared(run, experiment, architecture, objects, facts)
+
+
+def _of_training(experiment: Experiment, made_of: Materials, data: Sequence[ObjectStore]) -> dict[str, Any]:
+    """What a run's facts say of data and model, once the data is staged."""
+    from crossover.learning.staging import first_samples, stage
+
+    assert made_of.dataset is not None, "an architecture that trains has data"
+    manifest = stage(experiment, made_of.dataset, data)
+    learner = made_of.learner(experiment, manifest)
+    if own_code.used(experiment):
+        learner.try_out(first_samples(made_of.dataset))
+    return {"data_manifest": manifest, "parameters": learner.parameters, "buffers": learner.buffers}
+
+
+def _of_gradients(plan: Plan, experiment: Experiment) -> dict[str, Any]:
+    """The same of an aggregation, whose gradients its clients make. Raises ConfigError where a function has no room for them."""
+    if problems := plan.too_small({step: experiment.functions.memory_of(step, torch=True) for step in HELD_PARTS}):
+        raise ConfigError("\n".join(f"functions.memory_mb.{problem}" for problem in problems))
+    manifest = {
+        "minibatches": plan.widest,
+        "clients": plan.clients,
+        "gradient_bytes": plan.gradient_bytes,
+        "aggregators": [len(level) for level in plan.levels],
+        "need_mb": plan.need_mb("aggregate"),
+    }
+    return {"data_manifest": manifest, "parameters": plan.elements, "buffers": 0}
 
 
 def _check_resumed(

@@ -1,15 +1,19 @@
 """A run's folder from what it recorded."""
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from crossover import aggregation
+from crossover.algorithms.aggregators.plan import Plan
 from crossover.costs import infrastructure, prices, spending
 from crossover.costs.cost import Run
 from crossover.costs.expectations import expected_records, state_transitions
+from crossover.costs.invocations import latest
 from crossover.dataplane.vector import Kind, decode
-from crossover.errors import CrossoverError
+from crossover.errors import CrossoverError, RunFailed
 from crossover.reports.folder import RunFolder, write
 from crossover.reports.html import write_report
 from crossover.reports.result import build
@@ -27,29 +31,54 @@ def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | No
         if failure is None:
             raise
         final = None  # the bucket cannot be asked any more, as the failure says
-    model = None
-    if final:
-        from crossover.learning.saving import safetensors_bytes  # torch
-
-        key = keys.final_model(final["parameters_sha256"])
-        vector = decode(objects.get(key), key=key, kind=Kind.MODEL)
-        model = safetensors_bytes(prepared.experiment, prepared.facts["data_manifest"], vector)
     records = list(prepared.records.values())
+    aggregates, wrong = prepared.architecture.aggregates, list[str]()
+    if final and aggregates:
+        final, wrong = _aggregated(prepared, aggregates(prepared.experiment), final)
+        failure = failure or ("; ".join(wrong) or None)
+    model = _model(prepared, final) if final and not aggregates else None
     folder = write(
         out, result=_result(prepared, where=where, final=final, failure=failure), records=records, model=model
     )
     write_report(out)
+    if wrong:
+        raise RunFailed(f"the means are not those of one process that adds in the same order: {'; '.join(wrong)}")
     return folder
+
+
+def _model(prepared: Prepared, final: Mapping[str, Any]) -> bytes:
+    from crossover.learning.saving import safetensors_bytes  # torch
+
+    key = prepared.keys.final_model(final["parameters_sha256"])
+    vector = decode(prepared.objects.get(key), key=key, kind=Kind.MODEL)
+    return safetensors_bytes(prepared.experiment, prepared.facts["data_manifest"], vector)
+
+
+def _aggregated(prepared: Prepared, plan: Plan, final: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What the run's end says of an aggregation, and which means have other bits than one process computes: it is asked here."""
+    from crossover.algorithms.aggregators.one_process import differing  # torch
+
+    records = [each for each in prepared.records.values() if each["step"] == "aggregate" and each["outcome"] == "ok"]
+    wrong = differing(plan, records, seed=prepared.experiment.seed)
+    begun = min((float(each["started_at"]) for each in records), default=0.0)
+    seconds = (latest(records) or 0.0) - begun
+    return {**final, "seconds": seconds, "equals_one_process": not wrong}, wrong
 
 
 def _result(
     prepared: Prepared, *, where: str, final: dict[str, Any] | None = None, failure: str | None = None
 ) -> dict[str, Any]:
     facts, records = prepared.facts, list(prepared.records.values())
-    workers, decided, days = (
+    workers, decided, aggregates = (
         prepared.experiment.workers,
         len(prepared.decisions),
-        calendar(RunFacts.from_json(prepared.facts)),
+        prepared.architecture.aggregates,
+    )
+    days = calendar(RunFacts.from_json(prepared.facts))
+    expected = (
+        aggregation.invocations(aggregates(prepared.experiment))
+        if aggregates
+        else expected_records(prepared.architecture, workers=workers, days=days, epochs=decided)
     )
     return build(
         dropped=dropped(prepared),
@@ -62,7 +91,7 @@ def _result(
         versions=facts["versions"],
         code=facts.get("code"),
         final=final,
-        expected=expected_records(prepared.architecture, workers=workers, days=days, epochs=decided),
+        expected=expected,
         transitions=state_transitions(prepared.architecture, records, workers=workers, epochs=decided),
         failure=failure,
         unrecorded=prepared.unrecorded,

@@ -15,7 +15,6 @@ from crossover.simulation.figures import UNKNOWN_INSTANCE, Instance
 from crossover.simulation.services import Client, Network, Service, vcpus
 from crossover.simulation.workload import Workload
 
-MOST_MEMORY_MB = 10_240
 MEASURED = {
     "memory_mb": "functions of {:,.0f} MB",
     "object_bytes": "objects of {:,.0f} bytes",

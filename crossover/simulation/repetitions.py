@@ -19,12 +19,13 @@ from math import exp, floor, inf, nan
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
+from crossover.architecture import load
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.prices import Prices
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.services import Service
-from crossover.simulation.simulate import LABEL, Simulated, simulate
+from crossover.simulation.simulate import LABEL, Simulated, simulate, sizes_of
 from crossover.simulation.workload import Workload
 
 REPETITIONS = 30
@@ -296,7 +297,7 @@ def project(
     processes: int | None = None,
 ) -> Projection:
     """The run of `experiment`, and so many repetitions of its seed. Raises as `simulate` does."""
-    work, price_list = workload or Workload.of(experiment), prices.load()
+    work, price_list = workload or sizes_of(experiment, load(experiment.architecture)), prices.load()
     run = simulate(experiment, calibration, workload=work, price_list=price_list)
     task = Task(experiment, calibration, work, price_list)
     (outcomes,) = repeated([task], draws(experiment.seed, repetitions), processes=processes)

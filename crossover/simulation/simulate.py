@@ -14,9 +14,9 @@ from crossover.costs.invocations import WRITES
 from crossover.costs.paper_method import paper_method
 from crossover.costs.prices import Prices
 from crossover.errors import NoProjection
-from crossover.experiment import Experiment
-from crossover.simulation import programs
-from crossover.simulation.calibration import AWS, MOST_MEMORY_MB, Calibration
+from crossover.experiment import MOST_MEMORY_MB, Experiment
+from crossover.simulation import aggregation, programs
+from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.usage import Place, StepUse, Usage
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import Workload, calendar
@@ -98,7 +98,7 @@ def simulate(
     NoProjection for an architecture whose steps have no model, or sizes that are not known.
     """
     architecture = architecture or load(experiment.architecture)
-    workload = workload or Workload.of(experiment)
+    workload = workload or sizes_of(experiment, architecture)
     experiment = architecture.resolve(experiment)
     days = calendar(experiment, workload)
     usage = Usage(experiment.architecture, keep_records=keep_records)
@@ -108,6 +108,11 @@ def simulate(
     whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
     world.env.run(until=world.env.process(whole) | world.doomed)
     return _result(world, price_list or prices.load())
+
+
+def sizes_of(experiment: Experiment, architecture: Architecture) -> Workload:
+    """What the experiment moves and computes. Raises NoProjection where that is not known."""
+    return aggregation.workload(plan(experiment)) if (plan := architecture.aggregates) else Workload.of(experiment)
 
 
 def models_of(architecture: Architecture) -> dict[str, Model]:
@@ -185,19 +190,14 @@ def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds:
 
 def _problems(world: World) -> list[str]:
     """What would keep the run from going through on AWS."""
-    experiment, workload, found = world.experiment, world.workload, list[str]()
+    experiment, found = world.experiment, list[str]()
     limit_s = experiment.functions.timeout_s
     found += [
         f"{use.step} takes up to {use.longest_s:,.0f} s; functions.timeout_s is {limit_s} (at most 900)"
         for use in world.usage.steps.values()
         if use.memory_mb and use.longest_s > limit_s * 1.001
     ]
-    torch_steps = any(use.memory_mb for use in world.usage.steps.values())
-    least_mb = 3 * workload.vector_bytes / 2**20  # model, gradient, and one on its way
-    memory_mb = max((use.memory_mb for use in world.usage.steps.values()), default=0)
-    if torch_steps and least_mb > memory_mb:
-        most = f", and a function has at most {MOST_MEMORY_MB:,}" if least_mb > MOST_MEMORY_MB else ""
-        found.append(f"a function holds {least_mb:,.0f} MB of vectors alone; its memory is {memory_mb:,} MB{most}")
+    found += _memory(world)
     if world.doomed.triggered:
         found.append(str(world.doomed.value))
     if world.slots.longest_wait_s > RETRIES_S:
@@ -206,3 +206,16 @@ def _problems(world: World) -> list[str]:
             f"longer than they are asked for again; a higher quota is needed"
         )
     return found
+
+
+def _memory(world: World) -> list[str]:
+    """Functions too small for the vectors that they hold."""
+    uses = [use for use in world.usage.steps.values() if use.memory_mb]
+    if aggregates := world.architecture.aggregates:
+        return aggregates(world.experiment).too_small({use.step: use.memory_mb for use in uses})
+    least_mb = 3 * world.workload.vector_bytes / 2**20  # model, gradient, and one on its way
+    memory_mb = max((use.memory_mb for use in world.usage.steps.values()), default=0)
+    if not uses or least_mb <= memory_mb:
+        return []
+    most = f", and a function has at most {MOST_MEMORY_MB:,}" if least_mb > MOST_MEMORY_MB else ""
+    return [f"a function holds {least_mb:,.0f} MB of vectors alone; its memory is {memory_mb:,} MB{most}"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from crossover.algorithms.rules import bears
 from crossover.architecture import Architecture, steps
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment, Metric
+from crossover.experiment import OF_TRAINING, Experiment, Metric
 from crossover.learning import sizes
 from crossover.learning.staging import plan
 from crossover.surroundings import talks
@@ -250,8 +250,19 @@ def memory_names_steps(e: Experiment, architecture: Architecture) -> str | None:
     return None
 
 
+def only_training_has(e: Experiment, architecture: Architecture) -> str | None:
+    """What an aggregation has no use for would be written down in vain."""
+    usual = Experiment(name=e.name, architecture=e.architecture)
+    told = [name for name in OF_TRAINING if getattr(e, name) != getattr(usual, name)]
+    if architecture.trains or not told:
+        return None
+    return f"{told[0]}: {e.architecture} trains nothing: it averages gradients that are made; leave out {' and '.join(told)}"
+
+
 def workers_share_the_data(e: Experiment, architecture: Architecture) -> str | None:
     """As staging cuts it; of a data set that only loading would tell, staging says so itself."""
+    if not architecture.trains:
+        return None
     try:
         if found := sizes.split(e):
             plan(architecture.resolve(e), found[0])
@@ -320,6 +331,7 @@ ALWAYS: tuple[Check, ...] = (
 )
 OF_THE_TREE: tuple[ArchitectureCheck, ...] = (
     memory_names_steps,
+    only_training_has,
     workers_share_the_data,
     channel_is_a_choice,
     fp16_needs_a_gpu,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import CLAIMS, architectures, load
+from crossover.architecture import CLAIMS, architectures, load, training_architectures
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.dataplane.fetch_compute import FetchCompute
@@ -40,7 +40,7 @@ def claiming(claim: str) -> list[str]:
 
 def tree_architectures(claim: str | None = None) -> list[str]:
     """Those that are trees of steps, and claim it; programs on EC2 have tests of their own."""
-    return [name for name in (claiming(claim) if claim else architectures()) if load(name).run is not None]
+    return [name for name in (claiming(claim) if claim else training_architectures()) if load(name).run is not None]
 
 
 def small(architecture: str, *, workers: int = 2, epochs: int = 2, batch_size: int = 12, **training: Any) -> Experiment:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from cdk.packaging import ROOT
-from crossover.architecture import architectures
+from crossover.architecture import training_architectures
 from crossover.local.cloud import LocalCloud
 from tests.cloud.conftest import written
 from tests.cloud.listings import snapshot
 from tests.sampling import WHOLE
 
 pytestmark = pytest.mark.slow
-EVERY = architectures()
+EVERY = training_architectures()
 
 # One with a fleet and machines; SPIRT's whole life is in test_interruptions. `make test-every-call` takes all of them, a minute each.
 DEPLOYABLE = EVERY if WHOLE else ["p2p_serverless"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import architectures, load
+from crossover.architecture import load, training_architectures
 from crossover.keys import UNDER_WAY
 from crossover.local.cloud import LocalCloud
 from tests.cloud import neighbours
@@ -104,7 +104,7 @@ def points(architecture: str) -> Sequence[Point]:
     return EVERY[architecture] if WHOLE and architecture in EVERY else SAMPLED[kind]
 
 
-@pytest.mark.parametrize("architecture", architectures() if WHOLE else list(SAMPLED))
+@pytest.mark.parametrize("architecture", training_architectures() if WHOLE else list(SAMPLED))
 def test_whatever_kills_the_command_the_run_ends(cloud: LocalCloud, tmp_path: Path, architecture: str) -> None:
     name, lifetime = (
         f"tiny-{architecture.replace('_', '-')}",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdk.synthesis import synthesize
-from crossover.architecture import architectures, load, steps
+from crossover.architecture import load, steps, training_architectures
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import MissingTool
 from crossover.experiment import Data, Experiment, Functions, PeerToPeer, Training
@@ -26,7 +26,7 @@ from tests.layer.lambda_on_arm import runtime
 
 pytestmark = pytest.mark.deep
 FOLDER = ROOT / "build"
-ARCHITECTURES = [name for name in architectures() if steps(load(name))]
+ARCHITECTURES = [name for name in training_architectures() if steps(load(name))]
 WORKERS = 2
 
 

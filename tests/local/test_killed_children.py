@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover.architecture import architectures
+from crossover.architecture import training_architectures
 from crossover.running import run_inline
 from crossover.running.cdk_process import synthesized
 from crossover.validation import load
@@ -77,7 +77,7 @@ def test_a_database_that_dies_ends_the_run(architecture: str, tmp_path: Path) ->
     check(ended, tmp_path / "out", digest="")
 
 
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", training_architectures())
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_one_random_child_at_a_random_moment(architecture: str, seed: int, tmp_path: Path, folder: Path) -> None:
     rng = random.Random(f"{architecture} {seed}")

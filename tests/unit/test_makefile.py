@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from crossover.architecture import architectures
+from crossover.architecture import training_architectures
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def test_all_runs_every_architecture_and_then_compares_them() -> None:
     *runs, comparison = called("run", "ARCH=all", "ON=inline")
     configs = [Path(run[2]) for run in runs]
     trained = {yaml.safe_load((ROOT / config).read_text())["architecture"] for config in configs}
-    assert trained == set(architectures())
+    assert trained == set(training_architectures())
     assert len(configs) == len(trained)
     assert [run[1] for run in runs] == ["run"] * len(runs)
     assert {tuple(run[3:5]) for run in runs} == {("--on", "inline")}

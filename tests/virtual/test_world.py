@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crossover import runtime, validation
-from crossover.architecture import architectures, load
+from crossover.architecture import load, training_architectures
 from crossover.experiment import Experiment
 from crossover.learning.reference import train_reference
 from crossover.virtual.kernel import Kernel, Process
@@ -34,7 +34,7 @@ def told(world: World) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", architectures())
+@pytest.mark.parametrize("name", training_architectures())
 def test_an_undisturbed_run_ends_with_the_bits_of_the_reference(name: str) -> None:
     world = World(experiment(name), seed=1)
     outcome = world.run()
