@@ -29,6 +29,7 @@ class Servers:
         self._addresses: dict[str, str] = {}  # private address of an instance -> URL of its server
         self._folder = folder
         self._lock = threading.Lock()
+        self._rebooting: set[str] = set()  # brokers that are away for a moment, as Amazon MQ's are at maintenance
         self._over = False
 
     def start_instance(self, identity: str, tags: Mapping[str, str], address: str, user_data: str) -> None:
@@ -77,6 +78,22 @@ class Servers:
                 self.brokers[name] = server
         return server.url
 
+    def reboot_broker(self, name: str) -> None:
+        """Ended and started again on the same port: durable queues and persistent messages are there afterwards, connections are not."""
+        with self._lock:
+            server = self.brokers[name]
+            self._rebooting.add(name)
+        try:
+            server.stop()
+            self._go_on()
+            server.start()
+        finally:
+            with self._lock:
+                over = self._over
+                self._rebooting.discard(name)
+        if over:
+            server.stop()
+
     def stop_broker(self, name: str) -> None:
         with self._lock:
             server = self.brokers.pop(name, None)
@@ -87,6 +104,7 @@ class Servers:
         """Raises Lost where a server has ended that nobody stopped; what it had logged is then kept in the file `log`."""
         with self._lock:
             there: dict[str, RedisServer | RabbitServer] = {**self.redis, **self.brokers}
+            there = {name: server for name, server in there.items() if name not in self._rebooting}
         for name, server in there.items():
             if server.status is None:
                 continue

@@ -43,6 +43,36 @@ def test_nothing_starts_after_the_end(tmp_path: Path, monkeypatch: pytest.Monkey
         servers.start_broker("broker", "u", "p")
 
 
+def test_a_broker_that_is_started_again_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Amazon MQ reboots brokers at maintenance; whoever follows the run looks in between."""
+    servers, done = Servers(tmp_path), list[str]()
+
+    class Broker:
+        url, program, logs = "", "rabbitmq-server", ()
+        status: int | None = None
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def stop(self) -> None:
+            self.status = 0
+            servers.check(tmp_path / "log")
+            done.append("stopped")
+
+        def start(self) -> None:
+            servers.check(tmp_path / "log")
+            self.status = None
+            done.append("started")
+
+    monkeypatch.setattr(hosted, "RabbitServer", Broker)
+    servers.start_broker("broker", "u", "p")
+    servers.reboot_broker("broker")
+    assert done == ["stopped", "started"]
+    servers.check(tmp_path / "log")
+    servers.brokers["broker"].status = 1  # type: ignore[misc]
+    with pytest.raises(Lost):
+        servers.check(tmp_path / "log")
+
+
 def test_a_server_that_ends_by_itself_is_told_with_its_log(tmp_path: Path) -> None:
     servers, written = Servers(tmp_path), tmp_path / "redis.log"
     written.write_text("its last words")

@@ -54,6 +54,7 @@ def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
     ec2_instances.install(
         changes, started=cloud.servers.start_instance, stopped=cloud.servers.stop_instance, booted=waits.booted
     )
+    amazon_mq.install(changes, reboot=cloud.servers.reboot_broker)
     auto_scaling.install(changes, resized=cloud.fleets.resize)
     lambda_functions.install(
         changes,

@@ -1,9 +1,10 @@
-"""AWS::AmazonMQ::Broker: a real RabbitMQ on this machine, with the template's user."""
+"""AWS::AmazonMQ::Broker: a real RabbitMQ on this machine, with the template's user, which RebootBroker starts again."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
+from crossover.local.moto_patches.replacing import Replacements
 from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, Made, ResourceType, Wanted
 
 Start = Callable[[str, str, str], str]  # broker's name, user, password -> URL
@@ -13,6 +14,15 @@ Stop = Callable[[str], None]
 def resource_types(start: Start, stop: Stop) -> dict[str, ResourceType]:
     make = functools.partial(_make, start=start, stop=stop)
     return {"AWS::AmazonMQ::Broker": ResourceType(make=make, name_property="BrokerName")}
+
+
+def install(changes: Replacements, *, reboot: Stop) -> None:
+    from moto.mq.models import Broker
+
+    @changes.wraps(Broker, "reboot")
+    def rebooted(old: Any, self: Any) -> None:
+        old(self)
+        reboot(self.name)
 
 
 def _make(wanted: Wanted, *, start: Start, stop: Stop) -> Made:

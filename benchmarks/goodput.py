@@ -1,0 +1,202 @@
+"""Goodput under faults: what a run commits while something dies every minute, beside the same run left alone.
+
+    python -m benchmarks.goodput [--minutes 15] [--every 60] [--only spirt all_reduce p2p_instance]
+
+On the local cloud, for real: SIGKILL of a function's environment at work or of a program, a restart of the broker, in turn. Counted are
+distinct committed samples, those of the epochs that all workers agreed on, a second; what was computed and lost, or computed twice, is not.
+The bound is what the pauses of the retry policy and the broker's own absence leave of a run that loses nothing else.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from benchmarks.report import Figure, write
+
+if TYPE_CHECKING:
+    from crossover.experiment import Experiment
+    from crossover.local.cloud import LocalCloud
+    from crossover.running.following import Progress
+
+CONFIG = Path(__file__).parents[1] / "config"
+EPOCHS = 100_000  # more than the minutes have room for
+AIMS = {"spirt": ">= 0.95", "all_reduce": ">= 0.95", "p2p_instance": ">= 0.9"}
+KINDS = {  # what can die; an all-reduce has no broker, peers have no functions
+    "spirt": ("environment", "broker"),
+    "all_reduce": ("environment",),
+    "p2p_instance": ("program", "broker"),
+}
+
+
+class Enough(Exception):
+    """The minutes are over."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    at_s: float
+    kind: str
+    pause_s: float  # what policy or absence costs at the least, on average
+
+
+@dataclass
+class Run:
+    """When each epoch was committed (monotonic seconds) and how accurate the model was, and what was done to the run."""
+
+    samples: int = 0  # of an epoch
+    commits: list[tuple[float, float]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Committed samples a second, from the first epoch to the last: what comes before is set-up."""
+        return self.samples * (len(self.commits) - 1) / (self.commits[-1][0] - self.commits[0][0])
+
+    def recoveries_s(self, usual_s: float) -> list[float]:
+        """Per fault: how much longer than usual the longest of the epochs took that it can have held up."""
+        gaps = [(before, after) for (before, _), (after, _) in zip(self.commits, self.commits[1:], strict=False)]
+        found = []
+        for fault in self.faults:
+            held_up = [b - a for a, b in gaps if b > fault.at_s and a < fault.at_s + 2 * usual_s + fault.pause_s]
+            if held_up:
+                found.append(max(0.0, max(held_up) - usual_s))
+        return found
+
+    def usual_s(self) -> float:
+        return statistics.median(b - a for (a, _), (b, _) in zip(self.commits, self.commits[1:], strict=False))
+
+
+def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> Run:
+    """One run of `minutes`, with a fault every `every_s` seconds; 0: with none."""
+    from crossover import validation
+    from crossover.local import processes
+    from crossover.local.cloud import LocalCloud
+    from crossover.running.cdk_process import synthesized
+    from crossover.running.local import run_on_cloud
+
+    name = architecture.replace("_", "-")
+    experiment = validation.load(CONFIG / f"{name}.yaml", [f"training.epochs={EPOCHS}"])
+    found, over, begun = Run(), threading.Event(), threading.Event()
+
+    def committed(progress: "Progress") -> None:
+        found.commits.append((time.monotonic(), progress.val_metric))
+        begun.set()
+        if time.monotonic() - found.commits[0][0] > 60 * minutes:
+            raise Enough
+
+    with processes.temporary_folder() as folder, TemporaryDirectory(prefix="crossover-") as out:
+        with LocalCloud(folder / "cloud") as cloud:
+            cloud.deploy(synthesized(experiment, folder / "assembly"))
+            hand = Hand(cloud, experiment, found, random.Random(seed))
+            thread = threading.Thread(target=hand.work, args=(begun, over, every_s))
+            thread.start()
+            try:
+                run_on_cloud(cloud, experiment, Path(out), committed, unfinished=None)
+            except Enough:
+                pass
+            finally:
+                over.set()
+                begun.set()
+                thread.join()
+            found.samples = hand.samples()
+    return found
+
+
+class Hand:
+    """What strikes: each kind in turn."""
+
+    def __init__(self, cloud: "LocalCloud", experiment: "Experiment", run: Run, rng: random.Random) -> None:
+        self._cloud, self._experiment, self._run, self._rng = cloud, experiment, run, rng
+        self._strike: dict[str, Callable[[threading.Event], float]] = {
+            "environment": self._kill_an_environment,
+            "program": self._kill_a_program,
+            "broker": self._restart_the_broker,
+        }
+
+    def samples(self) -> int:
+        """Of an epoch, over all workers."""
+        from crossover.running.stack import Deployed
+
+        s3, bucket = self._cloud.client("s3"), Deployed.of(self._experiment, self._cloud.session()).bucket
+        listed = s3.list_objects_v2(Bucket=bucket, Prefix="data/")["Contents"]
+        key = next(each["Key"] for each in listed if each["Key"].endswith("/manifest.json"))
+        return int(json.loads(s3.get_object(Bucket=bucket, Key=key)["Body"].read())["train_samples"])
+
+    def work(self, begun: threading.Event, over: threading.Event, every_s: float) -> None:
+        begun.wait()
+        next_s = time.monotonic() + every_s
+        for kind in itertools.cycle(KINDS[self._experiment.architecture] if every_s else ()):
+            if over.wait(next_s - time.monotonic()):
+                return
+            next_s += every_s
+            at_s = time.monotonic()
+            self._run.faults.append(Fault(at_s, kind, self._strike[kind](over)))
+            print(f"{self._experiment.architecture}: {kind} after {len(self._run.commits)} epochs", flush=True)
+
+    def _kill_an_environment(self, over: threading.Event) -> float:
+        from crossover.asl.events import RETRY
+
+        while not self._cloud.lambdas.kill_random(self._rng) and not over.wait(0.01):
+            pass  # none is at work just now
+        return float(RETRY[0]["IntervalSeconds"]) / 2  # full jitter: anything from 0 to the interval
+
+    def _kill_a_program(self, over: threading.Event) -> float:
+        from crossover.running.stack import Deployed
+
+        fleet = Deployed.of(self._experiment, self._cloud.session()).fleet
+        os.kill(self._rng.choice(self._cloud.fleets.running(fleet)), signal.SIGKILL)
+        return 0.0  # started again as soon as it is noticed; on AWS five seconds later
+
+    def _restart_the_broker(self, over: threading.Event) -> float:
+        began_s, mq = time.monotonic(), self._cloud.client("mq")
+        for broker in mq.list_brokers()["BrokerSummaries"]:
+            mq.reboot_broker(BrokerId=broker["BrokerId"])
+        return time.monotonic() - began_s
+
+
+def figures(architecture: str, alone: Run, disturbed: Run, *, every_s: float) -> list[Figure]:
+    kinds = sorted({fault.kind for fault in disturbed.faults})
+    about = f"{architecture}, {len(disturbed.faults)} faults, one each {every_s:.0f} s ({', '.join(kinds)})"
+    recoveries = disturbed.recoveries_s(alone.usual_s())
+    lost_s = statistics.mean(fault.pause_s for fault in disturbed.faults)
+    return [
+        Figure(f"{about}: goodput / undisturbed", disturbed.rate / alone.rate, "x", AIMS[architecture]),
+        Figure("  bound: pauses of the retry policy and the broker's absence alone", 1 - lost_s / every_s, "x"),
+        Figure("  committed samples a second, undisturbed", alone.rate, "1/s"),
+        Figure("  committed samples a second, disturbed", disturbed.rate, "1/s"),
+        Figure("  an epoch, undisturbed, median", alone.usual_s(), "s"),
+        Figure("  recovery, median", statistics.median(recoveries), "s"),
+        Figure("  recovery, longest", max(recoveries), "s"),
+        Figure(f"  accuracy after {len(alone.commits)} epochs, undisturbed", alone.commits[-1][1], ""),
+        Figure(f"  accuracy after {len(disturbed.commits)} epochs, disturbed", disturbed.commits[-1][1], ""),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=15.0, help="of each run")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=sorted(AIMS), default=sorted(AIMS))
+    asked = parser.parse_args()
+    told = []
+    for architecture in asked.only:
+        alone = measure(architecture, minutes=asked.minutes, every_s=0.0, seed=asked.seed)
+        disturbed = measure(architecture, minutes=asked.minutes, every_s=asked.every, seed=asked.seed)
+        told += figures(architecture, alone, disturbed, every_s=asked.every)
+    write("goodput", told)
+
+
+if __name__ == "__main__":
+    main()
