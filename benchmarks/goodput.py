@@ -1,15 +1,17 @@
 """Goodput under faults: what a run commits while something dies every minute, beside the same run left alone.
 
-    python -m benchmarks.goodput [--minutes 15] [--every 60] [--only spirt all_reduce p2p_instance]
+    python -m benchmarks.goodput [--minutes 15] [--every 60] [--only spirt all_reduce p2p_instance] [--one-by-one]
 
 On the local cloud, for real: SIGKILL of a function's environment at work or of a program, a restart of the broker, in turn. Counted are
 distinct committed samples, those of the epochs that all workers agreed on, a second; what was computed and lost, or computed twice, is not.
-The bound is what the pauses of the retry policy and the broker's own absence leave of a run that loses nothing else.
+The disturbed run and the other one run side by side, so that whatever else the machine does slows both; --one-by-one on one that does
+nothing else. The bound is what the pauses of the retry policy and the broker's own absence leave of a run that loses nothing else.
 """
 
 import argparse
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -17,6 +19,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -58,10 +61,9 @@ class Run:
     commits: list[tuple[float, float]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
-    @property
-    def rate(self) -> float:
-        """Committed samples a second, from the first epoch to the last: what comes before is set-up."""
-        return self.samples * (len(self.commits) - 1) / (self.commits[-1][0] - self.commits[0][0])
+    def rate(self, since_s: float, until_s: float) -> float:
+        """Committed samples a second in between."""
+        return self.samples * sum(since_s < at_s <= until_s for at_s, _ in self.commits) / (until_s - since_s)
 
     def recoveries_s(self, usual_s: float) -> list[float]:
         """Per fault: how much longer than usual the longest of the epochs took that it can have held up."""
@@ -78,7 +80,7 @@ class Run:
 
 
 def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> Run:
-    """One run of `minutes`, with a fault every `every_s` seconds; 0: with none."""
+    """One run of `minutes` from its first epoch on, with a fault every `every_s` seconds; 0: with none."""
     from crossover import validation
     from crossover.local import processes
     from crossover.local.cloud import LocalCloud
@@ -165,16 +167,23 @@ class Hand:
         return time.monotonic() - began_s
 
 
+def _window(run: Run, other: Run) -> tuple[float, float]:
+    """When both were past their set-up and training; its own whole time of a run beside which there was none."""
+    since_s, until_s = max(run.commits[0][0], other.commits[0][0]), min(run.commits[-1][0], other.commits[-1][0])
+    return (since_s, until_s) if since_s < until_s else (run.commits[0][0], run.commits[-1][0])
+
+
 def figures(architecture: str, alone: Run, disturbed: Run, *, every_s: float) -> list[Figure]:
     kinds = sorted({fault.kind for fault in disturbed.faults})
     about = f"{architecture}, {len(disturbed.faults)} faults, one each {every_s:.0f} s ({', '.join(kinds)})"
     recoveries = disturbed.recoveries_s(alone.usual_s())
+    goodput, undisturbed = disturbed.rate(*_window(disturbed, alone)), alone.rate(*_window(alone, disturbed))
     lost_s = statistics.mean(fault.pause_s for fault in disturbed.faults)
     return [
-        Figure(f"{about}: goodput / undisturbed", disturbed.rate / alone.rate, "x", AIMS[architecture]),
+        Figure(f"{about}: goodput / undisturbed", goodput / undisturbed, "x", AIMS[architecture]),
         Figure("  bound: pauses of the retry policy and the broker's absence alone", 1 - lost_s / every_s, "x"),
-        Figure("  committed samples a second, undisturbed", alone.rate, "1/s"),
-        Figure("  committed samples a second, disturbed", disturbed.rate, "1/s"),
+        Figure("  committed samples a second, undisturbed", undisturbed, "1/s"),
+        Figure("  committed samples a second, disturbed", goodput, "1/s"),
         Figure("  an epoch, undisturbed, median", alone.usual_s(), "s"),
         Figure("  recovery, median", statistics.median(recoveries), "s"),
         Figure("  recovery, longest", max(recoveries), "s"),
@@ -187,15 +196,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=15.0, help="of each run")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
+    parser.add_argument("--one-by-one", action="store_true", help="not side by side")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=sorted(AIMS), default=sorted(AIMS))
     asked = parser.parse_args()
     told = []
     for architecture in asked.only:
-        alone = measure(architecture, minutes=asked.minutes, every_s=0.0, seed=asked.seed)
-        disturbed = measure(architecture, minutes=asked.minutes, every_s=asked.every, seed=asked.seed)
-        told += figures(architecture, alone, disturbed, every_s=asked.every)
-    write("goodput", told)
+        at_once, context = 1 if asked.one_by_one else 2, multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(at_once, mp_context=context) as pool:  # of local clouds a process has one
+            alone, disturbed = (
+                pool.submit(measure, architecture, minutes=asked.minutes, every_s=every_s, seed=asked.seed)
+                for every_s in (0.0, asked.every)
+            )
+            told += figures(architecture, alone.result(), disturbed.result(), every_s=asked.every)
+        write("goodput", told)  # so far
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from crossover.waiting import Backoff
 
 T = TypeVar("T")
 
-_ATTEMPTS = 8  # with back-off about 20 s: a broker that restarts is back by then
+_ATTEMPTS = 30  # with back-off about a minute: a broker that restarts is back by then
 _HEARTBEAT_S = 60
 _CLASSIC = {"x-queue-type": "classic"}
 _MAILBOX = {**_CLASSIC, "x-max-length": 1, "x-overflow": "drop-head"}

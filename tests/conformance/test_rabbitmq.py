@@ -1,7 +1,11 @@
 """What only a broker can do to a bus: break connections, restart, refuse a login."""
 
+from typing import Any
+
+import pika.exceptions as amqp
 import pytest
 
+from crossover import runtime
 from crossover.dataplane import connecting
 from crossover.dataplane.rabbitmq import RabbitMessageBus
 from crossover.dataplane.traffic import Traffic
@@ -105,3 +109,24 @@ def test_bad_urls_are_refused_without_their_secret(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         bus_at(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_broker_that_is_away_for_half_a_minute_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at Amazon MQ's maintenance; the clock goes by the pauses alone."""
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def attempt(bus: RabbitMessageBus, work: Any) -> int:
+        if now_s < 30.0:
+            raise amqp.AMQPConnectionError
+        return 1
+
+    monkeypatch.setattr(runtime, "sleep", sleep)
+    monkeypatch.setattr(RabbitMessageBus, "_attempt", attempt)
+    bus = bus_at("amqp://127.0.0.1:1")
+    for _ in range(100):  # the pauses are drawn
+        now_s = 0.0
+        assert bus._do("q", lambda channel: 0) == 1
