@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from crossover import runtime
 from crossover.architecture import Architecture, Program
-from crossover.context import Context, Resources, process_resources
+from crossover.context import Context, Resources, new_learner, process_resources
 from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings, serve
 
@@ -58,11 +58,13 @@ def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -
 
 
 def _device_learner(ctx: Context) -> "CudaLearner | None":
-    """Where there is a GPU, the learner that this process's contexts take; None: the CPU's."""
+    """Where there is a GPU, the learner that this process's contexts take; None: the CPU's, or whatever else the process's resources make,
+    as those of a simulated one do.
+    """
     from peers.gpu import cuda
 
     device = cuda.best_device(int(runtime.environment().get(NUMBER, "0")))
-    if device is None:
+    if device is None or ctx.resources.make_learner is not new_learner:
         return None
     manifest = ctx.facts.manifest
     learner = cuda.CudaLearner(

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+import peers.gpu
 from crossover.algorithms import buffers
-from crossover.context import Context, Resources
+from crossover.context import Context, Resources, new_learner
 from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
+from peers.gpu import cuda
 from peers.gpu.gathering import Gathering
 from tests.architectures.fleet import Fleet, only
 from tests.architectures.harness import FailAt, Job, Killed, small
@@ -121,3 +123,12 @@ def test_another_attempt_averages_what_the_first_has_shown() -> None:
         Gathering(ctx, member).send(shown, 0)
         Gathering(ctx, member).send(again, 0)
     assert torch.equal(again, shown)
+
+
+def test_resources_that_make_learners_of_their_own_have_no_use_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulated process computes as its world says, whatever the machine has."""
+    monkeypatch.setattr(cuda, "best_device", lambda number: torch.device("cuda"))
+    job = Job(gpu())
+    own = Resources(job.clients, make_learner=lambda experiment, manifest: new_learner(experiment, manifest))
+    with Context(own, run=job.prepared.run) as ctx:
+        assert peers.gpu._device_learner(ctx) is None
