@@ -33,7 +33,8 @@ class Estimate:
     """Always `projected`. `minutes`, `usd`: p5, p50 and p95 over repetitions; all the same where no simulation can tell how they spread.
     `lines` add up to the dollars in the middle session, standing costs for its minutes and `boot_minutes` included.
 
-    `problems`: why AWS would not run it so. `spread`: what p5 and p95 are of, or why there are none.
+    `problems`: why AWS would not run it so. `outside`: what lies beyond all that was measured.
+    `spread`: what p5 and p95 are of, or why there are none.
     """
 
     epochs: int
@@ -44,6 +45,7 @@ class Estimate:
     words: str
     spread: str
     problems: Sequence[str] = ()
+    outside: Sequence[str] = ()
 
 
 def estimate(experiment: Experiment, *, results: Path = Path("results"), repetitions: int | None = None) -> Estimate:
@@ -85,6 +87,7 @@ def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> 
         words=f"a simulation, call by call (crossover project), with {found.run.calibration.name}",
         spread=found.words,
         problems=found.problems,
+        outside=found.run.outside,
     )
 
 

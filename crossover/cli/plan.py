@@ -94,6 +94,7 @@ def of_a_run(experiment: Experiment) -> list[str]:
         *(f"  ${line.usd:.4f}  {line.item}" for line in most),
         f"  from {found.words}",
         *([f"  {found.spread}"] if found.spread else []),
+        *(f"  outside what was measured: {limit}" for limit in found.outside),
         *(f"! would not run so on AWS: {problem}" for problem in found.problems),
     ]
     lifetime = experiment.lifetime

@@ -194,6 +194,8 @@ def _show(found: "Projection") -> None:
     console.print(_bands(found))
     print(f"bands: {found.words}")
     print(f"calibration: {run.calibration.name}: {'; '.join(run.calibration.basis)}")
+    for limit in run.outside:
+        print(f"outside what was measured: {limit}")
     for problem in found.problems:
         print(f"would not run so on AWS: {problem}")
     if not run.finished:

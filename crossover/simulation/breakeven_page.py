@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from crossover.reports import display, plots
@@ -151,9 +151,22 @@ def notes(found: Breakeven) -> list[str]:
         "every architecture trains as many epochs; what an epoch teaches differs where models are updated more or less often",
         "a model that is only a number of parameters is taken for a convolutional one",
         *own,
+        *_outside(found),
         *problems,
         *found.left_out,
     ]
+
+
+def _outside(found: Breakeven) -> Iterator[str]:
+    """How far the runs lie beyond what was measured: as the files say, and at the far end of each axis."""
+    said = set[tuple[str, str]]()
+    for axis, points in (("here", found.here), *((axis, found.of(axis)) for axis in AXES)):
+        for point in points:
+            where = "" if axis == "here" else f", {axis} {point.value:,}"
+            for limit in point.outcomes[0].outside if axis == "here" or point.value == points[-1].value else ():
+                if (point.name, limit) not in said:
+                    said.add((point.name, limit))
+                    yield f"outside what was measured: {point.name}{where}: {limit}"
 
 
 def _page(found: Breakeven) -> Page:

@@ -73,7 +73,7 @@ class Outcome:
     paper_method_usd: float
     moved_bytes: float
     problems: tuple[str, ...] = ()
-    finished: bool = True
+    outside: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, run: Simulated) -> "Outcome":
@@ -84,7 +84,7 @@ class Outcome:
             paper_method_usd=run.paper_method_usd,
             moved_bytes=float(run.moved_bytes),
             problems=run.problems,
-            finished=run.finished,
+            outside=run.outside,
         )
 
 

@@ -46,6 +46,7 @@ class Simulated:
     transitions: int
     concurrency: int  # the most functions at once
     problems: tuple[str, ...]  # why AWS would not run it so
+    outside: tuple[str, ...]  # what of it lies beyond what the calibration's measurements have seen, and how far
     finished: bool  # whether it was simulated to its end; else `problems` says what ended it, and figures end there
     records: tuple[Mapping[str, Any], ...]  # one per invocation where they were asked for
 
@@ -71,6 +72,7 @@ class Simulated:
             "transitions": self.transitions,
             "concurrency": self.concurrency,
             "problems": list(self.problems),
+            "outside": list(self.outside),
             "finished": self.finished,
         }
 
@@ -172,6 +174,7 @@ def _result(world: World, price_list: Prices) -> Simulated:
         transitions=world.transitions,
         concurrency=world.slots.most,
         problems=tuple(_problems(world)),
+        outside=_outside(world),
         finished=not world.doomed.triggered,
         records=tuple(usage.records),
     )
@@ -186,6 +189,16 @@ def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds:
         return programs.paper_usd(world, price_list)
     functions = (use for use in world.usage.steps.values() if use.memory_mb)
     return sum(paper_cost.lambda_usd(use.wall_s, memory_mb=use.memory_mb) for use in functions)
+
+
+def _outside(world: World) -> tuple[str, ...]:
+    """What lies beyond the measurements: the functions' memory, what they move, how many there are at once."""
+    if not world.slots.most:
+        return ()  # programs on instances alone
+    memories = sorted({use.memory_mb for use in world.usage.steps.values() if use.memory_mb})
+    of_memory = (text for mb in memories for text in world.calibration.outside(memory_mb=mb))
+    size = {"object_bytes": world.workload.vector_bytes, "functions": world.slots.most}
+    return (*of_memory, *world.calibration.outside(**size))
 
 
 def _problems(world: World) -> list[str]:

@@ -59,6 +59,13 @@ def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> 
     assert not any(point.would_run for point in largest)  # 4 GB a vector
 
 
+def test_what_lies_beyond_all_measurements_is_said(found: Breakeven) -> None:
+    said = [note for note in page.notes(found) if note.startswith("outside what was measured: other, ")]
+    assert any("parameters 1,000,000,000: objects of 4,000,000,000 bytes: 7.4 times the most" in note for note in said)
+    assert any("workers 64: 64 functions at once: 4.0 times the most that was measured (16)" in note for note in said)
+    assert not any("gpu" in note for note in page.notes(found) if note.startswith("outside"))
+
+
 def test_a_crossing_lies_between_two_values_that_disagree_who_leads(found: Breakeven) -> None:
     assert found.crossings
     for crossing in found.crossings:
@@ -247,6 +254,7 @@ def test_project_shows_time_cost_and_traffic_as_projected(
     assert seconds["p5"] < seconds["p50"] < seconds["p95"] and count == len(written["repetitions"]["outcomes"]) == 20
     band = display.band(display.seconds, seconds["p5"], seconds["p50"], seconds["p95"])
     assert shown.splitlines()[-2].startswith(f"[projected] {band}; $")
+    assert "outside what was measured: 600 functions at once: 37.5 times the most that was measured (16)" in shown
     assert "20 repetitions of seed 1" in shown and "not in the band: prices, assumed figures" in shown
 
 
