@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crossover.architecture import load
-from crossover.cli.arguments import Config, Debug, Override, accepted
+from crossover.cli.arguments import Debug, Override, accepted
 from crossover.errors import ConfigError, NoProjection
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ Calibrated = Annotated[
     list[str] | None,
     typer.Option(
         "--calibration",
-        help="Folders of runs whose records say how fast computing is, or comparison-2025 or p2p-2023: fitted to that paper.",
+        help="Folders of runs whose records say how fast computing is; or comparison-2025 or p2p-2023: fitted to that paper; or "
+        "aws-2026-08: functions outside a VPC by the network rule of August 2026.",
     ),
 ]
 
@@ -85,7 +86,9 @@ def breakeven(
 
 
 def project(
-    config: Config,
+    config: Annotated[
+        Path | None, typer.Argument(help="An experiment; --judge and --fit go without.", show_default=False)
+    ] = None,
     override: Override = None,
     calibration: Calibrated = None,
     workers: Annotated[
@@ -98,13 +101,30 @@ def project(
     repetitions: Repetitions = 30,
     out: Annotated[Path | None, typer.Option(help="File for the projection as JSON.")] = None,
     judge: Annotated[
-        bool, typer.Option("--judge", help="Show the error on the papers' rows that calibration has not seen.")
+        bool,
+        typer.Option("--judge", help="Show the error on the papers' rows and measured cells that no fit has seen."),
     ] = False,
+    fit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Alone: fit to the measurements in this folder, say config/calibration; writes config/calibration/fitted.yaml."
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Project a run's time, cost and traffic on AWS, without running it."""
     from dataclasses import replace
 
+    if fit is not None:
+        _fit(fit, alone=config is None and not judge)
+        return
+    if config is None:
+        if not judge:
+            raise ConfigError(
+                "CONFIG: none is given; expected an experiment, for example config/spirt.yaml, or --judge"
+            )
+        _judge()
+        return
     from crossover.simulation import Workload
     from crossover.simulation import repetitions as repeating
 
@@ -136,18 +156,44 @@ def project(
         _judge()
 
 
+def _fit(folder: Path, *, alone: bool) -> None:
+    from crossover.simulation import service_fits
+    from crossover.simulation.figures import FITTED
+
+    if not alone:
+        raise ConfigError("--fit: goes alone; projections use what it wrote from the next command on")
+    found = service_fits.fit(folder)
+    rows = [
+        [each["figure"], f"{each['value']:.4g}", each["unit"], each["source"].partition(":")[0]]
+        for each in found["figures"]
+    ]
+    console = Console(highlight=False)
+    console.print(_table("fitted to measurements", ["figure", "value", "unit", "source"], rows))
+    left = [
+        [
+            *(each[name] for name in ("part", "session", "level")),
+            f"{each['measured_s']:.3g}",
+            f"{each['fitted_s']:.3g}",
+            f"{each['error']:+.0%}",
+        ]
+        for each in found["residuals"]
+    ]
+    console.print(_table("residuals", ["part", "session", "level", "measured, s", "fitted, s", "error"], left))
+    print(f"written: {FITTED}")
+
+
 def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
-    from crossover.simulation import AWS
+    from crossover.simulation.calibration import AWS, NAMED
     from crossover.simulation.measured import calibrated
     from crossover.simulation.papers import PAPERS
     from crossover.simulation.papers_deployments import calibration as fitted
 
     given = given or []
-    papers = [name for name in given if name in PAPERS]
-    if len(papers) > 1:
-        raise ConfigError(f"--calibration: {' and '.join(papers)} are deployments of their own; give one of them")
-    base = fitted(papers[0], architecture) if papers else AWS
-    return calibrated([Path(name) for name in given if name not in PAPERS], base)
+    named = [name for name in given if name in PAPERS or name in NAMED]
+    if len(named) > 1:
+        raise ConfigError(f"--calibration: {' and '.join(named)} are deployments of their own; give one of them")
+    base = AWS if not named else NAMED[named[0]] if named[0] in NAMED else fitted(named[0], architecture)
+    return calibrated([Path(name) for name in given if name not in named], base)
 
 
 def _table(title: str, head: list[str], rows: list[list[str]]) -> Table:
@@ -226,7 +272,7 @@ def _bands(found: "Projection") -> Table:
 
 
 def _judge() -> None:
-    from crossover.simulation import judgement
+    from crossover.simulation import cells, judgement
 
     rows = [
         [
@@ -242,3 +288,7 @@ def _judge() -> None:
     head = ["row", "figure", "published", "projected", "error", "set"]
     Console(highlight=False).print(_table("published beside projected, seconds", head, rows))
     print(judgement.headline().replace("**", ""))
+    console = Console(highlight=False)
+    console.print(_table("measured cells held out", cells.HEAD, cells.rows()))
+    print(cells.headline().replace("**", ""))
+    console.print(_table("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))

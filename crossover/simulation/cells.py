@@ -106,9 +106,14 @@ def _impossible(cell: Cell, slowest_s: float) -> str:
     return f"lasts {slowest_s:,.0f} s of {TIMEOUT_S:,.0f}" if slowest_s > TIMEOUT_S else ""
 
 
+@cache
+def _prices() -> prices.Prices:
+    return prices.load()
+
+
 def usd(cell: Cell, seconds: Sequence[float]) -> float:
     """A round's bill: x86, by the millisecond, with all requests."""
-    listed = prices.load()
+    listed = _prices()
     gb_s = sum(gb_seconds(ceil(1_000 * each), memory_mb=cell.memory_mb) for each in seconds)
     reads = sum(sum(level) for _, level in cell.levels)
     return (

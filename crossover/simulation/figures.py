@@ -1,4 +1,4 @@
-"""A calibration's figures as dated data: config/calibration/documented.yaml by hand, fitted.yaml by `crossover project --fit`."""
+"""A calibration's figures as dated data: config/calibration/documented.yaml by hand, fitted.yaml by `crossover project --fit FOLDER`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

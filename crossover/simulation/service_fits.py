@@ -1,4 +1,4 @@
-"""Fitting what a service takes to what strangers measured of it, and writing it down: `crossover project --fit`.
+"""Fitting what a service takes to what strangers measured of it, and writing it down: `crossover project --fit FOLDER`.
 
 Form before figures. Reading n objects one after another, in a function with v of a vCPU:
 
@@ -33,7 +33,7 @@ P95 = 1.645  # standard deviations
 KB = 1_000  # the size of the objects whose latencies were measured
 BURST_S = 1.0  # by then a full bucket is empty, at any rate that a function reaches
 HEAD = """\
-# Written by `crossover project --fit` from the measurements beside it; whose they are, README.md says. Not to be changed by hand.
+# Written by `crossover project --fit config/calibration` from the measurements beside it (README.md says whose): not by hand.
 # `residuals`: geometric means over a session's warm functions, beside what the fitted figures come to; sessions that were fitted to.
 """
 

@@ -1,0 +1,156 @@
+"""Strangers' measurements: what is refused, what fits make of the rest, and that they see nothing held out."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crossover.errors import DataError
+from crossover.simulation import figures, measurements, service_fits
+from crossover.simulation.measurements import AGGREGATION, SKYRISE, rounds
+from crossover.simulation.papers import HELD_OUT, measured_held_out
+
+FOLDER = measurements.FOLDER
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in (AGGREGATION, SKYRISE):
+        shutil.copytree(FOLDER / name, tmp_path / name)
+    return tmp_path
+
+
+def rewritten(folder: Path, name: str, change: Change) -> None:
+    path = folder / AGGREGATION / name
+    plain = json.loads(path.read_text("utf-8"))
+    change(plain)
+    path.write_text(json.dumps(plain), "utf-8")
+
+
+def without(row: dict[str, Any], name: str, *, other: str) -> None:
+    row[other] = row.pop(name)
+
+
+REFUSED: dict[str, tuple[str, Change, str]] = {
+    "a row less": (
+        "vgg16_m4.json",
+        lambda plain: plain["all_results"].pop(6),
+        r"vgg16_m4.json: all_results has 13 warm rows of 14; round 1, repetition 1 is not there",
+    ),
+    "a function less": (
+        "vgg16_m4.json",
+        lambda plain: plain["all_results"][2]["shard_s3_read_times_ms"].pop(),
+        r"vgg16_m4.json: all_results\[2\]: shard_s3_read_times_ms has 3 figures, expected 4",
+    ),
+    "no rows": ("vgg16_m1.json", lambda plain: plain.pop("all_results"), "vgg16_m1.json: all_results is missing"),
+    "zero": (
+        "lambda_resnet18.json",
+        lambda plain: plain["all_results"][3].update(compute_ms=0),
+        r"lambda_resnet18.json: all_results\[3\]: compute_ms\[0\]: 0 is not allowed",
+    ),
+    "negative": (
+        "rq3_resnet18.json",
+        lambda plain: plain["resnet18"]["lifl"]["all_runs"][5].update(root_duration_s=-3.0),
+        r"rq3_resnet18.json: resnet18.lifl.all_runs\[5\]: root_duration_s\[0\]: -3.0 is not allowed",
+    ),
+    "a name of other units": (
+        "vgg16_m1.json",
+        lambda plain: without(plain["all_results"][1], "s3_read_ms", other="s3_read_s"),
+        r"vgg16_m1.json: all_results\[1\]: s3_read_ms is missing; s3_read_s is there: other units\?",
+    ),
+    "figures of other units": (
+        "vgg16_m1.json",
+        lambda plain: plain["all_results"][1].update(s3_read_ms=0.17),
+        r"vgg16_m1.json: all_results\[1\]: read of function 0: .* expected 1 to 2,000: other units\?",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_what_cannot_be_right_is_refused_by_file_and_row(folder: Path, fault: str) -> None:
+    name, change, message = REFUSED[fault]
+    rewritten(folder, name, change)
+    with pytest.raises(DataError, match=message):
+        rounds(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        (
+            "storage-latency.csv",
+            ",13.57,",
+            ",-13.57,",
+            r"storage-latency.csv: line \d+: p5_ms: '-13.57' is not allowed",
+        ),
+        (
+            "storage-latency.csv",
+            "median_ms",
+            "median_us",
+            "line 2: median_ms is missing; median_us is there: other units",
+        ),
+        ("lambda-network-throughput.csv", ",7076,1,20,", ",7076,1,0,", "line 2: interval_ms: '0' is not allowed"),
+        ("lambda-network-throughput.csv", "_mbps_", "_gbps_", "line 2: aggregated_mbps_by_interval is missing"),
+    ],
+)
+def test_tables_are_refused_by_line(folder: Path, name: str, old: str, new: str, message: str) -> None:
+    path = folder / SKYRISE / name
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+    with pytest.raises(DataError, match=message):
+        service_fits.fitted(folder)
+
+
+def test_a_series_of_requests_that_is_missing_is_noticed(folder: Path) -> None:
+    path = folder / SKYRISE / "storage-latency.csv"
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    gone = next(line for line in lines if ",s3_standard,read," in line)
+    path.write_text("".join(line for line in lines if line != gone), "utf-8")
+    with pytest.raises(DataError, match=r"storage-latency.csv: s3_standard: 9 rows of reads, expected 10"):
+        measurements.latencies(folder)
+
+
+def test_what_is_written_down_is_what_the_measurements_give(tmp_path: Path) -> None:
+    out = tmp_path / "fitted.yaml"
+    service_fits.fit(FOLDER, out)
+    assert out.read_text("utf-8") == figures.FITTED.read_text("utf-8"), (
+        "config/calibration/fitted.yaml is not what its measurements give: crossover project --fit config/calibration"
+    )
+
+
+def test_a_fit_sees_no_cell_held_out(folder: Path) -> None:
+    """Every second held out half as long again: the same figures."""
+
+    def longer(value: Any) -> Any:
+        return [1.5 * each for each in value] if isinstance(value, list) else 1.5 * value
+
+    def change(row: dict[str, Any]) -> None:
+        row.update({name: longer(value) for name, value in row.items() if name.endswith(("_ms", "_s"))})
+
+    for name in ("vgg16_m2.json", "vgg16_m8.json"):
+        rewritten(folder, name, lambda plain: [change(row) for row in plain["all_results"]])
+    for design in ("grads_sharding", "lifl"):
+        rewritten(
+            folder, measurements.DESIGNS, lambda plain, d=design: [change(r) for r in plain["resnet18"][d]["all_runs"]]
+        )
+    assert rounds(folder) != rounds()
+    assert service_fits.fitted(folder) == service_fits.fitted()
+
+
+def test_the_cells_held_out_follow_the_rule() -> None:
+    """Every second one, by size, design and aggregators; no session lies on both sides."""
+    listed = yaml.safe_load(HELD_OUT.read_text("utf-8"))["measured"]
+    assert [each["held_out"] for each in listed] == [n % 2 == 1 for n in range(len(listed))]
+    cells = {
+        (round(each.cell.gradient_mib), each.cell.design, each.cell.aggregators, each.cell.key) for each in rounds()
+    }
+    assert [key for *_, key in sorted(cells)] == [
+        (each["gradient"], each["design"], each["aggregators"], each["memory_mb"]) for each in listed
+    ]
+    assert {measured_held_out(key) for *_, key in cells} == {True, False}
