@@ -135,10 +135,10 @@ class Calibration:
         floor_bytes_s = network.floor_at(memory_mb)
         return service.at(vcpus=vcpus(memory_mb), burst_bytes=network.burst_bytes, floor_bytes_s=floor_bytes_s)
 
-    def host_bytes_s(self, service: Service, instance_type: str) -> float:
-        """What all clients of a host share: its type's documented network, or what the service says."""
+    def on_host(self, service: Service, instance_type: str) -> Service:
+        """The service on a host of that type, whose documented network all its clients share."""
         known = self.instances.get(instance_type)
-        return service.host_bytes_s if known is None or known.bytes_s is None else known.bytes_s
+        return service if known is None or known.bytes_s is None else replace(service, host_bytes_s=known.bytes_s)
 
     def outside(self, **figures: float) -> tuple[str, ...]:
         """What of `figures` (named as in `measured`) lies beyond what the fits have seen, and how far."""

@@ -63,7 +63,7 @@ def projected(cell: Cell, calibration_name: str = AWS.name) -> Projection:
     calibration = {each.name: each for each in (AWS, ASSUMED)}[calibration_name]
     slowest, whole, dollars = [], [], []
     for draw in draws(SEED, DRAWS):
-        levels = _levels(cell, in_session(calibration, draw.session), draw.seed)
+        levels = levels_s(cell, in_session(calibration, draw.session), seed=draw.seed)
         slowest.append(max(max(level) for level in levels))
         whole.append(sum(max(level) for level in levels))
         dollars.append(1_000 * usd(cell, [each for level in levels for each in level]))
@@ -81,8 +81,8 @@ def projected(cell: Cell, calibration_name: str = AWS.name) -> Projection:
     )
 
 
-def _levels(cell: Cell, calibration: Calibration, seed: int) -> list[list[float]]:
-    """Each function's seconds: it makes its client, reads one vector after another, adds, divides, writes."""
+def levels_s(cell: Cell, calibration: Calibration, *, seed: int) -> list[list[float]]:
+    """Each function's seconds, by level: it makes its client, reads one vector after another, adds, divides, writes."""
     objects = calibration.client(calibration.objects, memory_mb=cell.memory_mb, in_vpc=False)
     client_s, size = calibration.client_cpu_s / min(1.0, vcpus(cell.memory_mb)), cell.object_bytes
     found, number = [], 0

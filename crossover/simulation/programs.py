@@ -41,7 +41,8 @@ class _Peer:
         self.network_bytes_s = known.bytes_s or inf
         network = {"burst_bytes": 0.0, "floor_bytes_s": self.network_bytes_s}
         self.objects = world.calibration.instance_objects.at(**network)
-        self.bus = world.calibration.instance_bus.at(**network)
+        broker = world.experiment.network.broker_instance_type
+        self.bus = world.calibration.on_host(world.calibration.instance_bus, broker).at(**network)
         self.luck, self.round = world.luck[rank], 0
         self.checkpoint_every = world.experiment.functions.checkpoint_every if self.gpu else 1
         self.exchange = self._gathering if self.gpu else self._mailboxes

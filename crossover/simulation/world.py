@@ -90,10 +90,13 @@ class World:
     def __post_init__(self) -> None:
         experiment, calibration = self.experiment, self.calibration
         count = {"per_worker": experiment.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
-        host_bytes_s = calibration.host_bytes_s(calibration.tensors, experiment.database.instance_type)
-        tour = Link(host_bytes_s)
-        self.hosts = [Host(host_bytes_s, tour) for _ in range(count)]
-        self.broker = Host(calibration.host_bytes_s(calibration.bus, experiment.network.broker_instance_type))
+        # Stores on hosts of their own have those hosts' links.
+        tensors = calibration.on_host(calibration.tensors, experiment.database.instance_type)
+        bus = calibration.on_host(calibration.bus, experiment.network.broker_instance_type)
+        self._services = {"objects": calibration.objects, "tensors": tensors}
+        tour = Link(tensors.host_bytes_s)
+        self.hosts = [Host(tensors.host_bytes_s, tour) for _ in range(count)]
+        self.broker = Host(bus.host_bytes_s)
         self._memories = {step.name: self.memory_mb(step) for step in steps(self.architecture)}
         self._in_vpc = NETWORK in shared_stacks(experiment, self.architecture)
         self._clients: dict[tuple[str, str], Client] = {}
@@ -154,8 +157,8 @@ class World:
     def _client(self, service: str, step: str) -> Client:
         found = self._clients.get((service, step))
         if found is None:
-            asked = getattr(self.calibration, service)
-            found = self.calibration.client(asked, memory_mb=self._memories[step], in_vpc=self._in_vpc)
+            memory_mb = self._memories[step]
+            found = self.calibration.client(self._services[service], memory_mb=memory_mb, in_vpc=self._in_vpc)
             self._clients[service, step] = found
         return found
 

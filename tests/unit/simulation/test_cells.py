@@ -10,9 +10,11 @@ import pytest
 from crossover.experiment import Experiment, Functions
 from crossover.simulation import AWS, Workload, cells, simulate
 from crossover.simulation.calibration import ASSUMED, AWS_2026_08
-from crossover.simulation.measurements import Cell
+from crossover.simulation.measurements import MIB, Cell
+from crossover.validation import load
 
-PAGE = Path(__file__).parents[3] / "docs" / "simulation.md"
+ROOT = Path(__file__).parents[3]
+PAGE, CONFIG = ROOT / "docs" / "simulation.md", ROOT / "config"
 
 
 def test_the_goals_are_met_and_the_documented_tables_are_what_comes_out() -> None:
@@ -43,6 +45,20 @@ def test_levels_are_those_of_the_designs() -> None:
     )
     assert tree.levels == (("leaf", (5, 5, 5, 5)), ("root", (4,)))
     assert three.levels == (("l1", (3, 3, 3, 3, 3, 3, 2)), ("l2", (3, 3, 1)), ("root", (3,)))
+
+
+@pytest.mark.parametrize(("design", "aggregators"), [("grads_sharding", 4), ("lambda_fl", 5), ("lifl", 11)])
+def test_a_cell_is_what_the_architecture_of_its_name_asks_for(design: str, aggregators: int) -> None:
+    """The description of the measured functions, and our own: the same seconds but for the client that each of theirs made."""
+    setting = load(CONFIG / f"{design.replace('_', '-')}.yaml", [])
+    still = replace(AWS, compute_sigma=0.0, request_sigma=0.0)
+    mib = 4 * 11_181_642 / MIB
+    memory_mb = setting.functions.memory_of("aggregate", torch=True)
+    cell = Cell(gradient="", gradient_mib=mib, design=design, aggregators=aggregators, memory_mb=memory_mb)
+    theirs = [seconds for level in cells.levels_s(cell, replace(still, client_cpu_s=0.0), seed=1) for seconds in level]
+    ours = simulate(setting, still).steps["aggregate"]
+    assert ours.invocations == len(theirs) == aggregators
+    assert sum(seconds for seconds, _ in ours.stages.values()) == pytest.approx(sum(theirs), rel=1e-3)
 
 
 def test_the_interval_score_is_width_and_what_was_missed() -> None:
