@@ -206,6 +206,8 @@ struct CommandInfo {
     X(BlockClient, Blocked*,                                                                                      \
       (Ctx*, CommandFunction reply, CommandFunction timeout, void (*free)(Ctx*, void*), TimeMs))                  \
     X(UnblockClient, int, (Blocked*, void*))                                                                      \
+    X(AbortBlock, int, (Blocked*))                                                                                \
+    X(SetDisconnectCallback, void, (Blocked*, void (*)(Ctx*, Blocked*)))                                          \
     X(EventLoopAddOneShot, int, (void (*)(void*), void*))                                                         \
     X(AvoidReplicaTraffic, int, ())                                                                               \
     X(GetBlockedClientPrivateData, void*, (Ctx*))                                                                 \

@@ -54,22 +54,24 @@ Arguments::Arguments(abi::String** argv, int argc) {
                            [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
 }
 
+std::string Arguments::wrong_number() const {
+    return "wrong number of arguments for '" + command_ + "' command: ";
+}
+
 std::string_view Arguments::at(std::size_t i, std::string_view name) const {
-    if (i >= values_.size()) refuse(command_, ": argument ", i, " (", name, ") is missing");
+    if (i >= values_.size()) refuse(wrong_number(), "argument ", i, " (", name, ") is missing");
     return values_[i];
 }
 
 void Arguments::at_least(std::size_t count, std::string_view syntax) const {
     if (values_.size() < count) {
-        refuse(command_, ": wrong number of arguments: ", values_.size() - 1, " given, expected at least ", count - 1,
-               ": ", syntax);
+        refuse(wrong_number(), values_.size() - 1, " given, expected at least ", count - 1, ": ", syntax);
     }
 }
 
 void Arguments::exactly(std::size_t count, std::string_view syntax) const {
     if (values_.size() != count) {
-        refuse(command_, ": wrong number of arguments: ", values_.size() - 1, " given, expected ", count - 1, ": ",
-               syntax);
+        refuse(wrong_number(), values_.size() - 1, " given, expected ", count - 1, ": ", syntax);
     }
 }
 

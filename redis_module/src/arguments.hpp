@@ -38,6 +38,8 @@ public:
     }
 
 private:
+    std::string wrong_number() const;  // as the server's own commands begin it
+
     std::vector<std::string_view> values_;
     std::string command_;
 };

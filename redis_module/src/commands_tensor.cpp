@@ -53,12 +53,13 @@ void read_option(const Arguments& arguments, std::size_t& i, TensorSet& set) {
 }
 
 TensorSet read_tensor_set(const Arguments& arguments) {
+    // A scalar is written with its data: without, a size was forgotten.
     arguments.at_least(
-        3, "AI.TENSORSET key dtype size.. [KIND kind] [SAMPLES n] [NX] [PX ms] [BLOB blob | VALUES value..]");
+        4, "AI.TENSORSET key dtype size.. [KIND kind] [SAMPLES n] [NX] [PX ms] [BLOB blob | VALUES value..]");
     TensorSet set;
     const auto dtype = dtype_named(arguments[2]);
     if (!dtype)
-        arguments.refuse_argument(2, "dtype", "FLOAT, DOUBLE, INT8, INT16, INT32, INT64, UINT8, UINT16 or BOOL");
+        arguments.refuse_argument(2, "dtype", "FLOAT, DOUBLE, INT8, INT16, INT32, INT64, UINT8, UINT16, BOOL or STRING");
     set.tensor.dtype = *dtype;
     std::size_t i = 3;
     for (; i < arguments.size() && parse_integer(arguments[i]); ++i) {
@@ -86,10 +87,10 @@ void check_data(const Arguments& arguments, const TensorSet& set) {
         const std::string_view blob = arguments.at(set.blob, "BLOB");
         if (arguments.size() != set.blob + 1)
             arguments.refuse_argument(set.blob + 1, "after the blob", "nothing: options stand before BLOB");
-        if (blob.size() != set.bytes)
+        if (blob.size() != set.bytes && set.tensor.dtype != DType::text)
             refuse(arguments.command(), ": BLOB has ", blob.size(), " bytes; expected ", set.bytes, " for ", dtype, ' ',
                    shape);
-        check_elements(set.tensor.dtype, blob, arguments.command());
+        check_elements(set.tensor.dtype, blob, set.bytes, arguments.command());
     } else if (set.values) {
         const std::size_t given = arguments.size() - set.values, expected = set.bytes / facts(set.tensor.dtype).size;
         if (given != expected)
@@ -108,6 +109,23 @@ std::shared_ptr<Payload> memory_for(const Tensor* old, std::size_t bytes) {
     return std::make_shared<Payload>(bytes);
 }
 
+// Into `old`'s memory where that may be overwritten.
+void fill(const Arguments& arguments, TensorSet& set, const Tensor* old) {
+    std::string strings;
+    std::string_view blob = set.blob ? arguments[set.blob] : std::string_view();
+    if (set.values && set.tensor.dtype == DType::text) blob = strings = joined_strings(arguments, set.values);
+    const std::size_t bytes = blob.data() ? blob.size() : set.bytes;
+    // Values may be refused half way: they never go into the old tensor's memory.
+    set.tensor.payload = memory_for(set.values ? nullptr : old, bytes);
+    if (blob.data()) {
+        std::memcpy(set.tensor.payload->data(), blob.data(), bytes);
+    } else if (set.values) {
+        parse_values(arguments, set.values, set.tensor);
+    } else {
+        std::memset(set.tensor.payload->data(), 0, bytes);
+    }
+}
+
 void tensor_set(const Call& call) {
     const Arguments& arguments = call.arguments;
     TensorSet set = read_tensor_set(arguments);
@@ -118,15 +136,7 @@ void tensor_set(const Call& call) {
         abi::ReplyWithLongLong(call.ctx, 0);
         return;
     }
-    // Values may be refused half way: they never go into the old tensor's memory.
-    set.tensor.payload = memory_for(set.blob ? old : nullptr, set.bytes);
-    if (set.blob) {
-        std::memcpy(set.tensor.payload->data(), arguments[set.blob].data(), set.bytes);
-    } else if (set.values) {
-        parse_values(arguments, set.values, set.tensor);
-    } else {
-        std::memset(set.tensor.payload->data(), 0, set.bytes);
-    }
+    fill(arguments, set, old);
     propagate_tensor(call.ctx, call.argv[1], set.tensor, set.expiry, set.blob ? call.argv[set.blob] : nullptr);
     put_tensor(call.ctx, key, call.argv[1], std::move(set.tensor), set.expiry);
     if (set.only_if_missing) {
@@ -164,6 +174,8 @@ void tensor_get(const Call& call) {
     }
     std::string_view blob = tensor->blob();
     if (options.has("RANGE")) {
+        if (tensor->dtype == DType::text)
+            refuse("TENSOR.GET: RANGE counts elements of one size; key ", shown(arguments[1]), " is STRING");
         const std::size_t i = options.place("RANGE"), size = facts(tensor->dtype).size;
         const auto elements = static_cast<std::int64_t>(tensor->count());
         const std::int64_t first = arguments.integer(i, "RANGE first", 0, elements);

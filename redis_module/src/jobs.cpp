@@ -1,5 +1,6 @@
 #include "jobs.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "pool.hpp"
@@ -10,6 +11,7 @@ using words::shown;
 namespace {
 
 constexpr const char* timed_out_text = "TIMEOUT the command ran longer than its TIMEOUT; nothing was stored";
+constexpr std::string_view timed_out = "TIMEOUT ";
 
 std::string output_of(const Job& job) {
     return job.command + ": output";
@@ -30,7 +32,7 @@ void compute(Job& job) {
         if (job.propagate)
             for (Result& result : job.results) result.blob = OwnedString(result.tensor.blob());
     } catch (const pool::Stopped&) {
-        refuse_job(job, "ERR the server is shutting down; nothing was stored");
+        refuse_job(job, "ERR the server is shutting down, or nobody waits any more; nothing was stored");
     } catch (const std::bad_alloc&) {
         job.refusal.swap(job.out_of_memory);
     } catch (const std::exception& error) {
@@ -72,8 +74,8 @@ void store(abi::Ctx* ctx, Job& job) {
 
 int reply(abi::Ctx* ctx, abi::String**, int) {
     auto* pointer = static_cast<Job*>(abi::GetBlockedClientPrivateData(ctx));
-    if (!pointer) {
-        abi::ReplyWithError(ctx, timed_out_text);
+    if (!pointer || pointer->refusal.starts_with(timed_out)) {
+        abi::ReplyWithSimpleString(ctx, "TIMEDOUT");  // documented as no error
         return abi::ok;
     }
     Job& job = *pointer;
@@ -109,14 +111,27 @@ void release(abi::Ctx* ctx, void* data) {
     if (job->finished) job->finished(job->refusal);
 }
 
+// Jobs whose clients are blocked, on the main thread.
+std::list<Job*>& waiting() {
+    static std::list<Job*>& instance = *new std::list<Job*>;
+    return instance;
+}
+
+void unblock(Job& job, void* data) {
+    job.answered = true;
+    waiting().erase(job.place);
+    abi::UnblockClient(job.client, data);
+}
+
 // The server's own time-out for blocked clients loses the reply when a worker finishes at that very moment, so the
 // module keeps the time itself. hand_back drops the job when its worker has ended.
 void on_timeout(abi::Ctx*, void* data) {
     Job& job = *static_cast<Job*>(data);
     if (job.answered) return;
-    job.answered = true;
     if (job.finished) job.finished(timed_out_text);
-    abi::UnblockClient(job.client, nullptr);
+    unblock(job, nullptr);
+    job.ended = true;
+    if (pool::withdraw(job.ended)) delete &job;
 }
 
 std::vector<Job*>& held() {
@@ -132,9 +147,41 @@ void hand_back(void* data) {
     } else if (must_wait(*job)) {
         held().push_back(job);
     } else {
-        job->answered = true;
-        abi::UnblockClient(job->client, job);
+        unblock(*job, job);
     }
+}
+
+// The client has left: a queued job goes at once, a running one ends at its next check.
+void on_disconnect(abi::Ctx*, abi::Blocked* client) {
+    const auto found = std::ranges::find(waiting(), client, &Job::client);
+    if (found == waiting().end()) return;
+    Job& job = **found;
+    job.ended = true;
+    if (!pool::withdraw(job.ended)) return;
+    refuse_job(job, "ERR the client left while the command waited; nothing was stored");
+    hand_back(&job);
+}
+
+// Nothing may fail between the blocking of the client and the queueing but the queueing itself.
+void enqueue(abi::Ctx* ctx, std::unique_ptr<Job> job) {
+    std::list<Job*> node{job.get()};
+    Job* pointer = job.get();
+    job->client = abi::BlockClient(ctx, reply, nullptr, release, 0);
+    abi::SetDisconnectCallback(job->client, on_disconnect);
+    job->place = node.begin();
+    waiting().splice(waiting().end(), node);
+    if (job->timeout_ms) job->timer = abi::CreateTimer(ctx, job->timeout_ms, on_timeout, pointer);
+    try {
+        pool::submit(
+            job->ended, [pointer] { compute(*pointer); },
+            [pointer] { abi::EventLoopAddOneShot(hand_back, pointer); });
+    } catch (...) {
+        if (job->timer) abi::StopTimer(ctx, job->timer, nullptr);
+        waiting().erase(job->place);
+        abi::AbortBlock(job->client);
+        throw;
+    }
+    job.release();
 }
 
 }  // namespace
@@ -158,10 +205,7 @@ void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job) {
     require_memory(ctx, job->command, job->bytes);
     job->propagate = propagates(ctx);
     job->out_of_memory = "OOM " + job->command + ": the machine has no memory left; nothing was stored";
-    job->client = abi::BlockClient(ctx, reply, nullptr, release, 0);
-    if (job->timeout_ms) job->timer = abi::CreateTimer(ctx, job->timeout_ms, on_timeout, job.get());
-    Job* pointer = job.release();
-    pool::submit([pointer] { compute(*pointer); }, [pointer] { abi::EventLoopAddOneShot(hand_back, pointer); });
+    enqueue(ctx, std::move(job));
 }
 
 std::size_t held_jobs() {

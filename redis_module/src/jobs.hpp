@@ -1,6 +1,8 @@
 // A job: inputs are taken on the main thread, results computed on the pool, and stored by the main thread in one go.
 #pragma once
+#include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +31,8 @@ struct Job {
     std::size_t bytes = 0;       // that the results will need, for the check against maxmemory
     abi::Blocked* client = nullptr;
     std::uint64_t timer = 0;
+    std::atomic<bool> ended{false};         // nobody waits for it any more
+    std::list<Job*>::iterator place;        // among those with a blocked client
     bool answered = false;  // by the result or by the timer, whichever came first; the main thread's alone
     bool propagate = false;
     std::string refusal;

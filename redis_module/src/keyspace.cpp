@@ -13,7 +13,7 @@ Tensor* OpenedKey::tensor(std::string_view what, std::string_view name) const {
     const int type = abi::KeyType(key_);
     if (type != abi::key_module || abi::ModuleTypeGetType(key_) != tensor_type) {
         const char* held = type >= 0 && type <= 7 ? abi::key_type_names[type] : "a value of another type";
-        refuse_as("WRONGTYPE", what, " key ", shown(name), " holds ", held, "; expected a tensor");
+        refuse_as("WRONGTYPE", wrong_type, what, " key ", shown(name), " holds ", held, "; expected a tensor");
     }
     return static_cast<Tensor*>(abi::ModuleTypeGetValue(key_));
 }
@@ -27,6 +27,8 @@ std::optional<Tensor> find_tensor(abi::Ctx* ctx, std::string_view name, std::str
 
 Tensor require_tensor(abi::Ctx* ctx, std::string_view name, std::string_view what) {
     std::optional<Tensor> tensor = find_tensor(ctx, name, what);
+    if (!tensor && what.starts_with("AI."))  // RedisAI's first words, which its clients match
+        refuse("tensor key is empty or in a different shard: ", what, " key ", shown(name), " does not exist");
     if (!tensor) refuse_as("NOKEY", what, " key ", shown(name), " does not exist; expected a tensor");
     return *std::move(tensor);
 }

@@ -19,7 +19,11 @@ namespace {
 
 struct Task {
     std::function<void()> job, then;
+    const std::atomic<bool>* ended = nullptr;
 };
+
+// Of the job that this thread works on.
+thread_local const std::atomic<bool>* job_ended = nullptr;
 
 struct Pool {
     std::mutex mutex;
@@ -53,7 +57,9 @@ void work(bool takes_jobs) {
         queue.pop_front();
         if (!helps) ++pool.running;
         lock.unlock();
+        job_ended = task.ended;
         task.job();
+        job_ended = nullptr;
         lock.lock();
         if (!helps) --pool.running;
         if (pool.stopping) pool.settled.notify_all();
@@ -68,6 +74,7 @@ void work(bool takes_jobs) {
 struct Loop {
     std::size_t total, block;
     const Body* body;
+    const std::atomic<bool>* ended;  // the job's; looked at within blocks only, while the job lives
     std::atomic<std::size_t> next{0};
     std::atomic<bool> failed{false};
     std::exception_ptr failure;  // the first
@@ -81,6 +88,7 @@ struct Loop {
         for (;;) {
             const std::size_t i = next.fetch_add(1);
             if (i >= blocks()) return;
+            job_ended = ended;
             std::exception_ptr thrown;
             try {
                 if (!stopping() && !failed) (*body)(i* block, std::min(block, total - i * block));
@@ -137,16 +145,26 @@ Parked::~Parked() {
 }
 
 bool stopping() {
-    return the_pool().stopping.load(std::memory_order_relaxed);
+    return the_pool().stopping.load(std::memory_order_relaxed) ||
+           (job_ended && job_ended->load(std::memory_order_relaxed));
 }
 
-void submit(std::function<void()> job, std::function<void()> then) {
+void submit(const std::atomic<bool>& ended, std::function<void()> job, std::function<void()> then) {
     Pool& pool = the_pool();
     {
         const std::scoped_lock lock(pool.mutex);
-        pool.jobs.push_back({std::move(job), std::move(then)});
+        pool.jobs.push_back({std::move(job), std::move(then), &ended});
     }
     pool.wake.notify_all();
+}
+
+bool withdraw(const std::atomic<bool>& ended) {
+    Pool& pool = the_pool();
+    const std::scoped_lock lock(pool.mutex);
+    const auto found = std::ranges::find(pool.jobs, &ended, &Task::ended);
+    if (found == pool.jobs.end()) return false;
+    pool.jobs.erase(found);
+    return true;
 }
 
 PoolState state() {
@@ -170,10 +188,11 @@ void for_blocks(std::size_t total, std::size_t block, const Body& body) {
     loop->total = total;
     loop->block = block;
     loop->body = &body;
+    loop->ended = job_ended;
     try {
         const std::scoped_lock lock(pool.mutex);
         for (int i = 1; i < pool.intra_op_threads; ++i)
-            pool.helpers.push_back({[loop] { loop->take_blocks(); }, nullptr});
+            pool.helpers.push_back({[loop] { loop->take_blocks(); }, nullptr, nullptr});
     } catch (const std::bad_alloc&) {
         // Those that were called may already be at work: the loop goes on with fewer.
     }

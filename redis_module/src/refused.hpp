@@ -65,6 +65,9 @@ template <typename... Parts>
     throw Refused("ERR", (words::text(parts) + ...));
 }
 
+// The server's own first words, which clients match.
+inline constexpr std::string_view wrong_type = "Operation against a key holding the wrong kind of value: ";
+
 template <typename... Parts>
 [[noreturn]] void refuse_as(std::string_view code, const Parts&... parts) {
     throw Refused(code, (words::text(parts) + ...));

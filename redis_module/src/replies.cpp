@@ -37,11 +37,21 @@ void reply_element(abi::Ctx* ctx, const Tensor& tensor, std::size_t i) {
         case DType::uint16: abi::ReplyWithLongLong(ctx, element<std::uint16_t>(tensor, i)); break;
         case DType::uint8:
         case DType::boolean: abi::ReplyWithLongLong(ctx, element<std::uint8_t>(tensor, i)); break;
+        case DType::text: break;  // see reply_strings
+    }
+}
+
+void reply_strings(abi::Ctx* ctx, std::string_view blob) {
+    for (std::size_t first = 0; first < blob.size();) {
+        const std::size_t end = blob.find('\0', first);
+        reply_bulk(ctx, blob.substr(first, end - first));
+        first = end + 1;
     }
 }
 
 void reply_values(abi::Ctx* ctx, const Tensor& tensor) {
     abi::ReplyWithArray(ctx, static_cast<long>(tensor.count()));
+    if (tensor.dtype == DType::text) return reply_strings(ctx, tensor.blob());
     for (std::size_t i = 0; i < tensor.count(); ++i) reply_element(ctx, tensor, i);
 }
 

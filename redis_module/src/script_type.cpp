@@ -1,12 +1,16 @@
 #include "script_type.hpp"
 
+#include <algorithm>
+
+#include "arguments.hpp"
 #include "keyspace.hpp"
+#include "refused.hpp"
 
 RedisModuleType* script_type = nullptr;
 
 namespace {
 
-constexpr int encoding = 1;
+constexpr int encoding = 2;  // 1 kept no device
 
 const Script& as_script(const void* value) {
     return *static_cast<const Script*>(value);
@@ -35,20 +39,33 @@ void save(RedisModuleIO* io, void* value) {
     save_text(io, script.tag);
     abi::SaveUnsigned(io, script.entry_points.size());
     for (const std::string& name : script.entry_points) save_text(io, name);
+    save_text(io, script.device);
 }
 
-void* load(RedisModuleIO* io, int version) {
-    if (version != encoding) {
-        abi::LogIOError(io, "warning", "a script of encoding %d cannot be read; this module writes %d", version,
-                        encoding);
-        return nullptr;
-    }
+std::unique_ptr<Script> load_script(RedisModuleIO* io, int version) {
     auto script = std::make_unique<Script>();
     script->source = load_text(io);
     script->tag = load_text(io);
     const std::uint64_t count = abi::LoadUnsigned(io);
     for (std::uint64_t i = 0; i < count && !abi::IsIOError(io); ++i) script->entry_points.push_back(load_text(io));
-    return abi::IsIOError(io) ? nullptr : script.release();
+    if (version > 1) script->device = load_text(io);
+    if (!abi::IsIOError(io) && !names_cpu(script->device)) refuse("its device is ", words::shown(script->device));
+    return script;
+}
+
+void* load(RedisModuleIO* io, int version) {
+    if (version > encoding) {
+        abi::LogIOError(io, "warning", "a script of encoding %d cannot be read; this module writes %d", version,
+                        encoding);
+        return nullptr;
+    }
+    try {
+        auto script = load_script(io, version);
+        return abi::IsIOError(io) ? nullptr : script.release();
+    } catch (const std::exception& error) {
+        abi::LogIOError(io, "warning", "a script cannot be read: %s", error.what());
+        return nullptr;
+    }
 }
 
 void rewrite(RedisModuleIO* io, abi::String* key, void* value) {
@@ -82,8 +99,15 @@ void* copy(abi::String*, abi::String*, const void* value) {
 
 }  // namespace
 
+bool names_cpu(std::string_view device) {
+    if (!same_word(device.substr(0, 3), "CPU")) return false;
+    if (device.size() == 3) return true;
+    const auto number = parse_integer(device.substr(std::min<std::size_t>(4, device.size())));
+    return device[3] == ':' && device.size() <= 8 && number && *number >= 0;
+}
+
 std::vector<std::string> script_words(const Script& script) {
-    std::vector<std::string> words{"CPU"};
+    std::vector<std::string> words{script.device};
     if (!script.tag.empty()) words.insert(words.end(), {"TAG", script.tag});
     if (!script.entry_points.empty()) {
         words.insert(words.end(), {"ENTRY_POINTS", std::to_string(script.entry_points.size())});

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "abi.hpp"
@@ -21,11 +22,14 @@ struct ScriptCode {
 };
 
 struct Script {
-    std::string source, tag;
+    std::string source, tag, device = "CPU";
     std::vector<std::string> entry_points;  // empty: stored with AI.SCRIPTSET, whose functions take tensors one by one
     std::shared_ptr<ScriptStatistics> statistics = std::make_shared<ScriptStatistics>();
     std::shared_ptr<ScriptCode> code = std::make_shared<ScriptCode>();
 };
+
+// CPU or CPU:n, in any case, kept as it was written.
+bool names_cpu(std::string_view device);
 
 extern RedisModuleType* script_type;
 bool register_script_type(abi::Ctx* ctx);

@@ -11,7 +11,7 @@
 namespace {
 
 constexpr DTypeFacts table[dtype_count] = {{"FLOAT", 4}, {"DOUBLE", 8}, {"INT8", 1},   {"INT16", 2}, {"INT32", 4},
-                                           {"INT64", 8}, {"UINT8", 1},  {"UINT16", 2}, {"BOOL", 1}};
+                                           {"INT64", 8}, {"UINT8", 1},  {"UINT16", 2}, {"BOOL", 1},  {"STRING", 1}};
 std::atomic<std::uint64_t> live_payloads{0};
 std::atomic<std::uint64_t> live_bytes{0};
 
@@ -27,6 +27,11 @@ std::optional<DType> dtype_named(std::string_view name) {
     for (int i = 0; i < dtype_count; ++i)
         if (upper == table[i].name) return static_cast<DType>(i);
     return std::nullopt;
+}
+
+std::size_t Tensor::count() const {
+    if (dtype != DType::text) return payload->bytes() / facts(dtype).size;
+    return static_cast<std::size_t>(std::ranges::count(blob(), '\0'));
 }
 
 Payload::Payload(std::size_t bytes) : data_(memory::take(bytes)), bytes_(bytes) {
@@ -63,7 +68,20 @@ std::size_t checked_bytes(const Tensor& header, std::string_view what) {
     return bytes;
 }
 
-void check_elements(DType dtype, std::string_view blob, std::string_view what) {
+namespace {
+
+void check_strings(std::string_view blob, std::size_t expected, std::string_view what) {
+    const auto found = static_cast<std::size_t>(std::ranges::count(blob, '\0'));
+    const std::size_t rest = blob.size() - (blob.rfind('\0') + 1);  // npos + 1 is 0
+    if (found != expected)
+        refuse(what, ": BLOB holds ", found, " strings that end in a zero byte; expected ", expected);
+    if (rest) refuse(what, ": BLOB ends in ", rest, " bytes without a zero byte; expected one behind each string");
+}
+
+}  // namespace
+
+void check_elements(DType dtype, std::string_view blob, std::size_t least, std::string_view what) {
+    if (dtype == DType::text) check_strings(blob, least, what);
     if (dtype != DType::boolean) return;
     const auto wrong = std::ranges::find_if(blob, [](char c) { return static_cast<unsigned char>(c) > 1; });
     if (wrong != blob.end())

@@ -7,14 +7,15 @@
 #include <string_view>
 #include <vector>
 
-enum class DType : std::uint8_t { float32, float64, int8, int16, int32, int64, uint8, uint16, boolean };
-inline constexpr int dtype_count = 9;
+enum class DType : std::uint8_t { float32, float64, int8, int16, int32, int64, uint8, uint16, boolean, text };
+inline constexpr int dtype_count = 10;
+inline constexpr int number_dtype_count = 9;  // all but text, whose elements are strings that end in a zero byte
 inline constexpr std::size_t longest_kind = 32;  // bytes
 inline constexpr std::size_t largest_rank = 64;
 
 struct DTypeFacts {
     const char* name;  // as RedisAI's commands spell it
-    std::size_t size;  // bytes of an element
+    std::size_t size;  // bytes of an element; of text the least
 };
 const DTypeFacts& facts(DType dtype);
 std::optional<DType> dtype_named(std::string_view name);  // any case
@@ -43,7 +44,7 @@ struct Tensor {
     std::optional<std::uint64_t> samples;  // how many samples a gradient stands for
     std::shared_ptr<Payload> payload;
 
-    std::size_t count() const { return payload->bytes() / facts(dtype).size; }
+    std::size_t count() const;  // elements
     std::size_t bytes() const { return payload->bytes(); }
     const float* floats() const { return reinterpret_cast<const float*>(payload->data()); }
     std::string_view blob() const { return {reinterpret_cast<const char*>(payload->data()), payload->bytes()}; }
@@ -53,10 +54,10 @@ struct Tensor {
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"
 
 // What every tensor keeps to, whether it came from a client, a file or another server: rank, sizes, kind, samples.
-// Throws Refused naming `what`; returns the bytes that its elements need.
+// Throws Refused naming `what`; returns the bytes that its elements need, of text at least.
 std::size_t checked_bytes(const Tensor& header, std::string_view what);
-// Likewise of its elements.
-void check_elements(DType dtype, std::string_view blob, std::string_view what);
+// Likewise of its elements; `least` is what checked_bytes said.
+void check_elements(DType dtype, std::string_view blob, std::size_t least, std::string_view what);
 
 struct LiveTensors {
     std::uint64_t payloads;

@@ -36,6 +36,7 @@ void save(RedisModuleIO* io, void* value) {
     abi::SaveUnsigned(io, tensor.samples.has_value());
     abi::SaveUnsigned(io, tensor.samples.value_or(0));
     const std::string_view blob = tensor.blob();
+    if (tensor.dtype == DType::text) abi::SaveUnsigned(io, blob.size());
     for (std::size_t first = 0; first < blob.size(); first += piece_bytes) {
         const std::string_view piece = blob.substr(first, piece_bytes);
         abi::SaveStringBuffer(io, piece.data(), piece.size());
@@ -66,7 +67,10 @@ void* load(RedisModuleIO* io, int version) {
     try {
         auto tensor = std::make_unique<Tensor>(load_header(io));
         if (abi::IsIOError(io)) return nullptr;
-        tensor->payload = std::make_shared<Payload>(checked_bytes(*tensor, "its header"));
+        const std::size_t least = checked_bytes(*tensor, "its header");
+        const std::size_t bytes = tensor->dtype == DType::text ? abi::LoadUnsigned(io) : least;
+        if (abi::IsIOError(io)) return nullptr;
+        tensor->payload = std::make_shared<Payload>(bytes);
         for (std::size_t first = 0; first < tensor->bytes(); first += piece_bytes) {
             std::size_t length = 0;
             char* piece = abi::LoadStringBuffer(io, &length);
@@ -76,7 +80,7 @@ void* load(RedisModuleIO* io, int version) {
             abi::Free(piece);
             if (!fits) refuse("a tensor's data is cut short");
         }
-        check_elements(tensor->dtype, tensor->blob(), "its data");
+        check_elements(tensor->dtype, tensor->blob(), least, "its data");
         return tensor.release();
     } catch (const std::exception& error) {
         abi::LogIOError(io, "warning", "a tensor cannot be read: %s", error.what());

@@ -42,6 +42,16 @@ std::string read_kind(const Arguments& arguments, std::size_t i) {
     return std::string(kind);
 }
 
+std::string joined_strings(const Arguments& arguments, std::size_t first) {
+    std::string blob;
+    for (std::size_t i = first; i < arguments.size(); ++i) {
+        if (arguments[i].find('\0') != std::string_view::npos)
+            arguments.refuse_argument(i, "STRING", "a string without a zero byte");
+        blob.append(arguments[i]).push_back('\0');
+    }
+    return blob;
+}
+
 void parse_values(const Arguments& arguments, std::size_t first, Tensor& tensor) {
     switch (tensor.dtype) {
         case DType::float32: return parse_floats<parse_float>(arguments, first, tensor);
@@ -53,5 +63,6 @@ void parse_values(const Arguments& arguments, std::size_t first, Tensor& tensor)
         case DType::uint8: return parse_integers<std::uint8_t>(arguments, first, tensor);
         case DType::uint16: return parse_integers<std::uint16_t>(arguments, first, tensor);
         case DType::boolean: return parse_integers<std::uint8_t>(arguments, first, tensor, 0, 1);
+        case DType::text: break;  // see joined_strings
     }
 }

@@ -196,7 +196,10 @@ def test_kinds(client: Client) -> None:
 
 
 REFUSED = [
-    (("TENSOR.MEAN",), r"wrong number of arguments: 0 given, expected at least 4: TENSOR.MEAN n key"),
+    (
+        ("TENSOR.MEAN",),
+        r"wrong number of arguments for 'TENSOR.MEAN' command: 0 given, expected at least 4: TENSOR.MEAN n key",
+    ),
     (("TENSOR.MEAN", 0, "a", "OUT", "m"), r"argument 1 \(number of keys\) is '0'; expected an integer from 1 to 4096"),
     (("TENSOR.MEAN", 9, "a", "OUT", "m"), r"3 keys given; expected 9"),
     (
@@ -207,8 +210,8 @@ REFUSED = [
     (("TENSOR.MEAN", 1, "a", "OUT", "m", "OUT", "k"), r"OUT is given twice, again at argument 5"),
     (("TENSOR.MEAN", 1, "a", "NX", "OUT"), r"OUT at argument 4 has 0 values; expected 1"),
     (("TENSOR.MEAN", 2, "a", "none", "OUT", "m"), r"NOKEY TENSOR.MEAN: input key 'none' does not exist"),
-    (("TENSOR.MEAN", 2, "a", "text", "OUT", "m"), r"WRONGTYPE TENSOR.MEAN: input key 'text' holds a string"),
-    (("TENSOR.MEAN", 1, "a", "OUT", "text"), r"WRONGTYPE TENSOR.MEAN: output key 'text' holds a string"),
+    (("TENSOR.MEAN", 2, "a", "text", "OUT", "m"), r"WRONGTYPE .*TENSOR.MEAN: input key 'text' holds a string"),
+    (("TENSOR.MEAN", 1, "a", "OUT", "text"), r"WRONGTYPE .*TENSOR.MEAN: output key 'text' holds a string"),
     (("TENSOR.MEAN", 2, "a", "wide", "OUT", "m"), r"input key 'wide' is DOUBLE; expected FLOAT"),
     (("TENSOR.MEAN", 2, "a", "long", "OUT", "m"), r"input key 'long' has shape \[3\]; expected \[2\] like the first"),
     (("TENSOR.MEAN", 1, "a", "WEIGHTS", "x", "OUT", "m"), r"\(WEIGHTS\) is 'x'; expected an integer"),

@@ -15,7 +15,8 @@ from tests.redis_module.test_persistence import contents, digest
 from tests.redis_module.vectors import DTYPES
 
 BAD = 99  # a dtype that is none
-NAMES = dict(enumerate(DTYPES))
+NAMES = dict(enumerate([*DTYPES, "STRING"]))
+TEXT = len(DTYPES)
 WIDTHS = {"FLOAT": 4, "DOUBLE": 8, "INT16": 2, "INT32": 4, "INT64": 8, "UINT16": 2}
 
 
@@ -44,7 +45,9 @@ class Saved:
         """As RESTORE takes it, with the type, the version and the (unchecked) sum of a payload that the server made."""
         numbers = [self.dtype, len(self.shape), *(size % 2**64 for size in self.shape)]
         fields = b"".join(map(number, numbers)) + text(self.kind)
-        fields += number(self.samples is not None) + number(self.samples or 0) + (text(self.blob) if self.blob else b"")
+        fields += number(self.samples is not None) + number(self.samples or 0)
+        fields += number(len(self.blob)) if self.dtype == TEXT else b""
+        fields += text(self.blob) if self.blob else b""
         return like[:10] + fields + b"\0" + like[-10:]
 
 
@@ -61,14 +64,14 @@ def text(value: bytes) -> bytes:
 
 
 def drawn(source: random.Random) -> Saved:
-    dtype = source.choice([*NAMES, *NAMES, 8, 8, BAD])
+    dtype = source.choice([*NAMES, *NAMES, 8, 8, TEXT, BAD])
     rank = source.choice([0, 1, 1, 2, 2, 3, 64, 65])
     sizes = [1] if rank > 3 else [0, 1, 1, 2, 2, 3, 3, source.choice([-5, -1, -(2**63), 2**62, 2**63 - 1])]
     shape = tuple(source.choice(sizes) for _ in range(rank))
     kind = source.randbytes(source.choice([0, 0, 1, 32, 33]))
     samples = source.choice([None, None, 0, 5, 2**63 - 1, 2**63, 2**64 - 1])
     saved = Saved(dtype, shape, kind, samples, b"")
-    size = saved.whole + source.choice([0] * 9 + [1])
+    size = saved.whole + source.choice([0] * 9 + [1])  # of STRING: empty ones, or not enough of them
     blob = bytes(source.choices(range(source.choice([2, 2, 3])), k=size)) if 0 <= size <= 1000 else b"\0"
     return Saved(dtype, shape, kind, samples, blob)
 

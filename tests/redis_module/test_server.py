@@ -117,7 +117,8 @@ def test_nx_is_checked_again_at_the_swap(server: Server, client: Client) -> None
 def test_a_key_that_changes_its_type_meanwhile_is_kept(server: Server, client: Client) -> None:
     with connected(server) as waiting:
         meanwhile(server, waiting, long_job(client, 40), "SET", "result", "text")
-        assert waiting.recv(1000).startswith(b"-WRONGTYPE TENSOR.KRUM: output key 'result' holds a string")
+        answer = waiting.recv(1000)
+        assert answer.startswith(b"-WRONGTYPE ") and b"TENSOR.KRUM: output key 'result' holds a string" in answer
     assert client.get("result") == b"text"
 
 

@@ -195,7 +195,7 @@ SGD = ("TENSOR.SGD", "p", "g", "v", "OUT", "q", "w")
 ADAM = ("TENSOR.ADAM", "p", "g", "-", "-", "OUT", "q", "m", "w")
 MOMENTUM = ("LR", 1, "MOMENTUM", 0.9)
 REFUSED = [
-    (("TENSOR.SGD", "p", "g"), r"wrong number of arguments: 2 given, expected at least 8: TENSOR.SGD model gradient"),
+    (("TENSOR.SGD", "p", "g"), r"wrong number of arguments .* 2 given, expected at least 8: TENSOR.SGD model gradient"),
     ((*SGD, "MOMENTUM", 0.9), r"LR is missing"),
     ((*SGD, "LR", "nan", "MOMENTUM", 0.9), r"\(LR\) is 'nan'; expected a finite number"),
     ((*SGD, "LR", -1, "MOMENTUM", 0.9), r"\(LR\) is '-1'; expected a number of at least 0"),

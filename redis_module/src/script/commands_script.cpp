@@ -21,18 +21,19 @@ using Clock = std::chrono::steady_clock;
 Script* script_in(const OpenedKey& key, std::string_view command, std::string_view name) {
     if (key.empty()) return nullptr;
     if (abi::KeyType(key.get()) != abi::key_module || abi::ModuleTypeGetType(key.get()) != script_type)
-        refuse_as("WRONGTYPE", command, ": key ", shown(name), " holds something else; expected a script");
+        refuse_as("WRONGTYPE", wrong_type, command, ": key ", shown(name), " holds something else; expected a script");
     return static_cast<Script*>(abi::ModuleTypeGetValue(key.get()));
 }
 
 Script& require_script(const OpenedKey& key, std::string_view command, std::string_view name) {
     Script* script = script_in(key, command, name);
-    if (!script) refuse_as("NOKEY", command, ": key ", shown(name), " does not exist; expected a script");
+    if (!script) refuse("script key is empty: ", command, ": key ", shown(name), " does not exist; expected a script");
     return *script;
 }
 
-void require_cpu(const Arguments& arguments, std::size_t i) {
-    if (!same_word(arguments.at(i, "device"), "CPU")) arguments.refuse_argument(i, "device", "CPU");
+std::string require_cpu(const Arguments& arguments, std::size_t i) {
+    if (!names_cpu(arguments.at(i, "device"))) arguments.refuse_argument(i, "device", "CPU");
+    return std::string(arguments[i]);
 }
 
 void put_script(abi::Ctx* ctx, const std::string& key_name, const std::string& command, Script script) {
@@ -80,6 +81,7 @@ void store_script(const Call& call, Script script) {
 
 Script read_source(const Arguments& arguments, const Options& options) {
     Script script;
+    script.device = require_cpu(arguments, 2);
     if (options.has("TAG")) script.tag = arguments[options.place("TAG")];
     script.source = arguments[options.required("SOURCE")];
     return script;
@@ -88,7 +90,6 @@ Script read_source(const Arguments& arguments, const Options& options) {
 void script_store(const Call& call) {
     const Arguments& arguments = call.arguments;
     arguments.at_least(7, "AI.SCRIPTSTORE key CPU [TAG tag] ENTRY_POINTS n function.. SOURCE source");
-    require_cpu(arguments, 2);
     const Options options(arguments, 3, {{"TAG", 1}, {"ENTRY_POINTS", counted}, {"SOURCE", 1}});
     options.required("ENTRY_POINTS");
     Script script = read_source(arguments, options);
@@ -100,7 +101,6 @@ void script_store(const Call& call) {
 void script_set(const Call& call) {
     const Arguments& arguments = call.arguments;
     arguments.at_least(5, "AI.SCRIPTSET key CPU [TAG tag] SOURCE source");
-    require_cpu(arguments, 2);
     const Options options(arguments, 3, {{"TAG", 1}, {"SOURCE", 1}});
     store_script(call, read_source(arguments, options));
 }
@@ -115,7 +115,7 @@ void script_get(const Call& call) {
     const bool source = options.has("SOURCE") || !options.has("META");
     abi::ReplyWithArray(call.ctx, source ? 8 : 6);
     reply_bulk(call.ctx, "device");
-    reply_bulk(call.ctx, "CPU");
+    reply_bulk(call.ctx, script.device);
     reply_bulk(call.ctx, "tag");
     reply_bulk(call.ctx, script.tag);
     reply_bulk(call.ctx, "Entry Points");
@@ -145,7 +145,10 @@ std::string user_of(abi::Ctx* ctx) {
     return user;
 }
 
+enum class Convention { lists, tensors, either };  // (tensors, keys, args); tensors one by one; as it is declared
+
 struct Invocation {
+    Convention convention = Convention::lists;
     std::string function;
     std::vector<std::string> keys, args, outputs;
     std::vector<Tensor> inputs;
@@ -153,9 +156,18 @@ struct Invocation {
     abi::TimeMs timeout_ms = 0;
 };
 
+std::vector<Tensor> invoke(const std::string& command, CompiledScript& script, const Invocation& work,
+                           const engine::Run& run) {
+    const bool lists = work.convention == Convention::lists ||
+                       (work.convention == Convention::either && engine::is_entry_point(command, script, work.function));
+    if (lists) return engine::execute(command, script, work.function, work.inputs, work.keys, work.args, run);
+    if (!work.keys.empty() || !work.args.empty())
+        refuse(command, ": the function ", shown(work.function), " takes tensors alone, without KEYS and ARGS");
+    return engine::call(command, script, work.function, work.inputs, work.list_from, run);
+}
+
 // Everything between a checked invocation and its reply.
 void run_script(const Call& call, const Script& script, Invocation invocation) {
-    const bool entry_points = !script.entry_points.empty();
     auto job = std::make_unique<Job>();
     job->command = call.arguments.command();
     job->timeout_ms = invocation.timeout_ms;
@@ -167,9 +179,7 @@ void run_script(const Call& call, const Script& script, Invocation invocation) {
     job->compute = [=, code = script.code, source = script.source, work = std::move(invocation)](Job& self) {
         *began = Clock::now();
         const std::shared_ptr<CompiledScript> found = compiled(self.command, *code, source);
-        std::vector<Tensor> outputs =
-            entry_points ? engine::execute(self.command, *found, work.function, work.inputs, work.keys, work.args, run)
-                         : engine::call(self.command, *found, work.function, work.inputs, work.list_from, run);
+        std::vector<Tensor> outputs = invoke(self.command, *found, work, run);
         if (outputs.size() != self.results.size())
             refuse(self.command, ": the script returned ", outputs.size(), " tensors; OUTPUTS names ",
                    self.results.size(), " keys");
@@ -186,8 +196,11 @@ void run_script(const Call& call, const Script& script, Invocation invocation) {
 
 std::vector<Tensor> read_inputs(const Call& call, const std::vector<std::size_t>& places) {
     std::vector<Tensor> inputs;
-    for (const std::size_t i : places)
+    for (const std::size_t i : places) {
         inputs.push_back(require_tensor(call.ctx, call.arguments[i], call.arguments.command() + ": input"));
+        if (inputs.back().dtype == DType::text)
+            refuse(call.arguments.command(), ": input key ", shown(call.arguments[i]), " is STRING; expected numbers");
+    }
     return inputs;
 }
 
@@ -209,15 +222,15 @@ void script_execute(const Call& call) {
                        "AI.SCRIPTEXECUTE key function [KEYS n key..] [INPUTS n key..] [ARGS n argument..] [OUTPUTS n "
                        "key..] [TIMEOUT ms]");
     const Options options = execute_options(arguments);
+    if (!options.has("KEYS") && !options.has("INPUTS"))
+        refuse(arguments.command(), ": KEYS or INPUTS must be given (KEYS 0 for a script that needs neither)");
     require_blocking(call.ctx, arguments.command());
     const OpenedKey key(call.ctx, call.argv[1], abi::read_mode);
     const Script& script = require_script(key, arguments.command(), arguments[1]);
-    if (script.entry_points.empty())
-        refuse(arguments.command(), ": key ", shown(arguments[1]),
-               " was stored with AI.SCRIPTSET; expected AI.SCRIPTRUN");
     Invocation invocation;
     invocation.function = arguments[2];
-    if (std::ranges::find(script.entry_points, invocation.function) == script.entry_points.end())
+    invocation.convention = script.entry_points.empty() ? Convention::either : Convention::lists;
+    if (!script.entry_points.empty() && std::ranges::find(script.entry_points, invocation.function) == script.entry_points.end())
         arguments.refuse_argument(2, "function", "one of the script's ENTRY_POINTS");
     invocation.keys = words_at(arguments, options.places("KEYS"));
     invocation.args = words_at(arguments, options.places("ARGS"));
@@ -251,7 +264,8 @@ RunPlaces run_places(const Arguments& arguments) {
             into = &places.outputs;
         } else if (!into && same_word(arguments[i], "INPUTS")) {
             into = &places.inputs;
-        } else if (into == &places.inputs && arguments[i] == "$" && !places.list_from) {
+        } else if (into == &places.inputs && arguments[i] == "$") {
+            if (places.list_from) refuse(arguments.command(), ": argument ", i, " is a second $; expected at most one");
             places.list_from = places.inputs.size();
         } else if (into) {
             into->push_back(i);
@@ -273,6 +287,7 @@ void script_run(const Call& call) {
         refuse(arguments.command(), ": key ", shown(arguments[1]),
                " was stored with AI.SCRIPTSTORE; expected AI.SCRIPTEXECUTE");
     Invocation invocation;
+    invocation.convention = Convention::tensors;
     invocation.function = arguments[2];
     invocation.outputs = words_at(arguments, places.outputs);
     invocation.inputs = read_inputs(call, places.inputs);
@@ -321,7 +336,7 @@ void info(const Call& call) {
     reply_field(call.ctx, "key", arguments[1]);
     reply_field(call.ctx, "type", std::string_view("SCRIPT"));
     reply_field(call.ctx, "backend", std::string_view("TORCH"));
-    reply_field(call.ctx, "device", std::string_view("CPU"));
+    reply_field(call.ctx, "device", std::string_view(script.device));
     reply_field(call.ctx, "tag", std::string_view(script.tag));
     reply_field(call.ctx, "duration", statistics.duration_us);
     reply_field(call.ctx, "samples", std::int64_t{-1});
@@ -348,6 +363,7 @@ void scan(const Call& call) {
     while (abi::Scan(call.ctx, cursor, visit, &found)) {
     }
     abi::ScanCursorDestroy(cursor);
+    std::ranges::sort(found);  // the hash table's order changes with each restart
     abi::ReplyWithArray(call.ctx, static_cast<long>(found.size()));
     for (const auto& [name, tag] : found) {
         abi::ReplyWithArray(call.ctx, 2);

@@ -16,6 +16,7 @@
 
 #include "pool.hpp"
 #include "refused.hpp"
+#include "script/bridge.hpp"
 #include "script/redis_ops.hpp"
 
 using words::shown;
@@ -29,7 +30,7 @@ namespace engine {
 
 namespace {
 
-constexpr std::array<at::ScalarType, dtype_count> scalar_types = {
+constexpr std::array<at::ScalarType, number_dtype_count> scalar_types = {
     at::kFloat, at::kDouble, at::kChar, at::kShort, at::kInt, at::kLong, at::kByte, at::kUInt16, at::kBool};
 int threads_per_run = 1;
 
@@ -103,11 +104,6 @@ std::string one_line(std::string_view message) {
     return message.size() > longest ? out + " ..." : out;
 }
 
-std::string message_of(const std::exception& error) {
-    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-    return one_line(torch_error ? torch_error->what_without_backtrace() : error.what());
-}
-
 // Tensor(a!) or Tensor(a!)?; not Tensor[](a!), which is a list that grows.
 bool writes_tensor(const c10::Argument& argument) {
     const auto kind = argument.type()->kind();
@@ -135,13 +131,46 @@ void require_no_files(const std::string& command, const torch::jit::Node& node) 
                ", which reaches the server's files");
 }
 
-void inspect(const std::string& command, CompiledScript& script, at::ArrayRef<torch::jit::Block*> blocks) {
+bool inspect(const std::string& command, at::ArrayRef<torch::jit::Block*> blocks) {
+    bool writes = false;
     for (torch::jit::Block* block : blocks)
         for (torch::jit::Node* node : block->nodes()) {
             require_no_files(command, *node);
-            script.writes_tensors |= writes_tensor(*node);
-            inspect(command, script, node->blocks());
+            writes |= writes_tensor(*node);
+            writes |= inspect(command, node->blocks());
         }
+    return writes;
+}
+
+Tensor from_torch(const std::string& command, const char* whose, const at::Tensor& given) {
+    const auto type = std::ranges::find(scalar_types, given.scalar_type());
+    if (type == scalar_types.end())
+        refuse(command, ": ", whose, " returned a tensor of dtype ", c10::toString(given.scalar_type()),
+               "; expected one that AI.TENSORSET knows");
+    const at::Tensor value = given.resolve_conj().resolve_neg().contiguous();
+    Tensor tensor;
+    tensor.dtype = static_cast<DType>(type - scalar_types.begin());
+    tensor.shape = value.sizes().vec();
+    if (tensor.shape.size() > largest_rank)
+        refuse(command, ": ", whose, " returned a tensor of rank ", tensor.shape.size(), "; expected at most ",
+               largest_rank);
+    tensor.payload = std::make_shared<Payload>(value.nbytes());
+    if (value.nbytes()) std::memcpy(tensor.payload->data(), value.const_data_ptr(), value.nbytes());
+    // view(torch.bool) takes any byte
+    check_elements(tensor.dtype, tensor.blob(), 0, command + ": the output of " + whose);
+    return tensor;
+}
+
+}  // namespace
+
+std::string message_of(const std::exception& error) {
+    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    return one_line(torch_error ? torch_error->what_without_backtrace() : error.what());
+}
+
+bool inspect(const std::string& command, torch::jit::Graph& graph) {
+    torch::jit::Block* top = graph.block();
+    return inspect(command, at::ArrayRef<torch::jit::Block*>(&top, 1));
 }
 
 at::Tensor to_torch(const Tensor& tensor, bool copied) {
@@ -150,36 +179,43 @@ at::Tensor to_torch(const Tensor& tensor, bool copied) {
     return copied ? view.clone() : view;
 }
 
-Tensor from_torch(const std::string& command, const at::Tensor& given) {
-    const auto type = std::ranges::find(scalar_types, given.scalar_type());
-    if (type == scalar_types.end())
-        refuse(command, ": the script returned a tensor of dtype ", c10::toString(given.scalar_type()),
-               "; expected one that AI.TENSORSET knows");
-    const at::Tensor value = given.resolve_conj().resolve_neg().contiguous();
-    Tensor tensor;
-    tensor.dtype = static_cast<DType>(type - scalar_types.begin());
-    tensor.shape = value.sizes().vec();
-    if (tensor.shape.size() > largest_rank)
-        refuse(command, ": the script returned a tensor of rank ", tensor.shape.size(), "; expected at most ",
-               largest_rank);
-    tensor.payload = std::make_shared<Payload>(value.nbytes());
-    if (value.nbytes()) std::memcpy(tensor.payload->data(), value.const_data_ptr(), value.nbytes());
-    check_elements(tensor.dtype, tensor.blob(), command + ": the script's output");  // view(torch.bool) takes any byte
-    return tensor;
-}
-
-void collect(const std::string& command, const c10::IValue& value, std::vector<Tensor>& out) {
+void collect(const std::string& command, const char* whose, const c10::IValue& value, std::vector<Tensor>& out) {
     if (value.isNone()) return;
     if (value.isTensor()) {
-        out.push_back(from_torch(command, value.toTensor()));
+        out.push_back(from_torch(command, whose, value.toTensor()));
     } else if (value.isTensorList()) {
-        for (const at::Tensor& tensor : value.toTensorVector()) out.push_back(from_torch(command, tensor));
+        for (const at::Tensor& tensor : value.toTensorVector()) out.push_back(from_torch(command, whose, tensor));
     } else if (value.isTuple()) {
-        for (const c10::IValue& element : value.toTupleRef().elements()) collect(command, element, out);
+        for (const c10::IValue& element : value.toTupleRef().elements()) collect(command, whose, element, out);
     } else {
-        refuse(command, ": the script returned a ", value.tagKind(), "; expected tensors");
+        refuse(command, ": ", whose, " returned a ", value.tagKind(), "; expected tensors");
     }
 }
+
+std::vector<Tensor> run_guarded(const std::string& command, const char* whose, const Run& run,
+                                const std::function<c10::IValue()>& body) {
+    at::set_num_threads(threads_per_run);  // a setting of the calling thread
+    const c10::InferenceMode inference;
+    const redis_ops::Current current(run);
+    std::vector<Tensor> out;
+    c10::IValue result;
+    try {
+        result = body();
+    } catch (const Refused&) {
+        throw;
+    } catch (const std::bad_alloc&) {
+        throw;
+    } catch (const std::exception& error) {
+        if (redis_ops::ending() == redis_ops::Ending::shutdown) throw pool::Stopped{};
+        if (redis_ops::ending() == redis_ops::Ending::deadline)
+            refuse_as("TIMEOUT", command, ": ", whose, " ran longer than its TIMEOUT; nothing was stored");
+        refuse(command, ": ", whose, " failed: ", message_of(error));
+    }
+    collect(command, whose, result, out);
+    return out;
+}
+
+namespace {
 
 torch::jit::Function& find(const std::string& command, CompiledScript& script, const std::string& name) {
     torch::jit::Function* function = script.unit.find_function(c10::QualifiedName(name));
@@ -189,23 +225,7 @@ torch::jit::Function& find(const std::string& command, CompiledScript& script, c
 
 std::vector<Tensor> run_function(const std::string& command, torch::jit::Function& function,
                                  std::vector<c10::IValue> stack, const Run& run) {
-    at::set_num_threads(threads_per_run);  // a setting of the calling thread
-    const c10::InferenceMode inference;
-    const redis_ops::Current current(run);
-    std::vector<Tensor> out;
-    c10::IValue result;
-    try {
-        result = function(std::move(stack));
-    } catch (const Refused&) {
-        throw;
-    } catch (const std::exception& error) {
-        if (redis_ops::ending() == redis_ops::Ending::shutdown) throw pool::Stopped{};
-        if (redis_ops::ending() == redis_ops::Ending::deadline)
-            refuse_as("TIMEOUT", command, ": the script ran longer than its TIMEOUT; nothing was stored");
-        refuse(command, ": the script failed: ", message_of(error));
-    }
-    collect(command, result, out);
-    return out;
+    return run_guarded(command, "the script", run, [&] { return function(std::move(stack)); });
 }
 
 }  // namespace
@@ -228,8 +248,7 @@ std::shared_ptr<CompiledScript> compile(const std::string& command, const std::s
         for (torch::jit::Function* function : script->unit.get_functions()) {
             function->ensure_defined();
             const std::shared_ptr<torch::jit::Graph> graph = torch::jit::toGraphFunction(*function).graph();
-            torch::jit::Block* top = graph->block();
-            inspect(command, *script, at::ArrayRef<torch::jit::Block*>(&top, 1));
+            script->writes_tensors |= inspect(command, *graph);
             redis_ops::insert_ticks(*graph);
         }
     } catch (const Refused&) {
@@ -240,16 +259,20 @@ std::shared_ptr<CompiledScript> compile(const std::string& command, const std::s
     return script;
 }
 
+bool is_entry_point(const std::string& command, CompiledScript& script, const std::string& name) {
+    const c10::FunctionSchema& schema = find(command, script, name).getSchema();
+    const auto is = [&](std::size_t i, const char* type) {
+        return schema.arguments().size() == 3 && schema.arguments()[i].type()->str() == type;
+    };
+    return is(0, "Tensor[]") && is(1, "str[]") && is(2, "str[]");
+}
+
 void check_entry_points(const std::string& command, CompiledScript& script, const std::vector<std::string>& names) {
-    for (const std::string& name : names) {
-        const c10::FunctionSchema& schema = find(command, script, name).getSchema();
-        const auto is = [&](std::size_t i, const char* type) {
-            return schema.arguments().size() == 3 && schema.arguments()[i].type()->str() == type;
-        };
-        if (!is(0, "Tensor[]") || !is(1, "str[]") || !is(2, "str[]"))
-            refuse(command, ": the entry point ", shown(name), " is ", one_line(c10::toString(schema)),
+    for (const std::string& name : names)
+        if (!is_entry_point(command, script, name))
+            refuse(command, ": the entry point ", shown(name), " is ",
+                   one_line(c10::toString(find(command, script, name).getSchema())),
                    "; expected (tensors: List[Tensor], keys: List[str], args: List[str])");
-    }
 }
 
 std::vector<Tensor> execute(const std::string& command, CompiledScript& script, const std::string& function,

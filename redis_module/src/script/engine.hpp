@@ -31,6 +31,9 @@ std::shared_ptr<CompiledScript> compile(const std::string& command, const std::s
 // None.
 void check_entry_points(const std::string& command, CompiledScript& script, const std::vector<std::string>& names);
 
+// Whether the function has an entry point's arguments.
+bool is_entry_point(const std::string& command, CompiledScript& script, const std::string& name);
+
 // Calls an entry point; returns its tensors. Throws Refused when it fails or passes the deadline.
 std::vector<Tensor> execute(const std::string& command, CompiledScript& script, const std::string& function,
                             const std::vector<Tensor>& inputs, const std::vector<std::string>& keys,
