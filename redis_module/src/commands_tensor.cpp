@@ -59,7 +59,8 @@ TensorSet read_tensor_set(const Arguments& arguments) {
     TensorSet set;
     const auto dtype = dtype_named(arguments[2]);
     if (!dtype)
-        arguments.refuse_argument(2, "dtype", "FLOAT, DOUBLE, INT8, INT16, INT32, INT64, UINT8, UINT16, BOOL or STRING");
+        arguments.refuse_argument(2, "dtype",
+                                  "FLOAT, DOUBLE, INT8, INT16, INT32, INT64, UINT8, UINT16, BOOL or STRING");
     set.tensor.dtype = *dtype;
     std::size_t i = 3;
     for (; i < arguments.size() && parse_integer(arguments[i]); ++i) {
@@ -126,6 +127,36 @@ void fill(const Arguments& arguments, TensorSet& set, const Tensor* old) {
     }
 }
 
+}  // namespace
+
+Tensor tensor_of(const Arguments& arguments) {
+    TensorSet set = read_tensor_set(arguments);
+    if (set.only_if_missing || set.expiry.at) refuse(arguments.command(), ": NX and PX have no meaning within a DAG");
+    check_data(arguments, set);
+    fill(arguments, set, nullptr);
+    return std::move(set.tensor);
+}
+
+RedisAIFormat redisai_format(const Arguments& arguments) {
+    arguments.at_least(2, "AI.TENSORGET key [META] [BLOB | VALUES]");
+    RedisAIFormat format{};
+    for (std::size_t i = 2; i < arguments.size(); ++i) {
+        bool& flag = same_word(arguments[i], "META")   ? format.meta
+                     : same_word(arguments[i], "BLOB") ? format.blob
+                                                       : format.values;
+        if (&flag == &format.values && !same_word(arguments[i], "VALUES"))
+            arguments.refuse_argument(i, "format", "META, BLOB or VALUES");
+        if (flag) arguments.refuse_argument(i, "format", "each format once");
+        flag = true;
+    }
+    if (format.blob && format.values)
+        refuse(arguments.command(), ": both BLOB and VALUES are given; expected one of them");
+    if (!format.meta && !format.blob && !format.values) format.meta = format.blob = true;
+    return format;
+}
+
+namespace {
+
 void tensor_set(const Call& call) {
     const Arguments& arguments = call.arguments;
     TensorSet set = read_tensor_set(arguments);
@@ -147,20 +178,8 @@ void tensor_set(const Call& call) {
 }
 
 void tensor_get_redisai(const Call& call) {
-    const Arguments& arguments = call.arguments;
-    arguments.at_least(2, "AI.TENSORGET key [META] [BLOB | VALUES]");
-    bool meta = false, blob = false, values = false;
-    for (std::size_t i = 2; i < arguments.size(); ++i) {
-        bool& flag = same_word(arguments[i], "META") ? meta : same_word(arguments[i], "BLOB") ? blob : values;
-        if (&flag == &values && !same_word(arguments[i], "VALUES"))
-            arguments.refuse_argument(i, "format", "META, BLOB or VALUES");
-        if (flag) arguments.refuse_argument(i, "format", "each format once");
-        flag = true;
-    }
-    if (blob && values) refuse(arguments.command(), ": both BLOB and VALUES are given; expected one of them");
-    if (!meta && !blob && !values) meta = blob = true;
-    const Tensor tensor = require_tensor(call.ctx, arguments[1], "AI.TENSORGET:");
-    reply_redisai(call.ctx, tensor, {.meta = meta, .blob = blob, .values = values});
+    const RedisAIFormat format = redisai_format(call.arguments);
+    reply_redisai(call.ctx, require_tensor(call.ctx, call.arguments[1], "AI.TENSORGET:"), format);
 }
 
 void tensor_get(const Call& call) {

@@ -173,8 +173,7 @@ void enqueue(abi::Ctx* ctx, std::unique_ptr<Job> job) {
     if (job->timeout_ms) job->timer = abi::CreateTimer(ctx, job->timeout_ms, on_timeout, pointer);
     try {
         pool::submit(
-            job->ended, [pointer] { compute(*pointer); },
-            [pointer] { abi::EventLoopAddOneShot(hand_back, pointer); });
+            job->ended, [pointer] { compute(*pointer); }, [pointer] { abi::EventLoopAddOneShot(hand_back, pointer); });
     } catch (...) {
         if (job->timer) abi::StopTimer(ctx, job->timer, nullptr);
         waiting().erase(job->place);

@@ -31,9 +31,9 @@ struct Job {
     std::size_t bytes = 0;       // that the results will need, for the check against maxmemory
     abi::Blocked* client = nullptr;
     std::uint64_t timer = 0;
-    std::atomic<bool> ended{false};         // nobody waits for it any more
-    std::list<Job*>::iterator place;        // among those with a blocked client
-    bool answered = false;  // by the result or by the timer, whichever came first; the main thread's alone
+    std::atomic<bool> ended{false};   // nobody waits for it any more
+    std::list<Job*>::iterator place;  // among those with a blocked client
+    bool answered = false;            // by the result or by the timer, whichever came first; the main thread's alone
     bool propagate = false;
     std::string refusal;
     std::string out_of_memory;  // that refusal, made beforehand

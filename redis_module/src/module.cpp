@@ -1,4 +1,5 @@
 // The module's entry point: functions, arguments, the type, the threads and the commands.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -13,7 +14,9 @@
 #include "script_type.hpp"
 #include "version.hpp"
 #ifdef WITH_TORCH
+#include "script/configuration.hpp"
 #include "script/engine.hpp"
+#include "script/model_type.hpp"
 #endif
 
 namespace {
@@ -24,6 +27,30 @@ struct Settings {
     std::int64_t spare_mb = 256;
 };
 
+// RedisAI's arguments of the same meaning; 0 threads leave the choice to the module.
+bool read_redisai_setting(const Arguments& arguments, std::size_t i, Settings& settings) {
+    if (same_word(arguments[i], "THREADS_PER_QUEUE")) {
+        settings.threads = static_cast<int>(arguments.integer(i + 1, "THREADS_PER_QUEUE", 1, 256));
+    } else if (same_word(arguments[i], "INTRA_OP_PARALLELISM")) {
+        settings.intra_op_threads =
+            std::max(1, static_cast<int>(arguments.integer(i + 1, "INTRA_OP_PARALLELISM", 0, 256)));
+    } else if (same_word(arguments[i], "INTER_OP_PARALLELISM")) {
+        arguments.integer(i + 1, "INTER_OP_PARALLELISM", 0, 256);  // jobs are what runs beside each other here
+#ifdef WITH_TORCH
+    } else if (same_word(arguments[i], "BACKENDSPATH")) {
+        configuration().backends_path = arguments.at(i + 1, "BACKENDSPATH");
+    } else if (same_word(arguments[i], "MODEL_CHUNK_SIZE")) {
+        configuration().model_chunk_bytes =
+            static_cast<std::size_t>(arguments.integer(i + 1, "MODEL_CHUNK_SIZE", 1, std::int64_t{1} << 40));
+    } else if (same_word(arguments[i], "TORCH")) {
+        arguments.at(i + 1, "TORCH");  // a path; torch is linked in
+#endif
+    } else {
+        return false;
+    }
+    return true;
+}
+
 Settings read_settings(const Arguments& arguments, std::size_t count) {
     Settings settings;
     for (std::size_t i = 0; i < count; i += 2) {
@@ -33,9 +60,9 @@ Settings read_settings(const Arguments& arguments, std::size_t count) {
             settings.intra_op_threads = static_cast<int>(arguments.integer(i + 1, "intra-op-threads", 1, 256));
         } else if (same_word(arguments[i], "SPARE-MB")) {
             settings.spare_mb = arguments.integer(i + 1, "spare-mb", 0, 1 << 20);
-        } else {
+        } else if (!read_redisai_setting(arguments, i, settings)) {
             refuse("module argument ", words::shown(arguments[i]),
-                   " is unknown; expected threads, intra-op-threads or spare-mb");
+                   " is unknown; expected threads, intra-op-threads, spare-mb or one of RedisAI's");
         }
     }
     return settings;
@@ -104,7 +131,9 @@ void load_module(abi::Ctx* ctx, const Settings& settings) {
     for (const auto& group : {tensor_commands(), aggregate_commands(), update_commands()})
         for (const CommandFacts& facts : group) create(ctx, facts);
 #ifdef WITH_TORCH
-    for (const CommandFacts& facts : script_commands()) create(ctx, facts);
+    if (!register_model_type(ctx)) refuse("the server refused the type xo-models");
+    for (const auto& group : {script_commands(), model_commands(), run_commands(), config_commands(), dag_commands()})
+        for (const CommandFacts& facts : group) create(ctx, facts);
     engine::start(settings.intra_op_threads);
 #endif
     memory::set_spare_limit(static_cast<std::size_t>(settings.spare_mb) << 20);

@@ -61,6 +61,16 @@ void reply_bulk(abi::Ctx* ctx, std::string_view text) {
     abi::ReplyWithStringBuffer(ctx, text.data(), text.size());
 }
 
+void reply_field(abi::Ctx* ctx, std::string_view name, std::uint64_t value) {
+    reply_bulk(ctx, name);
+    abi::ReplyWithLongLong(ctx, static_cast<long long>(value));
+}
+
+void reply_field(abi::Ctx* ctx, std::string_view name, std::string_view value) {
+    reply_bulk(ctx, name);
+    reply_bulk(ctx, value);
+}
+
 void reply_double(abi::Ctx* ctx, double value) {
     reply_floating(ctx, value);
 }

@@ -85,8 +85,8 @@ void check_elements(DType dtype, std::string_view blob, std::size_t least, std::
     if (dtype != DType::boolean) return;
     const auto wrong = std::ranges::find_if(blob, [](char c) { return static_cast<unsigned char>(c) > 1; });
     if (wrong != blob.end())
-        refuse(what, ": BLOB byte ", wrong - blob.begin(), " is ",
-               static_cast<int>(static_cast<unsigned char>(*wrong)), "; expected 0 or 1 for BOOL");
+        refuse(what, ": BLOB byte ", wrong - blob.begin(), " is ", static_cast<int>(static_cast<unsigned char>(*wrong)),
+               "; expected 0 or 1 for BOOL");
 }
 
 LiveTensors live_tensors() {

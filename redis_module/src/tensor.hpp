@@ -9,7 +9,7 @@
 
 enum class DType : std::uint8_t { float32, float64, int8, int16, int32, int64, uint8, uint16, boolean, text };
 inline constexpr int dtype_count = 10;
-inline constexpr int number_dtype_count = 9;  // all but text, whose elements are strings that end in a zero byte
+inline constexpr int number_dtype_count = 9;     // all but text, whose elements are strings that end in a zero byte
 inline constexpr std::size_t longest_kind = 32;  // bytes
 inline constexpr std::size_t largest_rank = 64;
 

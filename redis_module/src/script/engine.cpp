@@ -49,8 +49,9 @@ bool writes_listed_tensors(const c10::FunctionSchema& schema) {
 void require_no_listed_writes(const std::string& name) {
     for (const auto& each : torch::jit::getAllOperatorsFor(c10::Symbol::aten(name)))
         if (writes_listed_tensors(each->schema()))
-            throw std::runtime_error(name + " can change the tensors of a list, and torch's script compiler may leave "
-                                            "such a call out; expected a loop over the tensors");
+            throw std::runtime_error(name +
+                                     " can change the tensors of a list, and torch's script compiler may leave "
+                                     "such a call out; expected a loop over the tensors");
 }
 
 // `torch`: the built-in operations, and the names of dtypes.
