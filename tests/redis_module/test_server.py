@@ -315,7 +315,10 @@ def test_databases_are_apart(server: Server, client: Client) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["workers", "2"], "module argument 'workers' is unknown; expected threads, intra-op-threads or spare-mb"),
+        (
+            ["workers", "2"],
+            "module argument 'workers' is unknown; expected threads, intra-op-threads, spare-mb or one of RedisAI's",
+        ),
         (["threads", "0"], r"(threads) is '0'; expected an integer from 1 to 256"),
         (["threads"], "(threads) is missing"),
     ],
