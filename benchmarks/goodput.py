@@ -175,9 +175,11 @@ def _window(run: Run, other: Run) -> tuple[float, float]:
 
 def figures(architecture: str, alone: Run, disturbed: Run, *, every_s: float) -> list[Figure]:
     kinds = sorted({fault.kind for fault in disturbed.faults})
-    about = f"{architecture}, {len(disturbed.faults)} faults, one each {every_s:.0f} s ({', '.join(kinds)})"
+    since_s, until_s = _window(disturbed, alone)
+    over = f"{(until_s - since_s) / 60:.0f} min, {len(disturbed.faults)} faults, one each {every_s:.0f} s"
+    about = f"{architecture}, {over} ({', '.join(kinds)})"
     recoveries = disturbed.recoveries_s(alone.usual_s())
-    goodput, undisturbed = disturbed.rate(*_window(disturbed, alone)), alone.rate(*_window(alone, disturbed))
+    goodput, undisturbed = disturbed.rate(since_s, until_s), alone.rate(*_window(alone, disturbed))
     lost_s = statistics.mean(fault.pause_s for fault in disturbed.faults)
     return [
         Figure(f"{about}: goodput / undisturbed", goodput / undisturbed, "x", AIMS[architecture]),

@@ -24,7 +24,7 @@ from crossover.waiting import Backoff
 
 T = TypeVar("T")
 
-_ATTEMPTS = 30  # with back-off about a minute: a broker that restarts is back by then
+_ATTEMPTS, _LONGEST_PAUSE_S = 64, 2.0  # about a minute: a broker that restarts is back by then, and soon found
 _HEARTBEAT_S = 60
 _CLASSIC = {"x-queue-type": "classic"}
 _MAILBOX = {**_CLASSIC, "x-max-length": 1, "x-overflow": "drop-head"}
@@ -181,7 +181,7 @@ class RabbitMessageBus:
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=Backoff(0.1, 5.0),
+            wait=Backoff(0.1, _LONGEST_PAUSE_S),
             sleep=runtime.sleep,
             reraise=True,
         )
