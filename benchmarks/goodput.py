@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -85,7 +86,7 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
     from crossover.local import processes
     from crossover.local.cloud import LocalCloud
     from crossover.running.cdk_process import synthesized
-    from crossover.running.local import run_on_cloud
+    from crossover.running.deployed_run import run_deployed
 
     name = architecture.replace("_", "-")
     experiment = validation.load(CONFIG / f"{name}.yaml", [f"training.epochs={EPOCHS}"])
@@ -95,6 +96,7 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
         found.commits.append((time.monotonic(), progress.val_metric))
         begun.set()
         if time.monotonic() - found.commits[0][0] > 60 * minutes:
+            over.set()
             raise Enough
 
     with processes.temporary_folder() as folder, TemporaryDirectory(prefix="crossover-") as out:
@@ -104,7 +106,8 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
             thread = threading.Thread(target=hand.work, args=(begun, over, every_s))
             thread.start()
             try:
-                run_on_cloud(cloud, experiment, Path(out), committed, unfinished=None)
+                check = partial(cloud.check, Path(out) / "server.log")
+                run_deployed(experiment, Path(out), committed, session=cloud.session(), where="local", check=check)
             except Enough:
                 pass
             finally:
