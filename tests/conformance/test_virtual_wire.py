@@ -27,14 +27,14 @@ from tests.conformance.conftest import BUCKET
 
 # --- Redis ------------------------------------------------------------------------------------------------------------
 
-NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -1.5, 0.25, 3.0, 1e-42, float("inf"), float("nan")])
+NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -1.5, 0.25, 3.0, 1e-42, *[7.0] * 9, float("inf"), float("nan")])
 KEYS = st.sampled_from("abcdef")
 INPUTS = st.lists(KEYS, min_size=1, max_size=5)
 ONLY_NEW = st.sampled_from([[], ["NX"]])
 
 
 @st.composite
-def tensor_set(draw: st.DrawFn) -> list[Argument]:
+def tensor_set(draw: st.DrawFn, key: st.SearchStrategy[str] = KEYS) -> list[Argument]:
     values = draw(st.lists(NUMBERS, min_size=3, max_size=3) | st.lists(NUMBERS, max_size=4))
     options: list[Argument] = ["KIND", draw(st.sampled_from(["gradient", "gradient", "gradient", "model", ""]))]
     options += draw(st.sampled_from([[], ["SAMPLES", 1], ["SAMPLES", 7]]))
@@ -42,7 +42,7 @@ def tensor_set(draw: st.DrawFn) -> list[Argument]:
     dtype = draw(st.sampled_from(["FLOAT"] * 7 + ["UINT8"]))
     blob = struct.pack(f"<{len(values)}f", *values) if dtype == "FLOAT" else bytes(len(values))
     elements = len(values) + draw(st.sampled_from([0] * 9 + [1]))
-    return ["AI.TENSORSET", draw(KEYS), dtype, elements, *options, "BLOB", memoryview(blob)]
+    return ["AI.TENSORSET", draw(key), dtype, elements, *options, "BLOB", memoryview(blob)]
 
 
 RULES: list[tuple[int, list[Argument]]] = [  # and how many inputs each needs at least
@@ -91,12 +91,13 @@ def keys_command(draw: st.DrawFn) -> list[Argument]:
 
 
 MEASURES = st.sampled_from(["TENSOR.GET", "TENSOR.INFO", "TENSOR.NORM", "TENSOR.FINITE"])
+FILLED = st.tuples(*(tensor_set(st.just(key)) for key in "abcde"))
 COMMANDS = st.one_of(
     tensor_set(),
-    tensor_set(),
-    tensor_set(),
     combination(),
     combination(),
+    combination(),
+    optimizer_step(),
     optimizer_step(),
     keys_command(),
     st.tuples(MEASURES, KEYS).map(list),
@@ -117,14 +118,14 @@ def connections(redis: RedisServer, virtual: Servers) -> Iterator[list[RedisConn
 
 
 @settings(max_examples=60)
-@given(commands=st.lists(COMMANDS, min_size=5, max_size=25))
+@given(filled=FILLED, commands=st.lists(COMMANDS, min_size=5, max_size=20))
 def test_a_virtual_redis_answers_as_a_real_one(
-    connections: list[RedisConnection], commands: list[list[Argument]]
+    connections: list[RedisConnection], filled: tuple[list[Argument], ...], commands: list[list[Argument]]
 ) -> None:
     everything: list[list[Argument]] = [["TENSOR.GET", key] for key in "abcdefv"]
     for connection in connections:
         connection.command(["UNLINK", *"abcdefv"])
-    for command in [*commands, *everything]:
+    for command in [*filled, *commands, *everything]:
         real, virtual = (_said(connection, command) for connection in connections)
         assert virtual == real, command
 
@@ -198,12 +199,14 @@ def _object_reply(client: Any, bucket: str, run: str, operation: str, what: Any,
 QUEUES, MAILBOX, EXCHANGE = ("q", "r"), "m", "e"
 _CLASSIC = {"x-queue-type": "classic"}
 ARGUMENTS = {"q": _CLASSIC, "r": _CLASSIC, "m": {**_CLASSIC, "x-max-length": 1, "x-overflow": "drop-head"}}
-WHERE = st.sampled_from([*QUEUES, MAILBOX])
+WHERE = st.sampled_from(["q", "q", "q", MAILBOX, MAILBOX, "r"])
+MESSAGES = st.tuples(st.sampled_from(["publish", "publish", "get", "get", "get", "consume"]), WHERE)
+ANSWERS = st.tuples(st.sampled_from(["ack", "nack", "nack", "nack all", "cut", "broadcast"]), st.just(""))
 BUS_COMMANDS = st.one_of(
-    st.tuples(st.sampled_from(["publish", "publish", "get", "get", "consume"]), WHERE),
-    st.tuples(st.sampled_from(["ack", "nack", "nack all", "cut", "broadcast"]), st.just("")),
-    st.tuples(st.sampled_from(["declare", "delete", "bind"]), WHERE),
-    st.tuples(st.sampled_from(["declare as another", "delete exchange"]), st.just(MAILBOX)),
+    *[MESSAGES] * 4,
+    *[ANSWERS] * 3,
+    st.tuples(st.sampled_from(["declare", "delete", "bind"]), WHERE)
+    | st.tuples(st.sampled_from(["declare as another", "delete exchange"]), st.just(MAILBOX)),
 )
 
 
@@ -282,7 +285,7 @@ NUMBER = iter(range(0))
 
 
 @settings(max_examples=25)
-@given(commands=st.lists(st.tuples(st.integers(0, 1), BUS_COMMANDS), min_size=8, max_size=25))
+@given(commands=st.lists(st.tuples(st.integers(0, 1), BUS_COMMANDS), min_size=20, max_size=40))
 def test_a_virtual_broker_answers_as_rabbitmq(
     rabbit: RabbitServer, virtual: Servers, commands: list[tuple[int, tuple[str, str]]]
 ) -> None:

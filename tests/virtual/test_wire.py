@@ -247,6 +247,18 @@ def test_a_publish_that_the_broker_cannot_take_is_unavailable(way: Way, process:
         bus.publish("q", b"1")
 
 
+def test_a_message_that_came_too_late_for_its_consumer_goes_back(servers: Servers, way: Way, process: Begin) -> None:
+    channel = VirtualConnection(servers.broker, way, pika.ConnectionParameters()).channel()
+    channel.queue_declare("q", durable=True, arguments={})
+    assert next(channel.consume("q", inactivity_timeout=0.0)) == (None, None, None)
+    bus = process().bus(Traffic())
+    for body in (b"1", b"2"):
+        bus.publish("q", body)
+    assert bus.receive("q", timeout_s=0) == b"2"  # the first is on its way to the consumer, who holds one at a time
+    channel.cancel()
+    assert bus.receive("q", timeout_s=0) == b"1"
+
+
 def test_a_consumer_is_told_that_its_broker_stops(servers: Servers, way: Way) -> None:
     channel = VirtualConnection(servers.broker, way, pika.ConnectionParameters()).channel()
     channel.queue_declare("q", durable=True, arguments={})
