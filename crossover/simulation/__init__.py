@@ -7,9 +7,10 @@ result.json), `steps` (by name: invocations, mean_s, stages), `epoch_s`, `epochs
 would not run it so), and, with keep_records, `records` as `metering.py` writes them: `reports.result.build(label="projected", ...)` takes
 them.
 
-`Calibration`: how fast everything is. `AWS` is documented or assumed; `measured.calibrated(folders)` takes computing and stragglers from
-runs' records; `papers_deployments.calibration(paper)` fits the papers' deployments to their rows that config/held-out.yaml does not hold
-out. `Workload`: sizes; `Workload.of(experiment)`, `.sized(parameters)`, `.uniform(minibatches=, batch_size=)`.
+`Calibration`: how fast everything is. `AWS` is measured by others, documented or assumed, as config/calibration/ says;
+`measured.calibrated(folders)` takes computing and stragglers from runs' records; `papers_deployments.calibration(paper)` fits the papers'
+deployments to their rows that config/held-out.yaml does not hold out. `Workload`: sizes; `Workload.of(experiment)`, `.sized(parameters)`,
+`.uniform(minibatches=, batch_size=)`.
 """
 
 from crossover.simulation.calibration import AWS, PURE_COMPUTE, Calibration

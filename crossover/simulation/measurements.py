@@ -238,11 +238,11 @@ def _rows(plain: Mapping[str, Any], key: str, where: str, *, warm: int) -> Seque
     if not isinstance(listed, list) or not listed:
         raise DataError(f"{where}: {key} is missing")
     found = sum(not _cold(row, f"{where}: {key}[{number}]") for number, row in enumerate(listed))
-    if found != warm:
-        there = {(row.get("round_id"), row.get("rep")) for row in listed}
-        rounds, reps = ({pair[n] for pair in there} for n in (0, 1))
-        gone = sorted((r, e) for r in rounds for e in reps if (r, e) not in there)
-        which = "".join(f"; round {r}, repetition {e} is not there" for r, e in gone)
+    there = {(row.get("round_id"), row.get("rep")) for row in listed}
+    ids, reps = ({pair[n] for pair in there} for n in (0, 1))
+    gone = [(each, rep) for each in ids for rep in reps if (each, rep) not in there]
+    if found != warm or gone:
+        which = "".join(f"; round {each}, repetition {rep} is not there" for each, rep in gone)
         raise DataError(f"{where}: {key} has {found} warm rows of {warm}{which}")
     return listed
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from crossover.errors import DataError
 from crossover.experiment import Database, Exchange, Experiment, Functions, Gpu, PeerToPeer, Training
 from crossover.learning.sizes import DATA
 from crossover.reports.published import Row, rows
@@ -44,7 +45,11 @@ def _measured() -> Mapping[tuple[str, str, int, int], bool]:
 
 
 def measured_held_out(key: tuple[str, str, int, int]) -> bool:
-    """Whether fits may not see the measured cell of that gradient, design, aggregators and memory."""
+    """Whether fits may not see the measured cell of that gradient, design, aggregators and memory. Raises DataError for one not listed."""
+    if key not in _measured():
+        raise DataError(
+            f"{HELD_OUT.name}: measured: {key} is not listed: which side it is on must be said before it is fitted to"
+        )
     return _measured()[key]
 
 

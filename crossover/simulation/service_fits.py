@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from crossover.errors import DataError
 from crossover.simulation import figures, measurements
 from crossover.simulation.measurements import AGGREGATION, FOLDER, SKYRISE, Aggregator, Cell, Round
 from crossover.simulation.papers import measured_held_out
@@ -130,6 +131,8 @@ def _latencies(rows: Iterable[measurements.Latency]) -> Iterable[Fitted]:
     for store, figure in STORES.items():
         for operation, prefix in (("read", ""), ("write", "write_")):
             mine = [each for each in listed if (each.store, each.operation) == (store, operation)]
+            if not mine:
+                raise DataError(f"storage-latency.csv: no row of {store}, {operation}")
             mean_s = fmean(each.mean_s for each in mine)
             sigma = median(log(each.p95_s / each.median_s) / P95 for each in mine)
             said = f"{source}{store}, {operation}"

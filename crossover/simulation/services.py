@@ -5,6 +5,7 @@ A `Service` is what a store is by itself; `at` gives it as one client sees it, w
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
 
 from crossover.simulation import figures
@@ -12,6 +13,7 @@ from crossover.simulation import figures
 VCPU_MB = 1_769  # of a function's memory: one vCPU (AWS Lambda, "Configuring memory")
 
 
+@cache
 def vcpus(memory_mb: float) -> float:
     """What a function of that memory may use: its credits, of the vCPUs that it sees."""
     seen = next((count for most_mb, count in figures.function_vcpus() if memory_mb <= most_mb), inf)
@@ -101,7 +103,12 @@ class Service:
         def direction(latency_s: float, client_bytes_s: float, cpu_s_byte: float) -> Direction:
             processor = min(vcpus, 1.0) / cpu_s_byte if cpu_s_byte else inf
             rate = min(client_bytes_s / self.slowdown, self.host_bytes_s, processor)
-            return Direction(latency_s, rate, burst_bytes, floor_bytes_s / self.slowdown)
+            floor = floor_bytes_s / self.slowdown
+            return (
+                Direction(latency_s, rate, burst_bytes, floor)
+                if burst_bytes
+                else Direction(latency_s, min(rate, floor))
+            )
 
         return Client(
             direction(self.latency_s, self.client_bytes_s, self.cpu_s_byte),

@@ -42,6 +42,11 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
         lambda plain: plain["all_results"].pop(6),
         r"vgg16_m4.json: all_results has 13 warm rows of 14; round 1, repetition 1 is not there",
     ),
+    "the cold row less": (
+        "vgg16_m8.json",
+        lambda plain: plain["all_results"].pop(0),
+        r"vgg16_m8.json: all_results has 14 warm rows of 14; round 0, repetition 0 is not there",
+    ),
     "a function less": (
         "vgg16_m4.json",
         lambda plain: plain["all_results"][2]["shard_s3_read_times_ms"].pop(),
@@ -114,6 +119,18 @@ def test_a_series_of_requests_that_is_missing_is_noticed(folder: Path) -> None:
     path.write_text("".join(line for line in lines if line != gone), "utf-8")
     with pytest.raises(DataError, match=r"storage-latency.csv: s3_standard: 9 rows of reads, expected 10"):
         measurements.latencies(folder)
+
+
+def test_a_store_without_rows_and_a_cell_on_no_side_are_refused(folder: Path) -> None:
+    rewritten(folder, "vgg16_m1.json", lambda plain: plain.update(memory_mb=2.9))
+    with pytest.raises(DataError, match=r"held-out.yaml: measured: \('vgg16', 'grads_sharding', 1, 2\) is not listed"):
+        service_fits.fitted(folder)
+    shutil.copy(FOLDER / AGGREGATION / "vgg16_m1.json", folder / AGGREGATION)
+    path = folder / SKYRISE / "storage-latency.csv"
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "s3_express" not in line), "utf-8")
+    with pytest.raises(DataError, match=r"storage-latency.csv: no row of s3_express, read"):
+        service_fits.fitted(folder)
 
 
 def test_what_is_written_down_is_what_the_measurements_give(tmp_path: Path) -> None:
