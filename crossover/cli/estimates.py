@@ -9,16 +9,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crossover.architecture import load
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.billing import Line
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment, flat, from_resolved
-
-if TYPE_CHECKING:
-    from crossover.simulation.repetitions import Band
+from crossover.reports.bands import Band
 
 # With which an epoch takes as long and moves as much; what they make dearer by the hour is priced anew.
 _ALIKE = re.compile(
@@ -38,9 +36,9 @@ class Estimate:
     """
 
     epochs: int
-    minutes: "Band"
+    minutes: Band
     boot_minutes: float
-    usd: "Band"
+    usd: Band
     lines: Sequence[Line]
     words: str
     spread: str
@@ -75,7 +73,7 @@ def _boot_minutes(experiment: Experiment) -> float:
 def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> Estimate:
     """Raises NoProjection for a model or data of sizes that only loading them would tell, and for steps that nobody has described."""
     from crossover.simulation import AWS
-    from crossover.simulation.repetitions import REPETITIONS, Band, project
+    from crossover.simulation.repetitions import REPETITIONS, project
 
     found = project(experiment, AWS, repetitions=REPETITIONS if repetitions is None else repetitions)
     return Estimate(
@@ -91,9 +89,9 @@ def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> 
     )
 
 
-def _spread(middle: float, like: "Band") -> "Band":
+def _spread(middle: float, like: Band) -> Band:
     """`middle` between as large a part below and above as `like` has."""
-    return type(like)(*(middle * each / like.p50 for each in like))
+    return Band(*(middle * each / like.p50 for each in like))
 
 
 # --- an earlier run ---------------------------------------------------------------------------------------------------
@@ -103,8 +101,6 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> Estimate | None:
     """By the run in `folder`, which is where this one would be written; None unless it finished the same work. One run has no
     percentiles.
     """
-    from crossover.simulation.repetitions import Band
-
     try:
         result = json.loads((folder / "result.json").read_text("utf-8"))
     except (OSError, ValueError):

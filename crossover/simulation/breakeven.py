@@ -13,17 +13,14 @@ from crossover.architecture import load
 from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
+from crossover.reports.bands import Band, band
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.repetitions import (
     REPETITIONS,
-    Band,
     Outcome,
     Task,
-    ahead,
-    band,
     draws,
     figures,
-    is_sure,
     possible,
     problems,
     repeated,
@@ -72,7 +69,7 @@ class Point:
 
     def band(self, figure: str) -> Band:
         """Of the repetitions that AWS would run; NaN where it would run none."""
-        return band([each for each in self.by_draw(figure) if each < inf])
+        return band(self.by_draw(figure))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,20 +85,6 @@ class Crossing:
     of: int
     before: str
     after: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lead:
-    """Who is first by a figure, and in how many of the `of` paired draws: before the one that comes closest, `second`."""
-
-    first: Point
-    second: Point
-    count: int
-    of: int
-
-    @property
-    def is_sure(self) -> bool:
-        return is_sure(self.count, self.of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,12 +288,6 @@ def best(points: Sequence[Point], figure: str) -> list[Point]:
     return sorted((point for point in points if point.would_run), key=lambda point: point.band(figure).p50)
 
 
-def lead(points: Sequence[Point], figure: str) -> Lead | None:
-    """Who leads at one value of an axis; None where fewer than two would run."""
-    ranked = best(points, figure)
-    if len(ranked) < 2:
-        return None
-    first, *others = ranked
-    ours = first.by_draw(figure)
-    count, second = min(((ahead(ours, other.by_draw(figure)), n) for n, other in enumerate(others)))
-    return Lead(first=first, second=others[second], count=count, of=len(ours))
+def draws_of(points: Sequence[Point], figure: str) -> dict[str, list[float]]:
+    """By name, of those that AWS would run."""
+    return {point.name: point.by_draw(figure) for point in points if point.would_run}

@@ -5,12 +5,12 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from crossover.reports import display, plots
+from crossover.reports import bands, display, plots
 from crossover.reports.folder import write_atomically
 from crossover.reports.html import render
 from crossover.reports.page import Page, Plot, Sheet, Tile, plot
-from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, lead
-from crossover.simulation.repetitions import LIMITS, SURE, Band
+from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, draws_of
+from crossover.simulation.repetitions import LIMITS
 
 AXES = ("parameters", "batch size", "workers", "epochs")
 SHOWN: Mapping[str, Callable[[float], str]] = {
@@ -24,7 +24,6 @@ WORDS = {
     "time": ("soonest", "sooner"),
 }
 LEADS = (("dollars", "cheapest"), ("time", "soonest"))
-OPEN = "too close to call"
 PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 
@@ -44,7 +43,7 @@ def to_csv(found: Breakeven) -> str:
     """One row per point, raw figures with their percentiles."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in Band._fields]
+    percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in bands.Band._fields]
     writer.writerow(
         ["label", "axis", "value", "name", "gpu", *percentiles, "moved_bytes", "repetitions", "would_run", "problems"]
     )
@@ -59,23 +58,14 @@ def to_csv(found: Breakeven) -> str:
 
 def verdict(found: Breakeven) -> str:
     """What won at the files' own setting, by how much and how surely: one line."""
-    parts = [part for figure in ("dollars", "time") if (part := _won(found.here, figure))]
+    parts = [
+        part
+        for figure in ("dollars", "time")
+        if (part := bands.won(draws_of(found.here, figure), *WORDS[figure], SHOWN[figure]))
+    ]
     if not parts:
         return "[projected] no verdict: fewer than two of these would run on AWS"
     return f"[projected] as the files say: {'; '.join(parts)}."
-
-
-def _won(points: Sequence[Point], figure: str) -> str:
-    led, shown, (what, better) = lead(points, figure), SHOWN[figure], WORDS[figure]
-    if led is None:
-        return ""
-    first, second = (f"{each.name} at {display.band(shown, *each.band(figure))}" for each in (led.first, led.second))
-    drawn = f"in {led.count} of {led.of} paired draws"
-    if not led.is_sure:
-        return f"{first} and {second} are {OPEN} as {what}: {led.first.name} is {drawn}"
-    ratio = display.times(led.second.band(figure).p50 / led.first.band(figure).p50)
-    own = display.band(shown, *led.first.band(figure))
-    return f"{led.first.name} is {what} with {own}, {ratio} {better} than {second}, {drawn}"
 
 
 def crossings(found: Breakeven) -> list[list[str]]:
@@ -118,10 +108,10 @@ def head(found: Breakeven, axis: str) -> list[str]:
 
 
 def _leader(points: Sequence[Point], figure: str) -> str:
-    led = lead(points, figure)
+    led = bands.lead(draws_of(points, figure))
     if led is None:
         return next((point.name for point in best(points, figure)), "none")
-    return led.first.name if led.is_sure else OPEN
+    return led.first if led.is_sure else bands.OPEN
 
 
 def _cell(point: Point | None, figure: str) -> str:
@@ -146,7 +136,7 @@ def notes(found: Breakeven) -> list[str]:
         "every figure is projected by simulation, none measured",
         f"each is the p50 of {count} repetitions, p5 and p95 beside it in percent of it or as a band: over stragglers, and over sessions "
         f"whose requests are faster or slower for all that are compared; {LIMITS}",
-        f"who leads is said where it does in at least {100 * SURE:.0f} % of the paired draws, else it is {OPEN}",
+        f"who leads is said where it does in at least {100 * bands.SURE:.0f} % of the paired draws, else it is {bands.OPEN}",
         f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
         "every architecture trains as many epochs; what an epoch teaches differs where models are updated more or less often",
         "a model that is only a number of parameters is taken for a convolutional one",
@@ -225,12 +215,12 @@ def _curves(found: Breakeven, axis: str) -> list[Plot]:
     drawn = []
     for figure, y in (("dollars", "dollars"), ("time", "seconds")):
         curves: dict[str, list[tuple[float, float]]] = {}
-        bands: dict[str, list[tuple[float, float, float]]] = {}
+        around: dict[str, list[tuple[float, float, float]]] = {}
         for point in points:
             if point.would_run:
                 name, value, band = f"{point.name} [projected]", float(point.value), point.band(figure)
                 curves.setdefault(name, []).append((value, band.p50))
-                bands.setdefault(name, []).append((value, band.p5, band.p95))
+                around.setdefault(name, []).append((value, band.p5, band.p95))
         title = f"{figure.capitalize()} over {axis}"
         picture = plots.lines(
             curves,
@@ -240,7 +230,7 @@ def _curves(found: Breakeven, axis: str) -> list[Plot]:
             log_x=True,
             log_y=True,
             dashed=fleet,
-            bands=bands,
+            bands=around,
             format_x=_short,
         )
         drawn.append(

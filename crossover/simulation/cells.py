@@ -12,11 +12,12 @@ from statistics import median
 
 from crossover.costs import prices
 from crossover.costs.billing import gb_seconds
+from crossover.reports.bands import Band, band
 from crossover.simulation.calibration import ASSUMED, AWS, Calibration
 from crossover.simulation.kernel import Luck
 from crossover.simulation.measurements import MIB, Cell, Round, rounds
 from crossover.simulation.papers import measured_held_out
-from crossover.simulation.repetitions import Band, band, draws, in_session
+from crossover.simulation.repetitions import draws, in_session
 from crossover.simulation.services import vcpus
 
 SEED, DRAWS = 1, 200

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
-from math import exp, floor, inf, nan
+from math import exp, inf
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -23,13 +23,13 @@ from crossover.architecture import load
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.prices import Prices
 from crossover.experiment import Experiment
+from crossover.reports.bands import Band, band
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.services import Service
 from crossover.simulation.simulate import LABEL, Simulated, simulate, sizes_of
 from crossover.simulation.workload import Workload
 
 REPETITIONS = 30
-SURE = 0.95  # the share of paired draws from which on one is said to be cheaper, or sooner
 PER_JOB = 5  # draws that a process takes at once
 WORTH_S = 3.0  # of processor time left: from here on more processes are worth their start
 LIMITS = "not in the band: prices, assumed figures, and whether the services are as the calibration says in the middle"
@@ -40,17 +40,6 @@ class Draw(NamedTuple):
 
     seed: int
     session: float
-
-
-class Band(NamedTuple):
-    """Percentiles over the repetitions."""
-
-    p5: float
-    p50: float
-    p95: float
-
-    def as_json(self) -> dict[str, Any]:
-        return {"label": LABEL, **self._asdict()}
 
 
 class Task(NamedTuple):
@@ -199,29 +188,6 @@ def _lengthened(run: Simulated, first: Simulated, epochs: int, price_list: Price
 
 
 # --- what repetitions say ---------------------------------------------------------------------------------------------
-
-
-def band(values: Sequence[float]) -> Band:
-    """Percentiles 5, 50 and 95; NaN of nothing. Between two values by Hazen's rule, which takes each for the middle of its part."""
-    return Band(*(_percentile(sorted(values), share) for share in (0.05, 0.5, 0.95)))
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    if not ordered:
-        return nan
-    at = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
-    low = ordered[floor(at)]
-    return low + (at - floor(at)) * (ordered[min(floor(at) + 1, len(ordered) - 1)] - low)
-
-
-def ahead(ours: Sequence[float], theirs: Sequence[float]) -> int:
-    """In how many of the paired draws ours is the smaller."""
-    return sum(mine < other for mine, other in zip(ours, theirs, strict=True))
-
-
-def is_sure(count: int, of: int) -> bool:
-    """Whether so many paired draws suffice to say who is ahead."""
-    return count >= SURE * of
 
 
 def figures(outcomes: Outcomes, name: str) -> list[float]:

@@ -20,7 +20,7 @@ from crossover.reports import display
 from crossover.simulation import AWS
 from crossover.simulation import breakeven as swept
 from crossover.simulation import breakeven_page as page
-from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, breakeven, crossings_of, lead, with_gpu
+from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, breakeven, crossings_of, with_gpu
 from crossover.simulation.repetitions import Outcome
 from tests.architectures.harness import small
 
@@ -107,45 +107,22 @@ def point(name: str, *usd: float, problem: str = "", gpu: bool = False, value: i
     return Point(axis="here", value=value, name=name, gpu=gpu, outcomes=tuple(outcomes))
 
 
-SESSIONS = [1.0 + n / 20 for n in range(20)]  # a factor of two from the fastest to the slowest
-
-
-def test_cheaper_is_said_of_paired_draws_and_not_of_bands_that_overlap(found: Breakeven) -> None:
-    ours, theirs = point("ours", *SESSIONS), point("theirs", *(1.1 * each for each in SESSIONS))
-    led = lead([theirs, ours], "dollars")
-    assert led is not None and (led.first.name, led.count, led.of, led.is_sure) == ("ours", 20, 20, True)
-    line = page.verdict(replace(found, here=(theirs, ours)))
-    assert (
-        "ours is cheapest with $1.48 ($1.02 to $1.92), 1.10x cheaper than theirs at $1.62 ($1.13 to $2.12), in 20 of 20 paired draws"
-        in line
-    )
-
-
-def test_a_lead_in_less_than_95_of_100_draws_is_too_close_to_call(found: Breakeven) -> None:
-    ours = point("ours", *SESSIONS)
-    theirs = point("theirs", *(0.9 * each if n < 2 else 1.5 * each for n, each in enumerate(SESSIONS)))
-    line = page.verdict(replace(found, here=(ours, theirs)))
-    assert "are too close to call as cheapest: ours is in 18 of 20 paired draws" in line and "cheaper" not in line
+def test_a_value_without_a_sure_lead_is_too_close_to_call(found: Breakeven) -> None:
+    ours = point("ours", *(1.0 + n / 20 for n in range(20)))
+    theirs = point("theirs", *((0.9 if n < 2 else 1.5) * (1.0 + n / 20) for n in range(20)))
+    assert "ours is in 18 of 20 paired draws" in page.verdict(replace(found, here=(ours, theirs)))
     points = tuple(replace(each, axis="epochs") for each in (ours, theirs))
     (dollars, time) = page.rows(replace(found, points=points), "epochs")
     assert (dollars[-1], time[-1]) == ("cheapest: too close to call", "soonest: too close to call")
     assert dollars[:2] == ["1", f"$1.48 (-31/+31{display.GAP}%)"]
 
 
-def test_who_comes_closest_is_who_is_beaten_least_often() -> None:
-    ours = point("ours", *SESSIONS)
-    closest = point("closest", *(0.9 if n == 0 else 3.0 for n in range(20)))
-    led = lead([ours, point("middle", *(1.2 * each for each in SESSIONS)), closest], "time")
-    assert led is not None and (led.second.name, led.count) == ("closest", 19)
-
-
 def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
-    never, once = point("never", 0.1, problem="too large"), point("once", *SESSIONS[:2], 0.1, problem="too slow")
+    never, once = point("never", 0.1, problem="too large"), point("once", 1.0, 1.1, 0.1, problem="too slow")
     other = point("other", 5.0, 5.0, 5.0)
     assert [each.name for each in best([never, once, other], "dollars")] == ["once", "other"]
     assert once.problems == ("in 1 of 3 repetitions: too slow",)
-    led = lead([once, other], "dollars")
-    assert led is not None and (led.count, led.is_sure) == (2, False)
+    assert "once is in 2 of 3 paired draws" in page.verdict(replace(found, here=(once, other)))
     assert "never" not in page.verdict(replace(found, here=(replace(never, outcomes=never.outcomes * 3), once, other)))
     assert "would not run *" in str(page.rows(found, "parameters"))
 

@@ -1,25 +1,22 @@
 """How sure a projection is: repetitions by seed, one session for all functions of a run, and who is ahead in paired draws."""
 
 from dataclasses import replace
-from math import exp, inf, isnan
+from math import exp, inf
 from statistics import NormalDist
 
 import pytest
 
 from crossover.costs import prices
+from crossover.reports.bands import band
 from crossover.simulation import AWS, Workload, simulate
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.repetitions import (
-    Band,
     Draw,
     Outcome,
     Task,
-    ahead,
-    band,
     draws,
     figures,
     in_session,
-    is_sure,
     outcome,
     possible,
     problems,
@@ -81,21 +78,6 @@ def test_one_session_holds_for_the_whole_run() -> None:
     fetched = run.steps["train"].stages["fetch"][0] / usual.steps["train"].stages["fetch"][0]
     assert fetched == pytest.approx(exp(0.3))
     assert run.steps["train"].stages["compute"][0] == pytest.approx(usual.steps["train"].stages["compute"][0])
-
-
-def test_percentiles_lie_in_the_middles_of_their_parts() -> None:
-    assert band(range(1, 31)) == Band(pytest.approx(2.0), pytest.approx(15.5), pytest.approx(29.0))  # type: ignore[arg-type]
-    assert band([3.0]) == (3.0, 3.0, 3.0)
-    assert isnan(band([]).p50)
-    assert Band(1.0, 2.0, 3.0).as_json() == {"label": "projected", "p5": 1.0, "p50": 2.0, "p95": 3.0}
-
-
-def test_ahead_is_who_is_so_in_95_of_100_paired_draws() -> None:
-    session = [each.session for each in draws(0)]
-    ours, theirs = ([level + value for value in session] for level in (1.0, 1.1))
-    assert ahead(ours, theirs) == 30  # though their bands overlap almost wholly
-    assert [is_sure(count, 30) for count in (28, 29, 30)] == [False, True, True]
-    assert ahead([1.0, 2.0], [1.0, 3.0]) == 1  # level is not ahead
 
 
 def test_what_aws_would_not_run_is_never_ahead_and_out_of_the_band() -> None:
