@@ -19,8 +19,9 @@ def compare(
     from crossover.reports import comparison as comparing
     from crossover.reports.html import write_comparison
     from crossover.reports.tables import comparison
+    from crossover.simulation.of_runs import on_aws
 
-    found = comparing.read(folders, mixed=mixed)
+    found = comparing.read(folders, mixed=mixed, simulated=on_aws)
     report = write_comparison(found, out)
     Console().print(comparison(found))
     print(f"report: {report}")

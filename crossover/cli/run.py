@@ -143,10 +143,17 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
 def _summarise(folder: "RunFolder") -> None:
     from rich.console import Console
 
+    from crossover.reports.folder import PROJECTION, write_atomically
+    from crossover.reports.html import write_report
     from crossover.reports.tables import summary
+    from crossover.simulation.of_runs import on_aws
 
+    (projected,) = on_aws([folder.result]) if folder.result["outcome"] == "finished" else (None,)
+    if projected is not None:
+        write_atomically(folder.path / PROJECTION, json.dumps(projected.as_json(), indent=1).encode() + b"\n")
+        write_report(folder, projected)
     console = Console(emoji=False)
-    console.print(summary(folder.result))
+    console.print(summary(folder.result, projected))
     console.print(f"report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True)
 
 

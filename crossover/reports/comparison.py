@@ -2,14 +2,18 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from crossover.errors import ConfigError
 from crossover.experiment import Metric
 from crossover.reports import comparability, display, folder, race
+from crossover.reports.bands import Band
 from crossover.reports.folder import RunFolder
+from crossover.reports.on_aws import OnAws
+from crossover.reports.on_aws import verdict as on_aws_verdict
 from crossover.reports.race import Entry
 
 
@@ -22,6 +26,7 @@ class Comparison:
     goal: float | None
     marks: tuple[str, ...]
     verdict: str
+    on_aws: Mapping[str, OnAws]  # by name, of those that could be simulated
 
     @property
     def trains(self) -> bool:
@@ -34,14 +39,17 @@ class Comparison:
         return self.entries[0].metric
 
 
-def read(paths: Sequence[Path], *, mixed: bool = False) -> Comparison:
+Simulated = Callable[[Sequence[Mapping[str, Any]]], Sequence[OnAws | None]]
+
+
+def read(paths: Sequence[Path], *, mixed: bool = False, simulated: Simulated | None = None) -> Comparison:
     """The comparison of the run folders `paths`. Raises DataError (not a run), ConfigError (not comparable)."""
-    return of([folder.read(path) for path in paths], mixed=mixed)
+    return of([folder.read(path) for path in paths], mixed=mixed, simulated=simulated)
 
 
-def of(runs: Sequence[RunFolder], *, mixed: bool = False) -> Comparison:
+def of(runs: Sequence[RunFolder], *, mixed: bool = False, simulated: Simulated | None = None) -> Comparison:
     """Compare `runs`. Different data or models are refused; `mixed` lets them stand side by side, without a verdict. Prices of different
-    dates or regions: the verdict says nothing of dollars.
+    dates or regions: the verdict says nothing of dollars. `simulated`: what runs (result.json) would take on AWS, in the same draws.
     """
     if not runs:
         raise ConfigError("compare: no run was given; give the folders of at least one run")
@@ -55,6 +63,9 @@ def of(runs: Sequence[RunFolder], *, mixed: bool = False) -> Comparison:
         )
     goal, why = race.goal(results)
     entries = tuple(_entry(run, name, goal) for run, name in zip(runs, names, strict=True))
+    said = simulated(results) if simulated else [None] * len(runs)
+    on_aws = {name: each for name, each in zip(names, said, strict=True) if each is not None}
+    here = race.verdict(entries, goal, why, dollars=comparability.same_prices(results))
     return Comparison(
         runs=tuple(runs),
         entries=entries,
@@ -62,7 +73,8 @@ def of(runs: Sequence[RunFolder], *, mixed: bool = False) -> Comparison:
         marks=(*apart, *comparability.marks(runs, names)),
         verdict="no verdict: different data or models"
         if apart
-        else race.verdict(entries, goal, why, dollars=comparability.same_prices(results)),
+        else " ".join(filter(None, (here, on_aws_verdict(on_aws)))),
+        on_aws=on_aws,
     )
 
 
@@ -75,8 +87,13 @@ def to_csv(comparison: Comparison) -> str:
     """One row per run, raw figures: seconds, dollars, bytes, the metric's values."""
     text = io.StringIO()
     columns = [field.name for field in fields(Entry)]
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    projected = [f"on_aws_{figure}_{name}" for figure in ("seconds", "usd") for name in Band._fields]
+    writer = csv.DictWriter(text, [*columns, *projected], lineterminator="\n")
     writer.writeheader()
     for entry in comparison.entries:
-        writer.writerow({column: getattr(entry, column) for column in columns} | {"metric": entry.metric.name})
+        row = {column: getattr(entry, column) for column in columns} | {"metric": entry.metric.name}
+        known = comparison.on_aws.get(entry.name)
+        if known is not None and known.would_run:
+            row |= dict(zip(projected, (*known.time, *known.dollars), strict=True))
+        writer.writerow(row)
     return text.getvalue()

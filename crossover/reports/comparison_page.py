@@ -23,7 +23,12 @@ def page(found: Comparison) -> Page:
         verdict=found.verdict,
         warnings=found.marks,
         plots=[*_curves(found), *_bars(found)],
-        sheets=[_table(found), *_leads(found), *printed([entry.architecture for entry in found.entries])],
+        sheets=[
+            _table(found),
+            *_on_aws(found),
+            *_leads(found),
+            *printed([entry.architecture for entry in found.entries]),
+        ],
         folded=[
             Page(
                 title=entry.name,
@@ -115,6 +120,17 @@ def _table(found: Comparison) -> Sheet:
     kinds = {entry.cost_label for entry in found.entries}
     note = "Dollars are projected from local seconds." if "projected" in kinds else ""
     return Sheet(title="Side by side", head=head, rows=rows, words=2, note=note)
+
+
+def _on_aws(found: Comparison) -> list[Sheet]:
+    """What each run would take on AWS, with percentiles."""
+    if not found.on_aws:
+        return []
+    rows = [[name, *known.shown, "; ".join(known.problems)] for name, known in found.on_aws.items()]
+    words = next(iter(found.on_aws.values())).words
+    note = f"p50 (p5 to p95) of a simulation of each run with the epochs that it had: {words}."
+    head = ["run", "time", "in full", ""]
+    return [Sheet(title="On AWS, by simulation", head=head, rows=rows, note=note, words=1, label="projected")]
 
 
 def _leads(found: Comparison) -> list[Sheet]:

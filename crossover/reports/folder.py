@@ -13,6 +13,7 @@ from crossover.costs.invocations import Record
 from crossover.errors import DataError
 
 RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetensors", "report.html"
+PROJECTION = "projection.json"  # what the run would take on AWS, by simulation
 SERVER_LOG = "server.log"  # of the database or broker with which a run on this machine has ended
 
 PARTS = {"label", "outcome", "duration_s", "versions", "invocations", "traffic", "stages", "steps", "final"}  # besides

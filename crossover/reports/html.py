@@ -7,17 +7,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from crossover.reports import comparison_page, folder, run_page
 from crossover.reports.comparison import Comparison, to_csv
 from crossover.reports.folder import RunFolder
+from crossover.reports.on_aws import OnAws
 from crossover.reports.page import LABELS, Page
 
 CSV = "comparison.csv"
 
 
-def write_report(run: Path | RunFolder) -> Path:
-    """Write `report.html` into a run's folder. Raises DataError for a folder that holds no run."""
+def write_report(run: Path | RunFolder, on_aws: OnAws | None = None) -> Path:
+    """Write `report.html` into a run's folder; `on_aws`: what the run would take there. Raises DataError for a folder that holds no run."""
     if isinstance(run, Path):
         run = folder.read(run)
     target = run.path / folder.REPORT
-    folder.write_atomically(target, render(run_page.page(run)).encode())
+    folder.write_atomically(target, render(run_page.page(run, on_aws)).encode())
     return target
 
 

@@ -126,10 +126,12 @@ def verdict(entries: Sequence[Entry], goal: float | None, why: str, *, dollars: 
     if not dollars:
         return f"{at}: {soonest}. Dollars are not compared: their prices differ.{aside}"
     projected = " Dollars are projected from local seconds." if racers[0].cost_label == "projected" else ""
+    # Cheaper on AWS is said of paired draws alone, not of one run's local seconds.
+    most, more = ("lowest", "less") if projected else ("cheapest", "cheaper")
     parts = [
         soonest,
-        _won(racers, lambda e: e.goal_full_usd, "cheapest in full", "cheaper", display.usd),
-        _won(racers, lambda e: e.goal_paper_usd, "cheapest by the papers' method", "cheaper", display.usd),
+        _won(racers, lambda e: e.goal_full_usd, f"{most} in full", more, display.usd),
+        _won(racers, lambda e: e.goal_paper_usd, f"{most} by the papers' method", more, display.usd),
     ]
     return f"{at}: {'; '.join(parts)}.{projected}{aside}"
 

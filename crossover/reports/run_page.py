@@ -7,6 +7,7 @@ from typing import Any
 from crossover.experiment import OF_TRAINING, Experiment, flat
 from crossover.reports import display, plots, published, timeline
 from crossover.reports.folder import RunFolder
+from crossover.reports.on_aws import OnAws
 from crossover.reports.page import (
     Page,
     Plot,
@@ -24,15 +25,15 @@ from crossover.reports.tables import warnings
 Result = Mapping[str, Any]
 
 
-def page(run: RunFolder) -> Page:
-    """Everything a run's records say, and the papers' figures beside it."""
+def page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
+    """Everything a run's records say, what it would take on AWS, and the papers' figures beside it."""
     result = run.result
     return Page(
         title=result["architecture"],
         subtitle=subtitle(result),
         labels=[result["label"], *({result["cost"]["label"]} - {result["label"]})],
         warnings=warnings(result),
-        tiles=tiles(result),
+        tiles=[*tiles(result), *_on_aws(on_aws)],
         plots=[*_plots(result), *_timeline(run)],
         sheets=[
             stages_sheet(result),
@@ -49,6 +50,16 @@ def page(run: RunFolder) -> Page:
 
 def subtitle(result: Result) -> str:
     return f"{display.made_of(result)}, started {result['started_at'][:19]} UTC"
+
+
+def _on_aws(found: OnAws | None) -> list[Tile]:
+    if found is None:
+        return []
+    note = f"p50 (p5 to p95): {found.words}"
+    return [
+        Tile(name=f"on AWS, {what}", value=shown, note=note, label="projected")
+        for what, shown in zip(("time", "in full"), found.shown, strict=True)
+    ]
 
 
 def tiles(result: Result) -> list[Tile]:

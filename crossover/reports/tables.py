@@ -10,6 +10,7 @@ from rich.text import Text
 
 from crossover.reports import display
 from crossover.reports.comparison import Comparison
+from crossover.reports.on_aws import OnAws
 from crossover.reports.page import stages_sheet
 
 Result = Mapping[str, Any]
@@ -26,9 +27,12 @@ def label(name: str) -> Text:
     return Text(f"[{name}]", style=LABEL_STYLES.get(name, "red"))
 
 
-def summary(result: Result) -> RenderableType:
-    """One run: outcome, metric, time, cost both ways, traffic, stages; and what is missing, if anything is."""
+def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
+    """One run: outcome, metric, time, cost both ways, traffic, stages; what it would take on AWS; and what is missing, if anything is."""
     parts: list[RenderableType] = [_title(result), Padding(_figures(result), (1, 0, 1, 0)), _stages(result)]
+    if on_aws is not None:
+        time, dollars = on_aws.shown
+        parts.append(Text.assemble("\non AWS, by simulation: ", time, "; ", dollars, "  ", label("projected")))
     parts += [Text(f"! {warning}", style="bold red") for warning in warnings(result)]
     return Group(*parts)
 
@@ -134,5 +138,8 @@ def comparison(found: Comparison) -> RenderableType:
     notes = [Text(f"! {mark}", style="yellow") for mark in found.marks]
     if any(entry.cost_label == "projected" for entry in found.entries):
         notes.append(Text.assemble(label("projected"), " dollars are projected from local seconds"))
+    for name, known in found.on_aws.items():
+        time, dollars = known.shown
+        notes.append(Text.assemble(label("projected"), f" {name} on AWS, by simulation: {time}; {dollars}"))
     above = [label(labels.pop())] if len(labels) == 1 else []
     return Group(*above, table, *notes, Text(found.verdict, style="bold"))

@@ -14,6 +14,7 @@ from crossover.experiment import Metric
 from crossover.reports import comparison, comparison_page, folder, race, run_page, tables
 from crossover.reports.display import GAP
 from crossover.reports.folder import RunFolder
+from crossover.reports.on_aws import OnAws
 from tests.unit.reports.example_run import Example, spirt
 
 Save = Callable[..., RunFolder]
@@ -44,6 +45,38 @@ def test_what_won_and_by_how_much(save: Save) -> None:
     )
     assert found.verdict.endswith("Dollars are projected from local seconds.")
     assert found.marks == ()
+
+
+def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws(save: Save) -> None:
+    sessions = [1.0 + n / 20 for n in range(20)]
+
+    def simulated(results: object) -> list[OnAws | None]:
+        close = tuple((0.9 if n < 2 else 1.5) * each for n, each in enumerate(sessions))
+        slow = OnAws(seconds=tuple(1.1 * each for each in sessions), usd=close, words="of a test")
+        return [slow, OnAws(seconds=tuple(sessions), usd=tuple(sessions), words="of a test", problems=("too [large]",))]
+
+    found = comparison.of([save("spirt", SPIRT), save("fast", FAST)], simulated=simulated)
+    _, said = found.verdict.split(" On AWS, all their epochs, projected: ")
+    assert "are too close to call as cheapest: fast is in 18 of 20 paired draws; fast is soonest with" in said
+    assert "cheaper" not in found.verdict  # one run's local seconds do not say it either
+    text = io.StringIO()
+    Console(file=text, width=200).print(tables.comparison(found))
+    assert (
+        f"[projected] fast on AWS, by simulation: 1.48{GAP}s (1.02{GAP}s to 1.92{GAP}s); $1.48 ($1.02 to $1.92)"
+        in text.getvalue()
+    )
+    (sheet,) = [each for each in comparison_page.page(found).sheets if each.title == "On AWS, by simulation"]
+    assert sheet.label == "projected" and sheet.rows[1][2:] == ["$1.48 ($1.02 to $1.92)", "too [large]"]
+    rows = list(csv.DictReader(io.StringIO(comparison.to_csv(found))))
+    assert [float(rows[1][f"on_aws_usd_{name}"]) for name in ("p5", "p50", "p95")] == pytest.approx(
+        [1.025, 1.475, 1.925]
+    )
+
+
+def test_of_what_nobody_can_simulate_nothing_is_said(save: Save) -> None:
+    found = comparison.of([save("spirt", SPIRT), save("fast", FAST)], simulated=lambda results: [None, None])
+    assert found.on_aws == {} and "On AWS" not in found.verdict
+    assert not [each for each in comparison_page.page(found).sheets if each.title == "On AWS, by simulation"]
 
 
 def test_a_small_margin_is_no_victory(save: Save) -> None:

@@ -1,11 +1,13 @@
 """Terminal tables: labels always there, warnings too, the verdict last."""
 
 import io
+from math import inf
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 
 from crossover.reports import comparison, display, folder, tables
+from crossover.reports.on_aws import OnAws
 from tests.unit.reports.example_run import spirt
 
 
@@ -30,6 +32,16 @@ def test_a_runs_summary() -> None:
     assert "!" not in text
     for row in result["stages"]:
         assert f"\n{row['stage']} " in text
+
+
+def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
+    known = OnAws(seconds=(60.0, 50.0, 70.0), usd=(2.0, 1.5, 3.0), words="of a test")
+    shown = " ".join(printed(tables.summary(EXAMPLE.result(), known)).split())
+    assert "on AWS, by simulation: 60.0 s (50.0 s to 70.0 s); $2.00 ($1.50 to $3.00) [projected]" in shown
+    assert "on AWS" not in printed(tables.summary(EXAMPLE.result()))
+    never = OnAws(seconds=(inf,), usd=(inf,), words="of a test", problems=("too large",))
+    assert "on AWS, by simulation: would not run" in printed(tables.summary(EXAMPLE.result(), never))
+    assert never.as_json()["seconds"] is None and known.as_json()["usd"]["p50"] == 2.0
 
 
 def test_warnings_are_printed() -> None:

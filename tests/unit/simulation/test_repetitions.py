@@ -7,9 +7,11 @@ from statistics import NormalDist
 import pytest
 
 from crossover.costs import prices
+from crossover.experiment import Training
 from crossover.reports.bands import band
 from crossover.simulation import AWS, Workload, simulate
 from crossover.simulation.calibration import Calibration
+from crossover.simulation.of_runs import on_aws
 from crossover.simulation.repetitions import (
     Draw,
     Outcome,
@@ -97,3 +99,14 @@ def test_epochs_that_a_repetition_leaves_out_are_like_its_mean_one(architecture:
     full, short = outcome(whole, Draw(3, 1.0)), outcome(whole._replace(epochs=5), Draw(3, 1.0))
     for name in ("seconds", "usd", "paper_method_usd", "moved_bytes"):
         assert getattr(short, name) == pytest.approx(getattr(full, name), rel=0.03), name
+
+
+def test_runs_are_projected_in_the_same_draws_for_their_reports() -> None:
+    plain = {"experiment": small("spirt", epochs=9).resolved(), "epochs": [{}, {}]}
+    unknown = {"experiment": replace(small("spirt"), training=Training(model="mine:model")).resolved(), "epochs": [{}]}
+    other = {"experiment": small("all_reduce").resolved(), "epochs": [{}, {}]}
+    first, none, second = on_aws([plain, unknown, other], repetitions=4)
+    assert first is not None and none is None and second is not None
+    for run, architecture in ((first, "spirt"), (second, "all_reduce")):
+        outcomes = [outcome(task(architecture), draw) for draw in draws(small("spirt").seed, 4)]
+        assert run.usd == tuple(each.usd for each in outcomes)  # of two epochs, as the run had, not of nine

@@ -1,0 +1,53 @@
+"""What finished runs would take on AWS: their own settings and epochs, simulated, for their reports."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from crossover.architecture import load
+from crossover.costs import prices
+from crossover.errors import ConfigError, NoProjection
+from crossover.experiment import from_resolved
+from crossover.reports.on_aws import OnAws
+from crossover.simulation.calibration import AWS
+from crossover.simulation.repetitions import LIMITS, REPETITIONS, Task, draws, figures, problems, repeated
+from crossover.simulation.simulate import models_of
+from crossover.simulation.workload import Workload, calendar
+
+
+def on_aws(results: Sequence[Mapping[str, Any]], *, repetitions: int = REPETITIONS) -> list[OnAws | None]:
+    """Each of the runs (result.json), in the same draws; None of one that nobody can simulate."""
+    tasks = [_task(result) for result in results]
+    seed = int(results[0]["experiment"].get("seed", 0)) if results else 0
+    done = iter(repeated([task for task in tasks if task is not None], draws(seed, repetitions)))
+    words = f"{AWS.name}; {repetitions} repetitions of seed {seed}; {LIMITS}"
+    found = list[OnAws | None]()
+    for task in tasks:
+        outcomes = () if task is None else next(done)
+        found.append(
+            OnAws(
+                seconds=tuple(figures(outcomes, "seconds")),
+                usd=tuple(figures(outcomes, "usd")),
+                words=words,
+                problems=problems(outcomes),
+                outside=outcomes[0].outside,
+            )
+            if outcomes
+            else None
+        )
+    return found
+
+
+def _task(result: Mapping[str, Any]) -> Task | None:
+    """As many epochs as the run had. None where a size or a step is not known, or another version wrote it."""
+    try:
+        experiment = from_resolved(result["experiment"])
+        training = replace(experiment.training, epochs=max(1, len(result["epochs"])))
+        experiment = replace(experiment, training=training)
+        workload = Workload.of(experiment)
+        architecture = load(experiment.architecture)
+        models_of(architecture)
+        calendar(architecture.resolve(experiment), workload)
+    except (NoProjection, ConfigError, TypeError):
+        return None
+    return Task(experiment, AWS, workload, prices.load())
