@@ -210,7 +210,8 @@ def installed(kernel: Kernel) -> Iterator[None]:
 
 
 def _refuse_to_sleep(seconds: Any) -> None:
-    _refuse("time.sleep", (seconds,))
+    if seconds > 0:  # botocore sleeps for nothing where the pause before a retry was the runtime's
+        _refuse("time.sleep", (seconds,))
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
@@ -223,7 +224,7 @@ def _where(frame: FrameType | None) -> str:
     found = "an unknown place"
     while frame is not None:
         file = frame.f_code.co_filename
-        if "site-packages" not in file and any(part in file for part in ("crossover/", "functions/", "peers/")):
+        if file != __file__ and "site-packages" not in file and any(part in file for part in ("crossover/", "functions/", "peers/")):
             return f"{file[max(file.rfind(f'/{p}/') for p in ('crossover', 'functions', 'peers')) + 1 :]}, line {frame.f_lineno}"
         frame = frame.f_back
     return found

@@ -64,7 +64,7 @@ def _in_a_task(code: Callable[[], object]) -> None:
         kernel.run(lambda: task.over)
 
 
-@pytest.mark.parametrize("code", [lambda: time.sleep(0.0), lambda: subprocess.run(["true"], check=True)])
+@pytest.mark.parametrize("code", [lambda: time.sleep(0.001), lambda: subprocess.run(["true"], check=True)])
 def test_what_would_really_wait_is_refused_with_its_line(code: Callable[[], object]) -> None:
     def step() -> None:
         try:
