@@ -61,6 +61,7 @@ class Runtime(Protocol):
     def peak_memory_mb(self) -> float: ...
     def started_at(self) -> float: ...
     def sleep(self, seconds: float) -> None: ...
+    def pause(self, seconds: float, *, calm_s: float) -> None: ...
     def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> Thread: ...
     def event(self) -> Event: ...
     def lock(self) -> Lock: ...
@@ -106,6 +107,9 @@ class ThisProcess:
 
     def sleep(self, seconds: float) -> None:
         clock.sleep(seconds)
+
+    def pause(self, seconds: float, *, calm_s: float) -> None:
+        self.sleep(seconds)
 
     def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> Thread:
         return ProcessThread(target=target, args=args, name=name, daemon=True)
@@ -200,6 +204,13 @@ def started_at() -> float:
 def sleep(seconds: float) -> None:
     """Let the time pass, and others work."""
     _installed.sleep(seconds)
+
+
+def pause(seconds: float, *, calm_s: float) -> None:
+    """Sleep between two looks. For `calm_s` nothing can change what the caller looks at and does but what others write: a virtual clock may
+    skip the looks until then.
+    """
+    _installed.pause(seconds, calm_s=calm_s)
 
 
 def thread(target: Callable[..., object], *args: Any, name: str | None = None) -> Thread:

@@ -35,12 +35,14 @@ class Pauses:
     def next_s(self) -> float:
         return max(self.first_s, min(self.share * self.waited_s, self.last_s))
 
-    def __call__(self) -> bool:
-        """Pause, unless `within_s` have passed since this wait began: whether there is to be another look. The last one is at their end."""
+    def __call__(self, *, calm_s: float = 0.0) -> bool:
+        """Pause, unless `within_s` have passed since this wait began: whether there is to be another look. The last one is at their end.
+        `calm_s`: for so long what is looked at, and what follows from it, can change by others' doing alone.
+        """
         left_s = self.within_s - self.waited_s
         if left_s < 1e-6:  # nothing that a clock could tell apart
             return False
-        runtime.sleep(min(self.next_s, left_s))
+        runtime.pause(min(self.next_s, left_s), calm_s=min(calm_s, left_s))
         return True
 
 
@@ -59,6 +61,11 @@ class Due:
 
     def __init__(self, first_s: float, every_s: float) -> None:
         self._at_s, self._every_s = runtime.monotonic() + first_s, every_s
+
+    @property
+    def left_s(self) -> float:
+        """Until it is due again."""
+        return self._at_s - runtime.monotonic()
 
     def __call__(self) -> bool:
         now_s = runtime.monotonic()

@@ -12,6 +12,7 @@ from greenlet import getcurrent
 
 from crossover import runtime
 from crossover.virtual.kernel import Kernel, Process, Signal, Task, WorldFault
+from crossover.virtual.looks import Looks
 
 BEGAN_S = 1_767_225_600.0  # unix seconds of a world's first moment: 2026-01-01, wherever and whenever it is run
 
@@ -27,8 +28,8 @@ class BlocksForReal(WorldFault):
 class VirtualRuntime:
     """As `crossover.runtime.Runtime` says. Outside all tasks, while a world is built or looked at, it is the kernel's own time."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: Kernel, looks: Looks) -> None:
+        self._kernel, self._looks = kernel, looks
         self._outside = Process(kernel, "outside")
         # Draws of its own: what faults a schedule has must not change which identifiers are drawn.
         self._chance = random.Random(kernel.chance.random())
@@ -61,6 +62,9 @@ class VirtualRuntime:
 
     def sleep(self, seconds: float) -> None:
         self._kernel.sleep(seconds)
+
+    def pause(self, seconds: float, *, calm_s: float) -> None:
+        self._looks.pause(seconds, calm_s)
 
     def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> "VirtualThread":
         return VirtualThread(self._kernel, self._process, target, args, name or "thread")
@@ -195,7 +199,7 @@ class OfTask:
 
 
 @contextmanager
-def installed(kernel: Kernel) -> Iterator[None]:
+def installed(kernel: Kernel, looks: Looks | None = None) -> Iterator[None]:
     """Within the block this process's code asks the virtual world, and what would really wait in one of its tasks is refused."""
     global _watching
     if not _watching:
@@ -203,7 +207,7 @@ def installed(kernel: Kernel) -> Iterator[None]:
         _watching = True
     before, clock.sleep = clock.sleep, _refuse_to_sleep  # Python has no audit event of it before 3.13
     try:
-        with runtime.use(VirtualRuntime(kernel)):
+        with runtime.use(VirtualRuntime(kernel, looks or Looks(kernel))):
             yield
     finally:
         clock.sleep = before
@@ -224,7 +228,11 @@ def _where(frame: FrameType | None) -> str:
     found = "an unknown place"
     while frame is not None:
         file = frame.f_code.co_filename
-        if file != __file__ and "site-packages" not in file and any(part in file for part in ("crossover/", "functions/", "peers/")):
+        if (
+            file != __file__
+            and "site-packages" not in file
+            and any(part in file for part in ("crossover/", "functions/", "peers/"))
+        ):
             return f"{file[max(file.rfind(f'/{p}/') for p in ('crossover', 'functions', 'peers')) + 1 :]}, line {frame.f_lineno}"
         frame = frame.f_back
     return found

@@ -23,6 +23,7 @@ from crossover.virtual.fleet import Fleet
 from crossover.virtual.functions import Delivery, Function, Functions
 from crossover.virtual.kernel import Kernel, Process
 from crossover.virtual.learner import ExactLearner, samples_of
+from crossover.virtual.looks import Looks
 from crossover.virtual.machines import Machines, MachinesOf
 from crossover.virtual.process_runtime import BEGAN_S, installed
 from crossover.virtual.wire import Effect, Lost, Request
@@ -120,6 +121,7 @@ class World:
         self.architecture: Architecture = load(self.experiment.architecture)
         self.resolved = self.architecture.resolve(self.experiment)
         self.kernel = Kernel(self.seed)
+        self.looks = Looks(self.kernel)
         self.history: list[Call] = []
         databases = {"per_worker": self.resolved.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
         if self.resolved.storage.channel == "s3":
@@ -163,7 +165,8 @@ class World:
         """To the server and back: as crossover/virtual/wire says."""
         kernel = self.kernel
         service = _SERVICES[request.service](self.calibration)
-        process = kernel.task.process
+        task = kernel.task
+        process = task.process
         try:
             kernel.sleep(self.spread(0.5 * service.latency_s) + request.bytes_out / service.client_bytes_s)
             call = Call(len(self.history) + 1, request, process, kernel.now_s)
@@ -173,6 +176,7 @@ class World:
             try:
                 call.reply, call.bytes_in = effect()
                 call.outcome = "ok"
+                self.looks.served(task, request)
             except Exception as refused:
                 call.outcome = type(refused).__name__
                 raise
@@ -245,7 +249,7 @@ class World:
 
     def run(self) -> Outcome:
         """From the first client to the last straggler."""
-        with installed(self.kernel):
+        with installed(self.kernel, self.looks):
             self.nemesis.began(self)
             process = Process(self.kernel, "operator", of_the_world=True)
             operator = self.kernel.spawn(self._operate, process=process, name="operator")

@@ -14,7 +14,7 @@ def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset
     pause = Pauses(0.005, 0.1, within_s=patience_s)
     while True:
         present = ctx.bus.arrived(ctx.keys.barrier, round=event["round"], reader=event["worker"])
-        if len(present) >= event["workers"] or not pause():
+        if len(present) >= event["workers"] or not pause(calm_s=patience_s):
             return present
 
 

@@ -84,4 +84,4 @@ class Gathering:
                 pass
             if ask():
                 self._member.question([peer], what=f"waited in round {round} for the gradient")
-            pause()
+            pause(calm_s=ask.left_s)

@@ -94,7 +94,7 @@ class LatestMailboxes:
                 with suppress(Refused):  # the others do not count on this one, and are clearing away
                     self.keep()
                 reachable = {peer for peer in self._others if not self._is_gone(peer)}
-            pause()
+            pause(calm_s=ask.left_s)
 
     def _usable(self, peer: int, round: int) -> "tuple[Message, Tensor] | None":
         """The peer's latest gradient, if it is new, fresh enough and of this model."""

@@ -121,7 +121,7 @@ class SynchronousMailboxes:
             if ask():
                 self._post.keep()
                 self._member.question(sorted(missing), what=f"waited in round {round} for the arrival")
-            pause()
+            pause(calm_s=ask.left_s)
 
     def _all(self, own: "Tensor", round: int) -> "Iterator[Tensor]":
         for peer in range(self._member.members):
@@ -145,7 +145,7 @@ class SynchronousMailboxes:
             if ask():
                 self._post.keep()
                 self._member.question([peer], what=f"waited in round {round} for the gradient")
-            pause()
+            pause(calm_s=ask.left_s)
 
     def _check(self, message: Message) -> None:
         expected = round_samples(self._ctx.facts, message.round)[message.peer]

@@ -155,7 +155,7 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
     class Waited(Exception):
         """Nothing new came at the first look."""
 
-    def wait(_: float) -> None:
+    def wait(_: float, *, calm_s: float) -> None:
         raise Waited
 
     job = Job(asynchronous(workers=3, min_gradients=3, epochs=10))
@@ -168,7 +168,7 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
         exchange.open(replica)
         gradient = torch.full_like(replica.model, 2.0)
         exchange.send(gradient, 7)
-        monkeypatch.setattr("crossover.runtime.sleep", wait)
+        monkeypatch.setattr("crossover.runtime.pause", wait)
         with pytest.raises(Waited) if waits else nullcontext():
             exchange.receive(gradient, 7, out := torch.empty_like(gradient))
             assert torch.equal(out, gradient)
@@ -203,7 +203,7 @@ def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits()
         newer = bus.peek(mailbox)
         bus.replace(mailbox, late)
 
-        def look(_: float) -> None:
+        def look(_: float, *, calm_s: float) -> None:
             nonlocal looks
             looks += 1
             assert looks < 10, "both wait for ever"
@@ -211,7 +211,7 @@ def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits()
                 other.send(gradient, 4)  # it has what it waited for
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("crossover.runtime.sleep", look)
+            patch.setattr("crossover.runtime.pause", look)
             this.receive(gradient, 4, torch.empty_like(gradient))
     assert ctx.notes["applied"] == [[4, [(1, 4)]]]
 

@@ -112,12 +112,20 @@ class Waits:
                 self.since = None
                 return found
             self.leave_in_time()
+            calm_s = self._calm_s(patience)
             if (waited_s := pause.waited_s) >= question_s:
                 if settled():
                     raise Settled
                 self._question(look, round=round, key=key, sender=sender, patience=patience)
                 question_s = waited_s + min(_LAST_LOOK_S, waited_s + _FIRST_LOOK_S)
-            pause()
+            else:
+                calm_s = min(calm_s, question_s - waited_s)
+            pause(calm_s=calm_s)
+
+    def _calm_s(self, patience: float) -> float:
+        """For how long the clock alone neither ends the wait nor the invocation; an outage is noticed sooner."""
+        left_s = patience * patience_s(self.ctx.experiment) - (self.ctx.clock() - (self.since or 0.0))
+        return min(left_s, self.ctx.remaining_s() - self.reserve_s, OUTAGE_S / 2)
 
     def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
         """Is there still a point? Evidence first, then one more look: what came in between is not lost."""

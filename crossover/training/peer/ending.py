@@ -47,7 +47,7 @@ def _await_others(ctx: Context, member: Membership, exchange: "PeerExchange") ->
                 here = [rank for rank in here if not member.absent(rank)]
         if not here:
             return
-        pause()
+        pause(calm_s=ask.left_s)
 
 
 def _conclude_for(ctx: Context, rank: int) -> None:
