@@ -1,4 +1,4 @@
-"""`crossover replicate`: every table and figure of both papers, with ours beside the printed figures."""
+"""`crossover replicate`: every table and figure of the papers, with ours beside the printed figures."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ def replicate(
         list[str] | None,
         typer.Argument(
             metavar="[TABLE|FIGURE|all]...",
-            help="For example 2025-table-2 or 2023-figure-5; all; a year.",
+            help="For example 2025-table-2 or 2023-figure-5; all; a year; ic2e-2026.",
             show_default="all",
         ),
     ] = None,

@@ -92,9 +92,10 @@ def cut_note(book: Book) -> str:
     if book.scale.whole:
         return "Everything at the published size."
     return (
-        f"--scale {book.scale.share:g}: of the minibatches per worker and epoch, of the epochs and of the validation images that "
-        f"share is run, with the least numbers that the table shows; models and, where the table does not say otherwise, workers "
-        f"and minibatch sizes are the published ones. Seconds of one minibatch or one exchange are not cut; accuracies and totals are."
+        f"--scale {book.scale.share:g}: of the minibatches per worker and epoch, of the epochs, of the validation images and of the size "
+        "of gradients that are made that share is run, with the least numbers that the table shows; models and, where the table does not "
+        "say otherwise, workers and minibatch sizes are the published ones. Seconds of one minibatch or one exchange are not cut; "
+        "accuracies, totals and seconds of one aggregation are."
     )
 
 
@@ -103,7 +104,7 @@ def cut_note(book: Book) -> str:
 
 def page(book: Book) -> Page:
     by = counts(book.sections)
-    tiles = [Tile(name="tables and figures", value=str(len(book.sections)), note="of both papers")]
+    tiles = [Tile(name="tables and figures", value=str(len(book.sections)), note="of the papers")]
     tiles += [
         Tile(name=name, value=str(count), note="cells", label=None if name == NOT_RUN else name)
         for name, count in by.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover import validation
+from crossover.architecture import load
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, flat
 from crossover.learning import sizes
@@ -30,6 +31,8 @@ RUN_S, WORKER_S, ROUND_S = (
     1.2,
     0.25,
 )  # of a run on the local cloud, besides computing: whole, per worker, per its round
+
+AGGREGATED_BYTES_S = 1e7  # gradients of all clients, made, stored, read and added on one core
 
 Overrides = tuple[str, ...]
 
@@ -64,13 +67,14 @@ class Measurement:
     fixed: Overrides = ()
     cut: Callable[[Scale], Overrides] = field(default=lambda scale: ())
     needs_gpu: bool = False
+    trains: bool = True  # else it needs no data, and takes its time for bytes instead of images
 
     def overrides(self, scale: Scale) -> Overrides:
         return self.fixed if scale.whole else (*self.fixed, *self.cut(scale))
 
     def experiment(self, scale: Scale, *, data: Path | None = None) -> Experiment:
         """Raises ConfigError for what cannot be run."""
-        where = [] if data is None else [f"data.directory={json.dumps(str(data))}"]
+        where = [] if data is None or not self.trains else [f"data.directory={json.dumps(str(data))}"]
         return _loaded(self.config, (*self.overrides(scale), *where))
 
     def command(self, scale: Scale, *, out: Path | None = None) -> str:
@@ -92,6 +96,9 @@ class Measurement:
     def forecast_s(self, scale: Scale, *, cores: int) -> float:
         """About how long it takes on this machine, undisturbed."""
         experiment = self.experiment(scale)
+        if aggregates := load(experiment.architecture).aggregates:
+            plan = aggregates(experiment)
+            return RUN_S + plan.clients * plan.gradient_bytes / (AGGREGATED_BYTES_S * cores)
         trained, held = self.images(scale)
         training, workers = experiment.training, experiment.workers
         image_s = IMAGE_S.get(training.model, 0.02)

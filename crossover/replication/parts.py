@@ -1,9 +1,10 @@
-"""All tables and figures of both papers, by name."""
+"""All tables and figures of the papers, by name."""
 
 from collections.abc import Mapping, Sequence
 
 from crossover.errors import ConfigError
 from crossover.replication import (
+    aggregation_2026,
     communication_2025,
     convergence_2025,
     epochs_2025,
@@ -75,20 +76,34 @@ _2023 = (
         stages_2023.figure_6,
     ),
 )
-PARTS: Mapping[str, Part] = {part.name: part for part in (*_2025, *_2023)}
+_2026 = (
+    Part(
+        "ic2e-2026-designs",
+        "2026, ResNet-18: gradients of 20 clients by shards, a tree, three levels",
+        aggregation_2026.wanted("resnet18"),
+        aggregation_2026.designs,
+    ),
+    Part(
+        "ic2e-2026-shards",
+        "2026, VGG-16: one to sixteen shards, 3,008 MB",
+        aggregation_2026.wanted("vgg16"),
+        aggregation_2026.shards,
+    ),
+)
+PARTS: Mapping[str, Part] = {part.name: part for part in (*_2025, *_2023, *_2026)}
 
 
 def chosen(names: Sequence[str]) -> list[Part]:
-    """The parts of these names, in the papers' order; `all`, or a year, stands for all of its parts.
+    """The parts of these names, in the papers' order; `all`, a year or `ic2e-2026` stands for all of its parts.
 
     Raises ConfigError naming what there is.
     """
     wanted: set[str] = set()
     for name in names:
-        found = {each for each in PARTS if name in ("all", each, each.partition("-")[0])}
+        found = {each for each in PARTS if name in ("all", each) or each.startswith(f"{name}-")}
         if not found:
             raise ConfigError(
-                f"{name}: is no table or figure of the papers{did_you_mean(name, list(PARTS))}; one of all, 2025, 2023, "
+                f"{name}: is no table or figure of the papers{did_you_mean(name, list(PARTS))}; one of all, 2025, 2023, ic2e-2026, "
                 + ", ".join(PARTS)
             )
         wanted |= found

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crossover.architecture import load
 from crossover.errors import CrossoverError, DataError, UserError
 from crossover.experiment import Experiment
 from crossover.replication.measurement import Measurement, Scale
@@ -48,6 +49,8 @@ class Runner:
         """Why a measurement cannot be made here; empty: it can."""
         if measurement.needs_gpu and not has_gpu():
             return "no GPU on this machine"
+        if not measurement.trains:
+            return ""
         name = measurement.experiment(self.scale).data.dataset
         if name not in self._readable:
             self._readable[name] = _unreadable(name, self.data)
@@ -166,19 +169,17 @@ def _finished(path: Path, experiment: Experiment) -> RunFolder | None:
     except (UserError, DataError, OSError):
         return None
     whole = run.result.get("outcome") == "finished" and not run.result.get("incomplete")
-    return run if whole and _comparable(run.result["experiment"]) == _comparable(experiment.resolved()) else None
+    asked = load(experiment.architecture).resolve(
+        experiment
+    )  # as the run has filled in what is left to the architecture
+    return run if whole and _comparable(run.result["experiment"]) == _comparable(asked.resolved()) else None
 
 
 def _comparable(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment without what does not change a figure. A `sync_every` left to the architecture was filled in by the run."""
+    """An experiment without what does not change a figure."""
     kept = {name: value for name, value in plain.items() if name not in NOT_COMPARED}
     kept["data"] = {name: value for name, value in plain["data"].items() if name != "directory"}
-    training = dict(plain["training"])
-    if training.get("sync_every") is None:
-        from crossover.architecture import load
-
-        training["sync_every"] = load(plain["architecture"]).sync_every
-    return {**kept, "training": training}
+    return kept
 
 
 def _line(error: Exception) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from crossover.replication import book, book_page
 from crossover.replication.book_page import Book
-from crossover.replication.cells import NOT_RUN, Cell, Missing
+from crossover.replication.cells import NOT_RUN, Cell, Missing, Ours
 from crossover.replication.measurement import Scale
 from crossover.replication.parts import PARTS, chosen, measurements
 from crossover.reports import published
@@ -153,3 +153,26 @@ def test_a_page_without_any_run(tmp_path: Path) -> None:
     book_page.write(nothing, tmp_path)
     labels = {cell.label for section in nothing.sections for cell in section.cells}
     assert labels <= {NOT_RUN, "projected"}
+
+
+def test_measured_aggregation_has_ours_and_the_projection_beside_it() -> None:
+    """A session that did not time its writes has neither a bill nor a projection of whole functions."""
+    parts = chosen(["ic2e-2026"])
+    assert [part.name for part in parts] == ["ic2e-2026-designs", "ic2e-2026-shards"]
+    made = made_up.outcome(measurements(parts, SMALL), SMALL)
+    designs, sweep = book.of(parts, made, SMALL, command="").sections
+    lines = {(each.row, each.figure): each for each in (*designs.cells, *sweep.cells)}
+    tree = "resnet18 / tree, 5 x 536 MB (rq3_resnet18.json)"
+    slowest, bill = lines[tree, "slowest function"], lines[tree, "AWS's bill of 1,000 rounds"]
+    assert slowest.published == pytest.approx(5.664, rel=0.001)  # the median of its eight warm rounds' slowest
+    assert isinstance(slowest.ours, Ours) and slowest.ours.value == 10.0 and slowest.ours.cut
+    assert slowest.simulated == pytest.approx(5.66, rel=0.4) and bill.simulated == pytest.approx(0.263, rel=0.4)
+    assert lines[tree, "memory of a function"].simulated == 286  # 200 and twice 42.7, in whole MB
+    partial = [each for each in sweep.cells if "lambda_vgg16.json" in each.row]
+    assert [each.figure for each in partial] == [
+        "memory of a function",
+        "slowest function, writing not timed",
+        "read, mean of a function",
+        "compute, mean of a function",
+    ]
+    assert [x for x, _ in sweep.drawings[0].curves[0].points] == [1, 2, 4, 8, 16]
