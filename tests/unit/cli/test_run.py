@@ -99,7 +99,10 @@ def test_from_the_command_line_to_the_folder(tmp_path: Path, capsys: pytest.Capt
         assert len(json.loads((out / "result.json").read_text())["epochs"]) == epochs
     told = capsys.readouterr().out
     assert "epoch 2/2" in told
-    assert str(out / "report.html") in told
+    assert str(out / "report.html") in told and "on AWS, by simulation: " in told
+    projection = json.loads((out / "projection.json").read_text())
+    assert projection["label"] == "projected" and projection["usd"]["p5"] < projection["usd"]["p95"]
+    assert "on AWS, in full" in (out / "report.html").read_text()
     other = tmp_path / "other"
     with pytest.raises(SystemExit):
         main(["run", str(config), "--on", "inline", "--set", "training.epochs=1", "--out", str(other)])
