@@ -18,6 +18,7 @@ def redis_py(address: RedisAddress, *, timeout_s: float, connect_s: float, idle_
         address=address,
         idle_s=max(1, round(idle_s)),
         password=address.password,
+        driver_info=None,  # to say who it is, it reads its version off the disk and asks twice, at every new connection
         protocol=2,
         socket_timeout=timeout_s,
         socket_connect_timeout=connect_s,

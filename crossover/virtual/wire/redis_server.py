@@ -110,7 +110,6 @@ def _appear_together(server: RedisServer, arguments: Sequence[str]) -> int:
 _Plain = Callable[[RedisServer, Sequence[str]], Any]
 _PLAIN: dict[str, _Plain] = {
     "PING": lambda server, arguments: "PONG",
-    "CLIENT": lambda server, arguments: "OK",  # redis-py introduces itself
     "EXISTS": lambda server, keys: sum(server.get(key) is not None for key in keys),
     "UNLINK": lambda server, keys: sum(server.remove(key) for key in keys),
     "PEXPIRE": lambda server, arguments: server.expire(arguments[0], int(arguments[1])),

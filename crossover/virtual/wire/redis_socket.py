@@ -141,7 +141,7 @@ class VirtualSocket:
 
 def _keys(operation: str, arguments: Sequence[bytes]) -> tuple[str, ...]:
     """The keys that a command names, inputs before outputs."""
-    if operation in ("PING", "CLIENT"):
+    if operation == "PING":
         return ()
     if operation in ("EXISTS", "UNLINK"):
         found: Sequence[bytes] = arguments[1:]
