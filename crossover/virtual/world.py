@@ -269,6 +269,7 @@ class World:
             execution.stop()
         for process in self.processes:
             process.kill()
+        self.servers.bucket.close()
 
     def _outcome(self) -> Outcome:
         run, left = self.client.run, self.left()

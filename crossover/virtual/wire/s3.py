@@ -2,8 +2,9 @@
 
 import io
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
@@ -45,6 +46,7 @@ class S3Server:
     def __init__(self, carry: Carry) -> None:
         self.objects: dict[str, bytes] = {}
         self.up = True
+        self.close: Callable[..., object] = lambda: None  # the world has ended: its client may serve another
         self._carry = carry
 
     def client(self) -> "S3Client":
@@ -53,7 +55,7 @@ class S3Server:
         """
         wired = _IDLE.pop() if _IDLE else _Wired()
         wired.server = weakref.ref(self)
-        weakref.finalize(self, _IDLE.append, wired)
+        self.close = weakref.finalize(self, _IDLE.append, wired)
         return wired.client
 
     def answer(self, operation: str, request: Any) -> AWSResponse:
@@ -150,8 +152,9 @@ class _Wired:
             s3={"addressing_style": "path"},
             user_agent="crossover",  # botocore's own is put together twice for each request, from thirty parts
         )
-        session = boto3.session.Session(region_name="us-east-1")
-        self.client: S3Client = session.client("s3", endpoint_url="http://s3.virtual", config=SETTINGS.merge(unsigned))
+        self.client: S3Client = _session().client(
+            "s3", endpoint_url="http://s3.virtual", config=SETTINGS.merge(unsigned)
+        )
         events: Any = self.client.meta.events  # whose stubs know no handlers that answer
         events.register("before-send.s3", self._answer)
         _retry_by_runtime(self.client)
@@ -163,6 +166,12 @@ class _Wired:
 
 
 _IDLE: list[_Wired] = []
+
+
+@cache
+def _session() -> boto3.session.Session:
+    """One, because each reads S3's whole model anew."""
+    return boto3.session.Session(region_name="us-east-1")
 
 
 class _Quota:
