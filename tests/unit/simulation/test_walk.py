@@ -148,7 +148,7 @@ def ending_otherwise(node: Any) -> Any:
 def test_an_invocation_that_aws_would_end_ends_the_simulation() -> None:
     """A transfer cannot be left half way: tried again, it would be cut off again."""
     experiment = small("mlless", workers=3, sync_every=1)
-    slow = replace(STILL, tensors=replace(STILL.tensors, host_bytes_s=10.0))
+    slow = replace(STILL, tensors=replace(STILL.tensors, host_bytes_s=10.0), instances={})
     stopped = simulate(experiment, slow, workload=tiny(experiment))
     assert not stopped.finished
     assert any("is in the middle of its work after" in problem for problem in stopped.problems)
