@@ -1,11 +1,12 @@
 """The page of one run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from crossover.experiment import OF_TRAINING, Experiment, flat
 from crossover.reports import display, plots, published, timeline
+from crossover.reports.bands import Band
 from crossover.reports.folder import RunFolder
 from crossover.reports.on_aws import OnAws
 from crossover.reports.page import (
@@ -55,11 +56,16 @@ def subtitle(result: Result) -> str:
 def _on_aws(found: OnAws | None) -> list[Tile]:
     if found is None:
         return []
-    note = f"p50 (p5 to p95): {found.words}"
+    if not found.would_run:
+        return [Tile(name="on AWS", value="would not run", note="; ".join(found.problems), label="projected")]
     return [
-        Tile(name=f"on AWS, {what}", value=shown, note=note, label="projected")
-        for what, shown in zip(("time", "in full"), found.shown, strict=True)
+        Tile(name="on AWS, time", **_middle(found.time, display.seconds), label="projected"),
+        Tile(name="on AWS, in full", **_middle(found.dollars, display.usd), label="projected"),
     ]
+
+
+def _middle(band: Band, shown: Callable[[float], str]) -> dict[str, str]:
+    return {"value": shown(band.p50), "note": f"by simulation; p5 to p95: {shown(band.p5)} to {shown(band.p95)}"}
 
 
 def tiles(result: Result) -> list[Tile]:

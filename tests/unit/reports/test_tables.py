@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from crossover.reports import comparison, display, folder, tables
+from crossover.reports import comparison, display, folder, run_page, tables
+from crossover.reports.folder import RunFolder
 from crossover.reports.on_aws import OnAws
 from tests.unit.reports.example_run import spirt
 
@@ -41,6 +42,10 @@ def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
     assert "on AWS" not in printed(tables.summary(EXAMPLE.result()))
     never = OnAws(seconds=(inf,), usd=(inf,), words="of a test", problems=("too large",))
     assert "on AWS, by simulation: would not run" in printed(tables.summary(EXAMPLE.result(), never))
+    run = RunFolder(path=Path("spirt"), result=EXAMPLE.result(), records=[])
+    tiles = [run_page.page(run, each).tiles[-1] for each in (known, never)]
+    assert [(tile.value, tile.label) for tile in tiles] == [("$2.00", "projected"), ("would not run", "projected")]
+    assert tiles[0].note.endswith("p5 to p95: $1.50 to $3.00") and tiles[1].note == "too large"
     assert never.as_json()["seconds"] is None and known.as_json()["usd"]["p50"] == 2.0
 
 
