@@ -1,6 +1,7 @@
 """Who adds what, what memory that takes, and the bits of it: numpy makes and adds the same gradients by arithmetic of its own."""
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +51,20 @@ def test_memory_is_two_parts_whatever_the_number_of_clients() -> None:
         "10,240: smaller parts alone would fit"
     ]
     assert sharded(5_120 * 2**18, 20, shards=8).too_small({"send_gradient": 1_769, "aggregate": 2_370}) == []
+
+
+def test_the_page_says_what_fits() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "simulation.md").read_text(encoding="utf-8")
+    table = page.partition("## Which gradients fit into a function")[2].partition("\nA run whose")[0]
+    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table.splitlines() if line.startswith("| ")]
+    assert len(rows) == 7
+    for parameters, size, *told in rows[2:]:
+        elements = int(parameters.replace(",", ""))
+        assert size == f"{4 * elements / MIB:,.1f}"
+        plans = [tree(elements, 20, groups=[5]), *(sharded(elements, 20, shards=count) for count in (4, 8, 16))]
+        needed = [plan.need_mb("aggregate") for plan in plans]
+        assert [int(cell.replace(",", "").removesuffix(" (no function)")) for cell in told] == needed, size
+        assert [cell.endswith("(no function)") for cell in told] == [mb > 10_240 for mb in needed]
 
 
 def by_numpy(seed: int, client: int, elements: int) -> np.ndarray:
