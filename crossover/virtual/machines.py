@@ -38,7 +38,7 @@ class Failed(Exception):
 
 @dataclass
 class Execution:
-    """One execution of a machine. `visited`: the states that it entered, in their order."""
+    """One execution of a machine. `visited`: the states that it entered, in their order, and what each was given."""
 
     machine: str
     name: str
@@ -49,7 +49,7 @@ class Execution:
     error: str = ""
     cause: str = ""
     ended: Signal = field(default_factory=Signal)
-    visited: list[str] = field(default_factory=list)
+    visited: list[tuple[str, Any]] = field(default_factory=list)
 
     @property
     def arn(self) -> str:
@@ -165,7 +165,7 @@ class _Running:
             if unknown := state.keys() - _FIELDS:
                 raise ValueError(f"state {name!r}: the virtual world does not know {', '.join(sorted(unknown))}")
             self.machines.kernel.sleep(self.machines.transition_s())
-            self.execution.visited.append(name)
+            self.execution.visited.append((name, data))
             entered = datetime.fromtimestamp(BEGAN_S + self.machines.kernel.now_s, UTC)
             around = {
                 **context,
