@@ -55,7 +55,7 @@ def spread(p5: float, p50: float, p95: float) -> str:
     if not p50:
         return ""
     below, above = (round(100 * (end / p50 - 1)) for end in (p5, p95))
-    return f"({below:+d}/{above:+d}{GAP}%)" if below or above else f"(±0{GAP}%)"
+    return f"({below:+d}/{above:+d}%)" if below or above else "(±0%)"  # in one piece, where a terminal breaks at gaps
 
 
 def bytes_(value: float | None) -> str:
