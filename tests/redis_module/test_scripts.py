@@ -358,6 +358,32 @@ def test_the_core_build_keeps_scripts_it_cannot_run(start_torch: Start, core_mod
         without.client().execute_command("AI.SCRIPTGET", "s")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(" * 50_000 + "x" + ")" * 50_000,
+        "x" + " + x" * 50_000,
+        "-" * 50_000 + "x",
+        "x if 1 else " * 50_000 + "x",
+    ],
+    ids=["brackets", "sums", "signs", "choices"],
+)
+def test_a_source_that_goes_too_deep_is_refused(client: Client, body: str) -> None:
+    """torch's compiler calls itself for each level, and the server's stack has an end."""
+    source = f"def f(x):\n    return {body}\n"
+    with pytest.raises(redis.ResponseError, match="more than 1000 levels deep"):
+        client.execute_command("AI.SCRIPTSET", "new", "CPU", "SOURCE", source)
+    assert not client.exists("new")
+
+
+def test_a_long_source_is_no_deep_one(client: Client) -> None:
+    """Comments, strings, lists and lines by the thousand."""
+    numbers = ", ".join(["0.5"] * 3_000)
+    lines = "    y = x + 1  # (((((((((( ' + + + +\n" * 400
+    source = f'def f(x):\n    """{"( + " * 2_000}"""\n{lines}    return x + torch.tensor([{numbers}]).sum()\n'
+    assert client.execute_command("AI.SCRIPTSET", "new", "CPU", "SOURCE", source) == b"OK"
+
+
 def test_multi_refuses_scripts(client: Client) -> None:
     for words in (["AI.SCRIPTEXECUTE", "s", "itself", "INPUTS", 0], ["AI.SCRIPTSET", "new", "CPU", "SOURCE", GOOD]):
         with client.pipeline() as made:

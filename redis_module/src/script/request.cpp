@@ -114,6 +114,53 @@ std::vector<Tensor> run_script(const Request& work, const std::vector<Tensor>& i
     return engine::call(command, script, work.function, inputs, work.list_from, run);
 }
 
+// Behind a string or comment that begins at `i`; `i` where none begins. An open string ends with the text.
+std::size_t behind_text(std::string_view source, std::size_t i) {
+    if (source[i] == '#') return std::min(source.find('\n', i), source.size());
+    if (source[i] != '"' && source[i] != '\'') return i;
+    const std::string_view quote = source.substr(i, source.substr(i, 3) == std::string(3, source[i]) ? 3 : 1);
+    for (std::size_t k = i + quote.size(); k < source.size(); ++k) {
+        if (source[k] == '\\') {
+            ++k;
+        } else if (source.substr(k, quote.size()) == quote) {
+            return k + quote.size();
+        }
+    }
+    return source.size();
+}
+
+// torch's compiler calls itself for everything that stands within something else: brackets, operators one behind the
+// other, elif. A source that goes too deep would take the server's stack, which no one can catch.
+void require_shallow(const std::string& command, std::string_view source) {
+    constexpr std::size_t deepest = 1000;
+    std::vector<std::size_t> operators{0};  // since the last comma, of each open bracket
+    std::size_t depth = 0, alternatives = 0;
+    for (std::size_t i = 0; i < source.size();) {
+        const std::size_t behind = behind_text(source, i);
+        if (behind != i) {
+            i = behind;
+            continue;
+        }
+        const char c = source[i++];
+        if (source.substr(i - 1, 4) == "elif") ++alternatives;
+        if (source.substr(i - 1, 4) == "def ") alternatives = 0;
+        const bool ends = c == ',' || (c == '\n' && operators.size() == 1);
+        if (ends || ((c == ')' || c == ']' || c == '}') && operators.size() > 1)) {
+            depth -= operators.back();
+            operators.back() = 0;
+            if (!ends) operators.pop_back();
+        } else if (c == '(' || c == '[' || c == '{') {
+            operators.push_back(1);
+            ++depth;
+        } else if (std::string_view("+-*/%@~.<>=|&^ ").find(c) != std::string_view::npos) {
+            ++operators.back();
+            ++depth;
+        }
+        if (depth > deepest || alternatives > deepest)
+            refuse(command, ": SOURCE goes more than ", deepest, " levels deep; expected shorter expressions");
+    }
+}
+
 template <typename Value>
 Value* value_in(const OpenedKey& key, RedisModuleType* type, std::string_view command, std::string_view name,
                 const char* expected) {
@@ -193,7 +240,10 @@ void require_numbers(const Tensor& tensor, std::string_view command, std::string
 
 std::shared_ptr<CompiledScript> compiled(const std::string& command, const Script& script) {
     const std::scoped_lock lock(script.code->mutex);
-    if (!script.code->compiled) script.code->compiled = engine::compile(command, script.source);
+    if (!script.code->compiled) {
+        require_shallow(command, script.source);
+        script.code->compiled = engine::compile(command, script.source);
+    }
     return script.code->compiled;
 }
 
