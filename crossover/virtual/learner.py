@@ -64,9 +64,9 @@ class ExactLearner:
 
 
 def samples_of(experiment: Experiment, *, minibatches: int, size: int = 2) -> Dataset:
-    """A data set of so many minibatches a worker, of so many samples each; one value each, their number."""
+    """A data set of so many minibatches a worker, of so many samples each; one value each, from their number."""
     count = experiment.workers * minibatches * size
-    inputs = torch.arange(count + 2, dtype=torch.uint8).view(-1, 1, 1, 1)
+    inputs = (torch.arange(count + 2) % 256).to(torch.uint8).view(-1, 1, 1, 1)
     labels = torch.zeros(count + 2, dtype=torch.int64)
     fingerprint = hashlib.sha256(f"{count} {experiment.workers} {size} {experiment.seed}".encode()).hexdigest()
     return Dataset(inputs[:count], labels[:count], inputs[count:], labels[count:], 2, "exact", fingerprint)
