@@ -184,10 +184,8 @@ class Commands:
                 "SOURCE",
                 source,
             ]
-        blob = bytearray(self.archive)
-        if self.random.random() < 0.4:
-            for _ in range(self.random.randrange(1, 5)):
-                blob[self.random.randrange(len(blob))] = self.random.randrange(256)
+        # Cut short, not changed within: AddressSanitizer ends a process that asks it for 2^60 bytes, where C++'s own allocator throws.
+        blob = self.archive[: self.some(len(self.archive), len(self.archive), self.random.randrange(len(self.archive)))]
         batches = self.some([], ["BATCHSIZE", 4], ["BATCHSIZE", 4, "MINBATCHSIZE", 2])
         return [
             "AI.MODELSTORE",
