@@ -165,8 +165,10 @@ class Membership:
                 cause = json.loads(self._objects.get(self._keys.failure(rank)))["cause"]
                 raise RunFailed(f"peer {self.rank}: {what} of peer {rank}, which gave up: {cause}")
             limit_s = self.settings.absence_s
-            if self._hearts.silent_s(rank) > limit_s and not self._objects.exists(self._keys.left(rank)):
+            if self._hearts.silent_s(rank) > limit_s:
                 gone = "has not been heard of" if self._hearts.joined(rank) else "never joined the run; waited"
+                if self._objects.exists(self._keys.left(rank)):  # all that it said was there before it left
+                    gone = "has done its part, but what it said is gone; waited"
                 raise WaitTimeout(f"peer {self.rank}: {what} of peer {rank}, which {gone} for {limit_s:.0f} s")
 
     def absent(self, rank: int) -> bool:

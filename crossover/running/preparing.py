@@ -141,7 +141,9 @@ def _check_resumed(
         raise UserError(
             f"--resume {run}: there is no such run; its name stands in its records and executions"
         ) from None
-    if objects.exists(Keys(run).outcome):
+    # Programs clear away behind the outcome: until they have, there is something to go on with.
+    program = load(experiment.architecture).program
+    if objects.exists(Keys(run).finished if program else Keys(run).outcome):
         raise UserError(f"--resume {run}: the run is finished; leave --resume out for a new one")
     resumption.check_settings(began, experiment)
     resumption.check_code(began, code)

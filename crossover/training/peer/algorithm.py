@@ -36,8 +36,9 @@ def train(
 ) -> None:
     """One peer from wherever its checkpoints stand to the end of the run; `step`: what its records are called."""
     peer = _Peer(ctx, member, computing, exchange)
-    # One that has left had finished, and was killed while it cleared away: only that is still to be done.
-    if not ctx.objects.exists(ctx.keys.left(member.rank)):
+    # One that has left had finished, and was killed while it cleared away; where the run is over, that is true of whoever said so: only
+    # clearing away is still to be done.
+    if not ctx.objects.exists(ctx.keys.left(member.rank)) and not ctx.objects.exists(ctx.keys.over):
         with suppress(Concluded):
             peer.start()
             finished = peer.detect_convergence()

@@ -20,7 +20,8 @@ def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     objects, keys = ctx.objects, ctx.keys
     member.confirm()
     objects.put_new(keys.left(member.rank), b"")
-    _await_others(ctx, member, exchange)
+    if not objects.exists(keys.over):
+        _await_others(ctx, member, exchange)
     if objects.exists(keys.finished):
         return
     if not objects.exists(keys.outcome):
