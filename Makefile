@@ -52,6 +52,12 @@ test: setup redis-module redis-module-torch lint ## Run the tests with a sample 
 test-every-call: setup redis-module redis-module-torch ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
 	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
+SEEDS ?= 0-999
+.PHONY: chaos
+chaos: setup ## Look for schedules of faults that break a promise: ARCH=all or one, SEEDS=0-999
+	@for config in $(if $(filter all,$(ARCH)),$(ARCHITECTURES),$(CONFIG)); do echo "$$config"; \
+		$(CROSSOVER) chaos config/$$config.yaml --seeds $(SEEDS) || failed=1; done; [ -z "$${failed:-}" ]
+
 .PHONY: check
 check: setup redis-module lint witness-environment-asl_validator ## Linters, types, quick tests, synthesis with validation and cdk-nag
 	CROSSOVER_WITNESS=asl_validator $(PYTHON) -m pytest -m "not slow" tests/unit tests/infrastructure \

@@ -15,6 +15,7 @@ import typer
 
 from crossover import threads
 from crossover.cli import (
+    chaos,
     compare,
     deployment,
     destruction,
@@ -54,6 +55,7 @@ for command in (
     verification.verify_aws,
     schema.schema,
     new.new,
+    chaos.chaos,
 ):
     app.command()(command)
 app.add_typer(price_refresh.app, name="prices")

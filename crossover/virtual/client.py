@@ -7,7 +7,7 @@ from crossover import runtime
 from crossover.clients.protocol import Clients
 from crossover.clients.step_functions import innermost_kind, plain_cause
 from crossover.dataplane.traffic import Traffic
-from crossover.errors import CrossoverError, RunFailed, ended_with
+from crossover.errors import CrossoverError, RunFailed, UserError, ended_with
 from crossover.experiment import Experiment
 from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.keys import current_run
@@ -65,6 +65,11 @@ class MachineExecution:
         self.execution.stop()
 
 
+def _finished(failure: BaseException) -> bool:
+    """What `--resume` says of a run that ended while nobody followed it."""
+    return isinstance(failure, UserError) and "the run is finished" in str(failure)
+
+
 @dataclass
 class Client:
     """The operator's side of one run, over as many attempts as it takes."""
@@ -73,6 +78,7 @@ class Client:
     run: str = ""
     attempts: int = 0
     failure: str = ""
+    cleared: bool = True  # whether the run itself came to its end; otherwise only its outcome is there
     process: Process | None = None
     execution: Execution | None = None
     announced: bool = False  # to the fleet
@@ -85,8 +91,8 @@ class Client:
             self.process.role = "client"
             task = kernel.spawn(self._follow, process=self.process, name="client")
             kernel.wait(task.ended)
-            if task.failure is None:
-                self.failure = ""
+            if task.failure is None or _finished(task.failure):
+                self.failure, self.cleared = "", task.failure is None
                 return
             self.failure = f"{type(task.failure).__name__}: {task.failure}"
             if self.process.alive and not isinstance(task.failure, CrossoverError):

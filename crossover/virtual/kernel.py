@@ -139,7 +139,7 @@ class Kernel:
         self.chance = random.Random(f"virtual {seed}")
         self.now_s = 0.0
         self.hub = getcurrent()
-        self.switches, self.at_most = 0, 2_000_000
+        self.switches, self.at_most = 0, 1_000_000
         self.fault: WorldFault | None = None
         self._queue: list[tuple[float, float, int, Task, int]] = []
         self._count = 0
@@ -198,7 +198,7 @@ class Kernel:
         self.hub.switch()
         task.process.check()
 
-    def run(self, until: Callable[[], bool], *, at_most: int = 2_000_000) -> None:
+    def run(self, until: Callable[[], bool], *, at_most: int = 1_000_000) -> None:
         """Let happen what happens, until `until` holds. Raises Stuck where nothing is left to happen, or too much does."""
         self.at_most = at_most
         while self.fault is None and not until():

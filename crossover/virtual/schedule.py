@@ -84,7 +84,7 @@ class Terrain:
     kinds: Sequence[Kind]
 
 
-def draw(terrain: Terrain, seed: int, *, least: int = 3, most: int = 6) -> tuple[Fault, ...]:
+def draw(terrain: Terrain, seed: int, *, least: int = 5, most: int = 9) -> tuple[Fault, ...]:
     """The schedule of a seed: `least` to `most` faults, spread over the roles' work and over the run's time."""
     chance = random.Random(f"schedule {seed}")
     return tuple(_draw(terrain, chance) for _ in range(chance.randint(least, most)))

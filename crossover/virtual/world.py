@@ -104,6 +104,7 @@ class Outcome:
     seconds: float
     left: dict[str, list[str]]
     crashes: list[BaseException]
+    cleared: bool = True  # False: it failed behind its outcome, and `--resume` called it finished
 
 
 @dataclass
@@ -277,7 +278,9 @@ class World:
         if Keys(run).outcome in left["s3"]:
             model = json.loads(self.servers.bucket.objects[Keys(run).outcome])["parameters_sha256"]
         crashes = [*self.functions.crashes, *(self.fleet.crashes if self.fleet else [])]
-        return Outcome(run, self.client.failure, model, self.client.attempts, self.kernel.now_s, left, crashes)
+        return Outcome(
+            run, self.client.failure, model, self.client.attempts, self.kernel.now_s, left, crashes, self.client.cleared
+        )
 
     def left(self) -> dict[str, list[str]]:
         """What stands in each service."""

@@ -22,7 +22,7 @@ def test_a_seed_gives_one_schedule_and_all_kinds_come() -> None:
 
     assert drawn == [draw(TERRAIN, seed) for seed in range(300)]
     assert {fault.kind for faults in drawn for fault in faults} == set(KINDS)
-    assert all(3 <= len(faults) <= 6 for faults in drawn)
+    assert all(5 <= len(faults) <= 9 for faults in drawn)
 
 
 def test_a_schedule_is_written_read_and_told() -> None:

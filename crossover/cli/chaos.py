@@ -1,0 +1,110 @@
+"""`crossover chaos`: an experiment's own code under thousands of schedules of faults, on a virtual clock."""
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossover.architecture import load
+from crossover.cli.arguments import Config, Debug, Override, accepted, tell
+from crossover.errors import UserError
+
+if TYPE_CHECKING:
+    from crossover.virtual.trials import Trial, Trials
+
+SEEDS = 2**32
+EVERY_S = 10.0  # between two lines of progress
+
+
+def chaos(
+    config: Config,
+    override: Override = None,
+    seeds: Annotated[
+        str, typer.Option(help="From one to another, both included, such as 0-99; or a single one.")
+    ] = "0-99",
+    processes: Annotated[int, typer.Option(help="Side by side.", min=1)] = 2,
+    faults: Annotated[
+        Path | None,
+        typer.Option(help="A schedule instead of the seeds' own, as JSON; its ties are broken by the first seed."),
+    ] = None,
+    history: Annotated[Path | None, typer.Option(help="File for every request of the first seed's run.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Look for a schedule of faults that breaks a promise: kills, lost replies, late messages, outages, on a virtual clock."""
+    numbers = _seeds(seeds)
+    experiment = accepted(config, override)
+    if not load(experiment.architecture).trains:
+        raise UserError(
+            f"architecture: {experiment.architecture} trains nothing; the virtual world runs those that train"
+        )
+    from crossover.virtual.trials import Trials, reduced, side_by_side
+
+    trials = Trials(reduced(experiment))
+    if faults is not None or history is not None:
+        _one(trials, numbers[0], faults, history)
+        return
+    began_s, told_s, tried, struck = time.monotonic(), time.monotonic(), 0, 0
+    found: list[Trial] = []
+    for trial in side_by_side(trials, numbers, processes=processes):
+        tried, struck = tried + 1, struck + len(trial.struck)
+        if trial.findings:
+            found.append(trial)
+            _show(trials, trials.shrunk(trial), config)
+        if time.monotonic() - told_s > EVERY_S:
+            told_s = time.monotonic()
+            tell(f"{tried:,} of {len(numbers):,} seeds, {len(found)} with findings")
+    seconds = time.monotonic() - began_s
+    tell(
+        f"[measured-local] {tried:,} schedules, {struck / max(1, tried):.1f} faults took effect in each, {len(found)} with findings; "
+        f"{seconds:.0f} s, {3_600 * tried / seconds:,.0f} an hour"
+    )
+    if found:
+        raise typer.Exit(1)
+
+
+def _seeds(given: str) -> range:
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", given)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if not first <= last < SEEDS:
+        raise UserError(
+            f"--seeds: {given!r}; expected one number or two, such as 0-99, the smaller one first, below {SEEDS}"
+        )
+    return range(first, last + 1)
+
+
+def _one(trials: "Trials", seed: int, faults: Path | None, history: Path | None) -> None:
+    """A single schedule, told whole."""
+    from crossover.virtual.schedule import from_json
+
+    if faults is None:
+        trial = trials.of(seed)
+    else:
+        try:
+            given = json.loads(faults.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"--faults: {faults}: {error}; expected a list of faults as JSON") from None
+        trial = trials.under(from_json(given, trials.undisturbed[1]), seed)
+    for fault in trial.faults:
+        tell(f"{'  ' if fault in trial.struck else '  (never came) '}{fault}")
+    for finding in trial.findings:
+        tell(f"broken: {finding}")
+    tell(f"history: {len(trial.history.entries):,} requests, digest {trial.digest}")
+    if history is not None:
+        history.write_text("\n".join(trial.history.lines()) + "\n", encoding="utf-8")
+        tell(f"written: {history}")
+    if trial.findings:
+        raise typer.Exit(1)
+
+
+def _show(trials: "Trials", trial: "Trial", config: Path) -> None:
+    """The smallest schedule, in steps, and how to see it again."""
+    from crossover.virtual.schedule import as_json
+
+    tell(f"seed {trial.seed}: " + "; ".join(trial.findings[:3]))
+    for fault in trial.faults:
+        tell(f"    {fault}")
+    tell(f"    again: crossover chaos {config} --seeds {trial.seed} --faults schedule.json, with schedule.json:")
+    tell(f"    {json.dumps(as_json(trial.faults))}")

@@ -1,0 +1,68 @@
+"""What happened in a world: every request, what it found under its keys and what it left there. The same seed writes the same bytes."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request and one of its keys. `found`, `left`: digests of the values before and after it, "" for none. `outcome`: ok, what the
+    server refused with, or lost.
+    """
+
+    number: int
+    at_s: float
+    role: str
+    process: str
+    server: str
+    operation: str
+    key: str
+    found: str
+    left: str
+    outcome: str
+
+    @property
+    def changed(self) -> bool:
+        return self.found != self.left
+
+    def __str__(self) -> str:
+        change = f"{self.found or '-'} > {self.left or '-'}" if self.changed else self.found or "-"
+        return f"{self.at_s:12.6f} {self.role} ({self.process}) {self.server} {self.operation} {self.key} {change} {self.outcome}"
+
+
+@dataclass
+class History:
+    """Entries in the order in which servers saw their requests, and between them what went wrong."""
+
+    entries: list[Entry] = field(default_factory=list)
+    faults: list[tuple[int, str]] = field(default_factory=list)  # (after how many entries, in words)
+
+    def lines(self) -> Iterator[str]:
+        """All of it, for people and for comparison."""
+        told = iter([*self.faults, (len(self.entries) + 1, "")])
+        after, words = next(told)
+        for number, entry in enumerate(self.entries):
+            while after <= number:
+                yield f"--- {words}"
+                after, words = next(told)
+            yield str(entry)
+        while words:
+            yield f"--- {words}"
+            after, words = next(told)
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal histories."""
+        whole = hashlib.blake2b(digest_size=16)
+        for line in self.lines():
+            whole.update(line.encode() + b"\n")
+        return whole.hexdigest()
+
+
+def digest(value: object) -> str:
+    """Of a value under a key: eight hexadecimal digits; "" for none."""
+    if value is None:
+        return ""
+    said = value if isinstance(value, bytes) else repr(value).encode()
+    return hashlib.blake2b(said, digest_size=4).hexdigest()

@@ -1,0 +1,61 @@
+"""`crossover chaos`: seeds, one schedule as JSON, and what it says of mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from crossover.cli.main import main
+
+SMALL = ("--set", "workers=2", "--set", "training.epochs=1", "--processes", "1")
+
+
+def called(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["chaos", *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_seeds_are_tried_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("config/all-reduce.yaml", *SMALL, "--seeds", "0-3") == 0
+
+    said = capsys.readouterr().out
+    assert "[measured-local] 4 schedules" in said and "0 with findings" in said
+
+
+def test_a_schedule_of_ones_own_is_told_and_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule, history = tmp_path / "schedule.json", tmp_path / "history.txt"
+    schedule.write_text(json.dumps([{"kind": "kill", "role": "train 1", "request": 7, "side": "after"}]))
+
+    assert (
+        called("config/all-reduce.yaml", *SMALL, "--seeds", "3", "--faults", str(schedule), "--history", str(history))
+        == 0
+    )
+
+    assert "train 1, request 7, after its effect: its process is killed" in capsys.readouterr().out
+    assert "--- train 1, request 7" in history.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("config/all-reduce.yaml", "--seeds", "9-3"), "--seeds: '9-3'; expected one number or two"),
+        (("config/all-reduce.yaml", "--seeds", "-1"), "--seeds: '-1'"),
+        (("config/all-reduce.yaml", "--seeds", "99999999999"), "below 4294967296"),
+        (("config/all-reduce.yaml", "--faults", "nowhere.json"), "expected a list of faults as JSON"),
+        (("config/lifl.yaml", "--seeds", "0"), "architecture: lifl trains nothing"),
+    ],
+)
+def test_mistakes_are_refused_in_words(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(*arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_cannot_happen_to_an_architecture_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = tmp_path / "schedule.json"
+    schedule.write_text(json.dumps([{"kind": "taken", "role": "program 0", "at_s": 3.0}]))
+
+    assert called("config/all-reduce.yaml", *SMALL, "--faults", str(schedule)) == 2
+    assert "fault 1: kind: 'taken' cannot happen to this experiment" in capsys.readouterr().err
