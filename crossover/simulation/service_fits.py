@@ -19,6 +19,7 @@ import numpy as np
 import yaml
 
 from crossover.errors import DataError
+from crossover.reports.folder import write_atomically
 from crossover.simulation import figures, measurements
 from crossover.simulation.measurements import AGGREGATION, FOLDER, SKYRISE, Aggregator, Cell, Round
 from crossover.simulation.papers import measured_held_out
@@ -86,7 +87,7 @@ def fit(folder: Path = FOLDER, out: Path = figures.FITTED) -> dict[str, Any]:
     """Read the measurements in `folder`, write the calibration to `out`, and return it. Raises DataError by file and row."""
     found = fitted(folder)
     text = yaml.safe_dump(found, sort_keys=False, width=200, default_flow_style=None)
-    out.write_text(HEAD + text, encoding="utf-8")
+    write_atomically(out, (HEAD + text).encode())  # every projection reads it
     return found
 
 

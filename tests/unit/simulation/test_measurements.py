@@ -53,6 +53,16 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
         r"vgg16_m4.json: all_results\[2\]: shard_s3_read_times_ms has 3 figures, expected 4",
     ),
     "no rows": ("vgg16_m1.json", lambda plain: plain.pop("all_results"), "vgg16_m1.json: all_results is missing"),
+    "a design less": (
+        "rq3_resnet18.json",
+        lambda plain: plain["resnet18"].pop("lambda_fl"),
+        "rq3_resnet18.json: resnet18.lambda_fl is missing",
+    ),
+    "no object": (
+        "rq3_resnet18.json",
+        lambda plain: plain["resnet18"].update(lifl=[1]),
+        r"rq3_resnet18.json: resnet18.lifl: \[1\] is not allowed; expected an object",
+    ),
     "zero": (
         "lambda_resnet18.json",
         lambda plain: plain["all_results"][3].update(compute_ms=0),
@@ -98,6 +108,18 @@ def test_what_cannot_be_right_is_refused_by_file_and_row(folder: Path, fault: st
             "median_ms",
             "median_us",
             "line 2: median_ms is missing; median_us is there: other units",
+        ),
+        (
+            "storage-latency.csv",
+            ",5.94,",
+            ",0.00594,",
+            "line 2: mean_ms: 0.00594 does not lie between min_ms and max_ms",
+        ),
+        (
+            "lambda-network-throughput.csv",
+            "False,7076,1,20,upload,725 ",
+            "True,7076,1,20,upload,725 ",
+            "single functions outside a VPC: 1 rows of uploads and 2 of downloads",
         ),
         ("lambda-network-throughput.csv", ",7076,1,20,", ",7076,1,0,", "line 2: interval_ms: '0' is not allowed"),
         ("lambda-network-throughput.csv", "_mbps_", "_gbps_", "line 2: aggregated_mbps_by_interval is missing"),
