@@ -26,6 +26,7 @@ TIMEOUT_S = 900.0
 COVERED = 0.9  # of a band from p5 to p95
 CONSTANT = 1.58  # the band to beat: the median times and divided by it
 
+SLOWEST, ROUND, DOLLARS = "slowest function, s", "round, level after level, s", "USD per 1,000 rounds"
 GRADIENTS = {"vgg16": 512.3, "gpt2-medium": 1_353.5, "gpt2-large": 2_953.0, "5 GB": 5_120.0}  # in MiB
 NAMES = {"grads_sharding": "shards", "lambda_fl": "tree", "lifl": "three levels"}
 KEPT_ASIDE = tuple(
@@ -132,7 +133,7 @@ class JudgedCell:
     """One figure of a cell that no fit has seen: the median over its warm rounds, beside projections."""
 
     cell: Cell
-    figure: str  # "slowest function, s" or "USD per 1,000 rounds"
+    figure: str  # SLOWEST, ROUND or DOLLARS
     measured: float
     projected: Band
     before: float  # by what was assumed before
@@ -177,9 +178,20 @@ def judged() -> tuple[JudgedCell, ...]:
         totals = [[function.total_s or inf for function in each.functions] for each in cells[cell]]
         now, before = projected(cell), projected(cell, ASSUMED.name)
         slowest, dollars = median(max(each) for each in totals), 1_000 * median(usd(cell, each) for each in totals)
-        found.append(_judged(cell, "slowest function, s", slowest, now.slowest_s, before.slowest_s))
-        found.append(_judged(cell, "USD per 1,000 rounds", dollars, now.usd_1000, before.usd_1000))
+        found.append(_judged(cell, SLOWEST, slowest, now.slowest_s, before.slowest_s))
+        if len(cell.levels) > 1:
+            whole = median(_levels_s(each) for each in cells[cell])
+            found.append(_judged(cell, ROUND, whole, now.round_s, before.round_s))
+        found.append(_judged(cell, DOLLARS, dollars, now.usd_1000, before.usd_1000))
     return tuple(found)
+
+
+def _levels_s(measured: Round) -> float:
+    """Each level as long as its slowest function, one after another."""
+    by_level: dict[str, float] = {}
+    for each in measured.functions:
+        by_level[each.level] = max(by_level.get(each.level, 0.0), each.total_s or inf)
+    return sum(by_level.values())
 
 
 def _judged(cell: Cell, figure: str, measured: float, now: Band, before: Band) -> JudgedCell:
@@ -191,14 +203,7 @@ def name(cell: Cell) -> str:
 
 
 HEAD = ["cell", "figure", "measured", "p5", "p50", "p95", "error", "before", "error before", "in the band"]
-ASIDE_HEAD = [
-    "cell",
-    "possible",
-    "slowest function, s",
-    "round, level after level, s",
-    "USD per 1,000 rounds",
-    "outside",
-]
+ASIDE_HEAD = ["cell", "possible", SLOWEST, ROUND, DOLLARS, "outside"]
 
 
 def rows() -> list[list[str]]:
