@@ -11,8 +11,8 @@ from crossover.experiment import from_resolved
 from crossover.reports.on_aws import OnAws
 from crossover.simulation.calibration import AWS
 from crossover.simulation.repetitions import LIMITS, REPETITIONS, Task, draws, figures, problems, repeated
-from crossover.simulation.simulate import models_of
-from crossover.simulation.workload import Workload, calendar
+from crossover.simulation.simulate import models_of, sizes_of
+from crossover.simulation.workload import calendar
 
 
 def on_aws(results: Sequence[Mapping[str, Any]], *, repetitions: int = REPETITIONS) -> list[OnAws | None]:
@@ -44,8 +44,8 @@ def _task(result: Mapping[str, Any]) -> Task | None:
         experiment = from_resolved(result["experiment"])
         training = replace(experiment.training, epochs=max(1, len(result["epochs"])))
         experiment = replace(experiment, training=training)
-        workload = Workload.of(experiment)
         architecture = load(experiment.architecture)
+        workload = sizes_of(experiment, architecture)
         models_of(architecture)
         calendar(architecture.resolve(experiment), workload)
     except (NoProjection, ConfigError, TypeError):

@@ -197,8 +197,9 @@ def _outside(world: World) -> tuple[str, ...]:
         return ()  # programs on instances alone
     memories = sorted({use.memory_mb for use in world.usage.steps.values() if use.memory_mb})
     of_memory = (text for mb in memories for text in world.calibration.outside(memory_mb=mb))
-    size = {"object_bytes": world.workload.vector_bytes, "functions": world.slots.most}
-    return (*of_memory, *world.calibration.outside(**size))
+    aggregates = world.architecture.aggregates
+    bytes_ = aggregates(world.experiment).part_bytes(0) if aggregates else world.workload.vector_bytes
+    return (*of_memory, *world.calibration.outside(object_bytes=bytes_, functions=world.slots.most))
 
 
 def _problems(world: World) -> list[str]:

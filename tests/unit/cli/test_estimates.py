@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from crossover.architecture import Architecture
+from crossover.architecture import load as architecture
 from crossover.cli import estimates, plan
 from crossover.cli.main import main
 from crossover.errors import NoProjection
@@ -21,14 +22,16 @@ DESCRIBED = {path.stem for path in Path(spirt.__file__).parent.glob("*.py")} | {
 EXPERIMENTS = [
     path
     for path in sorted(CONFIG.glob("*.yaml"))
-    if "\narchitecture:" in path.read_text() and load(path).module in DESCRIBED
+    if "\narchitecture:" in path.read_text()
+    and (architecture(load(path).architecture).simulation or load(path).module) in DESCRIBED
 ]
 SPIRT = load(CONFIG / "spirt.yaml")
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path, tmp_path: Path) -> None:
-    found = estimates.estimate(load(path, ["training.epochs=2"]), results=tmp_path, repetitions=3)
+    shorter = ["training.epochs=2"] if architecture(load(path).architecture).trains else []
+    found = estimates.estimate(load(path, shorter), results=tmp_path, repetitions=3)
     for figure in (found.minutes, found.usd):
         assert 0 < figure.p5 < figure.p50 < figure.p95
     assert "a simulation" in found.words and found.problems == ()

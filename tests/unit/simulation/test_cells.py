@@ -103,3 +103,7 @@ def test_a_projection_beyond_what_was_measured_says_how_far() -> None:
     assert any(line.startswith("functions of 9,024 MB: 3.0 times") for line in run.outside)
     assert any(line.startswith("objects of 4,000") for line in run.outside)
     assert run.as_json()["outside"] == list(run.outside)
+    shards = simulate(load(CONFIG / "grads-sharding.yaml", ["grads_sharding.parameters=1342177280"]))
+    assert any(
+        line.startswith("objects of 1,342,177,280 bytes: 2.5 times") for line in shards.outside
+    )  # a quarter of 5 GB
