@@ -126,7 +126,7 @@ def _on_aws(found: Comparison) -> list[Sheet]:
     """What each run would take on AWS, with percentiles."""
     if not found.on_aws:
         return []
-    rows = [[name, *known.shown, "; ".join(known.problems)] for name, known in found.on_aws.items()]
+    rows = [[name, *known.shown, "; ".join(known.limits)] for name, known in found.on_aws.items()]
     words = next(iter(found.on_aws.values())).words
     note = f"p50 (p5 to p95) of a simulation of each run with the epochs that it had: {words}."
     head = ["run", "time", "in full", ""]

@@ -33,6 +33,11 @@ class OnAws:
         return self.time.p50 == self.time.p50
 
     @property
+    def limits(self) -> tuple[str, ...]:
+        """Why AWS would not run it so, and what of it lies beyond all that was measured."""
+        return (*self.problems, *(f"outside what was measured: {limit}" for limit in self.outside))
+
+    @property
     def shown(self) -> tuple[str, str]:
         """Time and dollars, each with its percentiles."""
         if not self.would_run:
@@ -59,4 +64,4 @@ def verdict(known: Mapping[str, OnAws]) -> str:
         bands.won({name: each.usd for name, each in running.items()}, "cheapest", "cheaper", display.usd),
         bands.won({name: each.seconds for name, each in running.items()}, "soonest", "sooner", display.seconds),
     )
-    return f"On AWS, all their epochs, projected: {'; '.join(filter(None, parts))}." if any(parts) else ""
+    return f"On AWS, whole runs, projected: {'; '.join(filter(None, parts))}." if any(parts) else ""

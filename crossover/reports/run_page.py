@@ -59,13 +59,14 @@ def _on_aws(found: OnAws | None) -> list[Tile]:
     if not found.would_run:
         return [Tile(name="on AWS", value="would not run", note="; ".join(found.problems), label="projected")]
     return [
-        Tile(name="on AWS, time", **_middle(found.time, display.seconds), label="projected"),
-        Tile(name="on AWS, in full", **_middle(found.dollars, display.usd), label="projected"),
+        _middle("on AWS, time", found.time, display.seconds, *found.limits),
+        _middle("on AWS, in full", found.dollars, display.usd),
     ]
 
 
-def _middle(band: Band, shown: Callable[[float], str]) -> dict[str, str]:
-    return {"value": shown(band.p50), "note": f"by simulation; p5 to p95: {shown(band.p5)} to {shown(band.p95)}"}
+def _middle(name: str, band: Band, shown: Callable[[float], str], *more: str) -> Tile:
+    note = f"by simulation; p5 to p95: {shown(band.p5)} to {shown(band.p95)}"
+    return Tile(name=name, value=shown(band.p50), note="; ".join((note, *more)), label="projected")
 
 
 def tiles(result: Result) -> list[Tile]:

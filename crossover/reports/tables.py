@@ -33,6 +33,7 @@ def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
     if on_aws is not None:
         time, dollars = on_aws.shown
         parts.append(Text.assemble("\non AWS, by simulation: ", time, "; ", dollars, "  ", label("projected")))
+        parts += [Text(f"  {limit}") for limit in on_aws.limits]
     parts += [Text(f"! {warning}", style="bold red") for warning in warnings(result)]
     return Group(*parts)
 
@@ -141,5 +142,6 @@ def comparison(found: Comparison) -> RenderableType:
     for name, known in found.on_aws.items():
         time, dollars = known.shown
         notes.append(Text.assemble(label("projected"), f" {name} on AWS, by simulation: {time}; {dollars}"))
+        notes += [Text(f"  {limit}") for limit in known.limits]
     above = [label(labels.pop())] if len(labels) == 1 else []
     return Group(*above, table, *notes, Text(found.verdict, style="bold"))

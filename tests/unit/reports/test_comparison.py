@@ -56,7 +56,7 @@ def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws
         return [slow, OnAws(seconds=tuple(sessions), usd=tuple(sessions), words="of a test", problems=("too [large]",))]
 
     found = comparison.of([save("spirt", SPIRT), save("fast", FAST)], simulated=simulated)
-    _, said = found.verdict.split(" On AWS, all their epochs, projected: ")
+    _, said = found.verdict.split(" On AWS, whole runs, projected: ")
     assert "are too close to call as cheapest: fast is in 18 of 20 paired draws; fast is soonest with" in said
     assert "cheaper" not in found.verdict  # one run's local seconds do not say it either
     text = io.StringIO()
