@@ -24,7 +24,7 @@ BASE = Experiment(
     data=Data(dataset="cifar10", validation="test", drop_last=True),
     functions=Functions(memory_mb={"default": 2_685}),
 )
-RAISED = replace(AWS, name="AWS, uncalibrated, concurrency raised", concurrency=None)
+RAISED = replace(AWS, name="AWS, concurrency raised", concurrency=None)
 SIZES = (1_000_000, 1_000_000_000)
 
 

@@ -37,7 +37,7 @@ def plan(config: Config, override: Override = None, debug: Debug = False) -> Non
     for line in totals(experiment):
         console.print(line, soft_wrap=True)
     for line in of_a_run(experiment):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def headline(experiment: Experiment, architecture: Architecture) -> str:

@@ -198,7 +198,8 @@ class _Peer:
             gate, began = world.gate("shown", self.round), world.env.now
             if distributed:  # a ring: twice the vector, whatever the workers
                 yield from gate.wait()
-                rate = min(self.objects.read.bytes_s, self.network_bytes_s)
+                # From instance to instance; as to a store where their network is not known.
+                rate = self.objects.read.bytes_s if self.network_bytes_s == inf else self.network_bytes_s
                 yield from self._wait(2 * body * others / max(1, world.workers) / rate)
                 return
             tally.count("objects", "get", others, into=others * body)
