@@ -31,6 +31,7 @@ from crossover.reports.folder import RunFolder
 from crossover.simulation import AWS, simulate
 from crossover.simulation import cells as projections
 from crossover.simulation import measurements as taken
+from crossover.simulation.papers import measured_held_out
 
 PARAMETERS = {"resnet18": 11_181_642, "vgg16": 134_301_514}  # ten classes
 LEAST_PARAMETERS = 50_000
@@ -74,7 +75,8 @@ def wanted(gradient: str) -> Callable[[Scale], Sequence[Measurement]]:
 def designs(found: Found) -> Section:
     notes = [
         "20 clients. One function per aggregator reads its inputs one after another, adds, divides, writes; a level begins when the one "
-        "before has ended. Simulated: dollars and the slowest function as functions of the paper's, phases as our steps, at its memory."
+        "before has ended. Simulated: dollars and the slowest function as functions of the paper's, phases as our steps, at its memory.",
+        _unseen("resnet18"),
     ]
     return found.section(_rows(found, "resnet18"), notes=notes)
 
@@ -98,9 +100,17 @@ def shards(found: Found) -> Section:
         log_x=True,
     )
     notes = [
-        "Four shards were measured in two sessions, which differ by a factor of 1.5: no projection can come nearer to both."
+        "Four shards were measured in two sessions, which differ by a factor of 1.5: no projection can come nearer to both.",
+        _unseen("vgg16"),
     ]
     return found.section(cells, drawings=[drawing], notes=notes)
+
+
+def _unseen(gradient: str) -> str:
+    """Which of the cells say how far off the simulation is."""
+    cells = {rounds[0].cell for rounds in _of(gradient).values()}
+    unseen = sorted(projections.name(cell) for cell in cells if measured_held_out(cell.key))
+    return f"No fit has seen {' and '.join(unseen)}; the simulation is fitted to the others."
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 from crossover.errors import DataError
 from crossover.experiment import from_resolved
-from crossover.reports import folder
+from crossover.reports import display, folder
 from crossover.reports.folder import RunFolder
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.services import VCPU_MB, vcpus
@@ -36,6 +36,10 @@ def _learnt(run: RunFolder, base: Calibration) -> Calibration:
     if experiment.architecture == "gpu":
         raise DataError(
             f"{run.path}: a run of the GPU fleet says nothing of functions; give one of another architecture"
+        )
+    if not display.trains(run.result):
+        raise DataError(
+            f"{run.path}: a run that trains nothing says nothing of computing; give one of an architecture that trains"
         )
     good = [record for record in run.records if record["outcome"] == "ok"]
     timed = list(_computations(good, experiment.training.batch_size, processor=not on_aws))

@@ -110,5 +110,8 @@ def test_what_measured_no_computing_is_refused(folder: Path, tmp_path: Path) -> 
     fleet = written(folder, tmp_path / "fleet", experiment=plain.resolved())
     with pytest.raises(DataError, match="says nothing of functions"):
         calibrated([fleet])
+    averaged = written(folder, tmp_path / "averaged", data={"gradient_bytes": 4, "clients": 2})
+    with pytest.raises(DataError, match="a run that trains nothing says nothing of computing"):
+        calibrated([averaged])
     with pytest.raises(DataError, match="is not there"):
         calibrated([tmp_path / "nowhere"])
