@@ -1,6 +1,7 @@
 """Terminal tables: labels always there, warnings too, the verdict last."""
 
 import io
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -41,7 +42,10 @@ def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
     assert "on AWS, by simulation: 60.0 s (50.0 s to 70.0 s); $2.00 ($1.50 to $3.00) [projected]" in shown
     assert "on AWS" not in printed(tables.summary(EXAMPLE.result()))
     never = OnAws(seconds=(inf,), usd=(inf,), words="of a test", problems=("too large",))
-    assert "on AWS, by simulation: would not run" in printed(tables.summary(EXAMPLE.result(), never))
+    unable = printed(tables.summary(EXAMPLE.result(), never))
+    assert "on AWS, by simulation: would not run" in unable and "\n  too large\n" in unable
+    far = replace(known, outside=("9 functions at once",))
+    assert "outside what was measured: 9 functions at once" in printed(tables.summary(EXAMPLE.result(), far))
     run = RunFolder(path=Path("spirt"), result=EXAMPLE.result(), records=[])
     tiles = [run_page.page(run, each).tiles[-1] for each in (known, never)]
     assert [(tile.value, tile.label) for tile in tiles] == [("$2.00", "projected"), ("would not run", "projected")]
