@@ -30,6 +30,7 @@ def chaos(
         Path | None,
         typer.Option(help="A schedule instead of the seeds' own, as JSON; its ties are broken by the first seed."),
     ] = None,
+    first: Annotated[bool, typer.Option("--first", help="Stop at the first finding, as it is.")] = False,
     history: Annotated[Path | None, typer.Option(help="File for every request of the first seed's run.")] = None,
     debug: Debug = False,
 ) -> None:
@@ -52,7 +53,9 @@ def chaos(
         tried, struck = tried + 1, struck + len(trial.struck)
         if trial.findings:
             found.append(trial)
-            _show(trials, trials.shrunk(trial), config)
+            _show(trials, trial if first else trials.shrunk(trial), config)
+            if first:
+                break
         if time.monotonic() - told_s > EVERY_S:
             told_s = time.monotonic()
             tell(f"{tried:,} of {len(numbers):,} seeds, {len(found)} with findings")

@@ -36,7 +36,7 @@ _CHANGES, _STAYS = re.compile("|".join(f"(?:{each})" for each in CHANGES)), re.c
 
 @dataclass(frozen=True)
 class Judged:
-    """One run before its judges. `model`: the digest that an undisturbed run ends with, "" where the architecture claims no equality.
+    """One run before its judges. `model`: the digest of what the reference comes to, "" where the architecture claims no equality.
 
     `excused`: what went wrong is beyond what the architecture promises to survive: it may fail, in words, but not with a wrong model.
     """
@@ -49,9 +49,9 @@ class Judged:
 
 
 def right_model(run: Judged) -> list[str]:
-    """Bitwise what an undisturbed run ends with, which is what the single-process reference ends with."""
+    """Bitwise what the single-process reference ends with."""
     if run.outcome.model and run.model and run.outcome.model != run.model:
-        return [f"the final model is {run.outcome.model[:8]}; an undisturbed run's is {run.model[:8]}"]
+        return [f"the final model is {run.outcome.model[:8]}; the reference's is {run.model[:8]}"]
     return []
 
 

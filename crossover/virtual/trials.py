@@ -1,16 +1,20 @@
 """Runs under schedules, judged: what a seed's schedule did, and the smallest one that still breaks the same promise."""
 
+import hashlib
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, cast
 
 from crossover.architecture import Architecture, load
 from crossover.experiment import Experiment
+from crossover.learning.reference import train_reference
 from crossover.surroundings import database_hosts, talks
 from crossover.virtual.history import History
 from crossover.virtual.kernel import Stuck
+from crossover.virtual.learner import ExactLearner
 from crossover.virtual.nemeses import Disturbed
 from crossover.virtual.oracles import Judged, broken
 from crossover.virtual.schedule import KINDS, Fault, Kind, Terrain, draw
@@ -48,12 +52,21 @@ class Trials:
         return load(self.experiment.architecture)
 
     @cached_property
+    def model(self) -> str:
+        """The digest of what one process comes to, where the architecture claims to end with the same bits; else ""."""
+        if "equals_reference" not in self.architecture.claims:
+            return ""
+        world = World(self.experiment, 0)
+        vector = train_reference(world.resolved, world.dataset, learner=cast(Any, ExactLearner(world.resolved)))[0]
+        return hashlib.sha256(vector).hexdigest()
+
+    @cached_property
     def undisturbed(self) -> tuple[Outcome, Terrain]:
         """A run in which nothing goes wrong, and where faults can strike. Raises AssertionError where even that breaks a promise."""
         nemesis = Disturbed()
         world = World(self.experiment, 0, nemesis)
         outcome = world.run()
-        found = broken(Judged(nemesis.history, outcome, "", ()))
+        found = broken(Judged(nemesis.history, outcome, self.model, ()))
         assert not found, "; ".join(found)
         servers = {"s3": 1, "redis": len(world.servers.databases), "rabbitmq": int(talks(self.architecture))}
         programs = [f"program {rank}" for rank in range(self.experiment.workers)] if self.architecture.program else []
@@ -86,18 +99,14 @@ class Trials:
 
     def under(self, faults: Sequence[Fault], seed: int) -> Trial:
         """These faults; `seed` breaks ties and spreads durations."""
-        undisturbed = self.undisturbed[0]
         nemesis, findings = Disturbed(faults), list[str]()
         try:
             outcome = World(self.experiment, seed, nemesis).run()
         except Stuck as stuck:
             findings.append(f"every_wait_ends: {stuck}")
         else:
-            claims = "equals_reference" in self.architecture.claims
             excused = [fault for fault in nemesis.struck if fault.kind in BEYOND]
-            findings += broken(
-                Judged(nemesis.history, outcome, undisturbed.model if claims else "", excused, nemesis.killed)
-            )
+            findings += broken(Judged(nemesis.history, outcome, self.model, excused, nemesis.killed))
         return Trial(
             seed, tuple(faults), tuple(nemesis.struck), tuple(findings), nemesis.history.digest, nemesis.history
         )
@@ -117,8 +126,13 @@ def _oracle(finding: str) -> str:
 
 
 def reduced(experiment: Experiment) -> Experiment:
-    """The same architecture and settings, with few workers and epochs: faults are found by their number, not by a run's length."""
-    training = replace(experiment.training, epochs=min(experiment.training.epochs, EPOCHS))
+    """The same architecture and settings, with few workers and epochs: faults are found by their number, not by a run's length. Rates are
+    powers of two, so that sums are exact.
+    """
+    given = experiment.training
+    training = replace(given, epochs=min(given.epochs, EPOCHS), batch_size=min(given.batch_size, 2))
+    if given.optimizer == "sgd":
+        training = replace(training, learning_rate=0.5, momentum=0.5, weight_decay=0.0)
     return replace(experiment, workers=min(experiment.workers, WORKERS), training=training)
 
 

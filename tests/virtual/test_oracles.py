@@ -56,7 +56,7 @@ def test_a_broken_history_is_told_with_key_and_role(entries: list[Entry], said: 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model": "bb"}, "right_model: the final model is bb; an undisturbed run's is aa"),
+        ({"model": "bb"}, "right_model: the final model is bb; the reference's is aa"),
         ({"failure": "RunFailed: worker 1"}, "ends_well: 1 clients, and the run still fails: RunFailed: worker 1"),
         ({"model": ""}, "ends_well: the run is said to have ended well, and there is no model"),
         ({"crashes": [KeyError("round")]}, "only_known_errors: KeyError: 'round'"),
