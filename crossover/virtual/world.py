@@ -117,6 +117,7 @@ class World:
     minibatches: int = 2
     minibatch_s: float = 1.0
     calibration: Calibration = AWS
+    turns: int = 1_000_000  # of all tasks; a run that takes more is taken for one that never ends
 
     def __post_init__(self) -> None:
         self.architecture: Architecture = load(self.experiment.architecture)
@@ -255,7 +256,7 @@ class World:
             process = Process(self.kernel, "operator", of_the_world=True)
             operator = self.kernel.spawn(self._operate, process=process, name="operator")
             try:
-                self.kernel.run(lambda: operator.over)
+                self.kernel.run(lambda: operator.over, at_most=self.turns)
             finally:
                 self._close()
             return self._outcome()

@@ -1,12 +1,14 @@
 """All architectures under schedules of faults: some seeds that are always the same, and some that nobody has tried."""
 
 import random
+import warnings
 
 import pytest
 
 from crossover.architecture import training_architectures
 from crossover.virtual.trials import Trials, reduced
 from tests.architectures.harness import small
+from tests.sampling import WHOLE
 
 FIXED, FRESH = 43, 3  # of each architecture
 _known: dict[str, Trials] = {}
@@ -27,11 +29,15 @@ def test_no_schedule_of_the_fixed_seeds_breaks_a_promise(architecture: str) -> N
 
 @pytest.mark.parametrize("architecture", training_architectures())
 def test_nor_do_seeds_that_nobody_has_tried(architecture: str) -> None:
-    """Printed where one does: `crossover chaos` takes it."""
+    """What they find is as old as the code, not the work of whoever runs this: it is told in pytest's summary, with its seed for `crossover
+    chaos` takes, and fails only where every call is tried.
+    """
     seeds = random.SystemRandom().sample(range(10**6, 10**9), FRESH)
     broken = {seed: trial.findings for seed in seeds if (trial := trials(architecture).of(seed)).findings}
 
-    assert not broken
+    if broken:
+        warnings.warn(f"{architecture}, seeds {broken}", stacklevel=1)
+    assert not (broken and WHOLE)
 
 
 @pytest.mark.parametrize("architecture", training_architectures())
