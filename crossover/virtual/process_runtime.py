@@ -1,10 +1,13 @@
 """The seam's other side: what code asks of its process, answered by the virtual world, by whose task it is that asks."""
 
 import random
+import select
 import sys
+import sysconfig
+import threading
 import time as clock
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -16,8 +19,19 @@ from crossover.virtual.looks import Looks
 
 BEGAN_S = 1_767_225_600.0  # unix seconds of a world's first moment: 2026-01-01, wherever and whenever it is run
 
-# What would really wait, or leave the process (docs.python.org, "Audit events table"). A lock that is held for good is not among them.
-_REAL = ("time.sleep", "_thread.start_new_thread", "socket.connect", "subprocess.Popen", "os.fork", "os.posix_spawn")
+# What would really wait, or leave the process (docs.python.org, "Audit events table").
+_REAL = {
+    *("socket.__new__", "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"),
+    *("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn"),
+}
+# What Python announces no event of, at least not before 3.13. A bare lock that is held for good is not among them.
+_UNANNOUNCED: tuple[tuple[Any, str], ...] = (
+    (clock, "sleep"),
+    (threading.Thread, "start"),
+    (threading.Condition, "wait"),  # an Event's, a Queue's and a Future's too
+    (select, "select"),
+)
+_OTHERS = (__file__, sysconfig.get_path("stdlib"), "site-packages", "<frozen")  # where the code of a step does not lie
 _watching = False
 
 
@@ -205,34 +219,43 @@ def installed(kernel: Kernel, looks: Looks | None = None) -> Iterator[None]:
     if not _watching:
         sys.addaudithook(_refuse)  # for good: Python has no way to take one back
         _watching = True
-    before, clock.sleep = clock.sleep, _refuse_to_sleep  # Python has no audit event of it before 3.13
-    try:
-        with runtime.use(VirtualRuntime(kernel, looks or Looks(kernel))):
-            yield
-    finally:
-        clock.sleep = before
+    with ExitStack() as undone, runtime.use(VirtualRuntime(kernel, looks or Looks(kernel))):
+        for owner, name in _UNANNOUNCED:
+            real = getattr(owner, name)
+            undone.callback(setattr, owner, name, real)
+            setattr(owner, name, _refusing(f"{owner.__name__}.{name}", real))
+        yield
 
 
-def _refuse_to_sleep(seconds: Any) -> None:
-    if seconds > 0:  # botocore sleeps for nothing where the pause before a retry was the runtime's
-        _refuse("time.sleep", (seconds,))
+def _refusing(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """`real`, but for the tasks of a virtual world."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if (
+            what != "time.sleep" or arguments[0] > 0
+        ):  # botocore sleeps for nothing where the pause before a retry was the runtime's
+            _refuse_in_a_task(what)
+        return real(*arguments, **named)
+
+    return call
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in _REAL and isinstance(getcurrent(), Task):
-        raise BlocksForReal(f"{event} inside the virtual world, {_where(sys._getframe(1))}: ask crossover/runtime.py")
+    if event in _REAL:
+        _refuse_in_a_task(event)
+
+
+def _refuse_in_a_task(what: str) -> None:
+    if isinstance(getcurrent(), Task):
+        raise BlocksForReal(f"{what} inside the virtual world, {_where(sys._getframe(2))}: ask crossover/runtime.py")
 
 
 def _where(frame: FrameType | None) -> str:
-    """The innermost line of this project's."""
-    found = "an unknown place"
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if (
-            file != __file__
-            and "site-packages" not in file
-            and any(part in file for part in ("crossover/", "functions/", "peers/"))
-        ):
-            return f"{file[max(file.rfind(f'/{p}/') for p in ('crossover', 'functions', 'peers')) + 1 :]}, line {frame.f_lineno}"
+    """The innermost line of a step, a program or what they are made of: neither Python's nor a library's."""
+    while frame is not None and any(part in frame.f_code.co_filename for part in _OTHERS):
         frame = frame.f_back
-    return found
+    if frame is None:
+        return "an unknown place"
+    file = frame.f_code.co_filename
+    ours = max(file.rfind(f"/{part}/") for part in ("crossover", "functions", "peers"))
+    return f"{file[ours + 1 :]}, line {frame.f_lineno}"

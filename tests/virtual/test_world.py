@@ -1,7 +1,9 @@
 """The real code in the virtual world, where nothing goes wrong: the reference's bits, the same history again, nothing left at work."""
 
 import hashlib
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,16 +66,27 @@ def _in_a_task(code: Callable[[], object]) -> None:
         kernel.run(lambda: task.over)
 
 
-@pytest.mark.parametrize("code", [lambda: time.sleep(0.001), lambda: subprocess.run(["true"], check=True)])
-def test_what_would_really_wait_is_refused_with_its_line(code: Callable[[], object]) -> None:
+REAL: dict[str, Callable[[], object]] = {
+    "time.sleep": lambda: time.sleep(0.001),
+    "Thread.start": lambda: threading.Thread(target=print).start(),
+    "Condition.wait": lambda: threading.Event().wait(0.001),
+    "socket.getaddrinfo": lambda: socket.getaddrinfo("127.0.0.1", 9),
+    "subprocess.Popen": lambda: subprocess.run(["true"], check=True),
+}
+
+
+@pytest.mark.parametrize("what", REAL)
+def test_what_would_really_wait_is_refused_with_its_line(what: str) -> None:
     def step() -> None:
         try:
-            code()
+            REAL[what]()
         except Exception:
             return
 
-    with pytest.raises(BlocksForReal, match="inside the virtual world"):
+    line = REAL[what].__code__.co_firstlineno
+    with pytest.raises(BlocksForReal, match=rf"{what} inside the virtual world, .*test_world\.py, line {line}:"):
         _in_a_task(step)
+    REAL[what]()  # outside the world it does what it does
 
 
 def test_a_lock_is_waited_for_in_virtual_time_and_threads_have_names_of_their_own() -> None:
