@@ -15,9 +15,12 @@ from crossover.keys import Keys
 
 
 def begin(ctx: Context) -> list[Keys]:
-    """This attempt is the run's: the keys of those before it, the newest first. Raises StaleAttempt where a higher one has begun."""
+    """This attempt is the run's: the keys of those before it, the newest first. Raises StaleAttempt where a higher one has begun, or where
+    this one has concluded the run: an invocation may come again when all is over.
+    """
     objects, keys = ctx.objects, ctx.keys
-    objects.put_new(keys.attempt_marker(keys.attempt), b"")
+    if not objects.put_new(keys.attempt_marker(keys.attempt), b"") and concluded(ctx):
+        raise StaleAttempt(f"attempt {keys.attempt} of {keys.run} has concluded the run")
     begun = _begun(ctx)
     if begun[0] > keys.attempt:
         raise StaleAttempt(f"attempt {keys.attempt} of {keys.run}: attempt {begun[0]} has begun")

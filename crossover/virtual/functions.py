@@ -41,10 +41,10 @@ class Environment:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How an invocation reaches its function: after how long, and how many further times, for Lambda delivers at least once."""
+    """How an invocation reaches its function: after how long, and after how long again, for Lambda delivers at least once."""
 
     delay_s: float = 0.0
-    copies: int = 0
+    again_s: tuple[float, ...] = ()  # whose answers nobody waits for
 
 
 @dataclass
@@ -84,8 +84,8 @@ class Functions:
     def invoke(self, name: str, event: dict[str, Any]) -> Event:
         """Synchronously, in the calling task, which may be stopped meanwhile: the function goes on. Raises Failed."""
         delivery = self.delivered(name, event)
-        for _ in range(delivery.copies):
-            self._begin(name, event, 0.0)
+        for delay_s in delivery.again_s:
+            self._begin(name, event, delay_s)
         invocation = self._begin(name, event, delivery.delay_s)
         if not invocation.over:
             self.kernel.wait(invocation.ended)

@@ -14,6 +14,7 @@ from crossover.virtual.wire import Lost
 if TYPE_CHECKING:
     from crossover.virtual.world import Call, World
 
+HEARTBEAT_S = 60.0  # dataplane/rabbitmq.py's: after so long without one the broker takes a connection for broken
 RESTART_S = 5.0  # of a database or a broker that begins anew
 RESUME_S = 30.0  # after a run that failed
 
@@ -47,16 +48,16 @@ class Disturbed:
     def before(self, call: "Call") -> None:
         role = call.process.role
         self.requests[role] += 1
-        for fault in self._of("clock"):
-            if fault.role == role:
-                call.process.clock_skew_s = fault.seconds
-                self._strike(fault)
+        nth = self.requests[role]  # others of its tasks ask meanwhile
+        for fault in [each for each in self._of("clock") if each.role == role][-1:]:
+            call.process.clock_skew_s = fault.seconds
+            self._strike(fault)
         if self._slow_s.get(role):
             call.process.kernel.sleep(self._slow_s[role])
         self._refuse(call)
-        self._hit(call, self.requests[role], "before")
+        self._hit(call, nth, "before")
         self._found[call.number] = self._values(call)
-        self._nth = self.requests[role]
+        self._nth = nth
 
     def after(self, call: "Call") -> None:
         role, server = call.process.role, f"{call.request.service} {call.request.server}"
@@ -74,12 +75,24 @@ class Disturbed:
                 process.kill()
                 process.check()
             elif fault.kind == "freeze":
-                process.freeze(process.kernel.now_s + fault.seconds)
-                process.kernel.sleep(0.0)
+                self._freeze(process, fault.seconds)
             elif fault.kind == "slow":
                 self._slow_s[process.role] = fault.seconds
             else:
                 raise Lost(silent=fault.silent)
+
+    def _freeze(self, process: Process, seconds: float) -> None:
+        kernel = process.kernel
+        process.freeze(kernel.now_s + seconds)
+        if seconds > HEARTBEAT_S:
+            kernel.spawn(self._unheard, process, process=Process(kernel, "nature"), name="heartbeats")
+        kernel.sleep(0.0)
+
+    def _unheard(self, process: Process) -> None:
+        """What stands still sends no heartbeats: the broker ends its connections, and others get what it had not acknowledged."""
+        process.kernel.sleep(HEARTBEAT_S)
+        if process.alive:
+            process.at_end()
 
     def _refuse(self, call: "Call") -> None:
         now_s = call.process.kernel.now_s
@@ -110,7 +123,7 @@ class Disturbed:
         for fault in self._of("duplicate"):
             if (fault.role, fault.request) == (role, self.deliveries[role]):
                 self._strike(fault)
-                return Delivery(delay_s=fault.seconds, copies=1)
+                return Delivery(fault.seconds, (0.0,)) if fault.side == "before" else Delivery(0.0, (fault.seconds,))
         return Delivery()
 
     def starting(self, machine: str, name: str) -> None:

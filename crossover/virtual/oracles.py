@@ -91,6 +91,39 @@ def _overwrites(entry: Entry) -> bool:
     return bool(entry.found and entry.left and entry.changed and not _CHANGES.fullmatch(entry.key))
 
 
+def deleted_after_the_last_read(run: Judged) -> list[str]:
+    """Whoever asks for a value for the first time finds it, if it was ever there: nobody has deleted it by then, unless its attempt was
+    overtaken or the run is over. A retry or a resumption may heal the loss, so that such a run ends well all the same.
+    """
+    had, deleted, stale, found = set[tuple[str, str, str]](), dict[tuple[str, str], Entry](), set[str](), list[str]()
+    for entry in run.history.entries:
+        place, reader = (entry.server, entry.key), (entry.server, entry.key, entry.role)
+        if entry.left and _OVER.fullmatch(entry.key):
+            break
+        if entry.left and (overtaken := _OVERTAKEN.fullmatch(entry.key)):
+            stale.add(overtaken[1])
+        elif entry.left:
+            deleted.pop(place, None)
+        elif entry.found:
+            deleted[place] = entry
+        if entry.operation not in ("TENSOR.GET", "GetObject"):
+            continue
+        if entry.found:
+            had.add(reader)
+        elif place in deleted and reader not in had and _attempt(entry.key) not in stale:
+            late = f"{entry.role} ({entry.process}) asks for it at {entry.at_s:.3f} s"
+            found.append(f"{_told('deleted', deleted[place])}; {late}")
+    return found
+
+
+_OVER, _OVERTAKEN = re.compile("runs/[^/]+/(over|outcome.json)"), re.compile("runs/[^/]+/overtaken/(.*)")
+
+
+def _attempt(key: str) -> str:
+    named = re.search(r"/attempt-(\d+)/", key) or re.search(r"/(\d{12})/", key)
+    return str(int(named[1])) if named else ""
+
+
 def decisions_stand(run: Judged) -> list[str]:
     """What all agreed on, and how the run ended, is never taken back."""
     stands = re.compile(r"runs/[^/]+/(decision/.*|outcome.json)")
@@ -103,7 +136,15 @@ def _told(what: str, entry: Entry) -> str:
 
 
 Oracle = Callable[[Judged], list[str]]
-ORACLES: tuple[Oracle, ...] = (right_model, ends_well, only_known_errors, nothing_left, written_once, decisions_stand)
+ORACLES: tuple[Oracle, ...] = (
+    right_model,
+    ends_well,
+    only_known_errors,
+    nothing_left,
+    written_once,
+    deleted_after_the_last_read,
+    decisions_stand,
+)
 
 
 def broken(run: Judged) -> list[str]:

@@ -25,7 +25,8 @@ class Fault:
 
     - kill, freeze, slow, lose: strike the `request`-th request of `role`, `side` its effect. A frozen process goes on after `seconds`; a
       slow one takes `seconds` longer for each request from there on; a lost reply is a broken connection, or silence (`silent`).
-    - duplicate: the `request`-th invocation of `role`, or message to it, comes again `seconds` later; delay and reordering follow from it.
+    - duplicate: the `request`-th invocation of `role` comes again `seconds` later. Its caller goes on with the second one's answer (`side`
+      before), or has gone on with the first one's.
     - outage: `service`'s server number `server` refuses connections from `at_s` for `seconds`.
     - memory_lost, queues_lost: a database host, the broker, starts again with nothing at `at_s`.
     - clock: the wall clock of `role` is ahead by `seconds`.
@@ -61,7 +62,10 @@ _TOLD: Mapping[Kind, Callable[[Fault], str]] = {
     "freeze": _at_request("its process stands still for {f.seconds:g} s"),
     "slow": _at_request("its process takes {f.seconds:g} s more for each request from now on"),
     "lose": lambda f: _at_request("the reply never comes" if f.silent else "the connection breaks")(f),
-    "duplicate": lambda f: f"{f.role}, delivery {f.request}: it comes again {f.seconds:g} s later",
+    "duplicate": lambda f: (
+        f"{f.role}, delivery {f.request}: it comes again {f.seconds:g} s later, "
+        + ("and its caller waits for the second" if f.side == "before" else "when its caller has gone on")
+    ),
     "outage": _at_moment("{f.service} {f.server} refuses connections for {f.seconds:g} s"),
     "memory_lost": _at_moment("database {f.server} starts again without what it held"),
     "queues_lost": _at_moment("the broker starts again without its queues"),
@@ -106,6 +110,7 @@ def _draw(terrain: Terrain, chance: random.Random) -> Fault:
         case "lose":
             return Fault(kind=kind, **place, silent=chance.random() < 0.5)
         case "duplicate":
+            # Late ones are not drawn yet, only given: of two live workers of one rank MLLess's run can end beyond resuming.
             return Fault(kind=kind, role=role, request=chance.randint(1, 8), seconds=_spread(chance, 0.01, 300.0))
         case "clock":
             return Fault(kind=kind, role=role, seconds=round(chance.uniform(-120.0, 120.0), 3))

@@ -6,6 +6,7 @@ import warnings
 import pytest
 
 from crossover.architecture import training_architectures
+from crossover.virtual.schedule import Fault
 from crossover.virtual.trials import Trials, reduced
 from tests.architectures.harness import small
 from tests.sampling import WHOLE
@@ -45,3 +46,11 @@ def test_a_seed_gives_one_history(architecture: str) -> None:
     first, again = trials(architecture).of(7), Trials(reduced(small(architecture))).of(7)
 
     assert (first.digest, first.findings) == (again.digest, again.findings)
+
+
+@pytest.mark.parametrize("architecture", ["mlless", "spirt"])  # whose first step declares queues
+def test_an_invocation_that_comes_again_when_the_run_is_over_leaves_nothing(architecture: str) -> None:
+    late = Fault(kind="duplicate", role="initialise 0", request=1, side="after", seconds=290.0)
+    trial = trials(architecture).under((late,), 5)
+
+    assert trial.struck == (late,) and not trial.findings

@@ -21,8 +21,16 @@ WELL = Outcome(
 )
 
 
-def entry(key: str, found: str, left: str) -> Entry:
-    return Entry(1, 0.5, "train 0", "train/1", "s3 0", "PutObject", key, found, left, "ok")
+def entry(key: str, found: str, left: str, *, operation: str = "PutObject", role: str = "train 0") -> Entry:
+    return Entry(1, 0.5, role, role.replace(" ", "/"), "s3 0", operation, key, found, left, "ok")
+
+
+AVERAGE = "r/attempt-0/1/0/average"
+WRITTEN, READ = entry(AVERAGE, "", "a1"), entry(AVERAGE, "a1", "a1", operation="TENSOR.GET", role="train 1")
+DELETED, MISSED = (
+    entry(AVERAGE, "a1", "", operation="UNLINK"),
+    entry(AVERAGE, "", "", operation="TENSOR.GET", role="train 1"),
+)
 
 
 def judged(*entries: Entry, outcome: Outcome = WELL, excused: tuple[Fault, ...] = ()) -> list[str]:
@@ -51,6 +59,30 @@ def test_a_run_in_which_all_is_well() -> None:
 )
 def test_a_broken_history_is_told_with_key_and_role(entries: list[Entry], said: str) -> None:
     assert any(each.startswith(said) for each in judged(*entries))
+
+
+def test_what_nobody_has_read_yet_must_not_be_deleted() -> None:
+    said = f"deleted_after_the_last_read: deleted: {AVERAGE} by train 0 (train/0) at 0.500 s, UNLINK on s3 0; train 1 (train/1) asks"
+
+    assert any(each.startswith(said) for each in judged(MISSED, WRITTEN, DELETED, MISSED))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [MISSED, WRITTEN, READ, DELETED],  # it was looked for before it came
+        [WRITTEN, READ, DELETED, MISSED],  # a late second delivery asks again
+        [WRITTEN, DELETED, WRITTEN, READ],
+        [WRITTEN, DELETED, entry("runs/r/overtaken/0", "", "o1"), MISSED],
+        [WRITTEN, DELETED, entry("runs/r/outcome.json", "", "o1"), MISSED],
+    ],
+)
+def test_what_is_asked_for_again_or_of_no_use_any_more_may_be_gone(entries: list[Entry]) -> None:
+    assert not judged(*entries)
+
+
+def test_an_attempt_that_was_overtaken_excuses_no_other() -> None:
+    assert judged(entry("runs/r/overtaken/1", "", "o1"), WRITTEN, DELETED, MISSED)
 
 
 @pytest.mark.parametrize(
