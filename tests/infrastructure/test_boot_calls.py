@@ -142,10 +142,12 @@ def test_moto_computes_each_signature_anew_and_lets_it_through(
         with pytest.raises(urllib.error.HTTPError) as refused:
             cloud.leave()  # no action of this role's
         assert refused.value.code == 403
+        refused.value.close()  # with the connection that its answer holds: whoever collects garbage next would be told of it
         identity["SecretAccessKey"] = "another"
         for call in (lambda: cloud.secret(arn), lambda: cloud.s3("s3://bucket/a key+with/signs.pem", "GET")):
-            with pytest.raises(urllib.error.HTTPError):
+            with pytest.raises(urllib.error.HTTPError) as refused:
                 call()
+            refused.value.close()
         access_control(url, from_call=b"Infinity")
         (stream,) = made["logs"].describe_log_streams(logGroupName="/crossover/x/boot")["logStreams"]
         events = made["logs"].get_log_events(logGroupName="/crossover/x/boot", logStreamName=stream["logStreamName"])[

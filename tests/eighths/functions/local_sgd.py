@@ -6,11 +6,12 @@ Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Mo
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt
 
 from crossover.architecture import Architecture
 from crossover.context import Context
 from crossover.event import Event
+from crossover.experiment import Fraction
 from crossover.training.long_worker import life, synchronous
 from crossover.workflow import step
 from functions.scatter_reduce import ScatterReduce
@@ -29,7 +30,7 @@ class LocalSGD:
     """The outer step: SGD with Nesterov's momentum."""
 
     outer_learning_rate: Annotated[float, Gt(0)] = 0.7
-    outer_momentum: Annotated[float, Ge(0), Lt(1)] = 0.5
+    outer_momentum: Fraction = 0.5
 
 
 class OuterSteps(synchronous.LocalSteps):
