@@ -20,6 +20,7 @@ from cdk.synthesis import synthesize
 from crossover import running
 from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
+from crossover.local.lambda_runtime.environment import Environment, Outcome
 from crossover.reports.folder import RunFolder
 from crossover.running import Prepared, run_deployed, run_inline
 from crossover.running.deployed_run import StateMachineExecution
@@ -104,8 +105,18 @@ def test_the_budget_ends_a_run_that_nobody_follows(
 
 @contextmanager
 def killing(cloud: LocalCloud, seed: int, *, kills: int) -> Iterator[list[str]]:
-    """Environments die by SIGKILL at random moments, `kills` times, while the block runs."""
-    rng, over, killed = random.Random(seed), threading.Event(), list[str]()
+    """Environments die by SIGKILL while the block runs: the first as it is given its invocation, others at random moments.
+
+    So one is killed however short the run is, and at most `kills` are.
+    """
+    rng, over, killed, first = random.Random(seed), threading.Event(), list[str](), threading.Lock()
+    undisturbed = Environment.run
+
+    def run(environment: Environment, *arguments: Any, **named: Any) -> Outcome:
+        if first.acquire(blocking=False):
+            killed.append(environment.function.name)
+            environment.kill()
+        return undisturbed(environment, *arguments, **named)
 
     def loop() -> None:
         while len(killed) < kills and not over.wait(rng.uniform(0.05, 0.6)):
@@ -114,12 +125,14 @@ def killing(cloud: LocalCloud, seed: int, *, kills: int) -> Iterator[list[str]]:
                 killed.append(name)
 
     thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        over.set()
-        thread.join()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Environment, "run", run)
+        thread.start()
+        try:
+            yield killed
+        finally:
+            over.set()
+            thread.join()
 
 
 @pytest.mark.parametrize("seed", [1, 2] if WHOLE else [1])
@@ -127,7 +140,7 @@ def test_killed_environments_change_nothing(deployed: str, cloud: LocalCloud, tm
     inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
     with killing(cloud, seed, kills=5) as killed:
         local = run(cloud, deployed, tmp_path / "local")
-    assert killed, "nothing was killed: the run was over too soon"
+    assert killed
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
     assert local.result["epochs"][-1]["val_metric"] == inline.result["epochs"][-1]["val_metric"]
     assert local.result["unrecorded"]["count"] <= len(killed)  # those killed before their record, and nothing else
@@ -144,5 +157,5 @@ def test_mlless_survives_killed_environments_too(
             local = run(cloud, "mlless", tmp_path / "local")
     finally:
         cloud.destroy(f"crossover-{experiment('mlless').name}")
-    assert killed, "nothing was killed: the run was over too soon"
+    assert killed
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
