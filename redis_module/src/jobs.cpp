@@ -25,21 +25,6 @@ void refuse_job(Job& job, const char* refusal) {
     }
 }
 
-void compute(Job& job) {
-    try {
-        if (pool::stopping()) throw pool::Stopped{};
-        job.compute(job);
-        if (job.propagate)
-            for (Result& result : job.results) result.blob = OwnedString(result.tensor.blob());
-    } catch (const pool::Stopped&) {
-        refuse_job(job, "ERR the server is shutting down, or nobody waits any more; nothing was stored");
-    } catch (const std::bad_alloc&) {
-        job.refusal.swap(job.out_of_memory);
-    } catch (const std::exception& error) {
-        refuse_job(job, error.what());
-    }
-}
-
 // A server that is paused, fails over or waits for its replicas before it ends must not change: it would abort if a
 // change were sent on.
 bool must_wait(const Job& job) {
@@ -123,6 +108,11 @@ void unblock(Job& job, void* data) {
     abi::UnblockClient(job.client, data);
 }
 
+// Whether it had not begun.
+bool withdraw(Job& job) {
+    return job.withdraw ? job.withdraw(job) : pool::withdraw(job.ended);
+}
+
 // The server's own time-out for blocked clients loses the reply when a worker finishes at that very moment, so the
 // module keeps the time itself. hand_back drops the job when its worker has ended.
 void on_timeout(abi::Ctx*, void* data) {
@@ -131,7 +121,7 @@ void on_timeout(abi::Ctx*, void* data) {
     if (job.finished) job.finished(timed_out_text);
     unblock(job, nullptr);
     job.ended = true;
-    if (pool::withdraw(job.ended)) delete &job;
+    if (withdraw(job)) delete &job;
 }
 
 std::vector<Job*>& held() {
@@ -157,7 +147,7 @@ void on_disconnect(abi::Ctx*, abi::Blocked* client) {
     if (found == waiting().end()) return;
     Job& job = **found;
     job.ended = true;
-    if (!pool::withdraw(job.ended)) return;
+    if (!withdraw(job)) return;
     refuse_job(job, "ERR the client left while the command waited; nothing was stored");
     hand_back(&job);
 }
@@ -172,8 +162,11 @@ void enqueue(abi::Ctx* ctx, std::unique_ptr<Job> job) {
     waiting().splice(waiting().end(), node);
     if (job->timeout_ms) job->timer = abi::CreateTimer(ctx, job->timeout_ms, on_timeout, pointer);
     try {
-        pool::submit(
-            job->ended, [pointer] { compute(*pointer); }, [pointer] { abi::EventLoopAddOneShot(hand_back, pointer); });
+        if (job->submit) {
+            job->submit(ctx, *job);
+        } else {
+            pool::submit(job->ended, [pointer] { compute_job(*pointer); }, [pointer] { hand_over(*pointer); });
+        }
     } catch (...) {
         if (job->timer) abi::StopTimer(ctx, job->timer, nullptr);
         waiting().erase(job->place);
@@ -184,6 +177,25 @@ void enqueue(abi::Ctx* ctx, std::unique_ptr<Job> job) {
 }
 
 }  // namespace
+
+void compute_job(Job& job) {
+    try {
+        if (pool::stopping() || job.ended) throw pool::Stopped{};
+        job.compute(job);
+        if (job.propagate)
+            for (Result& result : job.results) result.blob = OwnedString(result.tensor.blob());
+    } catch (const pool::Stopped&) {
+        refuse_job(job, "ERR the server is shutting down, or nobody waits any more; nothing was stored");
+    } catch (const std::bad_alloc&) {
+        job.refusal.swap(job.out_of_memory);
+    } catch (const std::exception& error) {
+        refuse_job(job, error.what());
+    }
+}
+
+void hand_over(Job& job) {
+    abi::EventLoopAddOneShot(hand_back, &job);
+}
 
 void require_blocking(abi::Ctx* ctx, std::string_view command) {
     const int flags = abi::GetContextFlags(ctx);

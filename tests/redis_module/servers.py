@@ -111,7 +111,8 @@ class Server:
                 with contextlib.closing(redis.Redis(unix_socket_path=self.path, retry=NO_RETRY)) as probe:
                     probe.ping()
                 return self
-            except redis.ConnectionError:  # not listening yet, or loading its data (BusyLoadingError)
+            # Not listening yet, loading its data (BusyLoadingError), or a module, longer than redis-py waits.
+            except (redis.ConnectionError, redis.TimeoutError):
                 time.sleep(0.01)
 
     def client(self, **options: Any) -> Client:

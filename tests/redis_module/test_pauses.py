@@ -200,6 +200,19 @@ def test_a_job_that_ends_before_a_shutdown_is_not_stored(pair: tuple[Server, Ser
     assert not other.exists("result")
 
 
+def test_an_end_that_the_server_refuses_ends_no_thread(start: Start) -> None:
+    """A server whose first AOF is still being written does not end at a SIGTERM, which it says in its log alone."""
+    server = start(config={"rdb-key-save-delay": "1000000000"})
+    client = server.client()
+    put(client, "a", floats([1, 2]))
+    client.config_set("appendonly", "yes")
+    server.process.send_signal(signal.SIGTERM)
+    until(lambda: "can't exit" in server.log, what="the refusal")
+    assert client.execute_command(*JOB) == b"OK" and list(get(client, "result")) == [2, 4]
+    client.config_set("appendonly", "no")
+    assert server.stop() == 0
+
+
 JOBS, ROUNDS = (1000, 10) if WHOLE else (60, 2)
 
 

@@ -5,38 +5,45 @@
 #include "jobs.hpp"
 #include "keyspace.hpp"
 #include "refused.hpp"
+#include "script/batches.hpp"
 #include "script/request.hpp"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void run(const Call& call) {
-    const auto request = std::make_shared<Request>(read_request(call.ctx, call.arguments));
-    require_blocking(call.ctx, request->command);
-    std::vector<Tensor> inputs;
-    for (const std::string& name : request->inputs) {
-        inputs.push_back(require_tensor(call.ctx, name, request->command + ": input"));
-        require_numbers(inputs.back(), request->command, name);
+void compute(Work& work, Job& job) {
+    if (work.outputs) {
+        require_outputs(work.request, *work.outputs);
+    } else {
+        work.began = Clock::now();
+        work.outputs = perform(work.request, work.inputs, work.bounds);
     }
-    auto job = std::make_unique<Job>();
-    job->command = request->command;
-    job->timeout_ms = request->timeout_ms;
-    for (const std::string& key : request->outputs) job->results.push_back({key, {}, {}});
+    for (std::size_t k = 0; k < job.results.size(); ++k) job.results[k].tensor = std::move((*work.outputs)[k]);
+}
 
-    engine::Run bounds{.deadline = std::nullopt, .database = abi::GetSelectedDb(call.ctx), .user = user_of(call.ctx)};
-    if (request->timeout_ms) bounds.deadline = Clock::now() + std::chrono::milliseconds(request->timeout_ms);
-    const auto began = std::make_shared<Clock::time_point>(Clock::now());
-    const std::uint64_t samples = samples_of(inputs);
-    job->compute = [=, taken = std::move(inputs)](Job& self) {
-        *began = Clock::now();
-        std::vector<Tensor> outputs = perform(*request, taken, bounds);
-        for (std::size_t k = 0; k < outputs.size(); ++k) self.results[k].tensor = std::move(outputs[k]);
+void run(const Call& call) {
+    const auto work = std::make_shared<Work>();
+    work->request = read_request(call.ctx, call.arguments);
+    const Request& request = work->request;
+    require_blocking(call.ctx, request.command);
+    for (const std::string& name : request.inputs) {
+        work->inputs.push_back(require_tensor(call.ctx, name, request.command + ": input"));
+        require_numbers(work->inputs.back(), request.command, name);
+    }
+    work->bounds = {.deadline = std::nullopt, .database = abi::GetSelectedDb(call.ctx), .user = user_of(call.ctx)};
+    if (request.timeout_ms) work->bounds.deadline = Clock::now() + std::chrono::milliseconds(request.timeout_ms);
+
+    auto job = std::make_unique<Job>();
+    job->command = request.command;
+    job->timeout_ms = request.timeout_ms;
+    for (const std::string& key : request.outputs) job->results.push_back({key, {}, {}});
+    job->compute = [work](Job& self) { compute(*work, self); };
+    job->finished = [work, samples = samples_of(work->inputs)](const std::string& refusal) {
+        const auto passed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - work->began);
+        account(work->request, !refusal.empty(), static_cast<std::uint64_t>(passed.count()), samples);
     };
-    job->finished = [=](const std::string& refusal) {
-        const auto passed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - *began);
-        account(*request, !refusal.empty(), static_cast<std::uint64_t>(passed.count()), samples);
-    };
+    batches::offer(*job, work);
     run_job(call.ctx, std::move(job));
 }
 

@@ -5,6 +5,7 @@
 
 #include "memory.hpp"
 #include "refused.hpp"
+#include "script/batches.hpp"
 #include "script_type.hpp"
 
 RedisModuleType* model_type = nullptr;
@@ -98,7 +99,8 @@ void digest(RedisModuleDigest* sum, void* value) {
 }
 
 void release(void* value) {
-    delete static_cast<Model*>(value);
+    const std::unique_ptr<Model> model(static_cast<Model*>(value));
+    if (model->min_batch_size) batches::no_more(model->state);
 }
 
 void* copy(abi::String*, abi::String*, const void* value) {

@@ -1,5 +1,6 @@
 // Models as a native type: a TorchScript archive, byte for byte as it came. The torch build alone has them.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "keyspace.hpp"
 
 struct LoadedModel;
+struct Batch;
 
 // The server's memory, so that maxmemory counts it. Throws Refused OOM.
 class Bytes {
@@ -38,6 +40,8 @@ struct ModelStatistics {  // the main thread's alone
 struct ModelState {
     std::mutex mutex;
     std::shared_ptr<LoadedModel> loaded;
+    std::vector<std::weak_ptr<Batch>> open;  // one for each shape of inputs; the main thread's alone
+    std::atomic<bool> splits{true};          // what it returns has the first size of what it is given
 };
 
 struct Model {

@@ -251,10 +251,14 @@ std::vector<Tensor> perform(const Request& request, const std::vector<Tensor>& i
     std::vector<Tensor> outputs =
         request.model ? models::execute(request.command, *models::loaded(request.command, *request.model), inputs, run)
                       : run_script(request, inputs, run);
+    require_outputs(request, outputs);
+    return outputs;
+}
+
+void require_outputs(const Request& request, const std::vector<Tensor>& outputs) {
     if (outputs.size() != request.outputs.size())
         refuse(request.command, ": ", request.whose(), " returned ", outputs.size(), " tensors; OUTPUTS names ",
                request.outputs.size(), " keys");
-    return outputs;
 }
 
 void account(const Request& request, bool failed, std::uint64_t duration_us, std::uint64_t samples) {

@@ -1,6 +1,7 @@
 // One run of a script or a model: AI.SCRIPTEXECUTE, AI.SCRIPTRUN, AI.MODELEXECUTE and AI.MODELRUN, alone or within a
 // DAG.
 #pragma once
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,18 @@ void require_numbers(const Tensor& tensor, std::string_view command, std::string
 std::shared_ptr<CompiledScript> compiled(const std::string& command, const Script& script);
 // On a worker: compiles or loads where nobody has yet, and runs; as many tensors as OUTPUTS names. Throws Refused.
 std::vector<Tensor> perform(const Request& request, const std::vector<Tensor>& inputs, const engine::Run& run);
+
+// A request with what it is given, until when it may run, and what came of it where others computed it as well.
+struct Work {
+    Request request;
+    std::vector<Tensor> inputs;
+    engine::Run bounds;
+    std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+    std::optional<std::vector<Tensor>> outputs;
+};
+
+// Throws Refused unless these are as many as OUTPUTS names.
+void require_outputs(const Request& request, const std::vector<Tensor>& outputs);
 
 // On the main thread: the run counts in the statistics of AI.INFO.
 void account(const Request& request, bool failed, std::uint64_t duration_us, std::uint64_t samples);
