@@ -35,7 +35,7 @@ from crossover.experiment import Experiment, Storage
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
 from crossover.run_facts import RunFacts
-from crossover.training.long_worker.group import Exchange, Peers
+from crossover.training.long_worker.group import Exchange, Group
 from crossover.training.long_worker.life import keys_of
 from crossover.training.long_worker.waits import Waits
 from functions.all_reduce import AllReduce
@@ -185,7 +185,7 @@ def _way(
     waits = Waits(ctx, f"worker {rank}", 0, lambda round: False)
 
     def prepare(round: int) -> Callable[[], None]:
-        peers = Peers(ctx, waits, rank, round, [64] * setting.workers, Kind.GRADIENT)
+        peers = Group(ctx, waits, rank, round, [64] * setting.workers, Kind.GRADIENT)
         return lambda: exchange.exchange(peers, own, out)
 
     return prepare

@@ -123,13 +123,13 @@ def plain(batch: int) -> Callable[[], object]:
     return step
 
 
-def learner(batch: int, *, precision: str) -> Callable[[], object]:
+def learner(batch: int, *, precision: str, threads: int = 1) -> Callable[[], object]:
     from crossover.experiment import Experiment, from_resolved
     from crossover.learning.batch import Batch
     from crossover.learning.learner import Learner
 
     settings = Experiment(name="step", architecture="spirt").resolved()
-    settings["training"] |= {"model": "mobilenet", "precision": precision, "threads": 1}
+    settings["training"] |= {"model": "mobilenet", "precision": precision, "threads": threads}
     own = Learner(from_resolved(settings), classes=10, input_shape=(3, 32, 32), affine=_AFFINE)
     own.initial_model()
     images, labels = _samples(batch)

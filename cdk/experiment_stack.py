@@ -10,17 +10,16 @@ from constructs import Construct
 
 from cdk.broker import Broker
 from cdk.facts import publish_facts
-from cdk.fleets import CPU_TORCH, PACKAGES, Fleet, Machines, surroundings
+from cdk.fleets import Fleet, machines_of, surroundings
 from cdk.functions import Functions, Surroundings
 from cdk.guards import Budget
-from cdk.hosts import debian_image
 from cdk.layers import Layers
 from cdk.names import resource_name
 from cdk.network import Network
 from cdk.redis_hosts import RedisHosts
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
-from crossover import asl, instances
+from crossover import asl
 from crossover.architecture import Architecture, steps
 from crossover.experiment import Experiment
 from crossover.surroundings import database_hosts, talks
@@ -28,7 +27,7 @@ from crossover.surroundings import database_hosts, talks
 
 class ExperimentStack(Stack):
     """The bucket and the budget of one experiment; the functions of the tree's steps and their state machines; the database hosts and the
-    broker that they declare; one small instance per worker where peers are programs.
+    broker that they declare; the instances of those whose workers are programs.
     """
 
     def __init__(
@@ -43,6 +42,7 @@ class ExperimentStack(Stack):
         **stack: Any,
     ) -> None:
         super().__init__(scope, id, **stack)
+        architecture = architecture.asked_by(experiment)
         network, storage = Network(self, experiment.project), Storage(self, "Storage", experiment=experiment)
         broker = Broker(self, experiment.project) if talks(architecture) else None
         hosts = functions = machines = fleet = None
@@ -74,7 +74,7 @@ class ExperimentStack(Stack):
                 "Peers",
                 experiment=experiment,
                 network=network,
-                machines=_peers(self, experiment),
+                machines=machines_of(self, architecture.program.instances(experiment)),
                 module=architecture.program.module,
                 environment=environment,
                 may=may,
@@ -90,17 +90,6 @@ class ExperimentStack(Stack):
             fleet=fleet,
             minibatches=minibatches if functions else None,
         )
-
-
-def _peers(scope: Stack, experiment: Experiment) -> Machines:
-    """One per worker, without a GPU."""
-    return Machines(
-        instance_type=experiment.p2p.instance_type,
-        image=debian_image(scope, experiment.p2p.instance_type),
-        count=experiment.workers,
-        volume_gb=instances.PEER_GB,
-        requirements=f"{CPU_TORCH} {PACKAGES}",
-    )
 
 
 def functions_stack(architecture: Architecture) -> Callable[..., Stack]:

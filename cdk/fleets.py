@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aws_cdk import CfnTag
+from aws_cdk import CfnTag, Stack
 from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
@@ -17,7 +17,7 @@ from constructs import Construct
 
 from cdk import bundling, grants
 from cdk.broker import Broker
-from cdk.hosts import boot_script, common_facts, user_data
+from cdk.hosts import CPU_BUILD, boot_script, common_facts, debian_image, image, user_data
 from cdk.nag import acknowledge
 from cdk.names import arn, boot_log, resource_name
 from cdk.network import Network
@@ -26,6 +26,7 @@ from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
 from crossover import own_code
 from crossover.experiment import Experiment
+from crossover.instances import Instances, is_burstable
 from crossover.own_code import packages
 from layer.contents import TORCH, pinned
 
@@ -48,9 +49,27 @@ class Machines:
 
 # What programs import beside torch, in the versions that are tested here; torch in the one that functions have.
 PACKAGES = " ".join(sorted(pinned(name.replace("_", "-")) for name in (*packages.DATAPLANE, "boto3")))
-CPU_TORCH = (
-    f"torch=={TORCH}+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # a tenth of the build for GPUs
+CPU_TORCH = f"torch=={TORCH}{CPU_BUILD}"
+
+
+# AWS's Deep Learning image with PyTorch in the version that functions have, so that no boot fetches gigabytes. On Ubuntu 24.04, whose
+# Python is 3.12: that of 22.04 is 3.10, and programs need 3.11. Source: its release notes (python_location: /opt/pytorch/bin/python).
+GPU_IMAGE = (
+    "/aws/service/deeplearning/ami/x86_64/"
+    f"oss-nvidia-driver-gpu-pytorch-{TORCH.rpartition('.')[0]}-ubuntu-24.04/latest/ami-id"
 )
+GPU_VENV = "/opt/pytorch"
+
+
+def machines_of(stack: Stack, asked: Instances) -> Machines:
+    """On Debian, or with a GPU on AWS's image for it, which has torch."""
+    if asked.gpu:
+        own = {"image": image(stack, GPU_IMAGE), "requirements": PACKAGES, "venv": GPU_VENV}
+    else:
+        own = {"image": debian_image(stack, asked.instance_type), "requirements": f"{CPU_TORCH} {PACKAGES}"}
+    return Machines(
+        instance_type=asked.instance_type, count=asked.count, volume_gb=asked.volume_gb, spot=asked.spot, **own
+    )
 
 
 class Fleet(Construct):
@@ -128,6 +147,10 @@ class Fleet(Construct):
             instance_initiated_shutdown_behavior="terminate",
             instance_market_options=template.InstanceMarketOptionsProperty(market_type="spot")
             if machines.spot
+            else None,
+            # Each family has another default. Standard would slow a peer down to its baseline within the hour; unlimited is on the bill.
+            credit_specification=template.CreditSpecificationProperty(cpu_credits="unlimited")
+            if is_burstable(machines.instance_type)
             else None,
             block_device_mappings=[
                 template.BlockDeviceMappingProperty(

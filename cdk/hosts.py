@@ -12,6 +12,9 @@ from constructs import Construct
 from cdk.names import boot_log
 from crossover.instances import processor
 
+CPU_BUILD = (
+    "+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # behind PyTorch's pin: a tenth of the build for GPUs
+)
 BOOT = Path(__file__).parent / "boot"
 USER_DATA_LIMIT_BYTES = 16_384
 FIRST_VERSION = "1"  # of a launch template

@@ -18,7 +18,7 @@ from cdk.expiry import Expiry
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
-from crossover.architecture import imported, load
+from crossover.architecture import architecture_of, imported
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.surroundings import most_minibatches, shared_stacks
@@ -28,15 +28,14 @@ LAYERS = ROOT / "build"
 
 
 def compose(app: App, experiment: Experiment, *, now: datetime | None = None, layers: Path = LAYERS) -> Stack:
-    """Add the experiment's stack and those it depends on: shared ones, if it needs any, and, with `baseline: gpu`, that fleet's; the
-    experiment's stack.
+    """Add the experiment's stack and those it depends on: shared ones, if it needs any, and its baselines'; the experiment's stack.
 
     `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. Raises ConfigError for what cannot
     be deployed.
     """
     now = now or datetime.now(UTC)
     stack = _with_shared(app, experiment, now=now, layers=layers)
-    if (companion := experiment.companion()) is not None:  # one command deploys both
+    for companion in experiment.companions():  # one command deploys all
         stack.add_stack_dependency(_with_shared(app, companion, now=now, layers=layers))
     return stack
 
@@ -105,7 +104,7 @@ def _stack_of(experiment: Experiment) -> Callable[..., Stack]:
     """The STACK of `stacks/<architecture>.py`, found by name; without such a file what the architecture's tree asks for."""
     file = f"stacks/{experiment.module}.py"
     if not (ROOT / file).exists():
-        return functions_stack(load(experiment.architecture))
+        return functions_stack(architecture_of(experiment))
     stack: Callable[..., Stack] | None = getattr(imported(file), "STACK", None)
     if stack is None:
         raise ConfigError(

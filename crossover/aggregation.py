@@ -40,6 +40,8 @@ def send(ctx: Context, event: Event, plan: Plan) -> None:
     from crossover.algorithms import buffers
     from crossover.algorithms.aggregators.gradients import gradient
 
+    if _over(ctx, event):
+        return
     client, keys = event["worker"], list[str]()
     for number in range(plan.parts):
         with ctx.stage("compute"):
@@ -52,6 +54,11 @@ def send(ctx: Context, event: Event, plan: Plan) -> None:
         ctx.objects.delete(*keys)
 
 
+def _over(ctx: Context, event: Event) -> bool:
+    """Whether the run is resumed only to be cleared away."""
+    return bool(event["attempt"]) and ctx.objects.exists(ctx.keys.outcome)
+
+
 def open_level(event: Event, plan: Plan) -> Event:
     """On to the next level, which may be the last."""
     level = event["round"] + 1
@@ -62,6 +69,8 @@ def aggregate(ctx: Context, event: Event, plan: Plan) -> None:
     """Read one input after another, add, divide, write: memory for the sum and one input, however many there are."""
     from crossover.algorithms import buffers
 
+    if _over(ctx, event):
+        return
     level, number = event["round"], event["minibatch"]
     mine = plan.levels[level - 1][number]
     total = _sum(ctx, plan, mine, level=level)
@@ -104,3 +113,4 @@ def collect(ctx: Context, event: Event, plan: Plan) -> None:
     ctx.objects.put_new(ctx.keys.outcome, json.dumps({"means": means, "clients": plan.clients}).encode())
     for level in range(last):
         ctx.objects.delete_prefix(ctx.keys.partial_means(level))
+    ctx.objects.put_new(ctx.keys.finished, b"")

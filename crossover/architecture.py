@@ -18,7 +18,8 @@ from typing import Literal, TypeVar, get_args, get_type_hints
 from crossover import own_code
 from crossover.algorithms.aggregators.plan import Plan
 from crossover.errors import ConfigError, CrossoverError
-from crossover.experiment import Experiment, section_of
+from crossover.experiment import Compressed, Experiment, What, section_of
+from crossover.instances import Instances
 from crossover.own_code import imports
 from crossover.workflow import Node, Step, walk
 
@@ -29,12 +30,14 @@ T = TypeVar("T")
 class Program:
     """A program on EC2, once per worker. `main` takes what it works with: nothing on an instance, whose environment says it.
 
-    `step`: what its records are called, one per worker and epoch.
+    `instances`: what an experiment runs it on. `step`: what its records are called, one per worker and epoch. `talks`: whether its members
+    send one another messages.
     """
 
     main: Callable[..., None]
-    count: Literal["workers", "gpus"] = "workers"
+    instances: Callable[[Experiment], Instances]
     step: str = "train_peer"
+    talks: bool = False
 
     @property
     def module(self) -> str:
@@ -47,7 +50,12 @@ CLAIMS = {
     "survives_kills": "a step may be repeated, come late or end at any call, and the model is the same",
     "resumes": "a run that failed goes on from what it left",
     "stops": "a run ends when it is told to, or at its budget, with the epoch that it has begun",
+    "adds_what_others_average": "with a threshold of 0, and nobody removed, trains the reference's updates up to rounding",
 }
+
+
+# Every codec, of gradients and of what models have moved by. A model is not compressed: what is left out of it would be no small change.
+EXCHANGES = {"gradients": get_args(Compressed), "model": ("none",), "delta": get_args(Compressed)}
 
 
 @dataclass(frozen=True)
@@ -55,8 +63,10 @@ class Architecture:
     """One of the compared architectures: the tree of its run, or a program; machines that steps or programs start by name.
 
     `settings`: a frozen dataclass, the section of the YAML that is named after its module; two architectures may share one.
-    `checks`: what of an experiment with it cannot be had, one problem each. `claims`: what of CLAIMS it promises; tests hold it to them.
-    `aggregates`: of one that trains nothing, and averages gradients that are made: who adds what.
+    `exchanges`: by `exchange.what`, the compressions that it can do; `why_not`: the reason for those that are missing there. `checks`:
+    what of an experiment with it cannot be had, one problem each. `claims`: what of CLAIMS it promises; tests hold it to them.
+    `aggregates`: of one that trains nothing, and averages gradients that are made: who adds what. `alone`: of one that has a single worker.
+    `form`: of one whose tree or program is another by its settings: the architecture as an experiment asks for it.
     """
 
     name: str
@@ -67,26 +77,34 @@ class Architecture:
     state: Literal["checkpoints", "database"] = "checkpoints"  # where a run that failed finds what it goes on with
     sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
     simulation: str = ""  # the module of crossover/simulation that describes its steps, where that has not its own name
+    exchanges: Mapping[str, Collection[str]] = field(default_factory=lambda: {"gradients": ("none",)})
+    why_not: str = ""
     settings: type | None = None
     checks: Callable[[Experiment], Iterable[str]] = lambda experiment: ()
     claims: Collection[str] = ()
     aggregates: Callable[[Experiment], Plan] | None = None
+    alone: bool = False
+    form: "Callable[[Experiment], Architecture] | None" = None
 
     @property
     def trains(self) -> bool:
         """Whether there are data, a model, epochs and an accuracy; else a run is one aggregation."""
         return self.aggregates is None
 
+    def asked_by(self, experiment: Experiment) -> "Architecture":
+        """In the form that the experiment's settings ask for."""
+        return self if self.form is None else self.form(experiment)
+
     def resolve(self, experiment: Experiment) -> Experiment:
         """With what the YAML leaves to the architecture filled in."""
         if self.settings is not None:
             experiment = experiment.with_settings(experiment.settings(self.settings))
-        training = experiment.training
+        training, exchange = experiment.training, experiment.exchange
         if not self.trains:  # once through the levels: what counts epochs and rounds counts one
-            return replace(experiment, training=replace(training, epochs=1, sync_every="epoch"))
-        if training.sync_every is not None:
+            return replace(experiment, training=replace(training, epochs=1), exchange=replace(exchange, every="epoch"))
+        if exchange.every is not None:
             return experiment
-        return replace(experiment, training=replace(training, sync_every=self.sync_every))
+        return replace(experiment, exchange=replace(exchange, every=self.sync_every))
 
 
 def trees(architecture: Architecture) -> list[Node]:
@@ -186,6 +204,11 @@ def load(name: str) -> Architecture:
     return found
 
 
+def architecture_of(experiment: Experiment) -> Architecture:
+    """The architecture of `experiment`, in the form that its settings ask for. Raises ConfigError as `load` does."""
+    return load(experiment.architecture).asked_by(experiment)
+
+
 def _own(name: str) -> Architecture:
     """Beside the experiment's file or in the current folder, as own models are."""
     top, _, rest = name.partition(".")
@@ -224,6 +247,10 @@ def _problems(architecture: Architecture, name: str) -> Iterator[str]:
         yield f"claims {unknown[0]!r}, which nothing tests; expected some of {', '.join(CLAIMS)}"
     if (architecture.run is None) == (architecture.program is None):
         yield "expected either run=, the tree of its steps, or program=, what runs on instances"
+    for what, compressions in architecture.exchanges.items():
+        if unknown := sorted({what}.difference(get_args(What)) | set(compressions).difference(get_args(Compressed))):
+            objects, ways = (", ".join(get_args(kind)) for kind in (What, Compressed))
+            yield f"exchanges {unknown[0]!r}; expected some of {objects}, each with some of {ways}"
     for named in ("tensor_hosts", "state"):
         given, choices = getattr(architecture, named), get_args(get_type_hints(Architecture)[named])
         if given not in choices:

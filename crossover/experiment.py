@@ -7,7 +7,8 @@ Schema read them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -60,6 +61,15 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageSize:
+    """Progressive image size: training begins with images scaled down, which cost less, and ends with them as they are."""
+
+    begin: Annotated[int, Ge(4)] | None = None  # pixels of a side in the first epochs; null: as they are throughout
+    step: Positive = 8  # pixels by which they grow, each size for as many epochs
+    full_from: Annotated[float, Gt(0.0), Le(1.0)] = 0.75  # share of the epochs after which they are as they are
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """How the model is trained; the same for every architecture."""
 
@@ -73,6 +83,7 @@ class Training:
     weight_decay: NonNegative = 0.0
     loss: str = "cross_entropy"  # cross_entropy, mse, bce_with_logits, or package.module:name
     label_smoothing: Fraction = 0.0  # of cross_entropy
+    image_size: ImageSize = field(default_factory=ImageSize)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     schedule: Literal["constant", "one_cycle", "plateau"] = "constant"
@@ -82,10 +93,8 @@ class Training:
     early_stopping: Annotated[int, Ge(0)] = 0  # epochs without a better validation loss; 0: never
     metric: Metric = field(default_factory=Metric)
     target: float | None = None  # stop once the metric on the validation set is there
-    sync_every: Positive | Literal["epoch"] | None = (
-        None  # minibatches per synchronisation; None: the architecture's own
-    )
-    threads: Positive = 1  # torch threads per process: part of what bitwise equality needs
+    # torch threads per process: part of what bitwise equality needs. auto: as many as the vCPUs that are paid for; fixed when a run starts.
+    threads: Positive | Literal["auto"] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +108,8 @@ class Data:
     )
     preprocess: Literal["standardize", "minmax", "normalize", "none"] = "standardize"  # of measures, not of tokens
     drop_last: bool = False
-    augment: Literal["none", "crop_flip"] = "none"
+    # crop_flip mirrors by chance, crop_alternate each image in every second epoch
+    augment: Literal["none", "crop_flip", "crop_alternate"] = "none"
     limit: Positive | None = None  # use only so many training samples (cut-down runs)
 
 
@@ -134,6 +144,7 @@ class Database:
     compute: Literal["in_database", "fetch"] = (
         "in_database"  # fetch where the database lacks the optimizer's or rule's command
     )
+    variant: Literal["core", "torch"] = "core"  # torch: hosts run scripts, TorchScript models and DAGs, too
     instance_type: str = "m7g.large"
     image_generation: Positive = 1  # raised by one: hosts made anew, from the newest image
     threads: Positive = 1
@@ -167,22 +178,40 @@ class Functions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """LambdaML: what is exchanged, and how much of an epoch one invocation does."""
+class Outer:
+    """`exchange.what: delta`: the optimizer whose gradient is what the workers' models moved by, on average. The defaults are DiLoCo's."""
 
-    what: Literal["gradients", "model"] = "gradients"
-    minibatches_per_invocation: Positive | Literal["all"] = "all"
+    learning_rate: Annotated[float, Gt(0.0)] = 0.7
+    momentum: Fraction = 0.9
+    nesterov: bool = True
+
+
+What = Literal["gradients", "model", "delta"]
+Compressed = Literal["none", "fp16", "qsgd", "powersgd", "top_k"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What the workers exchange, how often, and how it is compressed; docs/exchange.md says which architecture can do which."""
+
+    every: Positive | Literal["epoch"] | None = None  # minibatches per exchange; None: the architecture's own
+    what: What = "gradients"  # model, delta: workers take steps of their own in between
+    outer: Outer = field(default_factory=Outer)
+    compression: Compressed = "none"
+    rank: Positive = 4  # powersgd
+    share: Annotated[float, Gt(0.0), Le(1.0)] = 0.01  # top_k: of the elements
+    bits: Annotated[int, Ge(2), Le(8)] = 8  # qsgd, as are bucket and norm
+    bucket: Annotated[int, Ge(128)] = 512
+    norm: Literal["l2", "max"] = "max"
+    error_feedback: bool | None = None  # what a round leaves out goes into the next; None: with powersgd and top_k
+    minibatches_per_invocation: Positive | Literal["all"] = "all"  # of long functions
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerToPeer:
-    """P2P: synchronous or not, compression, where batches are averaged."""
+    """P2P: synchronous or not, where batches are averaged."""
 
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
-    compression: Literal["none", "qsgd", "fp16"] = "none"
-    bits: Annotated[int, Ge(2), Le(8)] = 8
-    bucket: Annotated[int, Ge(128)] = 512
-    norm: Literal["l2", "max"] = "max"
     average_in: Literal["peer", "lambda"] = "peer"
     min_gradients: Positive = 1
     staleness_limit: Annotated[int, Ge(0)] = 4
@@ -203,6 +232,7 @@ class Gpu:
     exchange: Literal["s3", "distributed"] = "s3"
 
 
+Baseline = Literal["gpu", "single"]  # what an experiment can be run beside
 BROKER_VERSION = "4.2"  # of RabbitMQ, on Amazon MQ
 
 
@@ -234,7 +264,7 @@ class Experiment:
     owner: str = "unknown"
     seed: int = 1
     workers: Annotated[int, Ge(1), Le(64)] = 4
-    baseline: Literal["none", "gpu"] = "none"
+    baseline: Literal["none"] | Baseline | tuple[Baseline, ...] = "none"
     recipe: Literal["none", "paper", "fast"] = (
         "none"  # crossover/validation/recipes.py: the edge has put its values in place
     )
@@ -273,12 +303,42 @@ class Experiment:
         """Whether the architecture lies in a package of the user's own, as `my_package.mine` does."""
         return "." in self.architecture
 
-    def companion(self) -> "Experiment | None":
-        """The GPU fleet that `baseline: gpu` asks for beside this: the same model, data and seed; None without one."""
-        if self.baseline == "none" or self.module == self.baseline:
-            return None
-        training = replace(self.training, sync_every=None)  # the baseline's own: after each batch, as published
-        return replace(self, name=f"{self.name}-gpu", architecture="gpu", baseline="none", training=training)
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """Those that `baseline` names, but for the experiment's own architecture."""
+        named = (self.baseline,) if isinstance(self.baseline, str) else self.baseline
+        return tuple(name for name in dict.fromkeys(named) if name not in ("none", self.module))
+
+    def companions(self) -> tuple["Experiment", ...]:
+        """What `baseline` asks for beside this: the same model, data and seed."""
+        return tuple(
+            self.gpu_fleet(f"{self.name}-gpu") if name == "gpu" else self.alone(f"{self.name}-single")
+            for name in self.baselines
+        )
+
+    def gpu_fleet(self, name: str) -> "Experiment":
+        """The same on as many GPUs, which exchange gradients after each batch, as published."""
+        return replace(self, name=name, architecture="gpu", baseline="none", exchange=Exchange())
+
+    def alone(self, name: str) -> "Experiment":
+        """The same by one worker: an update of as many minibatches as all workers' together, and as the GPU fleet does after each batch
+        where `exchange.every` is left to an architecture that accumulates an epoch. A function has the default memory.
+        """
+        every = self.exchange.every or 1
+        if self.exchange.what != "gradients":
+            every = 1  # a step for each minibatch, whenever models are exchanged
+        return replace(
+            self,
+            name=name,
+            architecture="single",
+            baseline="none",
+            workers=1,
+            aggregation=Aggregation(),
+            faults=Faults(),
+            storage=replace(self.storage, channel="redis"),
+            exchange=Exchange(every=every if every == "epoch" else self.workers * every),
+            functions=replace(self.functions, memory_mb={"default": self.functions.memory_of("", torch=True)}),
+        )
 
     def resolved(self) -> dict[str, Any]:
         """Plain JSON of every field, defaults included: what `from_resolved` reads back. Architectures' sections stand beside the rest."""
@@ -305,14 +365,32 @@ def section_of(settings: type) -> str:
 def from_resolved(plain: Mapping[str, Any]) -> Experiment:
     """The Experiment that `Experiment.resolved()` wrote. Its content was validated at the edge; unknown fields raise TypeError.
 
-    An unknown section is an architecture's, whose class a function of another one does not hold: it stays plain data.
+    An unknown section is an architecture's, whose class a function of another one does not hold: it stays plain data. Fields that have
+    moved are read where earlier versions wrote them.
     """
+    plain = renamed(plain)
     known = {f.name for f in fields(Experiment)}
     sections = {key: value for key, value in plain.items() if key not in known and isinstance(value, Mapping)}
     rest = {key: value for key, value in plain.items() if key not in sections}
     experiment = _build(Experiment, {**rest, "sections": sections})
     assert isinstance(experiment, Experiment)
     return experiment
+
+
+MOVED = {
+    "training.sync_every": "exchange.every",
+    **{f"p2p.{name}": f"exchange.{name}" for name in ("compression", "bits", "bucket", "norm")},
+}  # fields of earlier versions, and where they stand now
+
+
+def renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """`Experiment.resolved()` of an earlier version, with what has moved where it stands now."""
+    sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
+    for old, new in MOVED.items():
+        (section, name), (now, named) = old.split("."), new.split(".")
+        if name in sections.get(section, {}):
+            sections.setdefault(now, {}).setdefault(named, sections[section].pop(name))
+    return sections
 
 
 def flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -333,15 +411,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
+_hints = cache(get_type_hints)  # reading annotations takes longer than all the rest
+
+
 def _build(cls: Any, plain: Mapping[str, Any]) -> Any:
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     known = {f.name for f in fields(cls)}
     values: dict[str, Any] = {}
     for key, value in plain.items():
         kind = hints[key] if key in known else None
         if is_dataclass(kind):
             value = _build(kind, value)
-        elif get_origin(kind) is tuple and get_args(kind):
+        elif isinstance(value, list):
             value = tuple(value)
         values[key] = value
     return cls(**values)

@@ -5,7 +5,7 @@ round t reads `.../t/...` and creates `.../t+1/...`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crossover.dataplane.protocols import StateKeys
 
@@ -19,6 +19,7 @@ class Keys:
 
     run: str
     attempt: int = 0
+    exchange: int = 0  # which of a round's exchanges, where it has several
 
     # --- object store -------------------------------------------------------------------------------------------------
 
@@ -53,6 +54,11 @@ class Keys:
     def taken_over(self) -> str:
         """That a higher attempt has what it needs of this one's state: what is left, or comes late, may go."""
         return f"runs/{self.run}/taken-over/{self.attempt}"
+
+    @property
+    def purpose(self) -> str:
+        """What this attempt resumes the run for: to train, once it has set itself up, or to clear away."""
+        return f"runs/{self.run}/purpose/{self.attempt}"
 
     @property
     def records(self) -> str:
@@ -177,7 +183,7 @@ class Keys:
 
     @property
     def finished(self) -> str:
-        """All programs have done their part, and what the run left behind is cleared away."""
+        """The run has its outcome, and what it left behind is cleared away: there is nothing to resume."""
         return f"runs/{self.run}/finished"
 
     @property
@@ -186,7 +192,7 @@ class Keys:
 
     def body(self, round: int, peer: int) -> str:
         """A peer's gradient of a round, where it does not travel in the message itself."""
-        return f"{self.bodies}{round:08d}/{peer}"
+        return f"{self.bodies}{round:08d}/{peer}{self._of_exchange}"
 
     @property
     def computing(self) -> str:
@@ -209,7 +215,11 @@ class Keys:
 
     @property
     def _own(self) -> str:
-        return f"{self.run}/attempt-{self.attempt}"
+        return f"{self.run}/attempt-{self.attempt}" + (f"/exchange-{self.exchange}" if self.exchange else "")
+
+    def of_exchanges(self, count: int) -> "list[Keys]":
+        """For each of a round's exchanges, the keys of what travels in it."""
+        return [replace(self, exchange=number) for number in range(count)]
 
     def state(self, round: int, worker: int, *, optimizer: Sequence[str]) -> StateKeys:
         """A worker's whole state at the start of `round`; `optimizer`: the names of its vectors."""
@@ -218,6 +228,10 @@ class Keys:
 
     def model(self, round: int, worker: int) -> str:
         return f"{self._own}/{round}/{worker}/model"
+
+    def own_optimizer(self, round: int, worker: int, vector: str) -> str:
+        """With local steps: what the worker's own optimizer keeps, at the start of `round`."""
+        return f"{self._own}/{round}/{worker}/own/{vector}"
 
     def gradient(self, round: int, worker: int, minibatch: int) -> str:
         return f"{self._own}/{round}/{worker}/gradient/{minibatch}"
@@ -259,15 +273,19 @@ class Keys:
 
     @property
     def barrier(self) -> str:
-        return f"{self.run}.round" + self._of_attempt
+        return f"{self.run}.round" + self._of_attempt + self._of_exchange
 
     @property
     def _of_attempt(self) -> str:
         return f".{self.attempt}" if self.attempt else ""
 
+    @property
+    def _of_exchange(self) -> str:
+        return f".exchange-{self.exchange}" if self.exchange else ""
+
     def mailbox(self, peer: int, parity: int = 0) -> str:
         """A peer's newest message. Two by turns in synchronous runs: one peer may publish while another still reads the round before."""
-        return f"{self.run}.mailbox.{peer}.{parity}"
+        return f"{self.run}.mailbox.{peer}.{parity}{self._of_exchange}"
 
     @property
     def updates(self) -> str:

@@ -2,7 +2,7 @@
 alike.
 """
 
-from crossover.architecture import Architecture, load, steps, trees
+from crossover.architecture import Architecture, architecture_of, steps, trees
 from crossover.experiment import Experiment
 from crossover.learning import sizes
 from crossover.workflow import ForEach, walk
@@ -12,8 +12,8 @@ NETWORK, BROKER = "network", "broker"  # stacks that a project's experiments sha
 
 def talks(architecture: Architecture) -> bool:
     """Whether anybody sends messages: a step that declares it, or peers."""
-    peers = architecture.program is not None and architecture.program.count == "workers"
-    return peers or any("bus" in step.uses for step in steps(architecture))
+    program = architecture.program
+    return (program is not None and program.talks) or any("bus" in step.uses for step in steps(architecture))
 
 
 def database_hosts(experiment: Experiment, architecture: Architecture) -> int:
@@ -27,7 +27,7 @@ def shared_stacks(experiment: Experiment, architecture: Architecture | None = No
     """The shared stacks that the experiment needs, in the order in which they need one another; () for one that stands alone: functions
     outside any network, and a bucket. Raises ConfigError for an architecture that does not exist.
     """
-    architecture = architecture or load(experiment.architecture)
+    architecture = architecture or architecture_of(experiment)
     if talks(architecture):
         return (NETWORK, BROKER)
     if architecture.program is not None or database_hosts(experiment, architecture):
@@ -39,14 +39,16 @@ def most_minibatches(experiment: Experiment) -> int | None:
     """The most in one round, or aggregators in a level; None for a data set whose size only loading it would tell, which makes the Map
     distributed.
     """
-    if aggregates := load(experiment.architecture).aggregates:
+    if aggregates := architecture_of(experiment).aggregates:
         return aggregates(experiment).widest
-    found, training = sizes.split(experiment), experiment.training
+    if experiment.exchange.what != "gradients":
+        return 1  # one function takes the steps of a round
+    found, every = sizes.split(experiment), experiment.exchange.every
     if found is None:
         return None
     most = -(-found[0] // experiment.workers)
-    minibatches = max(1, -(-most // training.batch_size))
-    return min(minibatches, training.sync_every) if isinstance(training.sync_every, int) else minibatches
+    minibatches = max(1, -(-most // experiment.training.batch_size))
+    return min(minibatches, every) if isinstance(every, int) else minibatches
 
 
 def side_by_side(architecture: Architecture) -> bool:

@@ -7,7 +7,7 @@ A **step** is one invocation: what is billed, retried and placed. The tree has t
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
@@ -190,6 +190,20 @@ def walk(node: Node) -> Iterator[Node]:
                 yield from walk(child)
         case ForEach(body=body) | Repeat(body=body) | Child(body=body):
             yield from walk(body)
+
+
+def mapped(node: Node, change: Callable[[Step], Step]) -> Node:
+    """The same tree with other steps."""
+    match node:
+        case Step():
+            return change(node)
+        case Sequence(nodes=nodes):
+            return Sequence(*(mapped(each, change) for each in nodes))
+        case Parallel(branches=branches):
+            return Parallel(*(mapped(each, change) for each in branches))
+        case ForEach() | Repeat() | Child():
+            return replace(node, body=mapped(node.body, change))
+    raise TypeError(f"not a node: {node!r}")
 
 
 def execute(node: Node, ctx: Context, event: Event) -> Event:

@@ -7,7 +7,7 @@ own model.
 
 from typing import TYPE_CHECKING
 
-from crossover.architecture import Architecture
+from crossover.architecture import EXCHANGES, Architecture
 from crossover.context import Context
 from crossover.event import Event
 from crossover.keys import Keys
@@ -26,27 +26,33 @@ class AllReduce:
     """Table 1, Synchronisation. Per round and worker D out and D in; the master 2 D out and (W - 1) D in."""
 
     def __init__(self) -> None:
-        self._fetched: Tensor | None = None  # memory that rounds share: fresh pages would cost as much as the transfer
+        self._fetched: dict[
+            int, Tensor
+        ] = {}  # by length, memory that rounds share: fresh pages would cost as much as the transfer
 
     def done(self, group: "Group") -> bool:
         return group.published(group.keys.merged(group.round))
 
+    def parts(self, elements: int, count: int, unit: int) -> list[slice]:
+        return [slice(0, elements)]
+
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
         """The gradient to the store; the master's too, so that a retry of the master finds it there."""
         with group.stage("store"):
-            group.publish(group.keys.average(group.round, group.rank), own, samples=group.samples[group.rank])
+            group.contribute(group.keys.average(group.round, group.rank), own)
         if group.rank != MASTER:
             self.collect(group, out)
             return
         with group.stage("aggregate"):
-            fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched
+            if (fetched := self._fetched.get(own.numel())) is None:
+                fetched = self._fetched[own.numel()] = own.new_empty(own.numel())
             parts = (own if rank == MASTER else self._of(group, rank, fetched) for rank in range(group.count))
             group.combine(parts, out, names=[group.keys.average(group.round, rank) for rank in range(group.count)])
-            group.publish(group.keys.merged(group.round), out, samples=sum(group.samples))
+            group.conclude(group.keys.merged(group.round), out)
 
     def _of(self, group: "Group", rank: int, out: "Tensor") -> "Tensor":
         key, merged = group.keys.average(group.round, rank), group.keys.merged(group.round)
-        return group.fetch(key, out, sender=rank, samples=group.samples[rank], unless=merged)
+        return group.contributed(key, out, sender=rank, unless=merged)
 
     def collect(self, group: "Group", out: "Tensor") -> None:
         with group.stage("synchronise"):
@@ -81,5 +87,6 @@ ARCHITECTURE = Architecture(
     "all_reduce",
     run=life.tree(initialise, train, collect),
     tensor_hosts="shared",
+    exchanges=EXCHANGES,
     claims={"equals_reference", "same_calls", "survives_kills", "resumes", "stops"},
 )

@@ -11,14 +11,18 @@ from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
 from crossover.event import Event
 from crossover.keys import Keys
-from crossover.training import attempts, gradients
+from crossover.training import attempts, checkpoints, gradients, own_steps
 from crossover.training.calendar import minibatch_samples
+from crossover.training.checkpoints import Checkpoint, Position
 from crossover.workflow import step
 
 
 @step(torch=True)
 def compute_gradient(ctx: Context, event: Event) -> None:
-    """Algorithm 1, ComputeBatchGradients: one batch, at the peer's model."""
+    """Algorithm 1, ComputeBatchGradients: one batch, at the peer's model. With local steps all of the round's, one after another."""
+    if ctx.experiment.exchange.what != "gradients":
+        _take_steps(ctx, event)
+        return
     keys = _gradient_keys(ctx, event)
     if ctx.objects.exists(keys[-1]):  # written last
         return
@@ -61,6 +65,22 @@ def average_part(ctx: Context, event: Event) -> None:
         attempts.settle(ctx, lambda: ctx.objects.delete(out))
 
 
+def _take_steps(ctx: Context, event: Event) -> None:
+    """From the peer's state to what its own steps have come to."""
+    round, worker = event["round"], event["worker"]
+    key, out = ctx.keys.peer_model(round, worker), ctx.keys.peer_gradient(round, worker, 0)
+    if ctx.objects.exists(out):
+        return
+    with ctx.stage("fetch"):
+        before = checkpoints.read(ctx.objects.get(key), key=key)
+        _receive(ctx, before.vectors["model"], key=key)
+    own = own_steps.take(ctx, event, checkpoints.optimizer_of(before))
+    with ctx.stage("store"):
+        after = Checkpoint(Position(round, event["minibatches"]), checkpoints.vectors_of(ctx, own))
+        ctx.objects.put_new(out, checkpoints.encode(after))
+        attempts.settle(ctx, lambda: ctx.objects.delete(out))
+
+
 def _gradient_keys(ctx: Context, event: Event) -> list[str]:
     """One key, or one per part where functions average."""
     keys: Keys = ctx.keys
@@ -79,7 +99,10 @@ def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
 
 def _receive_model(ctx: Context, event: Event) -> None:
     key = ctx.keys.peer_model(event["round"], event["worker"])
-    model = decode(ctx.objects.get(key), key=key, kind=Kind.MODEL)
+    _receive(ctx, decode(ctx.objects.get(key), key=key, kind=Kind.MODEL), key=key)
+
+
+def _receive(ctx: Context, model: Vector, *, key: str) -> None:
     if model.data.nbytes != ctx.learner.model.nbytes:
         raise Corrupt(f"{key}: {model.data.nbytes} bytes; this run's model has {ctx.learner.model.nbytes}")
     ctx.learner.model[:] = model.data

@@ -1,10 +1,11 @@
 """P2P without Lambda: every peer is an EC2 instance that computes its batches itself, one after another."""
 
 from crossover import runtime
-from crossover.architecture import Architecture, Program
+from crossover.architecture import EXCHANGES, Architecture, Program
 from crossover.context import Context, Resources, process_resources
 from crossover.fleet import Membership, Settings, serve
 from peers.p2p.checks import checks
+from peers.p2p.instances import instances
 
 
 def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
@@ -27,12 +28,13 @@ def peer(ctx: Context, member: Membership) -> None:
     )
 
 
-PROGRAM = Program(main, count="workers")
+PROGRAM = Program(main, instances, talks=True)
 ARCHITECTURE = Architecture(
     "p2p_instance",
     program=PROGRAM,
     simulation="programs",
     sync_every="epoch",
+    exchanges=EXCHANGES,
     checks=checks,
     claims={"equals_reference", "survives_kills", "resumes", "stops"},
 )

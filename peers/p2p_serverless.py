@@ -4,22 +4,26 @@ from typing import TYPE_CHECKING
 
 from crossover import runtime
 from crossover.algorithms.chunking import parts
-from crossover.architecture import Architecture, Program
+from crossover.architecture import EXCHANGES, Architecture, Program
 from crossover.context import Context, Resources, process_resources
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
 from crossover.event import Event
 from crossover.fleet import Membership, Settings, serve
-from crossover.training import attempts
+from crossover.training import attempts, checkpoints
 from crossover.training.calendar import calendar, minibatch_samples
+from crossover.training.checkpoints import Checkpoint, Position
 from crossover.workflow import ForEach
 from functions.p2p_serverless import average_part, compute_gradient
 from peers.p2p.checks import checks
+from peers.p2p.instances import instances
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
+
+    from crossover.training.peer.replica import Replica
 
 
 class ByFunctions:
@@ -41,12 +45,23 @@ class ByFunctions:
         else:
             self._average(event, out)
 
+    def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
+        """One function takes all of the round's: the peer's state to the object store, and from there what it has come to."""
+        ctx, round, rank = self._ctx, event["round"], event["worker"]
+        self._member.confirm()
+        key, out = ctx.keys.peer_model(round, rank), ctx.keys.peer_gradient(round, rank, 0)
+        state = Checkpoint(Position(round), checkpoints.vectors_of(ctx, replica.optimizer))
+        ctx.objects.put_new(key, checkpoints.encode(state))
+        attempts.settle(ctx, lambda: ctx.objects.delete(key))
+        ctx.run_machine("gradients", event)
+        replica.stepped(checkpoints.read(ctx.objects.get(out), key=out))
+
     def forget(self, round: int) -> None:
         """Checkpoint and message stand: the round's model and gradients are of no use any more."""
         if round < 0:
             return
         ctx, rank = self._ctx, self._member.rank
-        minibatches = calendar(ctx.facts).minibatches_in(round)
+        minibatches = calendar(ctx.facts).side_by_side(round)
         shares = range(len(self._parts(minibatches)))
         keys = [ctx.keys.peer_model(round, rank)]
         if ctx.experiment.p2p.average_in == "lambda":
@@ -115,7 +130,7 @@ def peer(ctx: Context, member: Membership) -> None:
     )
 
 
-PROGRAM = Program(main, count="workers")
+PROGRAM = Program(main, instances, talks=True)
 ARCHITECTURE = Architecture(
     "p2p_serverless",
     program=PROGRAM,
@@ -124,6 +139,7 @@ ARCHITECTURE = Architecture(
         "averages": ForEach("minibatch", "minibatches", average_part),
     },
     sync_every="epoch",
+    exchanges=EXCHANGES,
     checks=checks,
     claims={"equals_reference", "survives_kills", "resumes", "stops"},
 )

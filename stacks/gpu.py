@@ -1,5 +1,6 @@
 """The GPU baseline: a fleet of GPU instances, one process per GPU, gradients through S3 or among themselves."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,23 +9,12 @@ from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
 from cdk.facts import publish_facts
-from cdk.fleets import PACKAGES, Fleet, Machines, surroundings
+from cdk.fleets import Fleet, machines_of, surroundings
 from cdk.guards import Budget
-from cdk.hosts import image
 from cdk.network import Network
 from cdk.storage import Storage
-from crossover import instances
 from crossover.experiment import Experiment
-from layer.contents import TORCH
 from peers.gpu import PROCESSES, PROGRAM
-
-# AWS's Deep Learning image with PyTorch in the version that functions have, so that no boot fetches gigabytes. On Ubuntu 24.04, whose
-# Python is 3.12: that of 22.04 is 3.10, and programs need 3.11. Source: its release notes (python_location: /opt/pytorch/bin/python).
-IMAGE = (
-    "/aws/service/deeplearning/ami/x86_64/"
-    f"oss-nvidia-driver-gpu-pytorch-{TORCH.rpartition('.')[0]}-ubuntu-24.04/latest/ami-id"
-)
-VENV = "/opt/pytorch"
 
 
 class GpuStack(Stack):
@@ -42,14 +32,8 @@ class GpuStack(Stack):
             "Workers",
             experiment=experiment,
             network=network,
-            machines=Machines(
-                instance_type=gpu.instance_type,
-                image=image(self, IMAGE),
-                count=gpu.instances,
-                volume_gb=instances.GPU_GB,
-                requirements=PACKAGES,
-                venv=VENV,
-                spot=gpu.spot,
+            machines=replace(
+                machines_of(self, PROGRAM.instances(experiment)),
                 groups=[self._among_themselves(network)] if gpu.exchange == "distributed" else [],
             ),
             module=PROGRAM.module,

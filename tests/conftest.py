@@ -1,5 +1,6 @@
 """What every test may rely on: no real AWS, no personal settings, data sets where they lie."""
 
+import gc
 import os
 import signal
 from collections import defaultdict
@@ -70,6 +71,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out.update(item for index, item in enumerate(matrix) if index not in sample)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported and collected stays to the end: the garbage collector need not go through it again and again, which took a
+    quarter of the processor time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _parameters(item: pytest.Item) -> list[tuple[str, str]]:

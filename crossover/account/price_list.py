@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crossover.errors import CrossoverError
+from crossover.instances import BURSTABLE
 
 API_REGION = "us-east-1"  # the API answers for every region from here
 SOLD = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
@@ -46,6 +47,12 @@ PRODUCTS: Mapping[str, Product] = {
     "secretsmanager.secret": Product(service="AWSSecretsManager", usage="AWSSecretsManager-Secrets"),
     "secretsmanager.call": Product(service="AWSSecretsManager", usage="AWSSecretsManagerAPIRequest"),
     "logs.ingested_gb": Product(service="AmazonCloudWatch", usage="DataProcessing-Bytes"),
+    **{
+        f"cpu_credits.{family}": Product(
+            service="AmazonEC2", usage=f"CPUCredits:{family}", attributes={"operatingSystem": "Linux"}
+        )
+        for family in BURSTABLE
+    },
 }
 
 

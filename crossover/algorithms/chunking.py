@@ -12,13 +12,13 @@ def chunk_sizes(elements: int, workers: int) -> list[int]:
     return [elements // workers + (worker < elements % workers) for worker in range(workers)]
 
 
-def chunk(elements: int, workers: int, *, worker: int) -> slice:
-    """Where chunk `worker` lies in the vector."""
+def chunk(elements: int, workers: int, *, worker: int, unit: int = 1) -> slice:
+    """Where chunk `worker` lies in the vector, which is shared out by `unit` elements: those of a quantizer's bucket stay together."""
     if not 0 <= worker < workers:
         raise ValueError(f"worker: {worker}; 0 to {workers - 1} is expected")
-    sizes = chunk_sizes(elements, workers)
-    start = sum(sizes[:worker])
-    return slice(start, start + sizes[worker])
+    sizes = chunk_sizes(-(-elements // unit), workers)
+    start = unit * sum(sizes[:worker])
+    return slice(min(start, elements), min(start + unit * sizes[worker], elements))
 
 
 def parts(elements: int, *, most: int) -> list[slice]:

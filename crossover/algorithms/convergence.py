@@ -1,6 +1,7 @@
 """When to stop, and when to learn slower: pure functions of the validation history, so that every worker comes to the same answer.
 
-A history is the (validation loss, validation metric) of the epochs so far, in order. Free of torch: light steps ask it too.
+A history is the (validation loss, validation metric) of the evaluations so far, in order: one after each epoch, or after each round where
+that goes through several. Patience counts evaluations. Free of torch: light steps ask it too.
 """
 
 from collections.abc import Sequence
@@ -10,14 +11,18 @@ from crossover.experiment import Training
 History = Sequence[tuple[float, float]]
 
 
-def verdict(training: Training, history: History) -> str:
-    """Why training ends after these epochs, in words; empty while it goes on. The last epoch is a reason like any other."""
+def verdict(training: Training, history: History, *, epochs: int | None = None) -> str:
+    """Why training ends after so many `epochs` (None: one for each evaluation), in words; empty while it goes on. The last epoch is a
+    reason like any other.
+    """
+    epochs = len(history) if epochs is None else epochs
     if training.target is not None and history and training.metric.reaches(history[-1][1], training.target):
         return f"target: validation {training.metric.words} {history[-1][1]:.4f} reached {training.target}"
     waited = epochs_without_improvement(history)
     if training.early_stopping and waited >= training.early_stopping:
-        return f"early stopping: {waited} epochs without a better validation loss"
-    if len(history) >= training.epochs:
+        what = "epochs" if epochs == len(history) else "evaluations"
+        return f"early stopping: {waited} {what} without a better validation loss"
+    if epochs >= training.epochs:
         return f"epochs: all {training.epochs} done"
     return ""
 

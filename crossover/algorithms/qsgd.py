@@ -6,13 +6,14 @@ scale (its L2 norm, or its largest magnitude); a coordinate v becomes the intege
 """
 
 import struct
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from crossover.algorithms import buffers
-from crossover.errors import Corrupt
+from crossover.errors import Corrupt, Refused
 
 Norm = Literal["l2", "max"]
 
@@ -22,31 +23,39 @@ _NORMS: tuple[Norm, ...] = ("l2", "max")
 _BLOCK = 65_536  # elements worked on at a time: they stay in the processor's cache
 
 
-def compress(
-    gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator: torch.Generator, out: Tensor | None = None
-) -> Tensor:
-    """gradient (D,) float32 -> bytes (uint8): header, one float32 scale per bucket, codes of `bits` bits.
+@dataclass(frozen=True)
+class Levels:
+    """A quantized gradient before it is packed: `codes` (D,) uint8 below 2^bits, one of `scales` for each bucket."""
 
-    Raises ValueError on bits outside 2..8, a bucket below 128, or a coordinate that is not finite.
+    codes: Tensor
+    scales: Tensor
+    bits: int
+    bucket: int
+    norm: Norm
+
+    def part(self, part: slice) -> "Levels":
+        """Of some elements; they begin where a bucket does, and end there or with the gradient."""
+        begin, end, _ = part.indices(self.codes.numel())
+        scales = self.scales[begin // self.bucket : -(-end // self.bucket)] if begin < end else self.scales[:0]
+        return replace(self, codes=self.codes[begin:end], scales=scales)
+
+
+def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator: torch.Generator) -> Levels:
+    """gradient (D,) float32 -> its levels. Raises ValueError on bits outside 2..8 or a bucket below 128, Refused on a coordinate that is
+    not finite.
     """
     if not 2 <= bits <= 8 or bucket < 128:
         raise ValueError(f"qsgd: bits {bits}, bucket {bucket}; bits 2 to 8 and a bucket of at least 128 are expected")
-    elements = gradient.numel()
     scales = _scales(gradient, bucket=bucket, norm=norm)
     if not bool(scales.isfinite().all()):
-        raise ValueError("qsgd: the gradient has a coordinate that is not finite, or overflows its norm")
-    size = _LAYOUT.size + 4 * scales.numel() + _packed_bytes(elements, bits)
-    body = torch.empty(size, dtype=torch.uint8) if out is None else out[:size]
-    head = _LAYOUT.pack(_MAGIC, bits, _NORMS.index(norm), bucket, elements)
-    body[: len(head)] = buffers.tensor(head, torch.uint8)
-    body[len(head) : len(head) + 4 * scales.numel()] = scales.view(torch.uint8)
-    codes = body[len(head) + 4 * scales.numel() :]
+        raise Refused("qsgd: the gradient has a coordinate that is not finite, or overflows its norm")
+    codes = torch.empty(gradient.numel(), dtype=torch.uint8)
     levels = (1 << (bits - 1)) - 1
     factors = torch.where(scales > 0, levels / scales, 0.0).nan_to_num_(posinf=0.0)
     step = _block_elements(bucket, bits)
     random = torch.empty(step // 4, dtype=torch.int64)
     values, noise = torch.empty(step), torch.empty(step)
-    for start in range(0, elements, step):
+    for start in range(0, gradient.numel(), step):
         part = gradient[start : start + step]
         count, first = part.numel(), start // bucket
         y, u = values[:count], noise[:count]
@@ -55,13 +64,32 @@ def compress(
         random.random_(-(2**63), None, generator=generator)
         u.copy_(random.view(torch.int16)[:count]).mul_(2.0**-16)
         y.add_(u).add_(levels + 0.5).floor_().clamp_(0, 2 * levels)
-        packed_start = start * bits // 8
-        _pack(y.to(torch.uint8), bits, codes[packed_start : packed_start + _packed_bytes(count, bits)])
+        codes[start : start + count] = y
+    return Levels(codes, scales, bits, bucket, norm)
+
+
+def pack(levels: Levels) -> Tensor:
+    """Bytes (uint8): header, one float32 scale per bucket, codes of `bits` bits."""
+    bits, bucket, elements = levels.bits, levels.bucket, levels.codes.numel()
+    body = torch.empty(compressed_bytes(elements, bits=bits, bucket=bucket), dtype=torch.uint8)
+    head = _LAYOUT.pack(_MAGIC, bits, _NORMS.index(levels.norm), bucket, elements)
+    scales_end = len(head) + 4 * levels.scales.numel()
+    body[: len(head)] = buffers.tensor(head, torch.uint8)
+    body[len(head) : scales_end] = levels.scales.view(torch.uint8)
+    packed, step = body[scales_end:], _block_elements(bucket, bits)
+    for start in range(0, elements, step):
+        part, at = levels.codes[start : start + step], start * bits // 8
+        _pack(part, bits, packed[at : at + _packed_bytes(part.numel(), bits)])
     return body
 
 
+def compress(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator: torch.Generator) -> Tensor:
+    """gradient (D,) float32 -> bytes. Raises as `quantize`."""
+    return pack(quantize(gradient, bits=bits, bucket=bucket, norm=norm, generator=generator))
+
+
 def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") -> Tensor:
-    """The bytes of `compress` -> (D,) float32. Raises Corrupt, naming `key`, where they are none."""
+    """The bytes of `compress` -> (D,) float32. Raises Corrupt, naming `key`, where they are none, or not as long as `out`."""
     if body.numel() < _LAYOUT.size:
         raise Corrupt(f"{key}: {body.numel()} bytes; a quantized gradient has a header of {_LAYOUT.size}")
     magic, bits, norm, bucket, elements = _LAYOUT.unpack(bytes(buffers.view(body[: _LAYOUT.size].contiguous())))
@@ -70,6 +98,8 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
     size = _LAYOUT.size + 4 * buckets + _packed_bytes(elements, bits)
     if not known or body.numel() != size:
         raise Corrupt(f"{key}: {body.numel()} bytes that are no quantized gradient")
+    if out is not None and out.numel() != elements:
+        raise Corrupt(f"{key}: a quantized gradient of {elements} elements where {out.numel()} are expected")
     scales = body[_LAYOUT.size : _LAYOUT.size + 4 * buckets].clone().view(torch.float32)
     if not bool(scales.isfinite().all()):
         raise Corrupt(f"{key}: a scale that is not finite")

@@ -1,4 +1,4 @@
-"""The learning rate of a round, as a pure function of the settings, the round and the validation history."""
+"""The learning rate of a round and the size of an epoch's images, as pure functions of the settings and of what came before."""
 
 import math
 
@@ -36,3 +36,15 @@ def learning_rate(training: Training, *, round: int, rounds: int, history: Histo
 def _cosine(start: float, end: float, share: float) -> float:
     """From `start` at share 0 to `end` at share 1 along half a cosine."""
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+def image_side(training: Training, side: int, *, epoch: int) -> int:
+    """Pixels of the side of the images that `epoch` (from 1) trains on, where theirs has `side`: `begin`, and `step` more each time, every
+    size for an equal part of the epochs before `full_from`; then, and in the last epoch always, `side`. Evaluations see images as they are.
+    """
+    asked = training.image_size
+    if asked.begin is None or asked.begin >= side or epoch >= training.epochs:
+        return side
+    sizes = range(asked.begin, side, asked.step)
+    grown = int(len(sizes) * (epoch - 1) / (asked.full_from * training.epochs))
+    return sizes[grown] if grown < len(sizes) else side

@@ -12,6 +12,7 @@ from torch import Tensor
 
 _HEADER = struct.Struct("<QII")
 HEADER_BYTES = _HEADER.size
+_SAMPLE = 16_384  # magnitudes that tell how large the largest are, about
 
 
 def sparse_bytes(pairs: int, *, tail: int = 0) -> int:
@@ -34,6 +35,32 @@ def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | Non
     head = torch.frombuffer(bytearray(_HEADER.pack(elements, indices.numel(), rest)), dtype=torch.uint8)
     parts = [head, indices.to(torch.int32).view(torch.uint8), values.contiguous().view(torch.uint8)]
     return torch.cat([*parts, tail.contiguous().view(torch.uint8)] if tail is not None else parts)
+
+
+def pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
+    """The sparse form, (bytes,) uint8, also where the dense one were smaller: its length follows from the number of pairs."""
+    head = torch.frombuffer(bytearray(_HEADER.pack(elements, indices.numel(), 0)), dtype=torch.uint8)
+    return torch.cat([head, indices.to(torch.int32).view(torch.uint8), values.contiguous().view(torch.uint8)])
+
+
+def largest(values: Tensor, count: int) -> Tensor:
+    """The indices of the `count` largest magnitudes of (D,) finite values, int64 ascending; of equal ones those that come first."""
+    magnitudes, elements = values.abs(), values.numel()
+    among = torch.arange(elements)
+    if elements > _SAMPLE and 4 * count < elements:
+        # Twice as many as needed lie beyond what a sample suggests: the search that sorts is spared the rest.
+        sample = magnitudes[:: elements // _SAMPLE]
+        rank = max(1, sample.numel() - sample.numel() * 2 * count // elements - 8)
+        beyond = (magnitudes >= sample.kthvalue(rank).values).nonzero().squeeze(1)
+        if beyond.numel() >= count:
+            among, magnitudes = beyond, magnitudes[beyond]
+    if count >= among.numel():
+        return among
+    least = magnitudes.kthvalue(magnitudes.numel() - count + 1).values
+    chosen = magnitudes > least
+    equal = (magnitudes == least).nonzero().squeeze(1)
+    chosen[equal[: count - int(chosen.sum())]] = True
+    return among[chosen]
 
 
 def add_to(target: Tensor, update: Tensor) -> None:

@@ -3,12 +3,13 @@
 import json
 import re
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.cli.arguments import Config, Debug, Override, accepted, tell
 from crossover.errors import UserError
 
@@ -37,7 +38,7 @@ def chaos(
     """Look for a schedule of faults that breaks a promise: kills, lost replies, late messages, outages, on a virtual clock."""
     numbers = _seeds(seeds)
     experiment = accepted(config, override)
-    if not load(experiment.architecture).trains:
+    if not architecture_of(experiment).trains:
         raise UserError(
             f"architecture: {experiment.architecture} trains nothing; the virtual world runs those that train"
         )
@@ -48,20 +49,21 @@ def chaos(
         _one(trials, numbers[0], faults, history)
         return
     began_s, told_s, tried, struck = time.monotonic(), time.monotonic(), 0, 0
-    found: list[Trial] = []
-    for trial in side_by_side(trials, numbers, processes=processes):
-        tried, struck = tried + 1, struck + len(trial.struck)
-        if trial.findings:
-            found.append(trial)
-            _show(trials, trial if first else trials.shrunk(trial), config)
-            if first:
-                break
-        if time.monotonic() - told_s > EVERY_S:
-            told_s = time.monotonic()
-            tell(f"{tried:,} of {len(numbers):,} seeds, {len(found)} with findings")
+    found = 0
+    with closing(side_by_side(trials, numbers, processes=processes)) as each_trial:
+        for trial in each_trial:
+            tried, struck = tried + 1, struck + len(trial.struck)
+            if trial.findings:
+                found += 1
+                _show(trial if first else trials.shrunk(trial), config)
+                if first:
+                    break
+            if time.monotonic() - told_s > EVERY_S:
+                told_s = time.monotonic()
+                tell(f"{tried:,} of {len(numbers):,} seeds, {found} with findings")
     seconds = time.monotonic() - began_s
     tell(
-        f"[measured-local] {tried:,} schedules, {struck / max(1, tried):.1f} faults took effect in each, {len(found)} with findings; "
+        f"[measured-local] {tried:,} schedules, {struck / max(1, tried):.1f} faults took effect in each, {found} with findings; "
         f"{seconds:.0f} s, {3_600 * tried / seconds:,.0f} an hour"
     )
     if found:
@@ -94,7 +96,7 @@ def _one(trials: "Trials", seed: int, faults: Path | None, history: Path | None)
         tell(f"{'  ' if fault in trial.struck else '  (never came) '}{fault}")
     for finding in trial.findings:
         tell(f"broken: {finding}")
-    tell(f"history: {len(trial.history.entries):,} requests, digest {trial.digest}")
+    tell(f"history: {len(trial.history.entries):,} requests, digest {trial.history.digest}")
     if history is not None:
         history.write_text("\n".join(trial.history.lines()) + "\n", encoding="utf-8")
         tell(f"written: {history}")
@@ -102,7 +104,7 @@ def _one(trials: "Trials", seed: int, faults: Path | None, history: Path | None)
         raise typer.Exit(1)
 
 
-def _show(trials: "Trials", trial: "Trial", config: Path) -> None:
+def _show(trial: "Trial", config: Path) -> None:
     """The smallest schedule, in steps, and how to see it again."""
     from crossover.virtual.schedule import as_json
 

@@ -37,14 +37,20 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
     """Deploy the experiment on AWS, with the shared network and broker where they are missing."""
     experiment = accepted(config)
     check_deployment(experiment)
+    from crossover.simulation import own_steps  # simulation comes with it: not for --help
+
+    own_steps.check_fits(experiment)
     check_docker(experiment)
     check_credentials()
     if not yes and not sys.stdin.isatty():
         raise UserError("deploy: nobody to ask, since the input is no terminal; add --yes")
     with aws_errors_explained():
-        for each in (experiment, experiment.companion()):  # `baseline: gpu` is deployed by the same command
-            if each is not None:
-                refuse_what_cannot_work(each, config=config, tell=tell)
+        for each in (experiment, *experiment.companions()):  # baselines are deployed by the same command
+            refuse_what_cannot_work(each, config=config, tell=tell)
+    from crossover.simulation.processors import idle  # simulation comes with it: not for --help
+
+    if wasted := idle(experiment):
+        print(f"note: {wasted}", file=sys.stderr, flush=True)
     started = time.monotonic()
     deploy_previewed(config, experiment, ask=not yes, tell=tell)
     print(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {config} --on aws")
@@ -143,13 +149,12 @@ def stages(experiment: Experiment) -> list[str]:
 
 
 def expected_minutes(experiment: Experiment) -> dict[str, int]:
-    """By stack, in the order of deployment; the fleet of `baseline: gpu` comes before its experiment."""
+    """By stack, in the order of deployment; baselines come before their experiment."""
     found: dict[str, int] = {}
-    for each in (experiment.companion(), experiment):
-        if each is not None:
-            shared = shared_stacks(each)
-            found |= {f"{each.project}-{part}": EXPECTED_MINUTES[part] for part in shared}
-            found[f"{each.project}-{each.name}"] = EXPECTED_MINUTES["experiment"] if shared else ALONE_MINUTES
+    for each in (*experiment.companions(), experiment):
+        shared = shared_stacks(each)
+        found |= {f"{each.project}-{part}": EXPECTED_MINUTES[part] for part in shared}
+        found[f"{each.project}-{each.name}"] = EXPECTED_MINUTES["experiment"] if shared else ALONE_MINUTES
     return found
 
 
@@ -235,9 +240,11 @@ def _end_marked() -> None:
 
 
 def hosts_processor(experiment: Experiment) -> str:
-    """That of the Redis hosts, for which the tensor module is built; empty where there are none."""
+    """That of the Redis hosts, for which the tensor module is built; empty where there are none, or where they build it themselves."""
     from crossover.costs import infrastructure
 
+    if experiment.database.variant == "torch":
+        return ""
     hosted = any(fleet.purpose == infrastructure.DATABASE for fleet in infrastructure.of(experiment).fleets)
     return processor(experiment.database.instance_type) if hosted else ""
 

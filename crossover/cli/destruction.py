@@ -48,9 +48,8 @@ def destroy(
 
 
 def _experiments(experiment: Experiment) -> list[str | None]:
-    """Names: the experiment first, since its stack depends on that of `baseline: gpu`."""
-    companion = experiment.companion()
-    return [experiment.name, *([companion.name] if companion else [])]
+    """Names: the experiment first, since its stack depends on those of its baselines."""
+    return [experiment.name, *(companion.name for companion in experiment.companions())]
 
 
 def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator[str]:
@@ -98,7 +97,7 @@ def _check_unneeded(session: Any, experiment: Experiment, *, going: list[str | N
 
 
 def delete_experiment(session: Any, experiment: Experiment) -> None:
-    """Whatever state it is in, and after it the fleet of `baseline: gpu`; deleting what is gone already does nothing. Raises
+    """Whatever state it is in, and after it its baselines; deleting what is gone already does nothing. Raises
     CrossoverError.
     """
     for name in _experiments(experiment):

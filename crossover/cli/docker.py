@@ -5,7 +5,7 @@ import platform
 import re
 import subprocess
 
-from crossover.architecture import load, steps
+from crossover.architecture import architecture_of, steps
 from crossover.errors import MissingTool
 from crossover.experiment import Experiment
 
@@ -16,7 +16,7 @@ _PATIENCE_S = 60.0
 
 def check_docker(experiment: Experiment) -> None:
     """Raise MissingTool where `functions.packaging: image` could not be built here; nothing for experiments without images."""
-    if experiment.functions.packaging != "image" or not steps(load(experiment.architecture)):
+    if experiment.functions.packaging != "image" or not steps(architecture_of(experiment)):
         return
     program = os.environ.get("CDK_DOCKER", "docker")  # the CDK's own variable: finch, podman
     failure = _asked(program, "info")[0]

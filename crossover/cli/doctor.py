@@ -47,6 +47,9 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     """What a deployment needs: own code, tools here, the layers, and what AWS says of the account."""
     yield from own(experiment)
     check_deployment(experiment)
+    from crossover.simulation import own_steps
+
+    own_steps.check_fits(experiment)
     import boto3
 
     from crossover.account.deployment import readiness

@@ -8,19 +8,21 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.billing import Line
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment, flat, from_resolved
+from crossover.reports import display
 from crossover.reports.bands import Band
 
 # With which an epoch takes as long and moves as much; what they make dearer by the hour is priced anew.
 _ALIKE = re.compile(
-    r"(name|project|owner|seed|recipe|baseline|(faults|lifetime|network)\..*|data\.directory|database\.image_generation"
+    r"(name|project|owner|seed|recipe|baseline|(faults|lifetime|network)\..*|data\.directory|database\.(image_generation|variant)"
     r"|training\.(epochs|learning_rate|nesterov|weight_decay|label_smoothing|schedule|warm_up|plateau_\w+|early_stopping"
     r"|target|metric\..*))$"
 ).match
@@ -114,13 +116,15 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> Estimate | None:
         return None
     if _work(there) != _work(experiment):
         return None
-    epochs = experiment.training.epochs
-    epoch_s = sorted(float(each["wall_s"]) for each in done)[len(done) // 2]
-    seconds = max(0.0, float(result["duration_s"]) - len(done) * epoch_s) + epochs * epoch_s
+    epochs, trained = experiment.training.epochs, display.epochs_of(result)
+    ends = (int(each.get("epoch", number)) for number, each in enumerate(done, 1))  # a row may be of several epochs
+    counts = [last - before for before, last in pairwise((0, *ends))]
+    epoch_s = sorted(float(each["wall_s"]) / count for each, count in zip(done, counts, strict=True))[len(done) // 2]
+    seconds = max(0.0, float(result["duration_s"]) - trained * epoch_s) + epochs * epoch_s
 
     def billed(begins: str) -> float:
         quantities = (float(line["quantity"]) for line in result["cost"]["lines"] if line["item"].startswith(begins))
-        return sum(quantities) * epochs / len(done)
+        return sum(quantities) * epochs / trained
 
     used = cost.Quantities(
         gb_s=billed("Lambda duration"),
@@ -148,5 +152,5 @@ def _work(experiment: Experiment) -> dict[str, Any]:
     """What two experiments must have in common for one to tell of the other's epochs: every setting that is not known to leave an epoch's
     time and traffic as they are.
     """
-    whole = load(experiment.architecture).resolve(experiment).resolved()
+    whole = architecture_of(experiment).resolve(experiment).resolved()
     return {name: value for name, value in flat({**whole, "architecture": experiment.module}) if not _ALIKE(name)}

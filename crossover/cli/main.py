@@ -15,6 +15,7 @@ import typer
 
 from crossover import threads
 from crossover.cli import (
+    advise,
     chaos,
     compare,
     deployment,
@@ -44,6 +45,7 @@ app = typer.Typer(
 for command in (
     run.run,
     compare.compare,
+    advise.advise,
     projection.breakeven,
     projection.project,
     replicate.replicate,

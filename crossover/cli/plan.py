@@ -4,13 +4,15 @@ from rich.console import Console
 from rich.table import Table
 
 from crossover.account import standing
-from crossover.architecture import Architecture, load, steps
+from crossover.architecture import Architecture, architecture_of, steps
 from crossover.asl import definitions
 from crossover.cli import estimates
 from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.costs import prices
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
+from crossover.simulation import own_steps
+from crossover.simulation.processors import idle
 from crossover.surroundings import database_hosts, shared_stacks
 from crossover.validation import check_deployment
 from crossover.validation.placement import without_command
@@ -20,10 +22,11 @@ def plan(config: Config, override: Override = None, debug: Debug = False) -> Non
     """Show the functions, state machines and hosts that `deploy` would make."""
     experiment = accepted(config, override)
     check_deployment(experiment)
+    own_steps.check_fits(experiment)
     from crossover.running.trying import try_out  # reports and their plots come with it: not for --help
 
     own = try_out(experiment)
-    architecture = load(experiment.architecture)
+    architecture = architecture_of(experiment)
     console = Console(emoji=False, highlight=False)
     console.print(headline(experiment, architecture), soft_wrap=True)
     if own:
@@ -38,6 +41,8 @@ def plan(config: Config, override: Override = None, debug: Debug = False) -> Non
         console.print(line, soft_wrap=True)
     for line in of_a_run(experiment):
         console.print(line, markup=False, soft_wrap=True)
+    if wasted := idle(experiment):
+        console.print(f"! {wasted}", markup=False, soft_wrap=True)
 
 
 def headline(experiment: Experiment, architecture: Architecture) -> str:
@@ -113,7 +118,7 @@ def of_a_run(experiment: Experiment) -> list[str]:
 
 
 def _size(experiment: Experiment, epochs: int) -> str:
-    if aggregates := load(experiment.architecture).aggregates:
+    if aggregates := architecture_of(experiment).aggregates:
         return f"a run, {aggregates(experiment).words}"
     return f"a run of {epochs} epochs"
 
@@ -140,11 +145,7 @@ def machines_and_hosts(experiment: Experiment, architecture: Architecture) -> li
     if architecture.tensor_hosts == "per_worker" and (lacking := without_command(experiment)):
         lines.append(f"computed by functions: the database has no command for {' and '.join(lacking)}")
     if architecture.program:
-        instances, kind = (
-            (experiment.gpu.instances, experiment.gpu.instance_type)
-            if architecture.program.count == "gpus"
-            else (experiment.workers, experiment.p2p.instance_type)
-        )
-        lines.append(f"instances while a run lasts: {instances} x {kind}")
+        asked = architecture.program.instances(experiment)
+        lines.append(f"instances while a run lasts: {asked.count} x {asked.instance_type}")
     lines.append(f"deleted by itself {experiment.lifetime.ttl_hours:g} hours after deployment")
     return lines

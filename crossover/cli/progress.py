@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def show_progress(
     work = (
         f"{training.model} on {experiment.data.dataset}, {experiment.workers} workers, at most {training.epochs} epochs"
     )
-    if aggregates := load(experiment.architecture).aggregates:
+    if aggregates := architecture_of(experiment).aggregates:
         work, epochs = aggregates(experiment).words, 1
     console.print(f"{experiment.name}: {experiment.architecture}, {work}, {WHERE[where]}")
     with _bar(console, epochs=epochs) as (advance, close):

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.cli.arguments import Debug, Override, accepted
 from crossover.errors import ConfigError, NoProjection
 
@@ -50,21 +50,21 @@ def breakeven(
     repetitions: Repetitions = 30,
     debug: Debug = False,
 ) -> None:
-    """Project where serverless overtakes the GPU fleet: over model size, batch, workers and epochs."""
+    """Project where an architecture overtakes the cheapest of one function, one machine, one GPU and the GPU fleet."""
     from crossover.costs import prices  # matplotlib comes with the page: not for --help
     from crossover.simulation import breakeven_page as page
     from crossover.simulation.breakeven import breakeven as swept
 
     experiments = [accepted(config, override) for config in configs]
     for each in experiments:
-        if not load(each.architecture).trains:
+        if not architecture_of(each).trains:
             raise ConfigError(
                 f"{each.name}: {each.architecture} trains nothing, so nothing overtakes it; crossover project and compare show it"
             )
     console = Console(highlight=False)
     try:
         cloud = _calibration(calibration, experiments[0].architecture)
-        with _waiting(f"{repetitions} repetitions of each run, over four axes"):
+        with waiting(f"{repetitions} repetitions of each run, over four axes"):
             found = swept(experiments, cloud, prices.load(), repetitions=repetitions)
     except NoProjection as unknown:
         print(f"[projected] no projection: {unknown}")
@@ -72,11 +72,11 @@ def breakeven(
     for axis in page.AXES:
         if found.of(axis):
             console.print(
-                _table(f"[projected] over {axis}: p50 (p5/p95)", page.head(found, axis), page.rows(found, axis))
+                table(f"[projected] over {axis}: p50 (p5/p95)", page.head(found, axis), page.rows(found, axis))
             )
     leads = page.crossings(found)
     if leads:
-        console.print(_table("[projected] where one overtakes the other", page.CROSSINGS_HEAD, leads))
+        console.print(table("[projected] where one overtakes the other", page.CROSSINGS_HEAD, leads))
     else:
         print("[projected] nowhere in these ranges does one overtake the other")
     for note in page.notes(found):
@@ -129,7 +129,7 @@ def project(
     from crossover.simulation import repetitions as repeating
 
     experiment = accepted(config, override)
-    aggregates = load(experiment.architecture).aggregates
+    aggregates = architecture_of(experiment).aggregates
     if aggregates and parameters is not None:
         raise ConfigError(
             f"--parameters: {experiment.architecture} trains no model; set {experiment.module}.parameters"
@@ -142,7 +142,7 @@ def project(
         if workers is not None:
             gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
             experiment = replace(experiment, workers=workers, gpu=gpu)
-        with _waiting(f"{repetitions} repetitions"):
+        with waiting(f"{repetitions} repetitions"):
             found = repeating.project(experiment, cloud, workload=workload, repetitions=repetitions)
     except NoProjection as unknown:
         print(f"[projected] no projection: {unknown}")
@@ -168,7 +168,7 @@ def _fit(folder: Path, *, alone: bool) -> None:
         for each in found["figures"]
     ]
     console = Console(highlight=False)
-    console.print(_table("fitted to measurements", ["figure", "value", "unit", "source"], rows))
+    console.print(table("fitted to measurements", ["figure", "value", "unit", "source"], rows))
     left = [
         [
             *(each[name] for name in ("part", "session", "level")),
@@ -178,7 +178,7 @@ def _fit(folder: Path, *, alone: bool) -> None:
         ]
         for each in found["residuals"]
     ]
-    console.print(_table("residuals", ["part", "session", "level", "measured, s", "fitted, s", "error"], left))
+    console.print(table("residuals", ["part", "session", "level", "measured, s", "fitted, s", "error"], left))
     print(f"written: {FITTED}")
 
 
@@ -196,16 +196,21 @@ def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
     return calibrated([Path(name) for name in given if name not in named], base)
 
 
-def _table(title: str, head: list[str], rows: list[list[str]]) -> Table:
-    table = Table(title=Text(title), title_justify="left")  # as text: brackets are no markup
-    for column in head:
-        table.add_column(Text(column), overflow="fold")
+def table(title: str, head: list[str], rows: list[list[str]]) -> Table:
+    """Words stay whole where the terminal has room for the longest of each column, as 80 columns mostly have."""
+    table = Table(title=Text(title), title_justify="left", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    columns = [" ".join(cells).split() or [""] for cells in zip(head, *rows, strict=True)]
+    whole = [max(map(len, words)) for words in columns]
+    fits = sum(whole) + 2 * len(whole) <= Console().width
+    for column, width in zip(head, whole, strict=True):
+        # As text: brackets are no markup.
+        table.add_column(Text(column), overflow="fold", min_width=width if fits else None)
     for row in rows:
         table.add_row(*row)
     return table
 
 
-def _waiting(what: str) -> AbstractContextManager[object]:
+def waiting(what: str) -> AbstractContextManager[object]:
     """Says on a terminal what is under way."""
     return Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext()
 
@@ -215,7 +220,7 @@ def _show(found: "Projection") -> None:
 
     run, console = found.run, Console(highlight=False)
     experiment = run.experiment
-    trains = load(experiment.architecture).trains
+    trains = architecture_of(experiment).trains
     size = f", {experiment.workers:,} workers, {experiment.training.epochs} epochs" if trains else ""
     print(f"[projected] {experiment.name}: {run.workload.model}{size}")
     steps = [
@@ -223,20 +228,20 @@ def _show(found: "Projection") -> None:
         for use in run.steps.values()
     ]
     console.print(
-        _table("[projected] steps, in the middle session", ["step", "invocations", "cold", "mean", "longest"], steps)
+        table("[projected] steps, in the middle session", ["step", "invocations", "cold", "mean", "longest"], steps)
     )
     lines = [
         [line.item, display.usd(line.usd), display.number(line.quantity), line.unit, line.as_of]
         for line in sorted(run.lines, key=lambda line: -line.usd)
     ]
     console.print(
-        _table("[projected] cost, in the middle session", ["item", "dollars", "quantity", "unit", "price as of"], lines)
+        table("[projected] cost, in the middle session", ["item", "dollars", "quantity", "unit", "price as of"], lines)
     )
     moved = [
         [name, display.bytes_(each["bytes_in"]), display.bytes_(each["bytes_out"]), f"{each['requests']:,}"]
         for name, each in run.traffic.items()
     ]
-    console.print(_table("[projected] traffic", ["channel", "received", "sent", "requests"], moved))
+    console.print(table("[projected] traffic", ["channel", "received", "sent", "requests"], moved))
     console.print(_bands(found))
     print(f"bands: {found.words}")
     print(f"calibration: {run.calibration.name}: {'; '.join(run.calibration.basis)}")
@@ -265,10 +270,10 @@ def _bands(found: "Projection") -> Table:
             ("dollars in full", "usd", display.usd),
             ("dollars by the papers' method", "paper_method_usd", display.usd),
         )
-        if name != "epoch_s" or load(found.run.experiment.architecture).trains
+        if name != "epoch_s" or architecture_of(found.run.experiment).trains
     ]
     title = f"[projected] how sure, by {len(found.outcomes)} repetitions"
-    return _table(title, ["", "p5", "p50", "p95"], rows)
+    return table(title, ["", "p5", "p50", "p95"], rows)
 
 
 def _judge() -> None:
@@ -286,9 +291,9 @@ def _judge() -> None:
         for each in judgement.judged()
     ]
     head = ["row", "figure", "published", "projected", "error", "set"]
-    Console(highlight=False).print(_table("published beside projected, seconds", head, rows))
+    Console(highlight=False).print(table("published beside projected, seconds", head, rows))
     print(judgement.headline().replace("**", ""))
     console = Console(highlight=False)
-    console.print(_table("measured cells held out", cells.HEAD, cells.rows()))
+    console.print(table("measured cells held out", cells.HEAD, cells.rows()))
     print(cells.headline().replace("**", ""))
-    console.print(_table("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))
+    console.print(table("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))

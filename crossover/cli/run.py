@@ -61,6 +61,9 @@ def run(
     experiment = accepted(config, [*(override or []), *_data(data)], travels=on is not Place.INLINE)
     folder = _resumed(resume, out) if resume and on is not Place.AWS else out or Path("results") / experiment.name
     _check_folder(folder)
+    from crossover.simulation import own_steps  # simulation comes with it: not for --help
+    from crossover.simulation.processors import idle
+
     if log:
         from crossover.reports import tracking  # not for --help
 
@@ -68,7 +71,10 @@ def run(
             tracking.check(tool.value)
     if on is Place.AWS:
         check_deployment(experiment)
+        own_steps.check_fits(experiment)
         experiment = _check_deployed(experiment, config)
+    if wasted := idle(experiment):
+        print(f"note: {wasted}", file=sys.stderr, flush=True)
     try:
         with as_ctrl_c(), show_progress(experiment, where=on, out=folder) as on_progress:
             finished = _start(experiment, on, folder, on_progress, resume=resume or "")
@@ -97,20 +103,20 @@ def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgres
 
 def _resumed(resume: str, out: Path | None) -> Path:
     """The folder to go on in. Raises UserError before anything heavy is started."""
-    from crossover.running import resumption
+    from crossover.running import baseline, resumption
 
     folder = Path(resume)
     if out is not None and out.resolve() != folder.resolve():
         raise UserError(f"--out {out}: results go to the folder that is resumed, {folder}; leave --out away")
-    if not resumption.holds(folder / "baseline"):
+    if not baseline.unfinished_in(folder):
         resumption.find(folder)
     return folder
 
 
 def _say_how_to_go_on(config: Path, on: Place, folder: Path) -> None:
-    from crossover.running import resumption
+    from crossover.running import baseline
 
-    if on is not Place.AWS and (resumption.holds(folder) or resumption.holds(folder / "baseline")):
+    if on is not Place.AWS and baseline.unfinished_in(folder):
         again = f"crossover run {config} --on {on} --resume {folder}"
         kept = f"{folder} holds an unfinished run; with the code and the --set that it was started with, this goes on: {again}"
         print(kept, file=sys.stderr, flush=True)  # an earlier one's, where this run failed before it began

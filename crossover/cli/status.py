@@ -100,8 +100,9 @@ def running(session: Any, experiment: Experiment, owner: "Owner", *, now: dateti
         yield f"running: {found.run}; what it has cost cannot be told: {error}"
         return
     began = datetime.fromtimestamp(run.facts["created_at"], UTC)
+    done = run.decisions[-1]["epoch"] if run.decisions else 0
     yield (
-        f"running: {found.run} since {began:%Y-%m-%d %H:%M} UTC, {len(run.decisions)} of {run.experiment.training.epochs} epochs; "
+        f"running: {found.run} since {began:%Y-%m-%d %H:%M} UTC, {done} of {run.experiment.training.epochs} epochs; "
         f"{display.usd(cost.full_usd)} so far in full, {display.usd(cost.paper_method_usd)} by the papers' method "
         f"(prices of {prices.load().as_of})"
     )

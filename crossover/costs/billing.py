@@ -6,6 +6,7 @@ Without free tier, discounts and volume tiers. Sources: the pricing pages named 
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from crossover import instances
 from crossover.costs.infrastructure import Fleet
 from crossover.costs.prices import Prices
 
@@ -69,16 +70,24 @@ def object_storage(prices: Prices, bytes_: int, *, seconds: float) -> Line:
 
 
 def fleet(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
-    """EC2 instances with their public address and root volume; `seconds`: from their start, boot included."""
+    """EC2 instances with their public address, root volume, and what computing takes beyond a burstable type's baseline (at most: as if it
+    never waited; those of T2 earn nothing at their start in unlimited mode). `seconds`: from their start, boot included.
+    """
     hours = instance_hours(count=of.count, seconds=seconds)
     price_item = f"ec2.{of.instance_type}.spot" if of.spot else f"ec2.{of.instance_type}"
     kind, of_what = f"{of.instance_type} spot" if of.spot else of.instance_type, f"x {of.count}, {of.purpose}"
     gb_months = of.volume_gb * hours / prices.hours_per_month
-    return [
+    beyond, family = instances.vcpus_beyond_the_baseline(of.instance_type, of.busy), of.instance_type.split(".")[0]
+    found = [
         line(prices, price_item, hours, item=f"EC2 {kind} {of_what}"),
         line(prices, "vpc.public_ipv4", hours, item=f"Public IPv4 {of_what}"),
         line(prices, "ebs.gp3.gb_month", gb_months, item=f"EBS gp3 {of.volume_gb} GB {of_what}"),
     ]
+    if beyond:
+        found.append(
+            line(prices, f"cpu_credits.{family}", hours * beyond, item=f"CPU credits {kind} {of_what}, at most")
+        )
+    return found
 
 
 def instance_hours(*, count: int, seconds: float, boot_s: float = 0.0) -> float:

@@ -16,8 +16,8 @@ def no_room(limit_usd: float, usd: float, *, dearest_usd: float) -> str:
     if usd + dearest_usd <= limit_usd:
         return ""
     return (
-        f"stopped at ${usd:.4f}: one more epoch costs up to ${dearest_usd:.4f}, and lifetime.budget_usd is {limit_usd:g}; "
-        "a larger one, fewer training.epochs or smaller instances let the run go on"
+        f"stopped at ${usd:.4f}: training until the next evaluation costs up to ${dearest_usd:.4f}, and lifetime.budget_usd is "
+        f"{limit_usd:g}; a larger one, fewer training.epochs or smaller instances let the run go on"
     )
 
 

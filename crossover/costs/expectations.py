@@ -27,7 +27,9 @@ def expected_records(architecture: Architecture, *, workers: int, days: Calendar
             case ForEach(count="workers", body=body):
                 visit(body, workers_ * workers, turns * workers)
             case ForEach(body=body):  # minibatches: the rounds of an epoch cover all of them
-                visit(body, workers_, turns // max(1, days.rounds_per_epoch) * days.minibatches)
+                visit(
+                    body, workers_, turns if days.local else turns // max(1, days.rounds_per_epoch) * days.minibatches
+                )
             case Repeat(until="finished", body=Child() as body):
                 visit(body, workers_, turns * epochs * days.rounds_per_epoch)
             case Repeat(body=body) | Child(body=body):

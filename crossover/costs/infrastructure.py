@@ -7,27 +7,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from crossover import instances
-from crossover.architecture import Architecture, load, steps
+from crossover.architecture import Architecture, architecture_of, steps
 from crossover.experiment import Experiment
 from crossover.surroundings import database_hosts, talks
 
 BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
 DATABASE = "tensor database"  # the purpose of Redis hosts
 GPU_BOOT_S = 300.0  # likewise with the larger image, whose volume is read from its snapshot as it is touched
-# Where a fleet's instance type is set, by its purpose.
-FIELDS = {"tensor database": "database.instance_type", "peer": "p2p.instance_type", "GPU worker": "gpu.instance_type"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """EC2 instances of one type, billed from their start."""
+    """EC2 instances of one type, billed from their start. `setting`: the field of the YAML that says the type; `busy`: vCPUs of one that
+    compute all the time.
+    """
 
     purpose: str
     instance_type: str
     count: int
+    busy: float = 0.0
     volume_gb: int = instances.DATABASE_GB
     boot_s: float = 0.0
     spot: bool = False
+    setting: str = "database.instance_type"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class Infrastructure:
 
 def of(experiment: Experiment, architecture: Architecture | None = None) -> Infrastructure:
     """The infrastructure that `experiment` deploys. Raises ConfigError for an architecture that does not exist."""
-    architecture = architecture or load(experiment.architecture)
+    architecture = architecture or architecture_of(experiment)
     found = steps(architecture)
     bus, hosts = talks(architecture), database_hosts(experiment, architecture)
     databases = Fleet(purpose=DATABASE, instance_type=experiment.database.instance_type, count=hosts)
@@ -62,24 +64,16 @@ def of(experiment: Experiment, architecture: Architecture | None = None) -> Infr
 def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
     if architecture.program is None:
         return []
-    if architecture.program.count == "gpus":
-        gpu = experiment.gpu
-        return [
-            Fleet(
-                purpose="GPU worker",
-                instance_type=gpu.instance_type,
-                count=gpu.instances,
-                volume_gb=instances.GPU_GB,
-                boot_s=GPU_BOOT_S,
-                spot=gpu.spot,
-            )
-        ]
+    asked = architecture.program.instances(experiment)
     return [
         Fleet(
-            purpose="peer",
-            instance_type=experiment.p2p.instance_type,
-            count=experiment.workers,
-            volume_gb=instances.PEER_GB,
-            boot_s=BOOT_S,
+            purpose=asked.purpose,
+            instance_type=asked.instance_type,
+            count=asked.count,
+            busy=asked.busy,
+            volume_gb=asked.volume_gb,
+            boot_s=GPU_BOOT_S if asked.gpu else BOOT_S,
+            spot=asked.spot,
+            setting=asked.setting,
         )
     ]

@@ -14,6 +14,7 @@ FORMULA_2025 = "2025 paper: seconds x GB (1,000 MB) x x86 price, functions only"
 FORMULA_2025_GPU = "2025 paper: instances x training time x hourly price"
 FORMULA_2023 = "2023 paper: (Lambda USD/s x batches + EC2 USD/s) x computation time, per peer and epoch"
 
+BY_THE_HOUR = ("GPU worker", "machine")  # purposes of fleets
 COMPUTING = ("compute gradients", "compute")  # a peer's stage: the 2023 paper's name
 
 
@@ -41,10 +42,10 @@ def paper_method(
     """(which formula, dollars): the 2023 paper's for peers, the 2025 paper's for functions and for GPUs."""
     fleets = {fleet.purpose: fleet for fleet in infrastructure.fleets}
     memory = Memory(experiment, infrastructure)
-    if gpus := fleets.get("GPU worker"):
-        paper_type = gpus.instance_type == "g4dn.xlarge"
-        hourly = paper_cost.GPU_USD_PER_HOUR if paper_type else prices.of(f"ec2.{gpus.instance_type}").usd
-        return FORMULA_2025_GPU, paper_cost.gpu_usd(duration_s, instances=gpus.count, usd_per_hour=hourly)
+    if machines := next((fleets[purpose] for purpose in BY_THE_HOUR if purpose in fleets), None):
+        paper_type = machines.instance_type == "g4dn.xlarge"
+        hourly = paper_cost.GPU_USD_PER_HOUR if paper_type else prices.of(f"ec2.{machines.instance_type}").usd
+        return FORMULA_2025_GPU, paper_cost.gpu_usd(duration_s, instances=machines.count, usd_per_hour=hourly)
     if peers := fleets.get("peer"):
         known = paper_cost.PEER_USD_PER_S.get(peers.instance_type)
         ec2 = known or prices.of(f"ec2.{peers.instance_type}").usd / 3_600

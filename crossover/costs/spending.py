@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from crossover import runtime
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.costs import budget
 from crossover.costs import infrastructure as infrastructures
 from crossover.costs import prices as pricing
@@ -128,7 +128,7 @@ def going_on(
     """The bill of a run that goes on, `now` in unix seconds, `epochs` of it decided: of what has ended by its records, of what is under way
     by its marks.
     """
-    records, architecture = [*ended, *(under_way(mark, now) for mark in marks)], load(experiment.architecture)
+    records, architecture = [*ended, *(under_way(mark, now) for mark in marks)], architecture_of(experiment)
     started_at = min([began, *(float(record["started_at"]) for record in records)])
     states = state_transitions(architecture, ended, workers=experiment.workers, epochs=epochs)
     steps = {node.name for node in walk(architecture.run) if isinstance(node, Step)} if architecture.run else set()

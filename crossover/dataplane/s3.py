@@ -1,9 +1,10 @@
 """An ObjectStore on an S3 bucket."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -27,11 +28,15 @@ from crossover.waiting import Backoff
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
+T = TypeVar("T")
+
 _AT_ONCE = 1_000  # keys that one DeleteObjects takes
-ATTEMPTS = 6
+# Of one request. The pauses between them, by chance, add up to 11 s on average and 22 s at most. botocore is told to ask once: since 1.44
+# its first pauses are of 50 ms, and six attempts were over before a bucket that was away for a second had come back.
+ATTEMPTS, _LONGEST_PAUSE_S = 12, 4.0
 READ_TIMEOUT_S = 60
 SETTINGS = Config(
-    retries={"mode": "standard", "total_max_attempts": ATTEMPTS},  # throttling, 5xx, broken connections; with jitter
+    retries={"mode": "standard", "total_max_attempts": 1},
     max_pool_connections=64,
     tcp_keepalive=True,  # a function that was frozen finds out that its connection is gone
     connect_timeout=5,
@@ -42,7 +47,9 @@ _LATER = ("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "
 
 
 class S3ObjectStore:
-    """Objects of one bucket; boto3's client is thread-safe and lives as long as the process."""
+    """Objects of one bucket; boto3's client is thread-safe and lives as long as the process. A `client` has SETTINGS: what asks again is
+    this class.
+    """
 
     def __init__(self, bucket: str, traffic: Traffic, *, client: "S3Client | None" = None) -> None:
         self._bucket = bucket
@@ -57,13 +64,10 @@ class S3ObjectStore:
         self._put(key, data)
 
     def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
-        # 409: two conditional writes met; S3's documentation asks to send it again. The loser then finds 412.
-        for attempt in _again(_Conflict):
-            with attempt:
-                try:
-                    self._put(key, data, IfNoneMatch="*")
-                except _Exists:
-                    return False
+        try:
+            self._put(key, data, IfNoneMatch="*")
+        except _Exists:
+            return False
         return True
 
     def create(self, key: str, data: Buffer | Sequence[Buffer]) -> bytes:
@@ -72,9 +76,7 @@ class S3ObjectStore:
     def get(self, key: str) -> bytes:
         data = b""
         try:
-            for attempt in _again(Unavailable):  # botocore repeats requests, but not a body that breaks off
-                with attempt, self._speaking_of(key):
-                    data = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+            data = self._ask(key, lambda: self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read())
         finally:
             self._traffic.count("get", bytes_in=len(data))
         return data
@@ -82,8 +84,7 @@ class S3ObjectStore:
     def exists(self, key: str) -> bool:
         self._traffic.count("exists")
         try:
-            with self._speaking_of(key):
-                self._client.head_object(Bucket=self._bucket, Key=key)
+            self._ask(key, lambda: self._client.head_object(Bucket=self._bucket, Key=key))
         except Missing:
             return False
         return True
@@ -91,20 +92,23 @@ class S3ObjectStore:
     def delete(self, *keys: str) -> None:
         for start in range(0, len(keys), _AT_ONCE):
             self._traffic.count("delete")
-            objects: Any = [{"Key": key} for key in keys[start : start + _AT_ONCE]]
-            with self._speaking_of(keys[start]):
-                reply = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})
-            for failure in reply.get("Errors", ()):
-                raise Refused(f"s3://{self._bucket}/{failure.get('Key')}: not deleted: {failure.get('Message')}")
+            wish: Any = {"Objects": [{"Key": key} for key in keys[start : start + _AT_ONCE]], "Quiet": True}
+            self._ask(keys[start], partial(self._delete, wish))
+
+    def _delete(self, wish: Any) -> None:
+        for failure in self._client.delete_objects(Bucket=self._bucket, Delete=wish).get("Errors", ()):
+            said = f"s3://{self._bucket}/{failure.get('Key')}: not deleted: {failure.get('Message')}"
+            raise (Unavailable if failure.get("Code") in _LATER else Refused)(said)
 
     def list(self, prefix: str) -> list[str]:
-        keys: list[str] = []
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
-        with self._speaking_of(prefix):
-            for page in pages:
+        def pages() -> list[str]:
+            keys: list[str] = []
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
                 self._traffic.count("list")
                 keys += (entry["Key"] for entry in page.get("Contents", ()))
-        return sorted(keys)
+            return sorted(keys)
+
+        return self._ask(prefix, pages)
 
     def delete_prefix(self, prefix: str) -> int:
         keys = self.list(prefix)
@@ -113,10 +117,22 @@ class S3ObjectStore:
 
     def _put(self, key: str, data: Buffer | Sequence[Buffer], **condition: Any) -> None:
         parts = views(data)
-        body: Any = data if isinstance(data, bytes) else Chain(parts)
         self._traffic.count("put", bytes_out=sum(part.nbytes for part in parts))
-        with self._speaking_of(key):
+
+        def send() -> None:
+            body: Any = data if isinstance(data, bytes) else Chain(parts)
             self._client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
+
+        self._ask(key, send)
+
+    def _ask(self, key: str, request: Callable[[], T]) -> T:
+        """The answer to `request`, which is sent again where S3 is busy, or the way there broke."""
+
+        def attempt() -> T:
+            with self._speaking_of(key):
+                return request()
+
+        return _again()(attempt)
 
     @contextmanager
     def _speaking_of(self, key: str) -> Iterator[None]:
@@ -140,27 +156,24 @@ class _Exists(Refused):
     """412: the key exists."""
 
 
-class _Conflict(Unavailable):
-    """409: another conditional write of this key is under way."""
-
-
 def _meaning(error: ClientError, *, code: str, status: int, key: str, where: str) -> Exception:
     if code in _MISSING:
         return Missing(key)
     if code == "PreconditionFailed" or status == 412:
         return _Exists(f"{where}: exists")
     if code == "ConditionalRequestConflict":
-        return _Conflict(f"{where}: other writers keep coming in between")
+        # 409; S3's documentation asks to send it again, and then the loser finds 412
+        return Unavailable(f"{where}: other writers keep coming in between")
     if code in _LATER or status >= 500:
         return Unavailable(f"{where}: {error}")
     return Refused(f"{where}: {error}")
 
 
-def _again(kind: type[Exception]) -> Retrying:
+def _again() -> Retrying:
     return Retrying(
-        retry=retry_if_exception_type(kind),
+        retry=retry_if_exception_type(Unavailable),
         stop=stop_after_attempt(ATTEMPTS),
-        wait=Backoff(0.05, 2.0),
+        wait=Backoff(0.05, _LONGEST_PAUSE_S),
         sleep=runtime.sleep,
         reraise=True,
     )

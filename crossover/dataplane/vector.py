@@ -30,6 +30,11 @@ class Kind(StrEnum):
     QUANTIZED = "quantized"  # bytes: QSGD or fp16 compressed gradient
 
 
+def exchanged(what: str) -> Kind:
+    """What workers show one another, by `exchange.what`; what a model has moved by is subtracted, as a gradient is."""
+    return Kind.MODEL if what == "model" else Kind.GRADIENT
+
+
 @dataclass(frozen=True, slots=True)
 class Vector:
     """`data`: a C-contiguous memoryview of bytes over the array's memory (not a copy)."""

@@ -26,9 +26,8 @@ class Settings:
     )
     idle_s: float = 900.0  # without a rank for so long a program leaves
     look_s: float = 1.0  # between two looks at what others do
-    program: str = (
-        ""  # its name, the same when its service starts it again: it need not wait until its own lease is over
-    )
+    # Its name, the same when its service starts it again: then it need not wait until its own lease is over.
+    program: str = ""
     progress: Path | None = None  # where it says that it has saved a checkpoint since it was started
 
     @classmethod
@@ -115,13 +114,14 @@ class Membership:
         """
         objects, keys, newest = hearts.objects, hearts.keys, hearts.newest()
         left = [rank for rank in newest if objects.exists(keys.left(rank))]
-        for rank in range(members):
+        # One that has left comes last: all that it can do is to send again what the others still wait for, and to clear away.
+        for rank in sorted(range(members), key=left.__contains__):
             held = newest.get(rank)
             if held is not None:
-                # Where all have left and none has cleared away, any rank will do for that.
-                taken = (rank in left and len(left) < members) or objects.exists(keys.failure(rank))
                 silent = hearts.silent_s(rank, held) >= settings.lease_s  # looked at each time: it needs two looks
-                if taken or not (silent or hearts.given_back(rank, held) or hearts.free(rank, held)):
+                if objects.exists(keys.failure(rank)) or not (
+                    silent or hearts.given_back(rank, held) or hearts.free(rank, held)
+                ):
                     continue
             attempt = 0 if held is None else held + 1
             if objects.create(keys.lease(rank, attempt), hearts.me) == hearts.me:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
-from crossover.learning import batch
+from crossover.learning import batch, sizes
 from crossover.learning.affine import is_measured
 from crossover.learning.models import registry
 from crossover.learning.objectives import NO_CLASS
@@ -115,8 +115,13 @@ def _impossible(samples: Samples, experiment: Experiment) -> str:
     """Which setting these samples do not take; empty: none."""
     name, rows, training = experiment.data.dataset, _rows(samples.inputs), experiment.training
     images = samples.inputs.ndim == 4 and (samples.inputs.is_floating_point() or samples.inputs.dtype == torch.uint8)
-    if experiment.data.augment == "crop_flip" and not images:
-        return f"data.augment: crop_flip shifts and mirrors images (C, H, W); {name} has {rows}; expected none"
+    augment, begin = experiment.data.augment, training.image_size.begin
+    if augment != "none" and not images:
+        return f"data.augment: {augment} shifts and mirrors images (C, H, W); {name} has {rows}; expected none"
+    if begin is not None and not images:
+        return f"training.image_size.begin: {begin} pixels are for images (C, H, W); {name} has {rows}; leave it out"
+    if begin is not None and begin >= samples.inputs.shape[2]:
+        return sizes.not_smaller(begin, name, samples.inputs.shape[2])
     if experiment.faults.attack == "label_flip" and samples.classes is None:
         return f"faults.attack: label_flip exchanges classes, and {name} has none; expected sign_flip or gaussian"
     if training.model in registry.MODELS and not (images and samples.classes):

@@ -27,6 +27,7 @@ class FlatModel:
         self.module = module
         self._norms = _norms(module)
         distinct = list(module.parameters())  # a parameter that is used twice stands here once
+        self.shapes = tuple(tuple(parameter.shape) for parameter in distinct)
         self.parameters = sum(parameter.numel() for parameter in distinct)
         self.buffers = sum(2 * norm.layer.num_features for norm in self._norms)
         self.model = torch.zeros(self.parameters + self.buffers)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from crossover import own_code
-from crossover.algorithms import buffers
+from crossover.algorithms import buffers, powersgd
 from crossover.algorithms.aggregation import finite
 from crossover.algorithms.randomness import generator
 from crossover.algorithms.seeds import seed
@@ -21,7 +21,7 @@ from crossover.experiment import Experiment, Training
 from crossover.learning.affine import constants
 from crossover.learning.batch import Batch
 from crossover.learning.flat import FlatModel, flattened
-from crossover.learning.images import Preparation, crop_flip
+from crossover.learning.images import Preparation, at_size, augmented, first_of_each_size
 from crossover.learning.memory import keep_freed_memory
 from crossover.learning.models import registry
 from crossover.learning.models.layers import Dropout
@@ -73,6 +73,7 @@ class Learner:
         self._factory = registry.factory(experiment.training.model)
         self._own = is_own(experiment.training)
         self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
+        self.shapes: tuple[Shape, ...] = self._flat.shapes  # of the parameters, in the vectors' order
         self.parameters: int = self._flat.parameters
         self.buffers: int = self._flat.buffers
         self.model: memoryview = buffers.view(self._flat.model)
@@ -95,14 +96,13 @@ class Learner:
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
         keep_freed_memory()
         with self.slot():
-            self._begin(training.threads)
-            inputs = batch.inputs
-            if experiment.data.augment == "crop_flip":
-                inputs = crop_flip(inputs, batch.sample_ids, seed=experiment.seed, epoch=epoch)
+            self._begin()
+            inputs = augmented(batch.inputs, batch.sample_ids, experiment.data, seed=experiment.seed, epoch=epoch)
+            inputs = at_size(self._prepare(inputs), training, epoch=epoch)
             self._flat.train()
             with self._seeded("dropout", experiment.seed, round, worker, minibatch):
                 with self._autocast():
-                    outputs = self._forward(self._prepare(inputs), where=where)
+                    outputs = self._forward(inputs, where=where)
                 loss = self._objective.loss(outputs, batch.labels)
                 value = float(loss.detach())
                 if not math.isfinite(value) and self._refuses:
@@ -121,7 +121,7 @@ class Learner:
         loss, metric, samples = 0.0, 0.0, 0
         for batch in batches:
             with self.slot(), torch.inference_mode():
-                self._begin(self._experiment.training.threads)
+                self._begin()
                 self._flat.evaluate()
                 for inputs, labels in zip(
                     torch.split(batch.inputs, _AT_ONCE), torch.split(batch.labels, _AT_ONCE), strict=True
@@ -136,11 +136,13 @@ class Learner:
         return Evaluation(loss / samples, metric / samples, samples)
 
     def try_out(self, batch: Batch) -> None:
-        """A gradient and an evaluation of `batch` from the initial model: what model, loss or metric of the user's own do not take is told
-        before anything starts. Raises OwnCodeError, ConfigError, Refused.
+        """A gradient of each size that images have in the run, and an evaluation, of `batch` from the initial model: what model, loss or
+        metric of the user's own do not take is told before anything starts. Raises OwnCodeError, ConfigError, Refused.
         """
         self.initial_model()
-        model = self._experiment.training.model
+        model, exchange = self._experiment.training.model, self._experiment.exchange
+        if exchange.compression == "powersgd" and (reason := powersgd.problem(self.shapes, rank=exchange.rank)):
+            raise ConfigError(reason)
         with self._seeded("dropout", 0), torch.no_grad():
             self._flat.train()
             outputs = self._forward(self._prepare(batch.inputs), where="a first minibatch")
@@ -148,7 +150,8 @@ class Learner:
             if ":" not in model:
                 raise ConfigError(f"training.loss: {model} {problem}")
             raise faults.told("training.model", model, problem, place=faults.of_definition(self._factory))
-        self.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
+        for epoch in first_of_each_size(batch.inputs, self._experiment.training):
+            self.compute_gradient(batch, epoch=epoch, round=0, worker=0, minibatch=0)
         self.evaluate([batch])
 
     @contextmanager
@@ -166,7 +169,9 @@ class Learner:
             torch.default_generator.manual_seed(seed(what, *key))
             yield
 
-    def _begin(self, threads: int) -> None:
+    def _begin(self) -> None:
+        threads = self._experiment.training.threads
+        assert threads != "auto", "the runner says how many before a run starts"
         if torch.get_num_threads() != threads:  # every thread of the process has a number of its own
             torch.set_num_threads(threads)
 
@@ -220,6 +225,11 @@ def _make_deterministic() -> None:
     # What torch.use_deterministic_algorithms(True) does for eager code, without importing torch's compiler (0.7 s, 100 MB).
     torch._C._set_deterministic_algorithms(True, warn_only=False)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def shapes_of(name: str, classes: int | None, input_shape: Shape) -> tuple[Shape, ...]:
+    """Of a model's parameters, in the order in which they stand in its vector."""
+    return FlatModel(skeleton(name, classes, input_shape)).shapes
 
 
 def skeleton(name: str, classes: int | None, input_shape: Shape) -> nn.Module:

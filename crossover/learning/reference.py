@@ -1,10 +1,12 @@
 """The single-process reference that every synchronous architecture must equal bit for bit: all workers in one loop, nothing stored or sent.
 
-Two levels of means (minibatches within a worker, workers by rank), one state, one optimizer step per round.
+Two levels of means (minibatches within a worker, workers by rank), one state, one optimizer step per round. With `exchange.what: model` or
+`delta` each worker takes steps of its own within a round, with an optimizer of its own; what all hold after it is the mean model, or the
+outer optimizer's next. Such a round may go through several epochs: only after it is there one model to evaluate.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -12,8 +14,10 @@ from crossover.algorithms import buffers
 from crossover.algorithms.aggregation import combined
 from crossover.algorithms.attacks import attacked
 from crossover.algorithms.averaging import mean
-from crossover.algorithms.convergence import verdict
+from crossover.algorithms.codecs import codec, in_one_process
+from crossover.algorithms.convergence import History, verdict
 from crossover.algorithms.optimizers.step import step
+from crossover.algorithms.outer import moved, step_outside
 from crossover.algorithms.randomness import generator
 from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import Update
@@ -25,7 +29,7 @@ from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What an epoch ended with; `train_loss` is the mean over the epoch's samples."""
+    """What an epoch ended with, or several without an evaluation in between; `train_loss` is the mean over their samples."""
 
     train_loss: float
     val_loss: float
@@ -34,10 +38,13 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A round's state: the model (P + B,) and the optimizer's vectors (P,): none, a velocity, or two moments."""
+    """A round's state: the model (P + B,) and the optimizer's vectors (P,): none, a velocity, or two moments. With local steps these are
+    the outer optimizer's, and `own` has those of each worker, by rank.
+    """
 
     model: Tensor
     optimizer: tuple[Tensor, ...] = ()
+    own: tuple[tuple[Tensor, ...], ...] = ()
 
 
 def train_reference(
@@ -47,46 +54,58 @@ def train_reference(
     on_round: Callable[[int, State], None] | None = None,
     learner: Learner | None = None,
 ) -> tuple[bytes, tuple[bytes, ...], list[Epoch]]:
-    """(model bytes, the optimizer's vectors as bytes, what each epoch ended with).
+    """(model bytes, the optimizer's vectors as bytes, what each evaluation came to).
 
-    `training.sync_every` None or "epoch": all of a worker's minibatches of an epoch are one round. `on_round` sees the state after each
+    `exchange.every` None or "epoch": all of a worker's minibatches of an epoch are one round. `on_round` sees the state after each
     round. `learner`: another than the experiment's own.
     """
     reference = _Reference(experiment, dataset, learner or learner_for(experiment, dataset))
     history: list[Epoch] = []
-    while not verdict(experiment.training, [(epoch.val_loss, epoch.val_metric) for epoch in history]):
-        history.append(reference.epoch(history, on_round))
+    known: list[tuple[float, float]] = []
+    while not verdict(experiment.training, known, epochs=reference.epochs):
+        history.append(reference.until_evaluated(known, on_round))
+        known.append((history[-1].val_loss, history[-1].val_metric))
     state = reference.state
     return bytes(buffers.view(state.model)), tuple(bytes(buffers.view(part)) for part in state.optimizer), history
 
 
 class _Reference:
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: Learner) -> None:
-        every = experiment.training.sync_every
+        every = experiment.exchange.every
         self.experiment = experiment
         self.plan = plan(experiment, len(dataset.train_labels))
-        self.per_round = self.plan.minibatches if every in (None, "epoch") else min(int(every), self.plan.minibatches)
-        self.rounds_per_epoch = -(-self.plan.minibatches // self.per_round)
+        self.per_round = self.plan.minibatches if every in (None, "epoch") else int(every)
         self.minibatches = Minibatches(experiment, dataset, self.plan)
         self.chunks = -(-len(dataset.validation_labels) // VALIDATION_CHUNK)
         self.learner = learner
-        self.state = State(buffers.tensor(bytes(self.learner.initial_model())))
-        self.round = 0
+        shapes, parameters = learner.shapes, learner.parameters
+        each = (
+            codec(experiment, worker=rank, shapes=shapes, parameters=parameters) for rank in range(experiment.workers)
+        )
+        self.codecs = [own for own in each if own is not None]
+        self.state = State(buffers.tensor(bytes(self.learner.initial_model())), own=((),) * experiment.workers)
+        self.round = self.epochs = 0
 
-    def epoch(self, history: Sequence[Epoch], on_round: Callable[[int, State], None] | None) -> Epoch:
+    def until_evaluated(self, history: History, on_round: Callable[[int, State], None] | None) -> Epoch:
+        """The next epoch, or as many as a round goes through. Minibatches are numbered through the run here."""
         losses, samples = 0.0, 0
-        for first in range(0, self.plan.minibatches, self.per_round):
-            numbers = range(first, min(first + self.per_round, self.plan.minibatches))
-            averages, counts = [], []
+        begin = self.epochs * self.plan.minibatches
+        self.epochs = min(
+            self.epochs + max(1, self.per_round // self.plan.minibatches), self.experiment.training.epochs
+        )
+        end = self.epochs * self.plan.minibatches
+        for first in range(begin, end, self.per_round):
+            numbers = range(first, min(first + self.per_round, end))
+            contributions, counts = [], []
             for worker in range(self.experiment.workers):
-                average, count, loss = self._worker(worker, numbers, epoch=len(history) + 1)
-                averages.append(average)
+                contribution, count, loss = self._worker(worker, numbers, history)
+                contributions.append(contribution)
                 counts.append(count)
                 losses += loss
             samples += sum(counts)
             names = [f"worker {worker}, round {self.round}: its average" for worker in range(self.experiment.workers)]
-            average = combined(averages, counts, self.experiment.aggregation, names=names)
-            self.state = self._update(average, history)
+            average = self._combined(contributions, counts, names)
+            self.state = self._next(average, history)
             self.round += 1
             if on_round is not None:
                 on_round(self.round, self.state)
@@ -94,19 +113,42 @@ class _Reference:
         result = self.learner.evaluate(self.minibatches.validation(chunk) for chunk in range(self.chunks))
         return Epoch(losses / samples, result.loss, result.metric)
 
-    def _worker(self, worker: int, numbers: range, *, epoch: int) -> tuple[Tensor, int, float]:
-        """(average, samples, summed loss) of one worker's minibatches of the round."""
-        gradients, counts, losses = [], [], 0.0
+    def _combined(self, contributions: Sequence[Tensor], counts: Sequence[int], names: Sequence[str]) -> Tensor:
+        """What all contributions come to, or what each worker's codec makes of its own."""
+
+        def combine(vectors: Sequence[Tensor]) -> Tensor:
+            return combined(vectors, counts, self.experiment.aggregation, names=names)
+
+        if not self.codecs:
+            return combine(contributions)
+        return in_one_process(self.codecs, contributions, combine, round=self.round)
+
+    def _worker(self, worker: int, numbers: range, history: History) -> tuple[Tensor, int, float]:
+        """(contribution, samples, summed loss) of one worker's minibatches of the round."""
+        what = self.experiment.exchange.what
+        gradients, counts, losses, model, own = [], [], 0.0, self.state.model, self.state.own[worker]
         for position, number in enumerate(numbers):
-            batch = self.minibatches.train(worker, number)
-            self.learner.model[:] = buffers.view(self.state.model)
+            epochs, of_epoch = divmod(number, self.plan.minibatches)
+            batch = self.minibatches.train(worker, of_epoch)
+            self.learner.model[:] = buffers.view(model)
             loss = self.learner.compute_gradient(
-                batch, epoch=epoch, round=self.round, worker=worker, minibatch=position
+                batch, epoch=epochs + 1, round=self.round, worker=worker, minibatch=position
             )
             gradients.append(self._published(worker))
             counts.append(batch.samples)
             losses += loss * batch.samples
-        return mean(gradients, counts), sum(counts), losses
+            if what != "gradients":
+                update = self._update(history, number=number, per_step=1)
+                model, own = step(model, gradients.pop(), own, update)
+        if what == "gradients":
+            return mean(gradients, counts), sum(counts), losses
+        self._keep(worker, own)
+        delta = moved(self.state.model, model, buffers=self.learner.buffers)
+        return model if what == "model" else delta, sum(counts), losses
+
+    def _keep(self, worker: int, own: Sequence[Tensor]) -> None:
+        all_ = [tuple(own) if rank == worker else held for rank, held in enumerate(self.state.own)]
+        self.state = replace(self.state, own=tuple(all_))
 
     def _published(self, worker: int) -> Tensor:
         """A copy of the learner's gradient, attacked where the worker is faulty."""
@@ -116,15 +158,25 @@ class _Reference:
         random = generator("attack", self.experiment.seed, self.round, worker)
         return attacked(own, attack=faults.attack, scale=faults.scale, generator=random, buffers=self.learner.buffers)
 
-    def _update(self, gradient: Tensor, history: Sequence[Epoch]) -> State:
+    def _next(self, average: Tensor, history: History) -> State:
+        """What all hold after the round, from the average of what they exchanged."""
+        state, exchange = self.state, self.experiment.exchange
+        match exchange.what:
+            case "model":
+                return State(average, own=state.own)
+            case "delta":
+                count = self.learner.buffers
+                after = step_outside(
+                    state.model, average, state.optimizer, exchange.outer, number=self.round, buffers=count
+                )
+            case _:
+                update = self._update(history, number=self.round, per_step=self.per_round)
+                after = step(state.model, average, state.optimizer, update)
+        return State(*after, own=state.own)
+
+    def _update(self, history: History, *, number: int, per_step: int) -> Update:
+        """Of the inner optimizer: its step `number` through the run, each after `per_step` minibatches."""
         training = self.experiment.training
-        rate = learning_rate(
-            training,
-            round=self.round,
-            rounds=training.epochs * self.rounds_per_epoch,
-            history=[(epoch.val_loss, epoch.val_metric) for epoch in history],
-        )
-        update = Update.of(
-            training, number=self.round, rate=rate, buffers=self.learner.buffers, sync_every=self.per_round
-        )
-        return State(*step(self.state.model, gradient, self.state.optimizer, update))
+        steps = training.epochs * -(-self.plan.minibatches // per_step)
+        rate = learning_rate(training, round=number, rounds=steps, history=history)
+        return Update.of(training, number=number, rate=rate, buffers=self.learner.buffers, sync_every=per_step)

@@ -30,6 +30,11 @@ def held_out(samples: int, share: float) -> int:
     return held
 
 
+def not_smaller(begin: int, name: str, side: int) -> str:
+    """What to say of a `training.image_size.begin` that is no smaller than the images."""
+    return f"training.image_size.begin: {begin} is not smaller than the images of {name}, which have {side} pixels a side; leave it out"
+
+
 def split(experiment: Experiment) -> tuple[int, int] | None:
     """Samples that the experiment trains on and those that validate; None for a data set that only loading would tell.
 

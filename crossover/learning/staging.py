@@ -57,9 +57,9 @@ def plan(experiment: Experiment, n_train: int) -> Plan:
             f"training.batch_size: {batch_size} is larger than a worker's partition of {largest} samples"
             f" ({n_train} among {workers} workers); at most {largest} is expected, or fewer workers"
         )
-    if _minibatches(n_train, workers, batch_size, drop_last=drop_last) is None:
+    if minibatches_of(n_train, workers, batch_size, drop_last=drop_last) is None:
         raise ConfigError(_advice(n_train, workers, batch_size, drop_last=drop_last))
-    check_sync_every(experiment, _minibatches(n_train, workers, batch_size, drop_last=drop_last) or 0)
+    check_every(experiment, minibatches_of(n_train, workers, batch_size, drop_last=drop_last) or 0)
     partitions, start = [], 0
     for size in _sizes(n_train, workers):
         ends = range(start, start + size - (size % batch_size if drop_last else 0), batch_size)
@@ -68,13 +68,25 @@ def plan(experiment: Experiment, n_train: int) -> Plan:
     return Plan(tuple(partitions))
 
 
-def check_sync_every(experiment: Experiment, minibatches: int) -> None:
-    """Raises ConfigError where `training.sync_every` is beyond the `minibatches` of an epoch, with which a round ends at the latest."""
-    every = experiment.training.sync_every
-    if isinstance(every, int) and every > minibatches:
+def check_every(experiment: Experiment, minibatches: int) -> None:
+    """Raises ConfigError where `exchange.every` is beyond the `minibatches` of an epoch and not several whole ones of local steps, all
+    within the run.
+    """
+    every, what, epochs = experiment.exchange.every, experiment.exchange.what, experiment.training.epochs
+    if not isinstance(every, int) or every <= minibatches:
+        return
+    said = f"exchange.every: {every} is more than the {minibatches} minibatches that each worker has in an epoch"
+    if what == "gradients":
         raise ConfigError(
-            f"training.sync_every: {every} is more than the {minibatches} minibatches that each worker has in an epoch; at most "
-            f"{minibatches} is expected, or epoch, which is all of them"
+            f"{said}; at most {minibatches} is expected, or epoch, which is all of them; exchange.what: model or delta goes on beyond "
+            "an epoch's end"
+        )
+    if every % minibatches or every > minibatches * epochs:
+        below = min(every // minibatches, epochs) * minibatches
+        above = [below + minibatches] if below < every and below < minibatches * epochs else []
+        raise ConfigError(
+            f"{said}, and not a number of whole epochs within the {epochs} of the run (training.epochs); "
+            f"{' or '.join(map(str, [below, *above]))} is expected"
         )
 
 
@@ -82,7 +94,7 @@ def _sizes(n_train: int, workers: int) -> list[int]:
     return [n_train // workers + (worker < n_train % workers) for worker in range(workers)]
 
 
-def _minibatches(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> int | None:
+def minibatches_of(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> int | None:
     """How many every worker has; None where they differ, there are none, or a minibatch would be larger than a partition."""
     if batch_size > _sizes(n_train, workers)[0]:
         return None
@@ -92,7 +104,7 @@ def _minibatches(n_train: int, workers: int, batch_size: int, *, drop_last: bool
 
 def _advice(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> str:
     def works(workers: int, batch_size: int) -> bool:
-        return _minibatches(n_train, workers, batch_size, drop_last=drop_last) is not None
+        return minibatches_of(n_train, workers, batch_size, drop_last=drop_last) is not None
 
     batch_sizes = _nearest(batch_size, range(1, n_train + 1), lambda value: works(workers, value))
     worker_counts = _nearest(workers, range(1, min(64, n_train) + 1), lambda value: works(value, batch_size))

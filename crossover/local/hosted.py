@@ -4,6 +4,7 @@ import fcntl
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 
 _SECRET_ARN = re.compile(r"arn:aws:secretsmanager:[\w:/+=.@-]+")
+_TORCH = re.compile(r"^TORCH='[^']", re.MULTILINE)  # of cdk/boot/redis.sh
 _MODULE = Path(__file__).resolve().parents[2] / "redis_module"
 
 
@@ -41,7 +43,7 @@ class Servers:
         server = RedisServer(
             self._folder / "redis" / identity,
             password=secret(found.group().rstrip(".:")) if found else None,
-            module=tensor_module(),
+            module=tensor_module(torch=bool(_TORCH.search(user_data))),
         )
         with self._kept(server) as over:
             if not over:
@@ -136,9 +138,11 @@ class Servers:
             self.stop_broker(name)
 
 
-def tensor_module() -> Path:
-    """The tensor engine's .so, built when it is missing or older than its source. Raises MissingTool, RunFailed."""
-    target = _MODULE / "build" / "tensors.so"
+def tensor_module(*, torch: bool = False) -> Path:
+    """The tensor engine's .so, built when it is missing or older than its source; with `torch` the one that is linked with this process's
+    PyTorch. Raises MissingTool, RunFailed."""
+    variant, name = ("torch", "tensors-torch.so") if torch else ("core", "tensors.so")
+    target = _MODULE / "build" / name
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -149,7 +153,8 @@ def tensor_module() -> Path:
             raise MissingTool(
                 "g++ and make: needed to build the tensor engine; install them with: apt-get install g++ make"
             )
-        built = subprocess.run(["make", "-C", str(_MODULE), "core"], capture_output=True, text=True, check=False)
+        command = ["make", "-C", str(_MODULE), variant, f"PYTHON={sys.executable}"]
+        built = subprocess.run(command, capture_output=True, text=True, check=False)
         if built.returncode or not target.exists():
-            raise RunFailed(f"make -C {_MODULE.name} core failed:\n{(built.stdout + built.stderr)[-2000:]}")
+            raise RunFailed(f"make -C {_MODULE.name} {variant} failed:\n{(built.stdout + built.stderr)[-2000:]}")
         return target

@@ -10,7 +10,7 @@ from functools import cache, partial
 from statistics import mean, median
 from typing import Any
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.costs.invocations import Record
 from crossover.replication.cells import (
     Cell,
@@ -205,7 +205,7 @@ def _phase(rounds: Sequence[taken.Round], phase: str) -> float | None:
 
 def _need_mb(measurement: Measurement) -> float:
     experiment = measurement.experiment(Scale(1))
-    aggregates = load(experiment.architecture).aggregates
+    aggregates = architecture_of(experiment).aggregates
     assert aggregates is not None, "the designs of this paper train nothing"
     return aggregates(experiment).need_mb("aggregate")
 

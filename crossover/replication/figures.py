@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from crossover.reports import display
 from crossover.reports.folder import RunFolder
 
 COMPUTING = ("train", "compute_gradients", "compute_gradient")  # the functions that compute
@@ -59,7 +60,7 @@ def workers(run: RunFolder) -> int:
 
 
 def epochs(run: RunFolder) -> int:
-    return len(run.result["epochs"])
+    return display.epochs_of(run.result)
 
 
 def batch_size(run: RunFolder) -> int:

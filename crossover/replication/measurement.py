@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover import validation
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, flat
 from crossover.learning import sizes
@@ -96,7 +96,7 @@ class Measurement:
     def forecast_s(self, scale: Scale, *, cores: int) -> float:
         """About how long it takes on this machine, undisturbed."""
         experiment = self.experiment(scale)
-        if aggregates := load(experiment.architecture).aggregates:
+        if aggregates := architecture_of(experiment).aggregates:
             plan = aggregates(experiment)
             return RUN_S + plan.clients * plan.gradient_bytes / (AGGREGATED_BYTES_S * cores)
         trained, held = self.images(scale)

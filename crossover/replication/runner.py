@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.errors import CrossoverError, DataError, UserError
 from crossover.experiment import Experiment
 from crossover.replication.measurement import Measurement, Scale
@@ -169,14 +169,18 @@ def _finished(path: Path, experiment: Experiment) -> RunFolder | None:
     except (UserError, DataError, OSError):
         return None
     whole = run.result.get("outcome") == "finished" and not run.result.get("incomplete")
-    asked = load(experiment.architecture).resolve(
-        experiment
-    )  # as the run has filled in what is left to the architecture
-    return run if whole and _comparable(run.result["experiment"]) == _comparable(asked.resolved()) else None
+    asked = architecture_of(experiment).resolve(experiment)  # as the run has filled in what is left to the architecture
+    if not whole:
+        return None
+    made = _comparable(
+        folder.experiment_of(run.result)
+    )  # may hold another architecture's section, as earlier versions wrote them all
+    return run if all(made[name] == value for name, value in _comparable(asked).items()) else None
 
 
-def _comparable(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment without what does not change a figure."""
+def _comparable(experiment: Experiment) -> dict[str, Any]:
+    """An experiment as plain data without what does not change a figure."""
+    plain = experiment.resolved()
     kept = {name: value for name, value in plain.items() if name not in NOT_COMPARED}
     kept["data"] = {name: value for name, value in plain["data"].items() if name != "directory"}
     return kept

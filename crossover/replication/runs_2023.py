@@ -91,7 +91,7 @@ def of_figure_4(scale: Scale) -> Sequence[Measurement]:
 
 def compressed(compression: str, size: int) -> Measurement:
     """Figure 5: VGG-11, 4 peers. Cut down: MobileNet V3 Small in its place."""
-    fixed = (*_of("vgg11", "mnist", size), f"p2p.compression={compression}")
+    fixed = (*_of("vgg11", "mnist", size), f"exchange.compression={compression}")
 
     return Measurement(
         key=f"compression-{compression}-{size}",

@@ -25,7 +25,7 @@ MUST_AGREE = (
     ("data", "clients"),
 )
 MARKED = ("workers", "seed", "recipe")  # and every field of these sections:
-MARKED_SECTIONS = ("training", "data", "aggregation", "faults")
+MARKED_SECTIONS = ("training", "data", "aggregation", "faults", "exchange")
 COMMON = {each.name for each in fields(Experiment)}  # what is not among them is an architecture's own section
 ELSEWHERE = {
     ("training", "model"),

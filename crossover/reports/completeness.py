@@ -27,16 +27,18 @@ def missing(
     *,
     expected: Mapping[str, int] | None,
     epochs: Sequence[Mapping[str, Any]],
+    span: int = 1,
     failed: bool = False,
     trains: bool = True,
 ) -> list[str]:
     """What is not there, one sentence each; empty: nothing that anybody counted.
 
     `expected`: how often the state machines executed each step successfully (in a failed run the execution that ended it may be counted as
-    well). None: nobody counted, so lost records cannot show; result.json says so. `trains`: whether there are epochs to be missed.
+    well). None: nobody counted, so lost records cannot show; result.json says so. `span`: epochs from one evaluation to the next.
+    `trains`: whether there are epochs to be missed.
     """
     found = _steps(records, expected=expected, failed=failed) if expected is not None else []
-    return found + _continuations(records) + (_epochs(epochs) if trains else [])
+    return found + _continuations(records) + (_epochs(epochs, span) if trains else [])
 
 
 def _steps(records: Sequence[Record], *, expected: Mapping[str, int], failed: bool) -> list[str]:
@@ -100,9 +102,9 @@ def _continuations(records: Sequence[Record]) -> list[str]:
     return sentences
 
 
-def _epochs(epochs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _epochs(epochs: Sequence[Mapping[str, Any]], span: int) -> list[str]:
     numbers = sorted(int(epoch["epoch"]) for epoch in epochs)
     if not numbers:
         return ["no epoch was finished"]
-    gaps = sorted(set(range(1, numbers[-1] + 1)) - set(numbers))
+    gaps = sorted(set(range(span, numbers[-1] + 1, span)) - set(numbers))
     return [f"epoch {', '.join(map(str, gaps))}: no evaluation was recorded"] if gaps else []

@@ -120,9 +120,16 @@ def subject(result: Mapping[str, Any]) -> str:
     return f"{data['clients']} clients' gradients of {bytes_(data['gradient_bytes'])}"
 
 
+def epochs_of(result: Mapping[str, Any]) -> int:
+    """How many epochs a run trained: the number of the last one decided upon, for a round may go through several. Rows without
+    one are epochs in their order.
+    """
+    return max((int(row.get("epoch", number)) for number, row in enumerate(result["epochs"], 1)), default=0)
+
+
 def made_of(result: Mapping[str, Any]) -> str:
     """The subject and size of a run, and where it ran."""
-    size = f"{result['experiment']['workers']} workers, {len(result['epochs'])} epochs"
+    size = f"{result['experiment']['workers']} workers, {epochs_of(result)} epochs"
     if not trains(result):
         size = f"{' + '.join(str(count) for count in result['data']['aggregators'])} aggregators"
     return f"{subject(result)}, {size}, {result['where']}"

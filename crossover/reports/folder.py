@@ -5,12 +5,13 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from crossover.costs.invocations import Record
 from crossover.errors import DataError
+from crossover.experiment import Experiment, from_resolved, renamed
 
 RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetensors", "report.html"
 PROJECTION = "projection.json"  # what the run would take on AWS, by simulation
@@ -67,7 +68,17 @@ def read(path: Path) -> RunFolder:
         raise DataError(f"{metrics}: is not there; the run's folder is incomplete")
     with metrics.open(encoding="utf-8") as file:
         records = [_parse(line, where=f"{metrics}, line {n}") for n, line in enumerate(file, start=1)]
-    return RunFolder(path=path, result=result, records=records)
+    return RunFolder(path=path, result={**result, "experiment": renamed(result["experiment"])}, records=records)
+
+
+def experiment_of(result: Mapping[str, Any]) -> Experiment:
+    """As an earlier version wrote it: fields that are no more decide nothing about updates."""
+    plain, kinds = renamed(result["experiment"]), get_type_hints(Experiment)
+    for section, kind in kinds.items():
+        if is_dataclass(kind) and isinstance(plain.get(section), Mapping):
+            known = {each.name for each in fields(kind)}
+            plain[section] = {name: value for name, value in plain[section].items() if name in known}
+    return from_resolved(plain)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

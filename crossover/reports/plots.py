@@ -8,6 +8,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -116,6 +117,63 @@ def bars(
             axes.text(value + widest * 0.02, place, shown(value), va="center", fontsize=8.5)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.xaxis.set_major_formatter(_formatter(tick or shown))
+        axes.set_xlabel(x)
+        return svg(figure, name=name, title=title)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A point with its band in both directions: (least, middle, most). `title`: what a pointer that rests on it is told."""
+
+    x: tuple[float, float, float]
+    y: tuple[float, float, float]
+    title: str
+    group: str
+    chosen: bool = False
+
+
+def marks(found: Sequence[Mark], *, x: str, y: str, name: str, format_x: Callable[[float], str]) -> str:
+    """Points with bands on two logarithmic axes, groups by colour, the chosen ones ringed."""
+    with styled():
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN + 0.6))
+        axes = figure.subplots()
+        groups = list(dict.fromkeys(each.group for each in found))
+        for number, each in enumerate(found):
+            colour = series(groups.index(each.group))
+            axes.plot([each.x[0], each.x[2]], [each.y[1]] * 2, "-", color=colour, linewidth=1.0, alpha=0.6)
+            axes.plot([each.x[1]] * 2, [each.y[0], each.y[2]], "-", color=colour, linewidth=1.0, alpha=0.6)
+            size, edge = (9.0, INK) if each.chosen else (6.0, colour)
+            drawn = axes.plot(each.x[1], each.y[1], "o", color=colour, markersize=size, markeredgecolor=edge)
+            drawn[0].set_gid(f"mark{number}")
+        for number, group in enumerate(groups):
+            axes.plot([], [], "o", color=series(number), label=group)
+        curves = {"all": [(value, other) for each in found for value, other in zip(each.x, each.y, strict=True)]}
+        _scales(axes, curves, log_x=True, log_y=True, percent=False, format_x=format_x)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.legend(loc="best")
+        text = svg(figure, name=name, title=f"{y} against {x}")
+    for number, each in enumerate(found):
+        begins = f'<g id="{name}-mark{number}">'
+        text = text.replace(begins, f"{begins}<title>{html.escape(each.title)}</title>")
+    return text
+
+
+def tornado(
+    rows: Sequence[tuple[str, float, float]], *, x: str, name: str, title: str, shown: Callable[[float], str]
+) -> str:
+    """Horizontal bars from one value to another around 1, the widest first: what each row's change does."""
+    with styled():
+        figure = Figure(figsize=(WIDTH_IN, 0.8 + 0.27 * max(1, len(rows))))
+        axes = figure.subplots()
+        places = range(len(rows))
+        axes.barh(places, [b - a for _, a, b in rows], left=[a for _, a, _ in rows], height=0.62, color=series(0))
+        axes.axvline(1.0, color=series(1), linewidth=1.2)
+        axes.set_yticks(places, [label for label, _, _ in rows])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xscale("log")
+        _log_ticks(axes.xaxis, [value for _, a, b in rows for value in (a, b, 1.0)], shown)
         axes.set_xlabel(x)
         return svg(figure, name=name, title=title)
 

@@ -86,7 +86,7 @@ def entry(result: Result, name: str, goal: float | None) -> Entry:
         outcome=result["outcome"],
         complete=not result.get("incomplete"),
         workers=result["experiment"]["workers"],
-        epochs=len(result["epochs"]),
+        epochs=display.epochs_of(result),
         metric=metric,
         best_metric=metric.best(_values(result)),
         final_metric=(result.get("final") or {}).get("val_metric"),

@@ -47,6 +47,7 @@ def build(
     code: Mapping[str, Any] | None = None,
     unrecorded: Unrecorded | None = None,
     dropped: Sequence[Mapping[str, Any]] = (),
+    span: int = 1,
 ) -> dict[str, Any]:
     """result.json as a dict. Raises ConfigError for an item without price.
 
@@ -55,6 +56,7 @@ def build(
     `val_metric`, `parameters_sha256` and what else the run's end says. `expected`: how often each step was executed. `failure`: the plain
     cause, for a run that did not end well. `data`: facts of the staged data. `code`: digests of what computed, by file. `unrecorded`: None
     where the platform was not asked. `dropped`: the `workers` left out of a `round`, because what they contributed was not finite.
+    `span`: epochs from one evaluation to the next.
     """
     began, ended = _span(records, epochs, started_at=started_at)
     run = costs.Run(
@@ -83,7 +85,12 @@ def build(
         "unrecorded": asdict(unrecorded) if unrecorded else None,
         "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
         "incomplete": missing(
-            records, expected=expected, epochs=epochs, failed=bool(failure), trains=display.trains({"data": data or {}})
+            records,
+            expected=expected,
+            epochs=epochs,
+            span=span,
+            failed=bool(failure),
+            trains=display.trains({"data": data or {}}),
         ),
         **_sums(records),
         "dropped": [dict(each) for each in dropped],

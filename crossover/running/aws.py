@@ -10,6 +10,7 @@ from crossover.running.deployed_run import run_deployed
 from crossover.running.following import OnProgress
 from crossover.running.patience import Patience, renewing_session
 from crossover.running.resumption import Unfinished
+from crossover.simulation.processors import fixed
 
 
 def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: str = "") -> RunFolder:
@@ -19,7 +20,7 @@ def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resum
     session, renew = renewing_session()
     look = Patience(renew)
     if resume:  # that run alone
-        return run_deployed(experiment, out, on_progress, session=session, where=where, resume=resume, look=look)
+        return run_deployed(fixed(experiment), out, on_progress, session=session, where=where, resume=resume, look=look)
 
     def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
         return run_deployed(each, into, on_progress, session=session, where=where, look=look)

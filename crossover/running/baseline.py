@@ -1,14 +1,30 @@
-"""The GPU fleet that `baseline: gpu` asks for, after the experiment itself; and which of the two goes on when resumed."""
+"""The baselines that an experiment asks for, after it; and which of them goes on when resumed."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder, read
 from crossover.running import provenance, resumption
 from crossover.running.preparing import versions
 from crossover.running.resumption import Unfinished
+from crossover.simulation.processors import fixed
+
+FOLDER = "baseline"  # of the GPU fleet; the others' begin so
+
+
+def folders(out: Path, experiment: Experiment) -> dict[Path, Experiment]:
+    """Every run's folder, in their order: the experiment's own, `out`, and its baselines' within."""
+    beside = {
+        out / (FOLDER if each.module == "gpu" else f"{FOLDER}-{each.module}"): each for each in experiment.companions()
+    }
+    return {out: experiment, **beside}
+
+
+def unfinished_in(out: Path) -> bool:
+    """Whether a run of `out`, or of a baseline within, can go on."""
+    return any(resumption.holds(folder) for folder in (out, *out.glob(f"{FOLDER}*")))
 
 
 def with_baseline(
@@ -17,23 +33,25 @@ def with_baseline(
     out: Path,
     *,
     resume: str = "",
+    cores: int | None = None,
 ) -> RunFolder:
-    """`run` of the experiment into `out` and, with `baseline: gpu`, of the GPU fleet after it into `out`/baseline: measured one at a time.
-    `resume` (inline or local): the one that its folder holds unfinished, and what follows.
+    """`run` of the experiment into `out` and of its baselines after it into folders there: measured one at a time. `resume` (inline or
+    local): the first one that its folder holds unfinished, and what follows. `cores`: of the machine that they run on, where that is not
+    AWS.
     """
-    companion, baseline = experiment.companion(), out / "baseline"
-    if resume and companion is not None and resumption.holds(baseline) and not resumption.holds(out):
-        run(companion, baseline, _unfinished(companion, baseline, where=resume))
-        return read(out)
-    folder = run(experiment, out, _unfinished(experiment, out, where=resume) if resume else None)
-    if companion is not None:
-        run(companion, baseline, None)
-    return folder
+    wanted = [(folder, fixed(each, cores=cores)) for folder, each in folders(out, experiment).items()]
+    if resume:
+        first = next((n for n, (folder, _) in enumerate(wanted) if resumption.holds(folder)), 0)
+        (folder, each), *wanted = wanted[first:]
+        run(each, folder, _unfinished(each, folder, where=resume))
+    for folder, each in wanted:
+        run(each, folder, None)
+    return read(out)
 
 
 def _unfinished(experiment: Experiment, folder: Path, *, where: str) -> Unfinished:
     """Raises UserError where `folder` holds none, or one of another experiment."""
     found = resumption.find(folder)
-    asked = load(experiment.architecture).resolve(experiment)
+    asked = architecture_of(experiment).resolve(experiment)
     found.check(asked, where=where, versions=versions(), code=provenance.code(asked))
     return found

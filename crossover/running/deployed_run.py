@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from crossover import runtime
 from crossover.architecture import steps
 from crossover.clients.step_functions import innermost_kind, plain_cause
 from crossover.costs import platform_reports
@@ -21,7 +20,7 @@ from crossover.reports.folder import RunFolder
 from crossover.running.fleet import run_fleet
 from crossover.running.following import Check, OnProgress, all_well, begin_deadline, finish
 from crossover.running.patience import Look, at_once
-from crossover.running.preparing import Prepared, prepare
+from crossover.running.preparing import Prepared, attempt_number, prepare
 from crossover.running.stack import Deployed
 from crossover.running.unattended import taken_up, under_way
 from crossover.workflow import first_event
@@ -43,10 +42,10 @@ def run_deployed(
     """A run of the deployed experiment through nothing but AWS APIs; `session` makes their clients, `look` has what patience there is,
     `check` is asked again and again whether the run can still go on.
     """
-    from crossover.dataplane.s3 import S3ObjectStore
+    from crossover.dataplane.s3 import SETTINGS, S3ObjectStore
 
     facts = Deployed.of(experiment, session)
-    s3 = session.client("s3")
+    s3 = session.client("s3", config=SETTINGS)
     objects = S3ObjectStore(facts.bucket, Traffic(), client=s3)
     data = [S3ObjectStore(name, Traffic(), client=s3) for name in facts.data_buckets] or [objects]
     found = under_way(experiment, session)
@@ -73,7 +72,7 @@ def run_deployed(
             check=check,
         )
     states = session.client("stepfunctions")
-    arn = found.arn if found else _start(prepared, states, facts.run_machine, again=bool(resume))
+    arn = found.arn if found else started(prepared, states, facts.run_machine, again=bool(resume))
     execution = StateMachineExecution(states, arn, check)
     return finish(prepared, execution, out, on_progress, where=where, complete=complete, look=look)
 
@@ -121,14 +120,20 @@ class StateMachineExecution:
         self.states.stop_execution(executionArn=self.arn, cause="stopped by the user")
 
 
-def _start(prepared: Prepared, states: Any, machine: str, *, again: bool) -> str:
+def started(prepared: Prepared, states: Any, machine: str, *, again: bool) -> str:
     """The ARN of a new execution. Names are reserved for 90 days: a run that is resumed has another."""
-    event = first_event(prepared.run, workers=prepared.experiment.workers, attempt=int(runtime.time()) if again else 0)
+    event = first_event(
+        prepared.run, workers=prepared.experiment.workers, attempt=attempt_number(prepared, again=again)
+    )
     name = f"{prepared.run}-{event['attempt']}"
+    arn = f"{machine.replace(':stateMachine:', ':execution:')}:{name}"
     try:
-        return str(states.start_execution(stateMachineArn=machine, name=name, input=json.dumps(event))["executionArn"])
+        with suppress(
+            states.exceptions.ExecutionAlreadyExists
+        ):  # it began, its answer was lost, and it has ended since
+            states.start_execution(stateMachineArn=machine, name=name, input=json.dumps(event))
     except KeyboardInterrupt:  # it may have begun, and its answer been on the way
         with suppress(states.exceptions.ExecutionDoesNotExist):
-            arn = f"{machine.replace(':stateMachine:', ':execution:')}:{name}"
             StateMachineExecution(states, arn).stop()
         raise
+    return arn

@@ -20,6 +20,7 @@ from crossover.reports.result import train_losses
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared
 from crossover.running.results import so_far, write_folder
+from crossover.training.calendar import calendar_of
 
 POLL_S = 0.25
 BUDGET_LOOK_S = 5.0
@@ -110,7 +111,7 @@ def _until_it_ends(prepared: Prepared, execution: Execution, on_progress: OnProg
     started = looked = put = runtime.monotonic()
     limit_usd = prepared.experiment.lifetime.budget_usd
     while True:
-        ended = look(execution.ended)
+        ended = look(partial(has_ended, prepared, execution))
         while look(lambda: _next_decision(prepared)):
             look(lambda: read_records(prepared))
             on_progress(_progress(prepared, seconds=runtime.monotonic() - started))
@@ -126,6 +127,17 @@ def _until_it_ends(prepared: Prepared, execution: Execution, on_progress: OnProg
                 put = looked
                 look(partial(put_off, prepared, usd=usd))
         runtime.sleep(POLL_S)
+
+
+def has_ended(prepared: Prepared, execution: Execution) -> bool:
+    """A run that is finished has ended well, however the execution that found it so ends: one that only cleared away, one stopped late."""
+    try:
+        return execution.ended()
+    except RunFailed:
+        with suppress(CrossoverError):  # why the execution failed matters more than that this cannot be asked
+            if prepared.objects.exists(prepared.keys.finished):
+                return True
+        raise
 
 
 def _read_the_rest(prepared: Prepared) -> None:
@@ -176,8 +188,10 @@ def _check_budget(prepared: Prepared) -> None:
 
 
 def _next_decision(prepared: Prepared) -> bool:
-    key = prepared.keys.decision(len(prepared.decisions) + 1)
-    if not prepared.objects.exists(key):
+    days = calendar_of(prepared.experiment, prepared.facts["data_manifest"])
+    number = len(prepared.decisions) + 1
+    key = prepared.keys.decision(days.decided(number))
+    if number > days.decisions or not prepared.objects.exists(key):
         return False
     prepared.decisions.append(json.loads(prepared.objects.get(key)))
     return True

@@ -1,12 +1,13 @@
 """The whole run in this process, on memory stores."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
 from crossover import runtime
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.dataplane.traffic import Traffic
@@ -19,7 +20,7 @@ from crossover.running import resumption
 from crossover.running.baseline import with_baseline
 from crossover.running.following import OnProgress, finish
 from crossover.running.members import goes_on_without, in_step
-from crossover.running.preparing import Prepared, prepare
+from crossover.running.preparing import Prepared, attempt_number, prepare
 from crossover.running.resumption import Unfinished
 from crossover.threads import Call
 from crossover.workflow import execute, first_event
@@ -33,11 +34,11 @@ def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, re
     def run(each: Experiment, folder: Path, unfinished: Unfinished | None) -> RunFolder:
         return _run_inline(each, folder, on_progress, unfinished)
 
-    return with_baseline(run, experiment, out, resume="inline" if resume else "")
+    return with_baseline(run, experiment, out, resume="inline" if resume else "", cores=os.cpu_count())
 
 
 def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfinished: Unfinished | None) -> RunFolder:
-    architecture = load(experiment.architecture)
+    architecture = architecture_of(experiment)
     clients = MemoryClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
     objects = clients.objects(Traffic())
     if unfinished:
@@ -52,7 +53,9 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
         if architecture.run is None:
             return finish(prepared, InlinePrograms(prepared, clients), out, on_progress, where="inline")
         context = Context(Resources(clients), run=prepared.run)
-        event = first_event(prepared.run, workers=experiment.workers, attempt=int(runtime.time()) if unfinished else 0)
+        event = first_event(
+            prepared.run, workers=experiment.workers, attempt=attempt_number(prepared, again=bool(unfinished))
+        )
         execution = InlineExecution(partial(execute, architecture.run, context, event), clients)
         return finish(prepared, execution, out, on_progress, where="inline")
 

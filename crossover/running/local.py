@@ -1,11 +1,12 @@
 """A run on the cloud on one machine: synthesize, deploy, run, tear down."""
 
+import os
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crossover.architecture import load, steps
+from crossover.architecture import architecture_of, steps
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Experiment
 from crossover.reports.folder import SERVER_LOG, RunFolder
@@ -38,7 +39,7 @@ def run_local(
             return run_on_cloud(cloud, each, into, on_progress, unfinished=unfinished)
 
         with LocalCloud(workspace or folder / "cloud") as cloud:
-            found = with_baseline(run, experiment, out, resume="local" if resume else "")
+            found = with_baseline(run, experiment, out, resume="local" if resume else "", cores=os.cpu_count())
             cloud.destroy()  # of a run that failed, or was interrupted, the stacks go with their cloud
             return found
 
@@ -49,14 +50,16 @@ def run_on_cloud(
     """A run of the experiment that the local cloud holds. What it can go on with is kept in `out` should it
     fail: the cloud ends with it.
     """
-    from crossover.dataplane.s3 import S3ObjectStore
+    from crossover.dataplane.s3 import SETTINGS, S3ObjectStore
     from crossover.local import state_databases
 
     session = cloud.session()
-    objects = S3ObjectStore(Deployed.of(experiment, session).bucket, Traffic(), client=session.client("s3"))
+    objects = S3ObjectStore(
+        Deployed.of(experiment, session).bucket, Traffic(), client=session.client("s3", config=SETTINGS)
+    )
     if unfinished:
         unfinished.restore(objects, together=in_step(experiment))
-    architecture = load(experiment.architecture)
+    architecture = architecture_of(experiment)
     (out / SERVER_LOG).unlink(missing_ok=True)  # an earlier run's
 
     def of_workers() -> resumption.Databases:

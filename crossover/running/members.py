@@ -1,13 +1,13 @@
 """Which programs take part in a run, and how they depend on one another."""
 
-from crossover.architecture import Architecture, load
+from crossover.architecture import Architecture, architecture_of
 from crossover.experiment import Experiment
 
 
 def instances_of(experiment: Experiment, architecture: Architecture) -> int:
     """How many instances a run's programs need, of which there is one per worker."""
     assert architecture.program is not None
-    return experiment.gpu.instances if architecture.program.count == "gpus" else experiment.workers
+    return architecture.program.instances(experiment).count
 
 
 def goes_on_without(experiment: Experiment) -> bool:
@@ -17,5 +17,5 @@ def goes_on_without(experiment: Experiment) -> bool:
 
 def in_step(experiment: Experiment) -> int:
     """How many peers must all go on at the same round; 0: each where it stands, or as the tree's first step says."""
-    architecture = load(experiment.architecture)
+    architecture = architecture_of(experiment)
     return experiment.workers if architecture.program and not goes_on_without(experiment) else 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import crossover
 from crossover import own_code, runtime
 from crossover.algorithms.aggregators.plan import HELD_PARTS, Plan
-from crossover.architecture import Architecture, load
+from crossover.architecture import Architecture, architecture_of
 from crossover.context import new_learner
 from crossover.costs import spending
 from crossover.costs.invocations import Unrecorded
@@ -45,6 +45,16 @@ class Prepared:
         return Keys(self.run)
 
 
+def attempt_number(prepared: Prepared, *, again: bool) -> int:
+    """0, or of a run that is resumed `again` the time in seconds, by which clients that know nothing of each other differ; and above every
+    attempt that has begun, since another client's clock may be ahead.
+    """
+    if not again:
+        return 0
+    begun = (int(key.rpartition("/")[2]) for key in prepared.objects.list(prepared.keys.attempt_markers))
+    return max(int(runtime.time()), 1 + max(begun, default=0))
+
+
 def new_run_id() -> str:
     """At most 24 characters: execution names add machine, worker, epoch and round and must stay within 80."""
     return datetime.fromtimestamp(runtime.time(), UTC).strftime("%Y%m%d-%H%M%S-") + runtime.identifier()[:6]
@@ -66,7 +76,7 @@ def materials(experiment: Experiment) -> Materials:
     """The experiment's data set, and what is here: the code, and what it runs on. Raises DataError, ConfigError."""
     from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
 
-    dataset = load_dataset(experiment) if load(experiment.architecture).trains else None
+    dataset = load_dataset(experiment) if architecture_of(experiment).trains else None
     return Materials(dataset, provenance.code(experiment), versions())
 
 
@@ -79,7 +89,7 @@ def prepare(
     of: Callable[[Experiment], Materials] = materials,
 ) -> Prepared:
     """Stage the data (what is staged already is kept) and write the run's facts. Raises DataError, ConfigError."""
-    architecture = load(experiment.architecture)
+    architecture = architecture_of(experiment)
     experiment = architecture.resolve(experiment)
     made_of = of(experiment)
     fingerprint = made_of.dataset.fingerprint if made_of.dataset else ""
@@ -97,7 +107,7 @@ def prepare(
         "data": fingerprint,
         **sizes,
         "created_at": runtime.time(),
-        "money": spending.facts(experiment, side_by_side=calendar.minibatches_in(0)),
+        "money": spending.facts(experiment, side_by_side=calendar.side_by_side(0)),
         "versions": made_of.versions,
         "code": made_of.code,
     }
@@ -141,9 +151,7 @@ def _check_resumed(
         raise UserError(
             f"--resume {run}: there is no such run; its name stands in its records and executions"
         ) from None
-    # Programs clear away behind the outcome: until they have, there is something to go on with.
-    program = load(experiment.architecture).program
-    if objects.exists(Keys(run).finished if program else Keys(run).outcome):
+    if objects.exists(Keys(run).finished):  # until then a resumption has at least something to clear away
         raise UserError(f"--resume {run}: the run is finished; leave --resume out for a new one")
     resumption.check_settings(began, experiment)
     resumption.check_code(began, code)

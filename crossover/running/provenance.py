@@ -13,7 +13,7 @@ from typing import Any
 
 from cdk.bundling import Sources
 from crossover import own_code
-from crossover.architecture import Architecture, load, steps
+from crossover.architecture import Architecture, architecture_of, steps
 from crossover.experiment import Experiment
 from crossover.learning.models.registry import MODELS, factory
 
@@ -38,7 +38,7 @@ _REGISTRY = "crossover.learning.models.registry"  # imports every model; the run
 
 def code(experiment: Experiment) -> dict[str, Any]:
     """`files`: digests by path, `settings`: what the architecture says of itself, `digest`: of both."""
-    architecture = load(experiment.architecture)
+    architecture = architecture_of(experiment)
     digests = {**digests_of_project(ROOT, _modules(architecture, experiment)), **own_code.digests(experiment)}
     if architecture.state == "database" and experiment.database.compute == "in_database":
         digests |= {

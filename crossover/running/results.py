@@ -59,6 +59,7 @@ def _aggregated(prepared: Prepared, plan: Plan, final: Mapping[str, Any]) -> tup
     from crossover.algorithms.aggregators.one_process import differing  # torch
 
     records = [each for each in prepared.records.values() if each["step"] == "aggregate" and each["outcome"] == "ok"]
+    records = [each for each in records if "sha256" in each]  # an attempt that only cleared away has computed nothing
     wrong = differing(plan, records, seed=prepared.experiment.seed)
     begun = min((float(each["started_at"]) for each in records), default=0.0)
     seconds = (latest(records) or 0.0) - begun
@@ -87,6 +88,7 @@ def _result(
         where=where,
         records=records,
         epochs=prepared.decisions,
+        span=days.span,
         started_at=facts["created_at"],
         versions=facts["versions"],
         code=facts.get("code"),

@@ -24,7 +24,7 @@ from crossover.experiment import Experiment, flat, from_resolved
 from crossover.keys import Keys
 from crossover.reports.folder import RESULT
 from crossover.training.calendar import calendar_of
-from crossover.training.databases import resumable, state_keys
+from crossover.training.databases import kept_name, own_keys, resumable, state_keys
 
 FOLDER = "unfinished"
 _LOOKS, _PAUSE_S = 10, 0.2  # workers that still run replace checkpoints while they are copied
@@ -90,6 +90,8 @@ def _why_not(folder: Path) -> str:
     result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     if not result.get("failure"):
         return "its run is finished"
+    if result.get("final"):
+        return "its training is over, and its model lies in the folder; only clearing away failed, which ended with the run"
     if load(result["architecture"]).state == "checkpoints":
         return "its run failed before there was a checkpoint; start a new run"
     return "its state lay in the database, which ended with the run, and held no whole round that could be kept; start a new run"
@@ -248,12 +250,12 @@ def _copy_state(
 ) -> bool:
     """One worker's state, which is every worker's, of the newest round that can be gone on with."""
     experiment = from_resolved(facts["experiment"])
-    training, days = experiment.training, calendar_of(experiment, facts["data_manifest"])
+    days = calendar_of(experiment, facts["data_manifest"])
     for _ in range(_LOOKS):
         with suppress(Missing):
             begun = sorted((int(key.rpartition("/")[2]) for key in objects.list(keys.attempt_markers)), reverse=True)
             attempts = (Keys(keys.run, attempt) for attempt in begun)
-            found = ((resumable(databases, each, days, decided=training.epochs), each) for each in attempts)
+            found = ((resumable(databases, each, days, decided=days.decisions), each) for each in attempts)
             round, keys = next((each for each in found if each[0] is not None), (None, keys))
             if round is None:
                 return False
@@ -262,6 +264,10 @@ def _copy_state(
             for name in (state.model, *(state.optimizer if round else ())):
                 vector = databases[donor].get(name)
                 kept.put(keys.kept_state(round, name.rpartition("/")[2]), [header(vector), vector.data])
+            for worker, database in databases.items():
+                for name in own_keys(experiment, keys, round, worker):
+                    vector = database.get(name)
+                    kept.put(keys.kept_state(round, kept_name(name)), [header(vector), vector.data])
             return True
         kept.delete_prefix(keys.kept_states)
         runtime.sleep(_PAUSE_S)

@@ -40,7 +40,7 @@ class Deployed:
         ]
         if experiment.workers > self.shape["workers"]:
             wrong.append(f"workers: {experiment.workers}, deployed for {self.shape['workers']}")
-        side_by_side = calendar(RunFacts.from_json(prepared.facts)).minibatches_in(0)
+        side_by_side = calendar(RunFacts.from_json(prepared.facts)).side_by_side(0)
         if most is not None and side_by_side > most:
             wrong.append(f"minibatches side by side: {side_by_side}, deployed for {most}")
         if side_by_side > ARRAY_LIMIT and surroundings.side_by_side(prepared.architecture):

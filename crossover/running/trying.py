@@ -1,7 +1,7 @@
 """Own code tried out before anything is started: the data loaded, the model built, a gradient and an evaluation made of two samples."""
 
 from crossover import own_code
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.errors import DataError
 from crossover.experiment import Experiment
 
@@ -19,7 +19,7 @@ def try_out(experiment: Experiment) -> str | None:
     from crossover.learning.learner import learner_for
     from crossover.learning.staging import first_samples, plan
 
-    experiment = load(experiment.architecture).resolve(experiment)
+    experiment = architecture_of(experiment).resolve(experiment)
     names = ", ".join(dict.fromkeys(used.values()))
     try:
         dataset = load_dataset(experiment)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.costs.cost import Cost
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
@@ -50,7 +50,7 @@ def taken_up(run: str, experiment: Experiment, *, objects: ObjectStore, resume: 
     if resume and resume != run:
         raise UserError(f"--resume {resume}: run {run} is under way and would be in its way; --resume {run} follows it")
     facts = json.loads(objects.get(Keys(run).experiment))
-    there, architecture = resumption.started_with(facts), load(experiment.architecture)
+    there, architecture = resumption.started_with(facts), architecture_of(experiment)
     if not resume and (differing := resumption.differing(architecture.resolve(experiment), there)):
         raise UserError(
             f"run {run} is under way with other settings: {', '.join(differing)}; --resume {run} follows that one to its end"
@@ -60,9 +60,11 @@ def taken_up(run: str, experiment: Experiment, *, objects: ObjectStore, resume: 
 
 def spent(found: UnderWay, experiment: Experiment, session: Any, *, now: float) -> tuple[Prepared, Cost]:
     """A run under way with all that it has told, and what it has cost until `now`, in unix seconds, as the run's own lines say it."""
-    from crossover.dataplane.s3 import S3ObjectStore
+    from crossover.dataplane.s3 import SETTINGS, S3ObjectStore
 
-    objects = S3ObjectStore(Deployed.of(experiment, session).bucket, Traffic(), client=session.client("s3"))
+    objects = S3ObjectStore(
+        Deployed.of(experiment, session).bucket, Traffic(), client=session.client("s3", config=SETTINGS)
+    )
     prepared = taken_up(found.run, experiment, objects=objects, resume=found.run)
     catch_up(prepared)
     return prepared, so_far(prepared, now=now).until(now)

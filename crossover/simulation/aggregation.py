@@ -71,10 +71,10 @@ def aggregate(world: World, place: Place) -> Script:
 
 def collect(world: World, place: Place) -> Script:
     levels = len(plan_of(world).levels)
-    tally = Tally().count("objects", "put", out=OUTCOME_BYTES)
+    tally = Tally().count("objects", "put", 2, out=OUTCOME_BYTES)
     tally.count("objects", "list", levels).count("objects", "delete", levels)
     objects = world.objects("collect")
-    asked_s = objects.write.latency_s + 2 * levels * objects.read.latency_s
+    asked_s = 2 * objects.write.latency_s + 2 * levels * objects.read.latency_s
     return Script((Phase("collect", request_s=asked_s),), tally)
 
 

@@ -1,15 +1,18 @@
-"""Where serverless overtakes the GPU fleet, or the other way round: over model size, batch, workers and epochs, in seconds and in dollars.
+"""Where an architecture overtakes its cheapest rival, or the other way round: over model size, batch, workers and epochs, in seconds and in
+dollars. Rivals: one function, one machine, one GPU, and a fleet of as many GPUs. Over model size, batch and epochs an architecture has the
+count of workers that makes its run cheapest.
 
 Every figure is projected, and comes from repetitions: who leads is said where it does in at least 95 % of them, all in the same sessions.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from math import exp, inf, log
+from typing import NamedTuple
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
@@ -17,22 +20,28 @@ from crossover.reports.bands import Band, band
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.repetitions import (
     REPETITIONS,
+    Draw,
     Outcome,
     Task,
+    at_most,
     draws,
     figures,
+    outcome,
     possible,
     problems,
     repeated,
 )
-from crossover.simulation.simulate import LABEL, models_of
+from crossover.simulation.simulate import LABEL, described, models_of
 from crossover.simulation.workload import Workload, calendar
 
-SIMULATED_EPOCHS = 3
+SIMULATED_EPOCHS = 2
 PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
 BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # of the files' own
 WORKERS = (4, 8, 16, 32, 64)
+MOST_REAL_WORKERS = 16  # where the real steps run, since nobody has described them
 EPOCHS = (1, 2, 5, 10, 20, 50, 100)
+COUNTS = (1, 2, 4, 8, 16, 32, 64)  # of workers, of which the best is looked for in the middle session
+ALONE = {"one-function": "function", "one-machine": "instance", "one-gpu": "gpu"}
 
 
 FIGURES: Mapping[str, str] = {
@@ -49,8 +58,9 @@ class Point:
     axis: str
     value: int
     name: str
-    gpu: bool
+    rival: bool
     outcomes: tuple[Outcome, ...]
+    workers: int = 1
     label: str = LABEL
 
     @cached_property
@@ -111,30 +121,51 @@ def breakeven(
     repetitions: int = REPETITIONS,
     processes: int | None = None,
 ) -> Breakeven:
-    """The experiments beside a GPU fleet of as many GPUs, which is added unless one of them is it. All have the first one's draws.
+    """The experiments beside their rivals. All have the first one's draws.
 
-    One whose steps nobody has described is left out. Raises NoProjection where that leaves nothing to compare, or the sizes are not known;
+    One that cannot be projected is left out. Raises NoProjection where that leaves nothing to compare, or the sizes are not known;
     ConfigError where the experiments do not train the same model on the same data.
     """
-    entrants, left_out = _projectable(with_gpu(experiments))
-    base = Workload.of(entrants[0])
-    asked, tasks = list[tuple[str, int, str, bool, int]](), list[Task]()
-    for axis, value, change in [("here", 0, _as_it_is), *_axes(entrants[0], base)]:
+    entrants, left_out = _projectable(with_rivals(experiments))
+    asked, tasks = list[Asked](), list[Task]()
+    counted = partial(_at_best, calibration=calibration, price_list=price_list)
+    as_filed = {entrant.name: Workload.of(entrant) for entrant in entrants}
+    at_best = {entrant.name: counted(entrant, as_filed[entrant.name]) for entrant in entrants}
+    for axis, value, change in _axes(entrants, as_filed[entrants[0].name]):
         for entrant in entrants:
-            experiment, workload = change(entrant)
+            own = at_best[entrant.name] if axis == "epochs" else (entrant, as_filed[entrant.name])
             try:
-                calendar(load(experiment.architecture).resolve(experiment), workload)
+                experiment, workload = change(*own)
+                if axis in ("parameters", "batch size"):
+                    experiment, workload = counted(experiment, workload)
+                calendar(architecture_of(experiment).resolve(experiment), workload)
             except ConfigError as error:
                 if axis == "here":
                     raise
                 left_out.append(f"{entrant.name}, {axis} {value:,}: {error}")
                 continue
+            if experiment.workers > MOST_REAL_WORKERS and not described(architecture_of(experiment)):
+                left_out.append(
+                    f"{entrant.name}, {axis} {value:,}: nobody has described its steps; its real ones would take long"
+                )
+                continue
             task = Task(experiment, calibration, workload, price_list, SIMULATED_EPOCHS)
             if task not in tasks:
                 tasks.append(task)
-            asked.append((axis, value, entrant.name, entrant.module == "gpu", tasks.index(task)))
-    done = repeated(tasks, draws(entrants[0].seed, repetitions), processes=processes)
-    found = [Point(axis=axis, value=value, name=name, gpu=gpu, outcomes=done[n]) for axis, value, name, gpu, n in asked]
+            asked.append(Asked(axis, value, entrant.name, is_rival(entrant), experiment.workers, tasks.index(task)))
+    drawn = draws(entrants[0].seed, at_most(repetitions, entrants))
+    done = repeated(tasks, drawn, processes=processes)
+    found = [
+        Point(
+            axis=each.axis,
+            value=each.value,
+            name=each.name,
+            rival=each.rival,
+            workers=each.workers,
+            outcomes=done[each.task],
+        )
+        for each in asked
+    ]
     points = tuple(point for point in found if point.axis != "here")
     return Breakeven(
         experiments=entrants,
@@ -152,17 +183,17 @@ def _projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, .
     known, unknown = list[Experiment](), list[str]()
     for experiment in experiments:
         try:
-            models_of(load(experiment.architecture))
+            models_of(architecture_of(experiment))
             known.append(experiment)
         except NoProjection as reason:
             unknown.append(f"{experiment.name}: {reason}")
-    if unknown and len(known) < 2:
+    if unknown and all(is_rival(each) for each in known):
         raise NoProjection("; ".join(unknown))
     return tuple(known), unknown
 
 
-def with_gpu(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
-    """The experiments and a GPU fleet. Raises ConfigError where they cannot be compared, or have the same name."""
+def with_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
+    """The experiments, and those rivals that none of them is. Raises ConfigError where they cannot be compared, or have the same name."""
     if not experiments:
         raise ConfigError(
             "breakeven: no experiment was given; give at least one file, such as config/spirt-cifar10.yaml"
@@ -175,111 +206,168 @@ def with_gpu(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
             ("workers", first.workers, other.workers),
             ("training.batch_size", first.training.batch_size, other.training.batch_size),
         ):
-            if mine != its:
+            if mine != its and not (what == "workers" and "single" in (first.module, other.module)):
                 raise ConfigError(
                     f"breakeven: {what}: {mine} in {first.name}, {its} in {other.name}; give experiments that agree in it"
                 )
     names = [experiment.name for experiment in experiments]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"breakeven: {', '.join(sorted(twice))} was given twice")
-    if any(experiment.module == "gpu" for experiment in experiments):
-        return tuple(experiments)
-    gpu = replace(
-        first,
-        name="gpu",
-        architecture="gpu",
-        baseline="none",
-        training=replace(first.training, sync_every=None),
-        gpu=replace(first.gpu, instances=max(1, first.workers // first.gpu.gpus_per_instance)),
-    )
-    return (*experiments, gpu)
+    given = {_rival_of(experiment) for experiment in experiments}
+    fleet = replace(first, gpu=replace(first.gpu, instances=max(1, first.workers // first.gpu.gpus_per_instance)))
+    rivals = {name: _alone(first, name, on) for name, on in ALONE.items()} | {"gpu": fleet.gpu_fleet("gpu")}
+    return (*experiments, *(rival for name, rival in rivals.items() if name not in given))
 
 
-Change = Callable[[Experiment], tuple[Experiment, Workload]]
+def is_rival(experiment: Experiment) -> bool:
+    """Whether it is what architectures are held against."""
+    return experiment.module in ("gpu", "single")
 
 
-def _axes(first: Experiment, base: Workload) -> Iterator[tuple[str, int, Change]]:
-    """(axis, value, what it makes of an experiment). One axis at a time, the others as the files say."""
-    samples = sum(base.samples)
+def _rival_of(experiment: Experiment) -> str:
+    """Its name among the rivals, "" of another architecture."""
+    if experiment.module == "single":
+        on = experiment.sections.get("single", {}).get("on", "function")
+        return next(name for name, where in ALONE.items() if where == on)
+    return "gpu" if experiment.module == "gpu" else ""
+
+
+def _alone(first: Experiment, name: str, on: str) -> Experiment:
+    """With every vCPU that it pays for."""
+    training = replace(first.training, threads="auto")
+    return replace(first.alone(name), training=training, sections={**first.sections, "single": {"on": on}})
+
+
+Changed = tuple[Experiment, Workload]
+Change = Callable[[Experiment, Workload], Changed]
+
+
+class Asked(NamedTuple):
+    """A point, and which task's outcomes are its."""
+
+    axis: str
+    value: int
+    name: str
+    rival: bool
+    workers: int
+    task: int
+
+
+def _axes(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str, int, Change]]:
+    """(axis, value, what it makes of an experiment and its sizes). One axis at a time, the others as the files say. `base`: the sizes of
+    the first of `entrants`.
+    """
+    first, every = entrants[0], entrants[0].exchange.every
+    together = [each.workers for each in entrants if not architecture_of(each).alone]
+    # One worker alone does the work of so many as its file says: of as many as there are beside it, else as its updates have minibatches.
+    filed = together[0] if together else every if isinstance(every, int) else 1
+    yield "here", 0, lambda e, own: (e, own)
     for value in PARAMETERS:
-        yield "parameters", value, lambda e, value=value: (e, base.sized(value))  # type: ignore[misc]
+        yield "parameters", value, lambda e, own, value=value: (e, own.sized(value))  # type: ignore[misc]
     for value in dict.fromkeys(max(1, int(share * first.training.batch_size)) for share in BATCHES):
-        if value <= samples:
-            batches = base.uniform(minibatches=max(1, samples // value), batch_size=value)
-            yield "batch size", value, lambda e, value=value, batches=batches: (_batched(e, value), batches)  # type: ignore[misc]
-    whole, batch = samples * first.workers, first.training.batch_size
+        if value <= sum(base.samples):
+            yield "batch size", value, partial(_batched, batch_size=value)
     for value in WORKERS:
-        each = whole // value
-        split = base.uniform(minibatches=max(1, each // batch), batch_size=min(batch, max(1, each)))
-        yield "workers", value, lambda e, value=value, split=split: (_staffed(e, value), split)  # type: ignore[misc]
+        yield "workers", value, partial(_staffed, workers=value, filed=filed)
     for value in EPOCHS:
-        yield "epochs", value, lambda e, value=value: (_trained(e, value), base)  # type: ignore[misc]
+        yield "epochs", value, lambda e, own, value=value: (_trained(e, value), own)  # type: ignore[misc]
 
 
-def _as_it_is(experiment: Experiment) -> tuple[Experiment, Workload]:
-    return experiment, Workload.of(experiment)
+def _batched(experiment: Experiment, own: Workload, *, batch_size: int) -> Changed:
+    batches = own.uniform(minibatches=max(1, sum(own.samples) // batch_size), batch_size=batch_size)
+    return replace(experiment, training=replace(experiment.training, batch_size=batch_size)), batches
 
 
-def _batched(experiment: Experiment, batch_size: int) -> Experiment:
-    return replace(experiment, training=replace(experiment.training, batch_size=batch_size))
-
-
-def _staffed(experiment: Experiment, workers: int) -> Experiment:
+def _staffed(experiment: Experiment, own: Workload, *, workers: int, filed: int = 1) -> Changed:
+    """The same data among so many; one worker alone stays alone, and makes an update of as many minibatches as they together. It does so
+    for the `filed` number of workers already.
+    """
+    if architecture_of(experiment).alone:
+        every = experiment.exchange.every or 1
+        together = every if every == "epoch" else max(1, every * workers // filed)
+        return replace(experiment, exchange=replace(experiment.exchange, every=together)), own
+    each, batch = sum(own.samples) * experiment.workers // workers, experiment.training.batch_size
     gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
-    return replace(experiment, workers=workers, gpu=gpu)
+    split = own.uniform(minibatches=max(1, each // batch), batch_size=min(batch, max(1, each)))
+    return replace(experiment, workers=workers, gpu=gpu), split
 
 
 def _trained(experiment: Experiment, epochs: int) -> Experiment:
     return replace(experiment, training=replace(experiment.training, epochs=epochs))
 
 
+def _at_best(experiment: Experiment, own: Workload, *, calibration: Calibration, price_list: Prices) -> Changed:
+    """With the count of workers that makes the run cheapest in the middle session, of COUNTS and its own. As it is a rival, and one whose
+    real steps would have to run each time.
+    """
+    if is_rival(experiment) or not described(architecture_of(experiment)):
+        return experiment, own
+    cheapest, best_usd = (experiment, own), inf
+    for count in dict.fromkeys((experiment.workers, *COUNTS)):
+        changed = (experiment, own) if count == experiment.workers else _staffed(experiment, own, workers=count)
+        try:
+            found = outcome(Task(changed[0], calibration, changed[1], price_list, SIMULATED_EPOCHS), Draw(1, 0.0))
+        except ConfigError:
+            continue
+        if not found.problems and found.usd < best_usd:
+            cheapest, best_usd = changed, found.usd
+    return cheapest
+
+
 # --- who leads where --------------------------------------------------------------------------------------------------
 
 
 def crossings_of(points: Sequence[Point]) -> Iterator[Crossing]:
-    """Every change of lead between an architecture and the GPU fleet, of the middles of their bands."""
+    """Every change of lead between an architecture and the cheapest of its rivals, or the soonest, of the middles of their bands."""
     for axis in dict.fromkeys(point.axis for point in points):
         ours = [point for point in points if point.axis == axis and point.would_run]
-        fleet = {point.value: point for point in ours if point.gpu}
-        for name in dict.fromkeys(point.name for point in ours if not point.gpu):
-            mine = [point for point in ours if point.name == name and point.value in fleet]
+        rivals: dict[int, list[Point]] = {}
+        for point in ours:
+            if point.rival:
+                rivals.setdefault(point.value, []).append(point)
+        for name in dict.fromkeys(point.name for point in ours if not point.rival):
+            mine = [point for point in ours if point.name == name and point.value in rivals]
             for figure in FIGURES:
-                yield from _of_two(mine, [fleet[point.value] for point in mine], figure)
+                yield from _of_two(mine, [best(rivals[point.value], figure) for point in mine], figure)
 
 
-def _of_two(mine: Sequence[Point], fleet: Sequence[Point], figure: str) -> Iterator[Crossing]:
+def _of_two(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], figure: str) -> Iterator[Crossing]:
+    """`rivals`: at each of my values, the best first."""
     values = [point.value for point in mine]
 
-    def changes(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[bool, float]]:
-        """(whether ours led before, at which value)."""
+    def changes(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[bool, float, int]]:
+        """(whether ours led before, at which value, after which of the values)."""
         leads = [log(a / b) if a < inf and b < inf else 0.0 for a, b in zip(ours, theirs, strict=True)]
         return [
-            (a < 0, exp(log(left) + log(right / left) * a / (a - b)))
-            for (left, a), (right, b) in pairwise(zip(values, leads, strict=True))
+            (a < 0, exp(log(left) + log(right / left) * a / (a - b)), n)
+            for n, ((left, a), (right, b)) in enumerate(pairwise(zip(values, leads, strict=True)))
             if a * b < 0
         ]
 
-    middles = changes([point.band(figure).p50 for point in mine], [point.band(figure).p50 for point in fleet])
+    middles = changes([point.band(figure).p50 for point in mine], [first.band(figure).p50 for first, *_ in rivals])
     count = len(mine[0].outcomes) if mine else 0
     by_draw = [
-        changes([point.by_draw(figure)[n] for point in mine], [point.by_draw(figure)[n] for point in fleet])
+        changes(
+            [point.by_draw(figure)[n] for point in mine],
+            [min(rival.by_draw(figure)[n] for rival in at) for at in rivals],
+        )
         for n in range(count)
     ]
-    for led, at in middles:
+    for led, at, n in middles:
         near = [
             min(alike, key=lambda value: abs(log(value / at)))
             for each in by_draw
-            if (alike := [value for before, value in each if before == led])
+            if (alike := [value for before, value, _ in each if before == led])
         ]
-        names = (mine[0].name, fleet[0].name) if led else (fleet[0].name, mine[0].name)
+        before, after = (mine[0].name, rivals[n + 1][0].name) if led else (rivals[n][0].name, mine[0].name)
         yield Crossing(
             axis=mine[0].axis,
             figure=figure,
             value=band(near or [at]),
             count=len(near),
             of=count,
-            before=names[0],
-            after=names[1],
+            before=before,
+            after=after,
         )
 
 

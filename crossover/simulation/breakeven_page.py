@@ -45,13 +45,25 @@ def to_csv(found: Breakeven) -> str:
     writer = csv.writer(text, lineterminator="\n")
     percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in bands.Band._fields]
     writer.writerow(
-        ["label", "axis", "value", "name", "gpu", *percentiles, "moved_bytes", "repetitions", "would_run", "problems"]
+        [
+            "label",
+            "axis",
+            "value",
+            "name",
+            "rival",
+            "workers",
+            *percentiles,
+            "moved_bytes",
+            "repetitions",
+            "would_run",
+            "problems",
+        ]
     )
     for point in (*found.here, *found.points):
         values = [value for figure in FIGURES for value in point.band(figure)]
         shown = ["" if value != value else value for value in values]  # NaN: a run without an end
         moved = point.outcomes[0].moved_bytes if point.would_run else ""
-        facts = [point.label, point.axis, point.value, point.name, point.gpu]
+        facts = [point.label, point.axis, point.value, point.name, point.rival, point.workers]
         writer.writerow([*facts, *shown, moved, len(point.outcomes), point.would_run, "; ".join(point.problems)])
     return text.getvalue()
 
@@ -111,7 +123,7 @@ def _leader(points: Sequence[Point], figure: str) -> str:
     led = bands.lead(draws_of(points, figure))
     if led is None:
         return next((point.name for point in best(points, figure)), "none")
-    return led.first if led.is_sure else bands.OPEN
+    return led.first if led.is_sure else f"{led.first} in {led.wins} of {led.of} draws, {bands.OPEN}"
 
 
 def _cell(point: Point | None, figure: str) -> str:
@@ -136,7 +148,7 @@ def notes(found: Breakeven) -> list[str]:
         "every figure is projected by simulation, none measured",
         f"each is the p50 of {count} repetitions, p5 and p95 beside it in percent of it or as a band: over stragglers, and over sessions "
         f"whose requests are faster or slower for all that are compared; {LIMITS}",
-        f"who leads is said where it does in at least {100 * bands.SURE:.0f} % of the paired draws, else it is {bands.OPEN}",
+        f"who leads does so in at least {100 * bands.SURE:.0f} % of the paired draws; in fewer, the lead is {bands.OPEN}",
         f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
         "every architecture trains as many epochs; what an epoch teaches differs where models are updated more or less often",
         "a model that is only a number of parameters is taken for a convolutional one",
@@ -211,7 +223,7 @@ def _tile_note(point: Point) -> str:
 
 def _curves(found: Breakeven, axis: str) -> list[Plot]:
     points = found.of(axis)
-    fleet = frozenset(f"{point.name} [projected]" for point in points if point.gpu)
+    fleet = frozenset(f"{point.name} [projected]" for point in points if point.rival)
     drawn = []
     for figure, y in (("dollars", "dollars"), ("time", "seconds")):
         curves: dict[str, list[tuple[float, float]]] = {}
@@ -237,7 +249,7 @@ def _curves(found: Breakeven, axis: str) -> list[Plot]:
             plot(
                 title,
                 picture,
-                caption="Projected: p50, and p5 to p95 as a band. The GPU fleet is dashed; what AWS would not run is left out.",
+                caption="Projected: p50, and p5 to p95 as a band. Rivals are dashed; what AWS would not run is left out.",
             )
         )
     return drawn

@@ -20,6 +20,7 @@ MEASURED = {
     "object_bytes": "objects of {:,.0f} bytes",
     "functions": "{:,.0f} functions at once",
 }
+MEASURED_THREADS = 2
 BACKWARD = 2  # the backward pass computes twice what the forward pass does
 
 # Seconds of one CIFAR-10 sample's gradient at batch 512, one thread, float32: processor time of `compute` in the records of
@@ -48,6 +49,12 @@ class Calibration:
     instance_batch_s: float = 0.0
     gpu_batch_s: float = 0.0
     gpu_efficiency: float = 0.3  # share of the peak that training reaches
+    # Of a step, what several threads share (Amdahl's law): measured with two. Beyond them it is between `least` and `most`, assumed: each
+    # repetition draws one, `parallel_beyond`.
+    parallel_share: float = 1.0
+    parallel_least: float = 1.0
+    parallel_most: float = 1.0
+    parallel_beyond: float | None = None
     evaluate_share: float = 1 / (1 + BACKWARD)  # of a gradient's time: forward only
     arithmetic_bytes_s: float = (
         2.0e9  # vector arithmetic on a whole vCPU, by bytes of the vectors that go in and come out
@@ -65,6 +72,9 @@ class Calibration:
     plain_step_s: float = 0.005
     transition_s: float = 0.03
     child_s: float = 0.25  # a child execution's start and the return of its result
+    stack_s: float = 120.0  # until a stack stands that was not there
+    hosts_s: float = 180.0  # and its database hosts
+    broker_s: float = 1_080.0  # and network and broker, of the project's first stack that has them: told in issue threads (docs/aws.md)
     concurrency: int | None = 1_000  # the account's; None: raised as far as needed
 
     # Networks: of functions outside a VPC and inside, of instances by type (vCPUs, bytes per second for ever)
@@ -96,28 +106,39 @@ class Calibration:
         """One minibatch on a processor: `threads` vCPUs (or a part of one) of `speed`."""
         if not samples:
             return 0.0
-        return batch_s + samples * self.of_sample(workload) / (threads * speed)
+        return batch_s + samples * self.of_sample(workload) / (self.speed_up(threads) * speed)
+
+    def speed_up(self, threads: float) -> float:
+        """Of so many vCPUs, or a part of one, over a whole one."""
+        if threads <= 1:
+            return threads
+        two = _amdahl(self.parallel_share, min(threads, MEASURED_THREADS))
+        if threads <= MEASURED_THREADS:
+            return two
+        share = self.parallel_share if self.parallel_beyond is None else self.parallel_beyond
+        return two * _amdahl(share, threads) / _amdahl(share, MEASURED_THREADS)
 
     def of_sample(self, workload: Workload) -> float:
         """Seconds of one sample's gradient on the reference vCPU."""
-        return self.sample_s.get(workload.model, (1 + BACKWARD) * workload.macs * self.mac_s)
+        whole = self.sample_s.get(workload.model, (1 + BACKWARD) * workload.macs * self.mac_s)
+        return workload.training_share * whole
 
     def in_function(self, experiment: Experiment, workload: Workload, samples: int, *, memory_mb: int) -> float:
-        threads = min(float(experiment.training.threads), vcpus(memory_mb))
+        threads = min(threads_of(experiment), vcpus(memory_mb))
         return self.gradient_s(
             workload, samples, threads=threads, speed=self.function_speed, batch_s=self.function_batch_s
         )
 
-    def on_instance(self, experiment: Experiment, workload: Workload, samples: int) -> float:
-        known = self.instances.get(experiment.p2p.instance_type, UNKNOWN_INSTANCE)
-        threads = min(experiment.training.threads, known.vcpus)
+    def on_instance(self, experiment: Experiment, workload: Workload, samples: int, *, instance_type: str) -> float:
+        known = self.instances.get(instance_type, UNKNOWN_INSTANCE)
+        threads = min(threads_of(experiment), known.vcpus)
         return self.gradient_s(
             workload, samples, threads=threads, speed=self.instance_speed, batch_s=self.instance_batch_s
         )
 
-    def on_gpu(self, experiment: Experiment, workload: Workload, samples: int) -> float:
-        family = experiment.gpu.instance_type.split(".")[0]
-        macs = samples * (1 + BACKWARD) * workload.macs
+    def on_gpu(self, workload: Workload, samples: int, *, instance_type: str) -> float:
+        family = instance_type.split(".")[0]
+        macs = samples * (1 + BACKWARD) * workload.macs * workload.training_share
         if not samples:
             return 0.0
         return self.gpu_batch_s + macs / (self.gpu_efficiency * GPU_PEAK_MACS_S.get(family, GPU_PEAK_MACS_S["g4dn"]))
@@ -140,6 +161,15 @@ class Calibration:
         known = self.instances.get(instance_type)
         return service if known is None or known.bytes_s is None else replace(service, host_bytes_s=known.bytes_s)
 
+    def unshared(self) -> "Calibration":
+        """Where nobody waits for another's transfers: hosts' links have room for all at once."""
+        return replace(
+            self,
+            tensors=replace(self.tensors, host_bytes_s=inf),
+            bus=replace(self.bus, host_bytes_s=inf),
+            instances={name: replace(each, bytes_s=None) for name, each in self.instances.items()},
+        )
+
     def outside(self, **figures: float) -> tuple[str, ...]:
         """What of `figures` (named as in `measured`) lies beyond what the fits have seen, and how far."""
         found = []
@@ -161,6 +191,15 @@ class Calibration:
     def as_json(self) -> dict[str, Any]:
         """Every figure; an infinite bandwidth is null."""
         return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+
+
+def threads_of(experiment: Experiment) -> float:
+    """`auto` is what there is."""
+    return inf if experiment.training.threads == "auto" else float(experiment.training.threads)
+
+
+def _amdahl(share: float, threads: float) -> float:
+    return 1 / (1 - share + share / threads)
 
 
 def _plain(value: Any) -> Any:
@@ -219,26 +258,34 @@ AWS_2026_08 = AWS.with_facts(
     network=replace(AWS.network, by_memory=figures.network_2026_08()),
 )
 NAMED = {AWS_2026_08.name: AWS_2026_08}
+# What moving data and vectors takes, and combining them; and what it takes until something works on them: left out to see what is left.
+MOVING: Mapping[str, Any] = {
+    "arithmetic_bytes_s": inf,
+    "database_bytes_s": inf,
+    "database_batch_s": 0.0,
+    "mailbox_s": 0.0,
+    "client_cpu_s": 0.0,
+    "supervisor_s": 0.0,
+    **dict.fromkeys(("objects", "tensors", "bus", "instance_objects", "instance_bus"), FREE),
+    "network": None,
+    "vpc_network": None,
+}
+STARTING: Mapping[str, Any] = {
+    "invoke_s": 0.0,
+    "cold_s": 0.0,
+    "cold_torch_s": 0.0,
+    "torch_step_s": 0.0,
+    "plain_step_s": 0.0,
+    "transition_s": 0.0,
+    "child_s": 0.0,
+}
 # Nothing takes time but computing: what a run cannot be faster than.
 PURE_COMPUTE = Calibration(
     name="pure computing",
     basis=("no latency, no overhead, infinite bandwidth",),
-    arithmetic_bytes_s=inf,
-    database_bytes_s=inf,
-    invoke_s=0.0,
-    cold_s=0.0,
-    cold_torch_s=0.0,
-    torch_step_s=0.0,
-    plain_step_s=0.0,
-    transition_s=0.0,
-    child_s=0.0,
+    **MOVING,
+    **STARTING,
     concurrency=None,
-    objects=FREE,
-    tensors=FREE,
-    bus=FREE,
-    instance_objects=FREE,
-    instance_bus=FREE,
-    supervisor_s=0.0,
     compute_sigma=0.0,
     request_sigma=0.0,
     session_sigma=0.0,

@@ -17,10 +17,12 @@ BITS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """What EC2 documents of a type. `bytes_s`: its network for ever; None where that is not said."""
+    """What EC2 documents of a type. `bytes_s`: its network for ever; `memory_gb`, `gpu_gb`: in GiB. None where that is not said."""
 
     vcpus: int
     bytes_s: float | None = None
+    memory_gb: float | None = None
+    gpu_gb: float | None = None
 
 
 UNKNOWN_INSTANCE = Instance(vcpus=2)
@@ -48,10 +50,16 @@ def figures() -> Mapping[str, Mapping[str, float]]:
     return found
 
 
+@cache
 def instances() -> Mapping[str, Instance]:
     """By type."""
     return {
-        name: Instance(vcpus=each["vcpus"], bytes_s=each["gbps"] * 1e9 / BITS if "gbps" in each else None)
+        name: Instance(
+            vcpus=each["vcpus"],
+            bytes_s=each["gbps"] * 1e9 / BITS if "gbps" in each else None,
+            memory_gb=each.get("memory_gb"),
+            gpu_gb=each.get("gpu_gb"),
+        )
         for name, each in _read(DOCUMENTED)["instances"]["types"].items()
     }
 

@@ -18,7 +18,7 @@ from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Invocation, Script, World
 from crossover.training.long_worker.waits import POLLING, reserve_s
 
-CHECKPOINT_FACTS_BYTES = 140
+CHECKPOINT_FACTS_BYTES, FIRST_FACTS_BYTES, CLAIM_BYTES = 130, 80, 35
 
 
 class Leave(Exception):
@@ -33,6 +33,7 @@ class Standing:
     minibatch: int = 0
     saved: set[tuple[int, int]] = field(default_factory=lambda: {(0, 0)})
     published: dict[str, int] = field(default_factory=dict)  # by what: the last round it was shown for
+    checkpoint_bytes: int = 0  # of the last one saved; 0: the seeded model alone
 
 
 @dataclass
@@ -43,13 +44,16 @@ class Life:
     place: Place
     invocation: Invocation
     standing: Standing
-    vectors_bytes: int  # of a checkpoint
+    kept_bytes: Callable[[int], int]  # in a checkpoint of that round, without the sum of a round under way
     step: str = "train"
+    adds: bool = True  # whether it sums gradients up within a round
     computed: int = 0
     slowest_s: float = 0.0
     evaluation_s: float = 0.0
     finished: bool = False
     _deadline: simpy.Event | None = None
+    _entered: tuple[int, int] = (0, 0)
+    _known: int = 0  # the last epoch whose decision this invocation has read
 
     @property
     def objects(self) -> Client:
@@ -137,25 +141,46 @@ class Life:
         return 1 + int(1 / polling.share + growing + max(0.0, waited_s - knee_s) / polling.last_s)
 
     def save(self) -> Process:
-        position = (self.standing.round, self.standing.minibatch)
-        if position in self.standing.saved:
-            return
-        bytes_ = self.vectors_bytes + CHECKPOINT_FACTS_BYTES
-        if 0 < self.standing.minibatch < self.world.days.minibatches_in(self.standing.round):
-            bytes_ += self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
-        self.tally.count("objects", "put", out=bytes_).count("objects", "exists")  # was the run resumed meanwhile?
-        yield from self.spend("checkpoint", self.objects.write.seconds(bytes_) + self.objects.read.latency_s)
-        self.standing.saved = {each for each in self.standing.saved if each[0] >= position[0] - 16} | {position}
+        """The position's checkpoint, once; those that nobody will ask for go. Was the run resumed or concluded meanwhile?"""
+        standing, position = self.standing, (self.standing.round, self.standing.minibatch)
+        self.tally.count("objects", "exists", 2)
+        seconds = 2 * self.objects.read.latency_s
+        if position not in standing.saved:
+            bytes_ = self.kept_bytes(standing.round) + CHECKPOINT_FACTS_BYTES
+            if self.adds and self._within():
+                bytes_ += self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
+            standing.checkpoint_bytes = bytes_
+            self.tally.count("objects", "put", out=bytes_)
+            seconds += self.objects.write.seconds(bytes_) + self._forget_checkpoints(position)
+        yield from self.spend("checkpoint", seconds)
+
+    def _within(self) -> bool:
+        """Whether a checkpoint has a vector of the round under way: the sum so far, or with deltas where the round began."""
+        done = self.standing.minibatch
+        match self.world.experiment.exchange.what:
+            case "gradients":
+                return 0 < done < self.world.days.minibatches_in(self.standing.round)
+            case what:
+                return what == "delta" and done > 0
+
+    def _forget_checkpoints(self, position: tuple[int, int]) -> float:
+        """As `training.checkpoints.Journal.save`: seconds of deleting what is neither one of the newest two multiples nor this
+        invocation's own.
+        """
+        kept, every = {*self.standing.saved, position}, self.world.experiment.functions.checkpoint_every
+        multiples = sorted((each for each in kept if each[1] == 0 and each[0] % every == 0), reverse=True)
+        needed = {position, *multiples[:2], *(each for each in kept if each >= self._entered)}
+        self.standing.saved = needed
+        if needed == kept:
+            return 0.0
+        self.tally.count("objects", "delete")
+        return self.objects.read.latency_s
 
     def restore(self) -> Process:
         """The first checkpoint holds the seeded model alone."""
-        begun = bool(self.standing.round or self.standing.minibatch)
-        vectors = (
-            self.vectors_bytes
-            if begun
-            else min(self.vectors_bytes, self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
-        )
-        bytes_ = vectors + CHECKPOINT_FACTS_BYTES
+        self._entered = (self.standing.round, self.standing.minibatch)
+        first = FIRST_FACTS_BYTES + self.adds * (self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
+        bytes_ = self.standing.checkpoint_bytes or first
         self.tally.count("objects", "exists").count("objects", "get", into=bytes_)
         yield from self.spend("", self.objects.read.seconds(bytes_, 2))
 
@@ -167,7 +192,8 @@ class Life:
             raise Leave
         if self.remaining_s() < 2 * self.slowest_s:
             raise Leave
-        samples = world.workload.samples[world.days.first_minibatch(standing.round) + standing.minibatch]
+        _, number = world.days.place(standing.round, standing.minibatch)
+        samples = world.workload.samples[number]
         batch, luck = world.workload.batch_bytes(samples), world.luck[self.place.worker]
         self.tally.count("objects", "get", into=batch)
         fetch_s = self.objects.read.seconds(batch) * luck.request()
@@ -181,6 +207,14 @@ class Life:
         self.slowest_s = max(self.slowest_s, fetch_s + compute_s)
         standing.minibatch += 1
 
+    def history(self) -> Process:
+        """What the epochs before came to, which the learning rate may hang on: read once by an invocation that has not seen it agreed."""
+        before = self.world.days.decisions_before(self.standing.round)
+        if before > self._known:
+            self._known = before
+            self.tally.count("objects", "get", into=decision_bytes(before))
+            yield from self.spend("", self.objects.read.latency_s)
+
     def accumulate(self) -> Process:
         while self.standing.minibatch < self.world.days.minibatches_in(self.standing.round):
             yield from self.compute()
@@ -189,11 +223,12 @@ class Life:
         """One evaluates, the others wait for its decision. Raises Leave."""
         world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
-        said = decision_bytes(epoch)
+        number = world.days.decision(epoch)
+        said = decision_bytes(number)
         self.tally.count("objects", "exists")
         yield from self.spend("", objects.read.latency_s)
         if not decided.open:
-            self.tally.count("objects", "put", out=1)
+            self.tally.count("objects", "put", out=CLAIM_BYTES)
             evaluator = world.state.setdefault(taken, self.place.worker)
             yield from self.spend("", objects.write.latency_s)
             if evaluator == self.place.worker:
@@ -201,12 +236,15 @@ class Life:
                 if not decided.open:
                     decided.arrive(world.env)
                     world.epoch_ended(epoch)
-            else:
+            else:  # whose claim there is, then its decision
+                self.tally.count("objects", "get", into=CLAIM_BYTES)
+                yield from self.spend("", objects.read.latency_s)
                 waited = yield from self.until(decided)
                 self.invocation.spent("synchronise", waited)
                 self.tally.count("objects", "get", self.looks(waited, "objects") + 1, into=said)
         self.tally.count("objects", "get", into=said)
         yield from self.spend("", objects.read.latency_s)
+        self._known = number
 
     def _evaluate(self, epoch: int, said: int) -> Process:
         world, workload, objects = self.world, self.world.workload, self.objects
@@ -214,8 +252,8 @@ class Life:
             raise Leave
         chunks = workload.validation_chunks
         self.tally.count("objects", "get", chunks, into=workload.validation_bytes)
-        if epoch > 1:
-            self.tally.count("objects", "get", into=decision_bytes(epoch - 1))
+        if (before := world.days.decision(epoch) - 1) > 0:
+            self.tally.count("objects", "get", into=decision_bytes(before))
         self.tally.count("objects", "put", out=said)
         seconds = objects.read.seconds(workload.validation_bytes, chunks + 1) + objects.write.latency_s
         seconds += world.evaluate_s(memory_mb=self.memory_mb)
@@ -256,11 +294,15 @@ def lives(life: Life, exchange: Callable[[Life], Process]) -> Process:
 def collected(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
     """The last step of a run of long workers."""
     size, objects = world.workload.vector_bytes, world.objects("collect")
-    tally = Tally().count("objects", "list", 3).count("objects", "exists", 2).count("objects", "delete", 2)
-    tally.count("objects", "get", 2, into=checkpoint_bytes + decision_bytes(world.days.epochs))
-    tally.count("objects", "put", 2, out=size + VECTOR_HEADER_BYTES + OUTCOME_BYTES).count("tensors", "delete")
+    read = checkpoint_bytes + CHECKPOINT_FACTS_BYTES + decision_bytes(world.days.decisions)
+    tally = Tally().count("objects", "list", 4).count("objects", "exists", 4).count("objects", "delete", 2)
+    tally.count("objects", "get", 2, into=read)
+    tally.count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES + OUTCOME_BYTES)
+    stores = world.architecture.tensor_hosts != "none"  # else there is nothing to delete but checkpoints
+    if stores:
+        tally.count("objects" if world.through_objects else "tensors", "delete")
     if bus:
         tally.count("bus", "remove")
-    seconds = objects.read.seconds(checkpoint_bytes, 9) + objects.write.seconds(size, 2)
-    seconds += members * world.tensors("collect").read.latency_s
+    seconds = objects.read.seconds(read, 12) + objects.write.seconds(size, 3)
+    seconds += stores * members * world.tensors("collect").read.latency_s
     return Script((Phase("collect", request_s=seconds),), tally)

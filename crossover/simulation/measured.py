@@ -15,7 +15,7 @@ from crossover.errors import DataError
 from crossover.experiment import from_resolved
 from crossover.reports import display, folder
 from crossover.reports.folder import RunFolder
-from crossover.simulation.calibration import AWS, Calibration
+from crossover.simulation.calibration import AWS, Calibration, threads_of
 from crossover.simulation.services import VCPU_MB, vcpus
 from crossover.simulation.workload import MODELS
 
@@ -41,6 +41,10 @@ def _learnt(run: RunFolder, base: Calibration) -> Calibration:
         raise DataError(
             f"{run.path}: a run that trains nothing says nothing of computing; give one of an architecture that trains"
         )
+    if experiment.training.image_size.begin is not None:
+        raise DataError(
+            f"{run.path}: its images grew with the epochs (training.image_size), and so did its seconds; give a run on images as they are"
+        )
     good = [record for record in run.records if record["outcome"] == "ok"]
     timed = list(_computations(good, experiment.training.batch_size, processor=not on_aws))
     if not timed:
@@ -48,7 +52,7 @@ def _learnt(run: RunFolder, base: Calibration) -> Calibration:
     per_sample = median(seconds / samples for seconds, samples in timed)
     if on_aws:  # brought to one whole vCPU of the speed that functions have
         memory_mb = max(int(record.get("memory_mb") or VCPU_MB) for record in good)
-        per_sample *= min(float(experiment.training.threads), vcpus(memory_mb)) * base.function_speed
+        per_sample *= base.speed_up(min(threads_of(experiment), vcpus(memory_mb))) * base.function_speed
     model = experiment.training.model
     changes: dict[str, Any] = {"sample_s": {**base.sample_s, model: per_sample}}
     data = run.result.get("data", {})

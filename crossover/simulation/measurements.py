@@ -12,6 +12,7 @@ from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
+from crossover.algorithms.aggregators import plan as plans
 from crossover.errors import DataError
 
 FOLDER = Path(__file__).parents[2] / "config" / "calibration"
@@ -29,6 +30,7 @@ SESSIONS = (
 )
 DESIGNS = "rq3_resnet18.json"
 MOVED = {"grads_sharding": 20, "lambda_fl": 24, "lifl": 30}  # by design: vectors read in a round, of 20 clients
+LEVELS = {"grads_sharding": ("shard",), "lambda_fl": ("leaf", "root"), "lifl": ("l1", "l2", "root")}
 # What a figure may come to, in bytes per second, before its unit is doubted.
 PLAUSIBLE = {"read": (1e6, 2e9), "write": (1e6, 2e9), "compute": (5e7, 1e11), "total": (1e6, 2e9)}
 LATENCIES = ("min_ms", "p5_ms", "p25_ms", "median_ms", "p75_ms", "p90_ms", "p95_ms", "p99_ms", "p999_ms", "max_ms")
@@ -58,18 +60,16 @@ class Cell:
     @property
     def levels(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """By level, one waiting for the one before: its name, and how many vectors each of its functions reads."""
-        if self.design == "grads_sharding":
-            return (("shard", (self.clients,) * self.aggregators),)
-        if self.design == "lambda_fl":
-            leaves = _groups(self.clients, ceil(self.clients / (self.aggregators - 1)))
-            return (("leaf", leaves), ("root", (len(leaves),)))
-        first = _groups(self.clients, 3)
-        second = _groups(len(first), 3)
-        return (("l1", first), ("l2", second), ("root", (len(second),)))
-
-
-def _groups(members: int, size: int) -> tuple[int, ...]:
-    return tuple(min(size, members - start) for start in range(0, members, size))
+        elements, clients = round(self.gradient_mib * MIB / plans.ELEMENT_BYTES), self.clients
+        match self.design:
+            case "grads_sharding":
+                plan = plans.sharded(elements, clients, shards=self.aggregators)
+            case "lambda_fl":
+                plan = plans.tree(elements, clients, groups=[ceil(clients / (self.aggregators - 1))])
+            case _:
+                plan = plans.tree(elements, clients, groups=[3, 3])
+        reads = (tuple(len(each.inputs) for each in level) for level in plan.levels)
+        return tuple(zip(LEVELS[self.design], reads, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,15 +3,20 @@
 Bulk synchronous (`slack` and scaling in are not simulated); the share of coordinates that pass the filter is the calibration's.
 """
 
-from crossover.simulation.kernel import Process
-from crossover.simulation.lambdaml import Way, arithmetic, first_checkpoints
+from functools import partial
+
+from crossover.algorithms import knee
+from crossover.simulation.kernel import Phase, Process
+from crossover.simulation.lambdaml import Way, arithmetic, beginning
 from crossover.simulation.long_worker import Leave, Life, Standing, collected, lives
-from crossover.simulation.spirt import ARRIVAL_BYTES, begun
+from crossover.simulation.spirt import ARRIVAL_BYTES, begun, decision_bytes
 from crossover.simulation.usage import Place
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Invocation, Model, Script, World
 
-REPORT_BYTES, WORD_BYTES = 112, 115
+REPORT_BYTES, WORD_BYTES, SUPERVISOR_BYTES = 112, 115, 64
+MOST_POINTS = 2_048  # of the loss curve
+DECISION, REPORTS = 1, 2  # what the supervisor waits for, in the place of a worker's minibatch
 SPARSE_HEADER_BYTES, PAIR_BYTES = 16, 8
 FILTER_VECTORS = 6  # read and written while filtering: gradient, velocity, residual, base, and the update
 
@@ -23,10 +28,20 @@ def update_bytes(world: World) -> int:
     return min(4 * workload.elements, SPARSE_HEADER_BYTES + PAIR_BYTES * pairs + 4 * workload.buffers)
 
 
-def checkpoint_bytes(world: World) -> int:
-    """What all were told, the residual, the velocity."""
+def checkpoint_bytes(world: World, round: int) -> int:
+    """What all were told, the residual, the velocity; the last word."""
     workload, momentum = world.workload, world.experiment.training.momentum > 0
-    return 2 * workload.vector_bytes + momentum * 4 * workload.parameters + (2 + momentum) * VECTOR_HEADER_BYTES
+    return (
+        2 * workload.vector_bytes
+        + momentum * 4 * workload.parameters
+        + (2 + momentum) * VECTOR_HEADER_BYTES
+        + WORD_BYTES
+    )
+
+
+def supervised_bytes(world: World, steps: int) -> int:
+    """What the supervisor keeps: its word, the loss of each step, and each worker's seconds of the latest ones."""
+    return WORD_BYTES + 42 * min(steps, MOST_POINTS) + world.workers * (8 + 12 * min(steps, knee.SPAN))
 
 
 def step(life: Life) -> Process:
@@ -36,6 +51,7 @@ def step(life: Life) -> Process:
     bus_s, computing = world.calibration.bus.latency_s, life.standing.published.get("reported", -1) < round
     if computing:
         yield from life.accumulate()
+        yield from life.history()
         yield from arithmetic(life, "filter", FILTER_VECTORS * size)
         yield from way.put("store", telling)
         yield from way.put("", REPORT_BYTES)
@@ -45,7 +61,8 @@ def step(life: Life) -> Process:
     word = world.gate("word", round, needed=1)
     began = world.env.now
     waited = yield from life.until(word)
-    life.tally.count("bus", "arrived", life.looks(waited, "tensors") + 1).count(way.channel, "get", 1 + int(waited))
+    # Announcements wake; the word itself is looked for once a second beside them.
+    life.tally.count("bus", "arrived", life.looks(waited, "tensors") + 1).count(way.channel, "get", int(waited))
     yield from life.spend("", bus_s)
     yield from way.get("", WORD_BYTES)
     if others:
@@ -58,14 +75,14 @@ def step(life: Life) -> Process:
 
 def train(world: World, place: Place, invocation: Invocation) -> Process:
     standing = world.state.setdefault(("standing", place.worker), Standing())
-    yield from lives(Life(world, place, invocation, standing, checkpoint_bytes(world)), step)
+    yield from lives(Life(world, place, invocation, standing, partial(checkpoint_bytes, world)), step)
 
 
 def supervise(world: World, place: Place, invocation: Invocation) -> Process:
     """All reports, then the word; step after step."""
     standing = world.state.setdefault("supervisor", Standing())
     place.worker = world.workers  # whose luck it has
-    life = Life(world, place, invocation, standing, WORD_BYTES, "supervise")
+    life = Life(world, place, invocation, standing, partial(supervised_bytes, world), "supervise", adds=False)
     way, calibration, tally = Way(life), world.calibration, invocation.tally
     every = world.experiment.functions.checkpoint_every
     finished = False
@@ -77,15 +94,18 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
             if round % every == 0:
                 yield from life.save()
             if round and world.days.ends_epoch(round - 1):
+                standing.minibatch = DECISION
                 waited = yield from life.until(world.gate("decision", world.days.epoch(round - 1), needed=1))
                 invocation.spent("synchronise", waited)
-                tally.count("objects", "get", 2 + life.looks(waited, "objects"))
+                said = decision_bytes(world.days.epoch(round - 1))
+                tally.count("objects", "get", 2 + life.looks(waited, "objects"), into=2 * said)
                 finished = world.days.epoch(round - 1) >= world.days.epochs
                 life.mark()
                 if finished:
                     break
             if life.remaining_s() <= 0:
                 raise Leave
+            standing.minibatch = REPORTS
             yield from way.gather("synchronise", "reported", REPORT_BYTES, world.workers, before=lambda last: last)
             yield from life.spend("", calibration.supervisor_s * way.luck.compute())
             yield from way.put("", WORD_BYTES + 4 * world.workers)
@@ -96,7 +116,7 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
             yield from life.spend("", calibration.bus.latency_s)
             if round % every == 0 and round:
                 yield from way.delete()
-            standing.round += 1
+            standing.round, standing.minibatch = round + 1, 0
     except Leave:
         pass
     yield from life.save()
@@ -104,12 +124,19 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
     place.finished = finished
 
 
+def initialise(world: World, place: Place) -> Script:
+    """As of any long worker, with the supervisor as a member more, by whom a run is found that was begun before; and the exchange."""
+    script = beginning(world, looks=1, more_bytes=(SUPERVISOR_BYTES,))
+    script.tally.count("bus", "declare")
+    return Script((*script.phases, Phase("", request_s=world.calibration.bus.latency_s)), script.tally)
+
+
 def collect(world: World, place: Place) -> Script:
-    return collected(world, checkpoint_bytes(world), members=world.workers + 1, bus=True)
+    return collected(world, checkpoint_bytes(world, world.days.rounds), members=world.workers + 1, bus=True)
 
 
 MODELS = {
-    "initialise": Model(script=first_checkpoints, changes=begun),
+    "initialise": Model(script=initialise, changes=begun),
     "train": Model(living=train),
     "supervise": Model(living=supervise),
     "collect": Model(script=collect),

@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.costs import prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import from_resolved
+from crossover.reports import display
 from crossover.reports.on_aws import OnAws
 from crossover.simulation.calibration import AWS
 from crossover.simulation.repetitions import LIMITS, REPETITIONS, Task, draws, figures, problems, repeated
-from crossover.simulation.simulate import models_of, sizes_of
+from crossover.simulation.simulate import described, models_of, sizes_of
 from crossover.simulation.workload import calendar
 
 
@@ -42,11 +43,13 @@ def _task(result: Mapping[str, Any]) -> Task | None:
     """As many epochs as the run had. None where a size or a step is not known, or another version wrote it."""
     try:
         experiment = from_resolved(result["experiment"])
-        training = replace(experiment.training, epochs=max(1, len(result["epochs"])))
+        training = replace(experiment.training, epochs=display.epochs_of(result) or 1)
         experiment = replace(experiment, training=training)
-        architecture = load(experiment.architecture)
+        architecture = architecture_of(experiment)
         workload = sizes_of(experiment, architecture)
         models_of(architecture)
+        if not described(architecture):
+            return None  # the real steps take longer than a report may
         calendar(architecture.resolve(experiment), workload)
     except (NoProjection, ConfigError, TypeError):
         return None

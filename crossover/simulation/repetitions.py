@@ -12,24 +12,26 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from math import exp, inf
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.prices import Prices
 from crossover.experiment import Experiment
 from crossover.reports.bands import Band, band
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.services import Service
-from crossover.simulation.simulate import LABEL, Simulated, simulate, sizes_of
-from crossover.simulation.workload import Workload
+from crossover.simulation.simulate import LABEL, Simulated, described, simulate, sizes_of
+from crossover.simulation.workload import Workload, calendar
 
 REPETITIONS = 30
+# Where the real steps run, which takes a hundred times as long as a description of theirs:
+REAL_REPETITIONS, REAL_EPOCHS = 6, 2
 PER_JOB = 5  # draws that a process takes at once
 WORTH_S = 3.0  # of processor time left: from here on more processes are worth their start
 LIMITS = "not in the band: prices, assumed figures, and whether the services are as the calibration says in the middle"
@@ -90,6 +92,12 @@ def draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
     return tuple(Draw(rng.getrandbits(32), session) for session in sessions)
 
 
+def at_most(repetitions: int, experiments: Sequence[Experiment]) -> int:
+    """So many repetitions, or fewer where nobody has described the steps of one of the experiments: its real ones run then."""
+    known = all(described(architecture_of(each)) for each in experiments)
+    return repetitions if known else min(repetitions, REAL_REPETITIONS)
+
+
 def in_session(calibration: Calibration, session: float) -> Calibration:
     """`calibration` as it is where requests take `session` sigmas longer than in the middle: every service's, latency and transfer alike.
 
@@ -111,58 +119,96 @@ def repeated(
     they are started where more than `worth_s` seconds of work are left after the first job.
     """
     starts, processes = range(0, len(drawn), PER_JOB), processes or os.cpu_count() or 1
-    jobs = [(task, drawn[start : start + PER_JOB]) for task in tasks for start in starts]
+    groups = _alike_but_in_epochs(tasks)
+    jobs = [([tasks[n] for n in group], drawn[start : start + PER_JOB]) for group in groups for start in starts]
     began_s = time.process_time()
     done = [_job(job) for job in jobs[:1]]
     left = jobs[1:]
     if processes > 1 and len(left) * (time.process_time() - began_s) > worth_s:
         # Not by fork: whoever calls may have threads.
         fresh = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, mp_context=fresh, initializer=_end_by_ctrl_c) as pool:
+        with ProcessPoolExecutor(processes, mp_context=fresh, initializer=end_by_ctrl_c) as pool:
             done += pool.map(_job, left)
     else:
         done += map(_job, left)
-    each = len(starts)
-    return [tuple(o for part in done[n * each : (n + 1) * each] for o in part) for n in range(len(tasks))]
+    found: list[list[Outcome]] = [[] for _ in tasks]
+    for group, parts in zip((group for group in groups for _ in starts), done, strict=True):
+        for n, outcomes in zip(group, parts, strict=True):
+            found[n] += outcomes
+    return [tuple(outcomes) for outcomes in found]
 
 
-def _end_by_ctrl_c() -> None:
+def _alike_but_in_epochs(tasks: Sequence[Task]) -> list[list[int]]:
+    """Tasks by number: those of a group simulate the same epochs, and lengthen them differently."""
+    groups: dict[str, list[int]] = {}
+    for n, task in enumerate(tasks):
+        training = replace(task.experiment.training, epochs=1)
+        key = (replace(task.experiment, training=training), task.workload, id(task.calibration))
+        groups.setdefault(repr(key), []).append(n)
+    return list(groups.values())
+
+
+def end_by_ctrl_c() -> None:
     """At once and without a word: the process that asked for it says what is to be said."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _job(job: tuple[Task, Sequence[Draw]]) -> list[Outcome]:
-    task, drawn = job
-    return [outcome(task, draw) for draw in drawn]
+def _job(job: tuple[Sequence[Task], Sequence[Draw]]) -> list[list[Outcome]]:
+    """Of each task, its outcomes. Tasks of a job differ in their epochs alone, so what is simulated for one does for all."""
+    tasks, drawn = job
+    known: dict[tuple[Draw, int], Simulated] = {}
+
+    def once(task: Task, draw: Draw, epochs: int) -> Simulated:
+        if (draw, epochs) not in known:
+            known[draw, epochs] = _drawn(task, draw, epochs)
+        return known[draw, epochs]
+
+    return [[outcome(task, draw, once) for draw in drawn] for task in tasks]
 
 
-def outcome(task: Task, draw: Draw) -> Outcome:
-    """What one repetition comes to. A run of many epochs is simulated for some, and lengthened by the mean of those after its first: what
-    stragglers do in them stands for all the others too, so the band errs on the wide side.
-    """
-    epochs = task.experiment.training.epochs
-    run = _drawn(task, draw, min(epochs, task.epochs))
-    if epochs <= task.epochs or not run.finished:
-        return Outcome.of(run)
-    return _lengthened(run, _drawn(task, draw, 1), epochs, task.price_list)
+def as_drawn(calibration: Calibration, draw: Draw) -> Calibration:
+    """In the draw's session, with what it says of more than two threads."""
+    least, most = calibration.parallel_least, calibration.parallel_most
+    beyond = least + (most - least) * random.Random(f"threads {draw.seed}").random()
+    return replace(in_session(calibration, draw.session), parallel_beyond=beyond)
 
 
 def _drawn(task: Task, draw: Draw, epochs: int) -> Simulated:
     training = replace(task.experiment.training, epochs=epochs)
     return simulate(
         replace(task.experiment, seed=draw.seed, training=training),
-        in_session(task.calibration, draw.session),
+        as_drawn(task.calibration, draw),
         workload=task.workload,
         price_list=task.price_list,
     )
 
 
+def simulated_epochs(most: int, span: int) -> int:
+    """Of a run of more epochs, how many a repetition simulates: rounds of `span` epochs are whole, and two of them at least."""
+    return max(2, most // span) * span if span > 1 else most
+
+
+def outcome(task: Task, draw: Draw, simulated: Callable[[Task, Draw, int], Simulated] = _drawn) -> Outcome:
+    """What one repetition comes to. A run of many epochs is simulated for some, and lengthened by the mean of those after its first: what
+    stragglers do in them stands for all the others too, so the band errs on the wide side.
+    """
+    epochs = task.experiment.training.epochs
+    architecture = architecture_of(task.experiment)
+    some = task.epochs if described(architecture) else min(task.epochs, REAL_EPOCHS)
+    span = calendar(architecture.resolve(task.experiment), task.workload).span
+    some = simulated_epochs(some, span)
+    run = simulated(task, draw, min(epochs, some))
+    if epochs <= some or not run.finished:
+        return Outcome.of(run)
+    return _lengthened(run, simulated(task, draw, span), epochs, task.price_list)
+
+
 def _lengthened(run: Simulated, first: Simulated, epochs: int, price_list: Prices) -> Outcome:
-    """`run` with its mean epoch after `first`, its first alone, as often as `epochs` asks for. What is used grows; the bill is of the
-    whole, since hosts cost at least a minute.
+    """`run` with its mean epoch after `first`, its first alone (or as many as a round goes through), as often as `epochs` asks for. What is
+    used grows; the bill is of the whole, since hosts cost at least a minute.
     """
     simulated = run.experiment.training.epochs
-    more = (epochs - simulated) / (simulated - 1)
+    more = (epochs - simulated) / (simulated - first.experiment.training.epochs)
 
     def longer(whole: float, short: float) -> float:
         return whole + more * max(0.0, whole - short)
@@ -263,8 +309,9 @@ def project(
     processes: int | None = None,
 ) -> Projection:
     """The run of `experiment`, and so many repetitions of its seed. Raises as `simulate` does."""
-    work, price_list = workload or sizes_of(experiment, load(experiment.architecture)), prices.load()
+    work, price_list = workload or sizes_of(experiment, architecture_of(experiment)), prices.load()
     run = simulate(experiment, calibration, workload=work, price_list=price_list)
     task = Task(experiment, calibration, work, price_list)
-    (outcomes,) = repeated([task], draws(experiment.seed, repetitions), processes=processes)
+    drawn = draws(experiment.seed, at_most(repetitions, [experiment]))
+    (outcomes,) = repeated([task], drawn, processes=processes)
     return Projection(run=run, seed=experiment.seed, outcomes=outcomes)

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crossover.architecture import Architecture, load, steps
+from crossover.architecture import Architecture, architecture_of, steps
 from crossover.costs import cost, infrastructure, paper_cost, prices
 from crossover.costs.billing import Line, gb_seconds
 from crossover.costs.infrastructure import Infrastructure
 from crossover.costs.invocations import WRITES
-from crossover.costs.paper_method import paper_method
+from crossover.costs.paper_method import BY_THE_HOUR, paper_method
 from crossover.costs.prices import Prices
 from crossover.errors import NoProjection
 from crossover.experiment import MOST_MEMORY_MB, Experiment
@@ -21,6 +21,7 @@ from crossover.simulation.usage import Place, StepUse, Usage
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import Workload, calendar
 from crossover.simulation.world import Model, World
+from crossover.surroundings import side_by_side
 
 LABEL = "projected"
 RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.events.RETRY, with full jitter)
@@ -78,11 +79,12 @@ class Simulated:
 
     @property
     def epoch_s(self) -> float:
-        """Of the epochs after the first, which starts cold; of the first where there is no other."""
-        ends = [self.epochs_end_s[epoch] for epoch in sorted(self.epochs_end_s)]
+        """Of the epochs after the first one decided upon, which starts cold; of those until then where there is no other."""
+        ends = self.epochs_end_s
         if not ends:
             return self.seconds
-        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else ends[0]
+        first, last = min(ends), max(ends)
+        return (ends[last] - ends[first]) / (last - first) if last > first else ends[first] / first
 
 
 def simulate(
@@ -96,19 +98,24 @@ def simulate(
 ) -> Simulated:
     """Project the run of `experiment`: every epoch, without early stopping. The same seed gives the same result.
 
-    `workload`: other sizes than the experiment's own. `keep_records`: one record per invocation, for runs that are not large. Raises
-    NoProjection for an architecture whose steps have no model, or sizes that are not known.
+    Where nobody has described the architecture's steps, the real ones are run in the virtual world. `workload`: other sizes than the
+    experiment's own. `keep_records`: one record per invocation, for runs that are not large. Raises NoProjection for a step that was
+    forgotten in a description, for sizes that are not known, and for what cannot be run in the virtual world.
     """
-    architecture = architecture or load(experiment.architecture)
+    architecture = architecture or architecture_of(experiment)
     workload = workload or sizes_of(experiment, architecture)
     experiment = architecture.resolve(experiment)
     days = calendar(experiment, workload)
     usage = Usage(experiment.architecture, keep_records=keep_records)
     world = World(experiment, architecture, workload, calibration, days, usage)
-    models = models_of(architecture)
-    walk = Walk(world, models)
-    whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
-    world.env.run(until=world.env.process(whole) | world.doomed)
+    if described(architecture):
+        walk = Walk(world, models_of(architecture))
+        whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
+        world.env.run(until=world.env.process(whole) | world.doomed)
+    else:
+        # By name: it stands above this package, and brings torch, which no projection of described steps needs.
+        by_the_real_steps = importlib.import_module("crossover.virtual.projection").project
+        world.env.run(until=by_the_real_steps(world))
     return _result(world, price_list or prices.load())
 
 
@@ -118,16 +125,17 @@ def sizes_of(experiment: Experiment, architecture: Architecture) -> Workload:
 
 
 def models_of(architecture: Architecture) -> dict[str, Model]:
-    """By step name: the MODELS of the module that `Architecture(simulation=)` names. Raises NoProjection where there is none, or a step is
-    missing in it: its tree can be walked, the bodies of its steps cannot.
+    """By step name: the MODELS of the module that `Architecture(simulation=)` names; none where it has none. Raises NoProjection where a
+    step is missing in it: its tree can be walked, that step's body cannot. Raises it, too, for gradients that nobody trains by.
     """
     name = architecture.simulation or architecture.name
-    module = importlib.import_module(f"crossover.simulation.{name}") if _described(name) else None
-    models: dict[str, Model] | None = getattr(module, "MODELS", None)
-    if models is None:
-        raise NoProjection(
-            f"architecture: {architecture.name}: crossover/simulation/{name}.py with MODELS of its steps is not there"
-        )
+    if not described(architecture):
+        if not architecture.trains:
+            raise NoProjection(
+                f"architecture: {architecture.name}: crossover/simulation/{name}.py with MODELS of its steps is not there"
+            )
+        return {}
+    models: dict[str, Model] = importlib.import_module(f"crossover.simulation.{name}").MODELS
     for step in steps(architecture):
         if step.name not in models:
             raise NoProjection(
@@ -136,8 +144,11 @@ def models_of(architecture: Architecture) -> dict[str, Model]:
     return models
 
 
-def _described(name: str) -> bool:
-    return name.isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()
+def described(architecture: Architecture) -> bool:
+    """Whether there is a module of this package with MODELS of its steps."""
+    name = architecture.simulation or architecture.name
+    there = name.isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()
+    return there and hasattr(importlib.import_module(f"crossover.simulation.{name}"), "MODELS")
 
 
 def _result(world: World, price_list: Prices) -> Simulated:
@@ -182,7 +193,7 @@ def _result(world: World, price_list: Prices) -> Simulated:
 
 def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds: float) -> float:
     """By the papers' own formulas, which are linear in an invocation's seconds."""
-    if any(fleet.purpose == "GPU worker" for fleet in fixed.fleets):
+    if any(fleet.purpose in BY_THE_HOUR for fleet in fixed.fleets):
         _, usd = paper_method(world.experiment, (), infrastructure=fixed, prices=price_list, duration_s=seconds)
         return usd
     if world.architecture.program is not None:
@@ -206,10 +217,11 @@ def _problems(world: World) -> list[str]:
     """What would keep the run from going through on AWS."""
     experiment, found = world.experiment, list[str]()
     limit_s = experiment.functions.timeout_s
+    longest_s = {use.step: _longest_s(world, use) for use in world.usage.steps.values() if use.memory_mb}
     found += [
-        f"{use.step} takes up to {use.longest_s:,.0f} s; functions.timeout_s is {limit_s} (at most 900)"
-        for use in world.usage.steps.values()
-        if use.memory_mb and use.longest_s > limit_s * 1.001
+        f"{step} takes up to {seconds:,.0f} s; functions.timeout_s is {limit_s} (at most 900)"
+        for step, seconds in longest_s.items()
+        if seconds > limit_s * 1.001
     ]
     found += _memory(world)
     if world.doomed.triggered:
@@ -220,6 +232,15 @@ def _problems(world: World) -> list[str]:
             f"longer than they are asked for again; a higher quota is needed"
         )
     return found
+
+
+def _longest_s(world: World, use: StepUse) -> float:
+    """Of the step's invocations. Where images grow the run is simulated on the mean of its epochs; its last round has whole images, and
+    Lambda ends the functions of that one all the same. A long worker goes on in its next function.
+    """
+    whole, mean = world.workload.evaluated.training_share, world.workload.training_share
+    more = whole / mean - 1 if side_by_side(world.architecture) else 0.0
+    return use.longest_s + more * use.longest_compute_s
 
 
 def _memory(world: World) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from crossover.algorithms import optimizers
+from crossover.algorithms.outer import OUTER
 from crossover.simulation.kernel import Gate, Phase
 from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
@@ -11,15 +12,15 @@ from crossover.simulation.world import Model, Phased, Script, World
 OUTCOME_BYTES, ARRIVAL_BYTES = 210, 25
 
 
-def decision_bytes(epoch: int) -> int:
-    """The JSON of an epoch's decision, which lists the epochs before it."""
-    return 160 + 43 * epoch
+def decision_bytes(number: int) -> int:
+    """The JSON of the decision of this number, which lists the evaluations before it."""
+    return 173 + 43 * number
 
 
 def moved_on(world: World, place: Place, round: int) -> None:
     """The place at the start of `round`, as rounds.at says."""
     days = world.days
-    place.epoch, place.round, place.minibatches = days.epoch(round), round, days.minibatches_in(round)
+    place.epoch, place.round, place.minibatches = days.epoch(round), round, days.side_by_side(round)
     place.minibatch, place.synchronised = 0, False
 
 
@@ -44,39 +45,69 @@ def optimizer_vectors(world: World) -> int:
     return len(optimizers.vectors(world.experiment.training))
 
 
+def outer_vectors(world: World) -> int:
+    """How many the outer optimizer keeps, where local steps have one."""
+    exchange = world.experiment.exchange
+    return int(exchange.what == "delta" and exchange.outer.momentum > 0)
+
+
 # --- SPIRT ------------------------------------------------------------------------------------------------------------
 
 
 @shared(lambda world, place: None)
 def initialise(world: World, place: Place) -> Script:
+    """Every database is asked for a state of this attempt, the newest round first, and then whether it could give its own to the others."""
     size, tensors, workers = world.workload.vector_bytes, world.tensors("initialise"), world.workers
-    tally = Tally().count("bus", "declare").count("tensors", "create", workers, out=workers * size)
-    tally.count("objects", "put").count("objects", "list", 3)
+    objects, asked = world.objects("initialise"), (world.days.rounds_per_epoch + 2) * workers
+    tally = Tally().count("bus", "declare").count("tensors", "exists", asked)
+    tally.count("tensors", "create", workers, out=workers * size)
+    tally.count("objects", "put").count("objects", "list", 3).count("objects", "exists", 3)
     seconds = world.calibration.bus.latency_s + tensors.write.seconds(workers * size, workers)
+    seconds += asked * tensors.read.latency_s + objects.write.latency_s + 6 * objects.read.latency_s
     return Script((Phase("set up", request_s=seconds),), tally)
 
 
-@shared(lambda world, place: world.workload.samples[world.days.first_minibatch(place.round) + place.minibatch])
+def batches(world: World, place: Place) -> tuple[int, ...]:
+    """Samples of the minibatches that one function computes: its own, or with local steps all of the round's."""
+    days, samples = world.days, world.workload.samples
+    if days.local:
+        return tuple(samples[number] for number in days.numbers(place.round))
+    return (samples[days.first_minibatch(place.round) + place.minibatch],)
+
+
+def kept_by_worker(world: World, round: int) -> int:
+    """Vectors of the worker's own optimizer, that a function with local steps reads at the start of `round`."""
+    return optimizer_vectors(world) if world.days.local and round else 0
+
+
+@shared(
+    lambda world, place: (
+        batches(world, place),
+        place.round > 0,
+        world.days.local and world.days.decisions_before(place.round),
+    )
+)
 def compute_gradients(world: World, place: Place) -> Script:
-    calibration, workload = world.calibration, world.workload
-    samples = workload.samples[world.days.first_minibatch(place.round) + place.minibatch]
-    size, batch = workload.vector_bytes, workload.batch_bytes(samples)
-    tally = Tally().count("tensors", "exists").count("tensors", "get", into=size).count("tensors", "create", out=size)
-    tally.count("objects", "get", into=batch).count("objects", "exists")
+    calibration, workload, samples = world.calibration, world.workload, batches(world, place)
+    one, data = 4 * workload.parameters, sum(map(workload.batch_bytes, samples))
+    before, after = kept_by_worker(world, place.round), kept_by_worker(world, place.round + 1)
+    read, written = workload.vector_bytes + before * one, workload.vector_bytes + after * one
+    tally = Tally().count("tensors", "exists").count("tensors", "get", 1 + before, into=read)
+    tally.count("tensors", "create", 1 + after, out=written)
+    tally.count("objects", "get", len(samples), into=data).count("objects", "exists")
+    decided = world.days.decisions_before(place.round)
+    if told := int(world.days.local and decided > 0):  # what the rate may hang on
+        tally.count("objects", "get", into=decision_bytes(decided))
     tensors, objects = world.tensors("compute_gradients"), world.objects("compute_gradients")
-    fetch_s = tensors.read.seconds(size, 2) + objects.read.seconds(batch)
+    fetch_s = tensors.read.seconds(read, 2 + before) + objects.read.seconds(data, len(samples) + told)
     memory_mb = world.memory_of("compute_gradients")
-    compute_s = calibration.in_function(world.experiment, workload, samples, memory_mb=memory_mb)
+    compute_s = sum(calibration.in_function(world.experiment, workload, each, memory_mb=memory_mb) for each in samples)
+    store_s = tensors.write.seconds(written, 1 + after) + objects.read.latency_s  # settled
     return Script(
         (
-            Phase("fetch", request_s=fetch_s, link="egress", bytes_=size),
+            Phase("fetch", request_s=fetch_s, link="egress", bytes_=read),
             Phase("compute", compute_s=compute_s),
-            Phase(
-                "store",
-                request_s=tensors.write.seconds(size) + objects.read.latency_s,  # settled
-                link="ingress",
-                bytes_=size,
-            ),
+            Phase("store", request_s=store_s, link="ingress", bytes_=written),
         ),
         tally,
     )
@@ -148,18 +179,22 @@ def aggregate_peers(world: World, place: Place) -> Script:
 @shared(lambda world, place: (place.round == 0, place.epoch))
 def update_model(world: World, place: Place) -> Script:
     calibration, workload = world.calibration, world.workload
-    size, one, kept = workload.vector_bytes, 4 * workload.parameters, optimizer_vectors(world)
+    if world.experiment.exchange.what == "model":
+        return _copied(world, place)
+    size, one = workload.vector_bytes, 4 * workload.parameters
+    kept = outer_vectors(world) if world.days.local else optimizer_vectors(world)
     read = 2 * size + (0 if place.round == 0 else kept * one)
     written = size + kept * one
-    tally = Tally().count("tensors", "delete").count("objects", "exists")
+    tally = Tally().count("tensors", "delete", int(place.round > 0)).count("objects", "exists")
     tensors = world.tensors("update_model")
-    request_s = tensors.read.latency_s + settled_s(world, "update_model")
-    if place.epoch > 1:
+    request_s = (place.round > 0) * tensors.read.latency_s + settled_s(world, "update_model")
+    if place.epoch > 1 and not world.days.local:
         tally.count("objects", "get", into=decision_bytes(place.epoch - 1))
         request_s += world.objects("update_model").read.latency_s
     vectors = 2 + (0 if place.round == 0 else kept)
     if world.experiment.database.compute == "in_database":
-        command = optimizers.OPTIMIZERS[world.experiment.training.optimizer].command
+        optimizer = OUTER if world.days.local else world.experiment.training.optimizer
+        command = optimizers.OPTIMIZERS[optimizer].command
         assert command is not None, "whoever places arithmetic in the database has seen to it"
         tally.count("tensors", "info", vectors).count("tensors", command.lower())
         request_s += (1 + vectors) * tensors.read.latency_s
@@ -167,12 +202,19 @@ def update_model(world: World, place: Place) -> Script:
             vectors + 1 + kept
         ) * calibration.database_batch_s
     else:
-        # Model and optimizer appear together: under temporary names first, where there is more than one.
-        tally.count("tensors", "exists").count("tensors", "get", vectors, into=read).count(
-            "tensors", "create", out=written
-        )
-        request_s += tensors.read.seconds(read, vectors + 1) + tensors.write.seconds(written, 1 + kept)
+        # Model and optimizer appear together: under temporary names first.
+        tally.count("tensors", "exists", 2).count("tensors", "get", vectors, into=read)
+        tally.count("tensors", "create", 1 + kept, out=written).count("tensors", "rename")
+        request_s += tensors.read.seconds(read, vectors + 3) + tensors.write.seconds(written, 1 + kept)
         compute_s = world.arithmetic_s(read + written, "update_model")
+    return Script((Phase("update", request_s=request_s, compute_s=compute_s),), tally)
+
+
+def _copied(world: World, place: Place) -> Script:
+    """Averaging models: what all were combined to is the next model."""
+    tally = Tally().count("tensors", "delete", int(place.round > 0)).count("objects", "exists")
+    request_s, compute_s = combining(world, "update_model", tally, 1)
+    request_s += (place.round > 0) * world.tensors("update_model").read.latency_s + settled_s(world, "update_model")
     return Script((Phase("update", request_s=request_s, compute_s=compute_s),), tally)
 
 
@@ -182,15 +224,16 @@ def detect_convergence(world: World, place: Place) -> Script:
     objects, workload = world.objects("detect_convergence"), world.workload
     if not world.days.ends_epoch(place.round):
         return Script((), Tally())
-    said = decision_bytes(place.epoch)
+    number = world.days.decision(place.epoch)
+    said = decision_bytes(number)
     tally = Tally().count("objects", "exists").count("objects", "get", into=said)
     if place.epoch in world.epochs_end_s:
         return Script((Phase("agree", request_s=2 * objects.read.latency_s),), tally)
     size, chunks = workload.vector_bytes, workload.validation_chunks
     tally.count("tensors", "get", into=size).count("objects", "get", chunks, into=workload.validation_bytes)
     tally.count("objects", "put", out=said)
-    if place.epoch > 1:
-        tally.count("objects", "get", into=decision_bytes(place.epoch - 1))
+    if number > 1:
+        tally.count("objects", "get", into=decision_bytes(number - 1))
     requests_s = world.tensors("detect_convergence").read.seconds(size) + objects.write.latency_s
     requests_s += objects.read.seconds(workload.validation_bytes, chunks + 3)
     memory_mb = world.memory_of("detect_convergence")
@@ -210,10 +253,10 @@ def advanced(world: World, place: Place) -> None:
 @shared(lambda world, place: None)
 def collect(world: World, place: Place) -> Script:
     size, objects, tensors = world.workload.vector_bytes, world.objects("collect"), world.tensors("collect")
-    tally = Tally().count("objects", "list").count("objects", "get", into=decision_bytes(world.days.epochs))
-    tally.count("objects", "exists").count("objects", "put", 2, out=size + VECTOR_HEADER_BYTES + OUTCOME_BYTES)
+    tally = Tally().count("objects", "list").count("objects", "get", into=decision_bytes(world.days.decisions))
+    tally.count("objects", "exists", 3).count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES + OUTCOME_BYTES)
     tally.count("tensors", "get", into=size).count("tensors", "delete", world.workers).count("bus", "remove")
-    seconds = objects.read.seconds(0, 3) + objects.write.seconds(size, 2)
+    seconds = objects.read.seconds(0, 5) + objects.write.seconds(size, 3)
     seconds += tensors.read.seconds(size, 1 + world.workers)
     return Script((Phase("collect", request_s=seconds + world.calibration.bus.latency_s),), tally)
 

@@ -96,6 +96,7 @@ class StepUse:
     init_s: float = 0.0
     billed_ms: int = 0
     longest_s: float = 0.0
+    longest_compute_s: float = 0.0  # of gradients, in the longest one
     stages: dict[str, list[float]] = field(default_factory=dict)  # name -> [seconds, count]
 
     @property
@@ -149,6 +150,7 @@ class Usage:
         use.billed_ms += times * max(1, ceil(round((wall_s + init_s) * 1_000, 6)))
         if wall_s > use.longest_s:
             use.longest_s = wall_s
+            use.longest_compute_s = sum(seconds for stage, seconds, _ in stages if stage == "compute")
         if cold:
             use.cold += 1
         for stage, seconds, count in stages:

@@ -67,7 +67,8 @@ class Walk:
         self._enter(place, 2)
         count = self._world.workers if node.count == "workers" else place.minibatches
         model = self._models.get(node.body.name) if isinstance(node.body, Step) else None
-        if isinstance(node.body, Step) and model is not None and model.script is not None and self._grouped:
+        grouped = self._grouped and node.item == "minibatch"
+        if isinstance(node.body, Step) and model is not None and model.script is not None and grouped:
             yield from self._group(node.body, model, place, count)
             return
         yield from self._pay(place)

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from math import prod
+from statistics import fmean
 
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
 from crossover.learning.sizes import DATA, split
-from crossover.learning.staging import VALIDATION_CHUNK, check_sync_every, plan
+from crossover.learning.staging import VALIDATION_CHUNK, check_every, plan
 from crossover.training.calendar import Calendar, calendar_of
 
 VECTOR_HEADER_BYTES, BATCH_HEADER_BYTES, SAMPLE_FACTS_BYTES = 48, 64, 16
@@ -74,7 +75,10 @@ MODELS: dict[str, dict[tuple[int, int, int], ModelSize]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Sizes of a run. `samples`: of a worker's minibatches, the same for every worker (the largest partition's)."""
+    """Sizes of a run. `samples`: of a worker's minibatches, the same for every worker (the largest partition's).
+
+    `training_share`: of `macs`, what a training step takes of them on images that are scaled down; the mean of the run's epochs.
+    """
 
     model: str
     parameters: int
@@ -83,6 +87,7 @@ class Workload:
     samples: tuple[int, ...]
     image_bytes: int
     validation_samples: int
+    training_share: float = 1.0
 
     @classmethod
     def of(cls, experiment: Experiment, *, parameters: int | None = None) -> "Workload":
@@ -105,6 +110,7 @@ class Workload:
             samples=tuple(counts),
             image_bytes=prod(image),
             validation_samples=validation,
+            training_share=fmean(shares_by_epoch(experiment)),
         )
 
     def sized(self, parameters: int) -> "Workload":
@@ -120,6 +126,11 @@ class Workload:
     def uniform(self, *, minibatches: int, batch_size: int) -> "Workload":
         """So many minibatches per worker, whatever the data set holds."""
         return replace(self, samples=(batch_size,) * minibatches)
+
+    @property
+    def evaluated(self) -> "Workload":
+        """As an evaluation sees it: on images as they are."""
+        return replace(self, training_share=1.0)
 
     @property
     def elements(self) -> int:
@@ -148,7 +159,17 @@ class Workload:
         )
 
 
+def shares_by_epoch(experiment: Experiment) -> list[float]:
+    """What each epoch's images take of a training step's work on whole ones; of a data set whose size is known here."""
+    training = experiment.training
+    if training.image_size.begin is None:
+        return [1.0] * training.epochs
+    from crossover.learning.footprint import training_shares  # the model itself: seconds that only such a run takes
+
+    return training_shares(training, classes=10, shape=DATA[experiment.data.dataset].image)
+
+
 def calendar(experiment: Experiment, workload: Workload) -> Calendar:
-    """Which minibatches and epochs the rounds are. Raises ConfigError where they are too few for `training.sync_every`."""
-    check_sync_every(experiment, workload.minibatches)
+    """Which minibatches and epochs the rounds are. Raises ConfigError where they are too few for `exchange.every`."""
+    check_every(experiment, workload.minibatches)
     return calendar_of(experiment, {"minibatches": workload.minibatches})

@@ -175,7 +175,7 @@ class World:
     def evaluate_s(self, *, memory_mb: int) -> float:
         """The validation set forward, in a function."""
         whole = self.calibration.in_function(
-            self.experiment, self.workload, self.workload.validation_samples, memory_mb=memory_mb
+            self.experiment, self.workload.evaluated, self.workload.validation_samples, memory_mb=memory_mb
         )
         return self.calibration.evaluate_share * whole
 

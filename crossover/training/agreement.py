@@ -24,22 +24,34 @@ def decision(ctx: Context, epoch: int) -> dict[str, Any]:
 
 
 def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
-    """(validation loss, validation metric) of the epochs 1..epoch."""
+    """(validation loss, validation metric) of each evaluation up to the one after `epoch`."""
     if epoch == 0:
         return []
     return [(loss, metric) for loss, metric in decision(ctx, epoch)["history"]]
 
 
+def known(ctx: Context, round: int) -> list[tuple[float, float]]:
+    """The same, of all evaluations before `round`."""
+    return history(ctx, calendar(ctx.facts).epochs_before(round))
+
+
+def last(ctx: Context) -> dict[str, Any]:
+    """The newest decision there is. Lists: for the end of a run, not for training."""
+    return decision(ctx, calendar(ctx.facts).decided(len(ctx.objects.list(ctx.keys.decisions))))
+
+
 def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
     """Evaluate the learner's model and create the decision; the first one written holds for every worker. `by`: whose model it is."""
     result = evaluate(ctx)
-    known = [*history(ctx, epoch - 1), (result.loss, result.metric)]
-    reason = verdict(ctx.experiment.training, known)
+    span = calendar(ctx.facts).span
+    before = (epoch - 1) // span * span
+    seen = [*history(ctx, before), (result.loss, result.metric)]
+    reason = verdict(ctx.experiment.training, seen, epochs=epoch)
     agreed = {
         "epoch": epoch,
         "val_loss": result.loss,
         "val_metric": result.metric,
-        "history": known,
+        "history": seen,
         "finished": bool(reason),
         "reason": reason,
         "by": by,
@@ -49,7 +61,7 @@ def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
     if ctx.experiment.lifetime.budget_usd is not None and ctx.facts.money:
         from crossover.costs import spending  # the price of everything: only for those that ask
 
-        agreed |= spending.judged(ctx, decision(ctx, epoch - 1))
+        agreed |= spending.judged(ctx, decision(ctx, before))
         if not reason and agreed["over_budget"]:
             agreed |= {"finished": True, "reason": f"budget: {agreed['over_budget']}"}
     ctx.objects.create(ctx.keys.decision(epoch), json.dumps(agreed).encode())

@@ -7,11 +7,14 @@ then takes back what it left. Markers are created and never deleted, so that no 
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 from crossover.context import Context
-from crossover.errors import StaleAttempt
+from crossover.errors import CrossoverError, Missing, StaleAttempt
 from crossover.keys import Keys
+
+_TRAINS, _CLEARS = b"to train", b"to clear away"
 
 
 def begin(ctx: Context) -> list[Keys]:
@@ -31,16 +34,62 @@ def begin(ctx: Context) -> list[Keys]:
 
 
 @contextmanager
-def setting_up(ctx: Context, take_back: Callable[[], object]) -> Iterator[None]:
-    """Around what sets an attempt up: raises StaleAttempt where a higher one has begun meanwhile, which has not seen what came late: that
-    is taken back.
+def setting_up(
+    ctx: Context, take_back: Callable[[], object], clear: Callable[[list[Keys]], object]
+) -> Iterator[list[Keys]]:
+    """Around what sets an attempt up; the keys of those before it, the newest first. Raises StaleAttempt where a higher one has begun
+    meanwhile, or this one has concluded the run by another invocation of its first step. Neither has seen what came late: that is taken
+    back. Also where one before has concluded the run and may not have come to its end: there is nothing to go on with then, so this one
+    does no more than `clear` what those before it left, and itself.
     """
     try:
-        yield
+        before = begin(ctx)
+        if before and _concluded_before(ctx):
+            _only_clear(ctx, before, clear)
+        try:
+            yield before
+        except (
+            Missing
+        ):  # an attempt before this one may conclude the run meanwhile, and delete what this one was about to take over
+            if not before or not _concluded_before(ctx):
+                raise
+            _only_clear(ctx, before, clear)
+        if before and ctx.objects.create(ctx.keys.purpose, _TRAINS) != _TRAINS:
+            _only_clear(ctx, before, clear)
         give_way(ctx)
-    except StaleAttempt:
-        take_back()
+        if concluded(ctx):
+            raise StaleAttempt(f"attempt {ctx.keys.attempt} of {ctx.run} has concluded the run")
+    except (
+        CrossoverError
+    ) as error:  # what an overtaken one works with may be gone under its hands, and nobody tries it again
+        with suppress(CrossoverError):
+            if isinstance(error, StaleAttempt) or overtaken(ctx):
+                take_back()
         raise
+
+
+def _only_clear(ctx: Context, before: list[Keys], clear: Callable[[list[Keys]], object]) -> NoReturn:
+    take(ctx, before)
+    clear([ctx.keys, *before])
+    finish(ctx)
+    raise StaleAttempt(f"{ctx.run} was concluded before attempt {ctx.keys.attempt}, which has cleared away")
+
+
+def _concluded_before(ctx: Context) -> bool:
+    """Whether an attempt before this one has concluded the run, so that only clearing away is left. Not where this one has set itself up:
+    then its own workers may be under way, and they go on to their end. Several invocations of its first step may ask at once, so whoever
+    says it first decides for all.
+    """
+    objects, keys = ctx.objects, ctx.keys
+    return objects.exists(keys.outcome) and objects.create(keys.purpose, _CLEARS) == _CLEARS
+
+
+def finish(ctx: Context) -> None:
+    """The last thing of all: what the run left behind is cleared away. Where a higher attempt has begun, that is for it to say: it has read
+    the outcome, and clears away itself, or else it trains yet.
+    """
+    if not overtaken(ctx):
+        ctx.objects.put_new(ctx.keys.finished, b"")
 
 
 def take(ctx: Context, lower: Sequence[Keys]) -> None:

@@ -78,21 +78,38 @@ def read(body: bytes, *, key: str) -> Checkpoint:
     return Checkpoint(Position(*listing["position"]), vectors, listing["facts"])
 
 
-def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]") -> dict[str, Vector]:
-    """What every checkpoint of one who trains holds: the learner's model, and the optimizer's vectors."""
+def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Tensor]" = ()) -> dict[str, Vector]:
+    """What every checkpoint of one who trains holds: the learner's model, the optimizer's vectors, and the outer one's with local steps."""
     from crossover.algorithms import buffers
 
     kind = Kind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
     held = {f"optimizer{i}": Vector(kind, buffers.view(part)) for i, part in enumerate(optimizer)}
+    held |= {f"outer{i}": Vector(Kind.VELOCITY, buffers.view(part)) for i, part in enumerate(outer)}
     return {"model": Vector(Kind.MODEL, ctx.learner.model), **held}
 
 
-def optimizer_of(checkpoint: Checkpoint) -> "tuple[Tensor, ...]":
-    """The optimizer's vectors, as copies: what the checkpoint was read into is let go."""
+def optimizer_of(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Tensor, ...]":
+    """The optimizer's vectors, or the "outer" one's, as copies: what the checkpoint was read into is let go."""
     from crossover.algorithms import buffers
 
-    names = sorted(name for name in checkpoint.vectors if name.startswith("optimizer"))
+    names = sorted(name for name in checkpoint.vectors if name.startswith(whose))
     return tuple(buffers.tensor(checkpoint.vectors[name].data).clone() for name in names)
+
+
+def kept_vectors(kept: "Mapping[str, Tensor]") -> dict[str, Vector]:
+    """What else one who trains keeps from round to round, by name: what a codec left out, an outer velocity."""
+    from crossover.algorithms import buffers
+
+    return {f"extra {name}": Vector(Kind.STATE, buffers.view(own)) for name, own in kept.items()}
+
+
+def take_kept(checkpoint: Checkpoint, kept: "Mapping[str, Tensor]") -> None:
+    """Into the memory of each, what the checkpoint holds of it; of a first one that is nothing."""
+    from crossover.algorithms import buffers
+
+    for name, own in kept.items():
+        if (found := checkpoint.vectors.get(f"extra {name}")) is not None:
+            own.copy_(buffers.tensor(found.data).view_as(own))
 
 
 class Journal:

@@ -7,8 +7,11 @@ where a database is shared. `Spent` names all keys that a round wrote for a hold
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
+from contextlib import AbstractContextManager
+from functools import partial
 
-from crossover.algorithms.optimizers import vectors
+from crossover.algorithms.optimizers import OPTIMIZERS, vectors
+from crossover.algorithms.outer import OUTER, outer_update
 from crossover.context import Context
 from crossover.dataplane.protocols import StateKeys, TensorStore
 from crossover.dataplane.vector import Kind, Vector, decode
@@ -32,7 +35,7 @@ def take_over(ctx: Context, before: Several[Keys], holders: Several[int], spent:
     if known:  # this attempt's own first: its first step may be tried again
         first, source = known[0] if known[0][1] is ctx.keys else max(known, key=lambda each: (each[0], each[1].attempt))
     else:
-        first, source = _kept(ctx, holders[0], decided), ctx.keys
+        first, source = _kept(ctx, holders, decided), ctx.keys
     _share(ctx, holders, first, source)
     attempts.take(ctx, before)
     for names in before:
@@ -43,7 +46,22 @@ def take_over(ctx: Context, before: Several[Keys], holders: Several[int], spent:
 def take_back(ctx: Context, holders: Several[int], spent: Spent) -> None:
     """Of an attempt that was overtaken while it set itself up: its state, unless the next one is yet to read it."""
     if attempts.spare(ctx):
-        _delete(ctx, ctx.keys, holders, spent, decided=calendar(ctx.facts).epochs)
+        _delete(ctx, ctx.keys, holders, spent, decided=calendar(ctx.facts).decisions)
+
+
+def clear(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> None:
+    """What attempts left behind the end of the run."""
+    for names in before:
+        _delete(ctx, names, holders, spent, decided=calendar(ctx.facts).decisions)
+
+
+def setting_up(ctx: Context, holders: Several[int], spent: Spent) -> AbstractContextManager[list[Keys]]:
+    """As `attempts.setting_up`, where databases are all that a run leaves something in."""
+
+    def clear_all(before: Several[Keys]) -> None:
+        clear(ctx, before, holders, spent)
+
+    return attempts.setting_up(ctx, partial(take_back, ctx, holders, spent), clear_all)
 
 
 def _of(ctx: Context, holders: Several[int]) -> dict[int, TensorStore]:
@@ -51,13 +69,14 @@ def _of(ctx: Context, holders: Several[int]) -> dict[int, TensorStore]:
 
 
 def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, decided: int) -> None:
-    """What an attempt left with its holders: around the round at which they stood."""
-    round = resumable(_of(ctx, holders), names, calendar(ctx.facts), decided=decided)
-    if round is None:
-        return
+    """What an attempt left with its holders: around the round at which they stood; that may have been any where all of them have lost the
+    model, and functions that did not know of it have gone on.
+    """
+    days = calendar(ctx.facts)
+    round = resumable(_of(ctx, holders), names, days, decided=decided)
+    stood = range(_newest(days, decided) + 1) if round is None else range(round - 1, round + 3)
     for holder in holders:
-        left = [key for near in range(round - 1, round + 3) for key in spent(ctx, names, near, holder)]
-        ctx.tensors[holder].delete(*left)
+        ctx.tensors[holder].delete(*(key for near in stood for key in spent(ctx, names, near, holder)))
 
 
 def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> None:
@@ -69,17 +88,19 @@ def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> Non
             ctx.tensors[worker].create(target.model, Vector(Kind.MODEL, ctx.learner.initial_model()))
             continue
         given = state_keys(ctx.experiment, source, round, donor)
-        pairs = zip(_keys(given), _keys(target), strict=True)
-        for name, own in pairs if round else [(given.model, target.model)]:
-            if not ctx.tensors[worker].exists(own):
-                ctx.tensors[worker].create(own, ctx.tensors[donor].get(name))
+        own = zip(*(own_keys(ctx.experiment, each, round, worker) for each in (source, ctx.keys)), strict=True)
+        shared = zip(_keys(given), _keys(target), strict=True) if round else [(given.model, target.model)]
+        pairs = [*((worker, name, as_) for name, as_ in own), *((donor, name, as_) for name, as_ in shared)]
+        for giver, name, as_ in pairs:  # the model last
+            if not ctx.tensors[worker].exists(as_):
+                ctx.tensors[worker].create(as_, ctx.tensors[giver].get(name))
 
 
 def _keys(state: StateKeys) -> tuple[str, ...]:
     return (*state.optimizer, state.model)  # the model last: it says that the state is whole
 
 
-def _kept(ctx: Context, holder: int, decided: int) -> int:
+def _kept(ctx: Context, holders: Several[int], decided: int) -> int:
     """The round whose state lies in the bucket, put into a database; 0 where the run never got so far. Raises Missing."""
     kept = ctx.objects.list(ctx.keys.kept_states)
     if not kept and not decided:
@@ -87,16 +108,42 @@ def _kept(ctx: Context, holder: int, decided: int) -> int:
     if not kept:
         raise Missing(f"{ctx.run}: no worker's database holds a model of this run any more; start a new run")
     round = int(kept[0].removeprefix(ctx.keys.kept_states).partition("/")[0])
-    for target in _keys(state_keys(ctx.experiment, ctx.keys, round, holder)):
-        source = ctx.keys.kept_state(round, target.rpartition("/")[2])
+    held = [
+        (holders[0], target, target.rpartition("/")[2])
+        for target in _keys(state_keys(ctx.experiment, ctx.keys, round, holders[0]))
+    ]
+    for holder in holders:
+        held += [(holder, each, kept_name(each)) for each in own_keys(ctx.experiment, ctx.keys, round, holder)]
+    for holder, target, name in held:
+        source = ctx.keys.kept_state(round, name)
         if source in kept:  # the untrained model's optimizer has no state
             ctx.tensors[holder].create(target, decode(ctx.objects.get(source), key=source))
     return round
 
 
+def kept_name(own: str) -> str:
+    """As what the bucket keeps a vector of a worker's own, by its key: `own-2-velocity`."""
+    worker, _, vector = own.split("/")[-3:]
+    return f"own-{worker}-{vector}"
+
+
 def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> StateKeys:
-    """Under which keys of an attempt the worker's state at the start of `round` lies."""
-    return keys.state(round, worker, optimizer=vectors(experiment.training))
+    """Under which keys of an attempt the worker's state at the start of `round` lies; with local steps the outer optimizer's."""
+    match experiment.exchange.what:
+        case "gradients":
+            kept = vectors(experiment.training)
+        case "model":
+            kept = ()
+        case "delta":
+            kept = OPTIMIZERS[OUTER].vectors(experiment.exchange.outer.momentum)
+    return keys.state(round, worker, optimizer=kept)
+
+
+def own_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> tuple[str, ...]:
+    """And under which the vectors of the worker's own optimizer lie, which no other has; none before the first step."""
+    if experiment.exchange.what == "gradients" or not round:
+        return ()
+    return tuple(keys.own_optimizer(round, worker, vector) for vector in vectors(experiment.training))
 
 
 def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:
@@ -105,12 +152,17 @@ def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *,
 
     Workers are never more than one round apart, and a round's keys go only once the next round is under way everywhere.
     """
-    for round in range(min(decided + 1, days.epochs) * days.rounds_per_epoch, -1, -1):
+    for round in range(_newest(days, decided), -1, -1):
         holders = [w for w in tensors if tensors[w].exists(keys.model(round, w))]
         if holders:
             before = any(tensors[w].exists(keys.model(round - 1, w)) for w in holders) if round else False
             return round - 1 if before else round
     return None
+
+
+def _newest(days: Calendar, decided: int) -> int:
+    """The last round that a run can have begun which has agreed on what follows `decided` epochs."""
+    return min((decided + 1) * days.rounds_per_epoch, days.rounds)
 
 
 def settle(ctx: Context, holder: int, *stored: str) -> None:
@@ -124,7 +176,15 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
     """The holder's state of the next round from this one's and the combined gradient, in one command."""
     round = event["round"]
     old, new = (state_keys(ctx.experiment, ctx.keys, each, holder) for each in (round, round + 1))
-    step = gradients.update(ctx, round, history=agreement.history(ctx, event["epoch"] - 1))
+    exchange = ctx.experiment.exchange
+    match exchange.what:
+        case "gradients":
+            step = gradients.update(ctx, round, history=agreement.known(ctx, round))
+        case "model":
+            ctx.compute[holder].mean([gradient], out=new.model)  # of one: a copy
+            return
+        case "delta":
+            step = outer_update(exchange.outer, number=round, buffers=ctx.facts.buffers)
     ctx.compute[holder].update(old, gradient, out=new, update=step)
 
 
@@ -148,10 +208,11 @@ def advance(ctx: Context, event: Event) -> Event:
 
 def conclude(ctx: Context, holders: Several[int], spent: Spent) -> None:
     """The model of the last round to the bucket, then an end to every tensor key of the run."""
-    agreed = agreement.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
-    last = agreed["epoch"] * calendar(ctx.facts).rounds_per_epoch
+    agreed = agreement.last(ctx)
+    last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):
         model = ctx.tensors[holders[0]].get(ctx.keys.model(last, holders[0]), kind=Kind.MODEL)
         agreement.conclude(ctx, agreed, model)
     for holder in holders:
         ctx.tensors[holder].delete(*(key for round in (last - 1, last) for key in spent(ctx, ctx.keys, round, holder)))
+    attempts.finish(ctx)

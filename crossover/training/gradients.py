@@ -19,7 +19,7 @@ def fetch_batch(ctx: Context, event: Event) -> "Batch":
     from crossover.learning.batch import decode
 
     worker = event["worker"]
-    number = calendar(ctx.facts).first_minibatch(event["round"]) + event["minibatch"]
+    _, number = calendar(ctx.facts).place(event["round"], event["minibatch"])
     return decode(ctx.data[worker].get(keys.minibatch(ctx.facts.data, worker, number)))
 
 
@@ -27,8 +27,9 @@ def compute(ctx: Context, event: Event, batch: "Batch") -> Vector:
     """The minibatch's gradient with its statistics, at the learner's model; a view of the learner's buffer. A
     faulty worker attacks here.
     """
-    where = {name: event[name] for name in ("epoch", "round", "worker", "minibatch")}
-    loss = ctx.learner.compute_gradient(batch, **where)
+    where = {name: event[name] for name in ("round", "worker", "minibatch")}
+    epoch, _ = calendar(ctx.facts).place(event["round"], event["minibatch"])
+    loss = ctx.learner.compute_gradient(batch, epoch=epoch, **where)
     ctx.note(loss=loss, samples=batch.samples)
     faults, data = ctx.experiment.faults, ctx.learner.gradient
     if event["worker"] in faults.workers and faults.attack not in ("none", "label_flip"):
@@ -54,17 +55,20 @@ def update(
     round: int,
     *,
     history: list[tuple[float, float]],
-    number: int | None = None,
-    sync_every: int | None = None,
+    minibatch: int | None = None,
 ) -> Update:
     """The optimizer's step that ends `round`; `history`: validation loss and metric of the epochs before. Where a worker takes steps of its
-    own within the round, `number` and `sync_every` say which one.
+    own within the round, the one after its `minibatch`, at the rate that a run has there which exchanges after each.
     """
     training, days = ctx.experiment.training, calendar(ctx.facts)
+    if minibatch is None:
+        number, steps, behind = round, days.rounds, days.sync_every
+    else:
+        number, steps, behind = days.minibatches_before(round) + minibatch, days.minibatches * days.epochs, 1
     return Update.of(
         training,
-        number=round if number is None else number,
-        rate=learning_rate(training, round=round, rounds=days.rounds, history=history),
+        number=number,
+        rate=learning_rate(training, round=number, rounds=steps, history=history),
         buffers=ctx.facts.buffers,
-        sync_every=sync_every or days.sync_every,
+        sync_every=behind,
     )

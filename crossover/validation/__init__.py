@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover import own_code
-from crossover.architecture import load as load_architecture
+from crossover.architecture import architecture_of
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import combinations, documents, fields, recipes
@@ -40,7 +40,7 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
     experiment = fields.experiment(recipes.applied(plain, commanded=commanded))
     problems = [problem for check in combinations.ALWAYS if (problem := check(experiment))]
     try:
-        architecture = load_architecture(experiment.architecture)
+        architecture = architecture_of(experiment)
     except ConfigError as unknown:
         problems.insert(0, str(unknown))
     else:
@@ -52,7 +52,7 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
 
 def check_deployment(experiment: Experiment) -> None:
     """Raise ConfigError for what runs on this machine but cannot run on AWS."""
-    architecture = load_architecture(experiment.architecture)
+    architecture = architecture_of(experiment)
     _refuse([problem for check in combinations.DEPLOYMENT if (problem := check(experiment, architecture))])
 
 

@@ -7,11 +7,13 @@ What an architecture alone refuses stands beside it, in the `checks` of its ARCH
 
 import re
 from collections.abc import Callable
+from dataclasses import fields
 
+from crossover.algorithms import compression
 from crossover.algorithms.rules import bears
 from crossover.architecture import Architecture, steps
 from crossover.errors import ConfigError
-from crossover.experiment import OF_TRAINING, Experiment, Metric
+from crossover.experiment import OF_TRAINING, Exchange, Experiment, ImageSize, Metric, Outer
 from crossover.learning import sizes
 from crossover.learning.staging import plan
 from crossover.surroundings import talks
@@ -27,6 +29,7 @@ LONGEST_STEP = 24
 KNOWN_DATASETS = tuple(sizes.DATA)
 KNOWN_LOSSES = ("cross_entropy", "mse", "bce_with_logits")
 KNOWN_METRICS = ("accuracy", "mean_absolute_error")
+_OBJECTS = {"gradients": "gradients", "model": "models", "delta": "what models moved by"}
 
 
 def name_fits(e: Experiment) -> str | None:
@@ -121,6 +124,25 @@ def target_can_be_reached(e: Experiment) -> str | None:
     return None
 
 
+def images_grow(e: Experiment) -> str | None:
+    """Of a data set of one's own, loading says so."""
+    begin, known = e.training.image_size.begin, sizes.DATA.get(e.data.dataset)
+    if begin is None:
+        given, plain = e.training.image_size, ImageSize()
+        told = [each.name for each in fields(ImageSize) if getattr(given, each.name) != getattr(plain, each.name)]
+        if told:
+            return f"training.image_size.{told[0]}: does nothing without training.image_size.begin; give it, or leave {told[0]} out"
+        return None
+    if known is not None and begin >= known.image[1]:
+        return sizes.not_smaller(begin, e.data.dataset, known.image[1])
+    if e.training.early_stopping or e.training.schedule == "plateau":
+        return (
+            "training.image_size.begin: early stopping and the plateau schedule would judge epochs on smaller images, whose validation "
+            "loss says little of what is to come; expected early_stopping: 0 and another schedule"
+        )
+    return None
+
+
 def trimmed_mean_leaves_some(e: Experiment) -> str | None:
     rule, workers = e.aggregation, e.workers
     if rule.rule == "trimmed_mean" and 2 * rule.trim >= workers:
@@ -169,12 +191,93 @@ def dropping_is_borne(e: Experiment) -> str | None:
 
 
 def models_average(e: Experiment) -> str | None:
-    if e.exchange.what == "model" and e.aggregation.rule != "mean":
+    if e.exchange.what != "gradients" and e.aggregation.rule != "mean":
         return (
-            f"aggregation.rule: {e.aggregation.rule} combines gradients, and exchange.what: model averages models; "
+            f"aggregation.rule: {e.aggregation.rule} combines gradients, and exchange.what: {e.exchange.what} averages models; "
             "expected mean, or exchange.what: gradients"
         )
     return None
+
+
+def outer_belongs_to_delta(e: Experiment) -> str | None:
+    outer, usual = e.exchange.outer, Outer()
+    told = [field.name for field in fields(Outer) if getattr(outer, field.name) != getattr(usual, field.name)]
+    if told and e.exchange.what != "delta":
+        return (
+            f"exchange.outer.{told[0]}: belongs to exchange.what: delta, and what is {e.exchange.what}; "
+            "leave it out, or set exchange.what: delta"
+        )
+    if e.exchange.what == "delta" and outer.nesterov and outer.momentum == 0:
+        return (
+            "exchange.outer.nesterov: needs momentum; set exchange.outer.momentum, for example 0.9, or nesterov: false"
+        )
+    return None
+
+
+COMPRESSED_BY = {"rank": "powersgd", "share": "top_k", "bits": "qsgd", "bucket": "qsgd", "norm": "qsgd"}
+
+
+def compression_has_its_settings(e: Experiment) -> str | None:
+    usual, asked = Exchange(), e.exchange
+    for name, of in COMPRESSED_BY.items():
+        if getattr(asked, name) != getattr(usual, name) and asked.compression != of:
+            return (
+                f"exchange.{name}: belongs to exchange.compression: {of}, and compression is {asked.compression}; "
+                f"leave it out, or set exchange.compression: {of}"
+            )
+    return None
+
+
+def errors_are_fed_back(e: Experiment) -> str | None:
+    kind, kept = e.exchange.compression, e.exchange.error_feedback
+    if kept and kind == "none":
+        return "exchange.error_feedback: true, and without compression nothing is left out that could be fed back; leave it out"
+    if kept and kind != "powersgd" and not compression.named(e.exchange).contracts:
+        return (
+            f"exchange.error_feedback: qsgd of {e.exchange.bits} bits in buckets of {e.exchange.bucket} may leave out more than there was, "
+            "which fed back grows from round to round; expected more exchange.bits, a smaller exchange.bucket, or false: qsgd is unbiased"
+        )
+    return None
+
+
+def compressed_gradients_are_averaged(e: Experiment) -> str | None:
+    kind, rule = e.exchange.compression, e.aggregation.rule
+    if rule != "mean" and kind in ("powersgd", "top_k"):
+        what = (
+            "what travels are factors of them, which mean nothing one by one"
+            if kind == "powersgd"
+            else "most of each is zero"
+        )
+        return (
+            f"aggregation.rule: {rule} compares the workers' gradients, and with {kind} {what}; "
+            "expected mean, or exchange.compression: none, fp16 or qsgd"
+        )
+    return None
+
+
+def compression_sees_what_is_dropped(e: Experiment) -> str | None:
+    kind, fed_back = e.exchange.compression, e.exchange.error_feedback
+    if e.aggregation.non_finite != "drop" or kind == "none" or (kind == "fp16" and not fed_back):
+        return None
+    why = f"{kind} cannot encode it" if kind != "fp16" else "error feedback would keep it for all rounds"
+    return (
+        f"aggregation.non_finite: drop must see what is not finite, and {why}; "
+        "expected refuse, or exchange.compression: none or fp16 without error feedback"
+    )
+
+
+def rank_makes_something_smaller(e: Experiment) -> str | None:
+    """Of a model that comes with the project; of one's own, preparing the run says so."""
+    size = sizes.DATA.get(e.data.dataset)
+    if e.exchange.compression != "powersgd" or _is_import(e.training.model) or size is None:
+        return None
+    from crossover.algorithms.powersgd import problem  # torch comes with it, which no other check needs
+    from crossover.learning.learner import shapes_of
+
+    try:
+        return problem(shapes_of(e.training.model, 10, size.image), rank=e.exchange.rank)
+    except ConfigError:
+        return None  # the model is unknown: that is told elsewhere
 
 
 def attack_has_attackers(e: Experiment) -> str | None:
@@ -204,7 +307,8 @@ def nesterov_needs_momentum(e: Experiment) -> str | None:
 
 
 def fp16_needs_a_gpu(e: Experiment, architecture: Architecture) -> str | None:
-    if e.training.precision == "fp16" and (architecture.program is None or architecture.program.count != "gpus"):
+    program = architecture.program
+    if e.training.precision == "fp16" and (program is None or not program.instances(e).gpu):
         return f"training.precision: fp16 needs a GPU, and {e.architecture} computes on CPUs; expected fp32 or bf16"
     return None
 
@@ -227,7 +331,7 @@ def plateau_comes_before_stop(e: Experiment) -> str | None:
 
 def gpus_are_workers(e: Experiment) -> str | None:
     gpus = e.gpu.instances * e.gpu.gpus_per_instance
-    if (e.module == "gpu" or e.baseline == "gpu") and gpus != e.workers:
+    if "gpu" in (e.module, *e.baselines) and gpus != e.workers:
         return (
             f"gpu.instances: {e.gpu.instances} x {e.gpu.gpus_per_instance} GPUs are {gpus} workers, but workers is {e.workers}; "
             "expected both equal"
@@ -236,8 +340,9 @@ def gpus_are_workers(e: Experiment) -> str | None:
 
 
 def baseline_has_room_for_its_name(e: Experiment) -> str | None:
-    if (companion := e.companion()) is not None and (reason := name_fits(companion) or project_fits(companion)):
-        return f"baseline: gpu deploys {companion.name!r} beside {e.name!r}, which does not fit; {reason}"
+    for companion in e.companions():
+        if reason := name_fits(companion) or project_fits(companion):
+            return f"baseline: {companion.module} deploys {companion.name!r} beside {e.name!r}, which does not fit; {reason}"
     return None
 
 
@@ -271,12 +376,37 @@ def workers_share_the_data(e: Experiment, architecture: Architecture) -> str | N
     return None
 
 
+def one_worker_is_alone(e: Experiment, architecture: Architecture) -> str | None:
+    if not architecture.alone or e.workers == 1:
+        return None
+    return (
+        f"workers: {e.workers}: {e.architecture} is one worker; expected 1, and exchange.every: {e.workers} where an update is to "
+        "have as many minibatches"
+    )
+
+
 def channel_is_a_choice(e: Experiment, architecture: Architecture) -> str | None:
     keeps = architecture.state == "database"  # which would not be there
     if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or keeps or talks(architecture)):
         return (
             f"storage.channel: s3 is a choice of all-reduce and scatter-reduce; {e.architecture} exchanges in its own way; "
             "leave it out"
+        )
+    return None
+
+
+def exchange_can_be_had(e: Experiment, architecture: Architecture) -> str | None:
+    """Each architecture says what it can exchange, and how compressed; docs/exchange.md says why not the rest."""
+    what, kind = e.exchange.what, e.exchange.compression
+    if not architecture.trains:
+        return None
+    if (ways := architecture.exchanges.get(what)) is None:
+        return f"exchange.what: {e.architecture} does not exchange {_OBJECTS[what]}; expected {' or '.join(architecture.exchanges)}"
+    if kind not in ways:
+        why = "" if what == "model" or not architecture.why_not else f": {architecture.why_not}"
+        return (
+            f"exchange.compression: {e.architecture} does not compress {_OBJECTS[what]} by {kind}{why}; expected {' or '.join(ways)}. "
+            "docs/exchange.md says what each can do, and why not the rest"
         )
     return None
 
@@ -314,11 +444,18 @@ ALWAYS: tuple[Check, ...] = (
     metric_fits_the_loss,
     metric_has_its_direction,
     target_can_be_reached,
+    images_grow,
     trimmed_mean_leaves_some,
     krum_has_enough_workers,
     krum_selects_among_honest,
     dropping_is_borne,
     models_average,
+    outer_belongs_to_delta,
+    compression_has_its_settings,
+    errors_are_fed_back,
+    compressed_gradients_are_averaged,
+    compression_sees_what_is_dropped,
+    rank_makes_something_smaller,
     attack_has_attackers,
     attackers_exist,
     nesterov_needs_momentum,
@@ -332,8 +469,10 @@ ALWAYS: tuple[Check, ...] = (
 OF_THE_TREE: tuple[ArchitectureCheck, ...] = (
     memory_names_steps,
     only_training_has,
+    one_worker_is_alone,
     workers_share_the_data,
     channel_is_a_choice,
+    exchange_can_be_had,
     fp16_needs_a_gpu,
     minibatches_fit_a_list,
 )

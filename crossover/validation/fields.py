@@ -20,7 +20,7 @@ from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.rules import RULES
 from crossover.architecture import load, sections
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment
+from crossover.experiment import MOVED, Experiment
 from crossover.validation.documents import did_you_mean
 
 Path = tuple[str | int, ...]
@@ -31,8 +31,10 @@ NAMED: dict[tuple[str, str], Mapping[str, object]] = {
 }
 # Fields of earlier versions, and what has become of them.
 FORMER = {
+    **{old: f"is called {new} now" for old, new in MOVED.items()},
     "training.target_accuracy": "is called training.target now",
-    "database.engine": "leave it out, because every host runs this project's tensor module",
+    "database.engine": "leave it out, because every host runs this project's tensor module; RedisAI's scripts and models want "
+    "database.variant: torch",
 }
 
 

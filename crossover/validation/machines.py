@@ -22,7 +22,7 @@ def too_many(e: Experiment, minibatches: int) -> str:
     fewest = -(-minibatches * e.training.batch_size // ARRAY_LIMIT)
     return (
         f"training.batch_size: {e.training.batch_size} gives a worker {minibatches:,} minibatches in a round, and Step Functions lists at "
-        f"most {ARRAY_LIMIT:,} side by side; expected at least {fewest}, more workers, or training.sync_every of at most {ARRAY_LIMIT}"
+        f"most {ARRAY_LIMIT:,} side by side; expected at least {fewest}, more workers, or exchange.every of at most {ARRAY_LIMIT}"
     )
 
 

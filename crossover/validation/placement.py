@@ -3,14 +3,16 @@
 from dataclasses import replace
 
 from crossover.algorithms.optimizers import OPTIMIZERS
+from crossover.algorithms.outer import OUTER
 from crossover.algorithms.rules import RULES
 from crossover.experiment import Experiment
 
 
 def without_command(e: Experiment) -> list[str]:
     """The optimizer and the rule that the tensor database cannot compute."""
+    optimizer = e.training.optimizer if e.exchange.what == "gradients" else OUTER  # functions take local steps
     commands = {
-        e.training.optimizer: OPTIMIZERS[e.training.optimizer].command,
+        optimizer: OPTIMIZERS[optimizer].command,
         e.aggregation.rule: RULES[e.aggregation.rule].command,
     }
     return [name for name, command in commands.items() if command is None]

@@ -50,11 +50,12 @@ def paper(*, dataset: str) -> Values:
         "training.weight_decay": 0.0,
         "training.label_smoothing": 0.0,
         "training.precision": "fp32",
+        "training.threads": 1,
         "training.schedule": "plateau",
         "training.plateau_factor": 0.1,
         "training.plateau_patience": 10,
         "training.early_stopping": 15,
-        "training.sync_every": None,  # the architecture's own: SPIRT and P2P accumulate a whole epoch
+        "exchange.every": None,  # the architecture's own: SPIRT and P2P accumulate a whole epoch
         "data.augment": "none",
     }
 
@@ -76,7 +77,7 @@ def fast(*, dataset: str, samples: int) -> Values:
         "training.schedule": "one_cycle",
         "training.warm_up": 0.25,
         "training.early_stopping": 0,
-        "training.sync_every": 1,
+        "exchange.every": 1,
         "data.augment": "crop_flip" if dataset in PHOTOGRAPHS else "none",
     }
 
@@ -90,7 +91,7 @@ def applied(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> dic
     if name not in RECIPES or name == "none":
         return dict(plain)
     values = _values(name, plain)
-    if not all(isinstance(plain.get(section) or {}, Mapping) for section in ("training", "data")):
+    if not all(isinstance(plain.get(section) or {}, Mapping) for section in ("training", "data", "exchange")):
         return dict(plain)
     result, differing = dict(plain), []
     for field, value in values.items():

@@ -14,19 +14,25 @@ def text() -> str:
         section["additionalProperties"] = False
     for (section, name), choices in NAMED.items():
         schema["$defs"][section.capitalize()]["properties"][name]["enum"] = list(choices)
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_titles(schema)}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_committed(schema)}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-def _without_titles(value: Any) -> Any:
-    """A title that repeats the field's name tells an editor nothing."""
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+
+
+def _committed(value: Any) -> Any:
+    """Without titles, which repeat the fields' names, and with 0 for a bound of 0.0: Python's typing takes `Annotated[float, Ge(0)]` and
+    `Annotated[float, Ge(0.0)]` for one, and gives whichever a process has met first.
+    """
     match value:
         case dict():
-            return {
-                key: _without_titles(item)
-                for key, item in value.items()
-                if not (key == "title" and isinstance(item, str))
-            }
+            kept = {key: item for key, item in value.items() if not (key == "title" and isinstance(item, str))}
+            return {key: _plain(item) if key in _BOUNDS else _committed(item) for key, item in kept.items()}
         case list():
-            return [_without_titles(item) for item in value]
+            return [_committed(item) for item in value]
     return value
+
+
+def _plain(bound: Any) -> Any:
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else _committed(bound)

@@ -1,23 +1,24 @@
 """Who runs an experiment: prepares it, starts it, follows it to its end, and resumes what has failed or was left alone."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from crossover import runtime
 from crossover.clients.protocol import Clients
 from crossover.clients.step_functions import innermost_kind, plain_cause
+from crossover.costs.budget import BudgetReached
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import CrossoverError, RunFailed, UserError, ended_with
 from crossover.experiment import Experiment
 from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.keys import current_run
-from crossover.running.following import begin_deadline, follow
+from crossover.running.following import begin_deadline, follow, has_ended
 from crossover.running.members import goes_on_without, instances_of
-from crossover.running.preparing import Materials, Prepared, prepare
+from crossover.running.preparing import Materials, Prepared, attempt_number, prepare
 from crossover.running.unattended import taken_up
 from crossover.virtual.fleet import Fleet
 from crossover.virtual.kernel import Kernel, Process
-from crossover.virtual.machines import Execution, Machines
+from crossover.virtual.machines import Execution, ExecutionAlreadyExists, Machines
 from crossover.workflow import first_event
 
 FLEET, RUN_MACHINE = "fleet", "run"
@@ -35,8 +36,8 @@ class Account(Protocol):
 
     def clients(self, process: Process) -> Clients: ...
     def materials(self, experiment: Experiment) -> Materials: ...
-    def asks(self) -> None:
-        """A request to one of AWS's own APIs."""
+    def asks(self, operation: str, effect: Callable[[], Any] = lambda: None) -> Any:
+        """A request to one of AWS's own APIs. Raises Unavailable."""
 
     def resumes_after_s(self) -> float:
         """How long after a client's end another resumes the run."""
@@ -78,7 +79,7 @@ class Client:
     run: str = ""
     attempts: int = 0
     failure: str = ""
-    cleared: bool = True  # whether the run itself came to its end; otherwise only its outcome is there
+    failures: list[str] = field(default_factory=list)  # of all clients
     process: Process | None = None
     execution: Execution | None = None
     announced: bool = False  # to the fleet
@@ -86,17 +87,22 @@ class Client:
     def operate(self) -> None:
         """Until the run has ended well, or nobody believes in it any more."""
         kernel = self.world.kernel
-        for _ in range(PATIENCE + 1):
+        patience = PATIENCE
+        while patience >= 0:
             self.process = Process(kernel, f"client {self.attempts + 1}")
             self.process.role = "client"
             task = kernel.spawn(self._follow, process=self.process, name="client")
             kernel.wait(task.ended)
             if task.failure is None or _finished(task.failure):
-                self.failure, self.cleared = "", task.failure is None
+                self.failure = ""
                 return
             self.failure = f"{type(task.failure).__name__}: {task.failure}"
+            self.failures.append(self.failure)
+            if isinstance(task.failure, BudgetReached):
+                return
             if self.process.alive and not isinstance(task.failure, CrossoverError):
                 raise task.failure
+            patience -= self.process.alive  # who dies himself has not lost it
             self.process.kill()
             kernel.sleep(self.world.resumes_after_s())
 
@@ -121,12 +127,11 @@ class Client:
     def _under_way(self) -> bool:
         """Whether the run goes on without a client. Whoever comes then may follow it, or stop it and resume."""
         world = self.world
-        world.asks()
+        world.asks("ListExecutions")
         going_on = self.execution is not None and self.execution.status == "RUNNING"
         going_on = going_on or bool(world.fleet and world.fleet.capacity and self.announced)
-        if going_on and world.kernel.chance.random() < 0.5:
-            world.asks()
-            self._release()
+        if going_on and world.kernel.chance.random() < 0.75:
+            world.asks("StopExecution", self._release)
             return False
         return going_on
 
@@ -140,10 +145,18 @@ class Client:
     def _machine(self, prepared: Prepared, *, again: bool) -> None:
         world = self.world
         if self.execution is None or self.execution.status != "RUNNING":
-            attempt = int(runtime.time()) if again else 0
+            attempt = attempt_number(prepared, again=again)
             event = first_event(prepared.run, workers=prepared.experiment.workers, attempt=attempt)
-            world.asks()
-            self.execution = world.machines.start(RUN_MACHINE, f"{prepared.run}-{attempt}", event)
+
+            def start() -> None:  # there it is then, though its client die before the answer
+                name = f"{prepared.run}-{attempt}"
+                try:
+                    self.execution = world.machines.asked_to_start(RUN_MACHINE, name, event)
+                except ExecutionAlreadyExists:  # by this client: the answer was lost, and it has ended since
+                    assert self.execution is not None and self.execution.name == name
+
+            world.asks("StartExecution", start)
+            assert self.execution is not None
         self._until_it_ends(prepared, MachineExecution(world, self.execution))
 
     def _programs(self, prepared: Prepared) -> None:
@@ -154,19 +167,17 @@ class Client:
         def alive() -> bool:
             if fleet.capacity:
                 world.kernel.wait(fleet.changed, LOOK_S)
-            world.asks()
-            return fleet.capacity > 0
+            return bool(world.asks("DescribeAutoScalingGroups", lambda: fleet.capacity > 0))
 
         def release() -> None:
-            world.asks()
-            self._release()
+            world.asks("SetDesiredCapacity", self._release)
 
         if not self.announced:
             announce(prepared.objects, fleet=FLEET, run=prepared.run, members=members)
             self.announced = True
         try:
-            world.asks()
-            fleet.resize(instances_of(prepared.experiment, prepared.architecture))
+            size = instances_of(prepared.experiment, prepared.architecture)
+            world.asks("SetDesiredCapacity", lambda: fleet.resize(size))
             tolerant = goes_on_without(prepared.experiment)
             execution = ProgramsExecution(
                 prepared.objects, prepared.keys, members, tolerant=tolerant, release=release, alive=alive
@@ -181,5 +192,5 @@ class Client:
         if prepared.experiment.lifetime.budget_usd is not None:
             follow(prepared, execution, lambda progress: None)
             return
-        while not execution.ended():
+        while not has_ended(prepared, execution):
             pass

@@ -1,4 +1,7 @@
-"""What happened in a world: every request, what it found under its keys and what it left there. The same seed writes the same bytes."""
+"""What happened in a world: every request, what it found under its keys, what it left there and how it was answered.
+
+The same seed writes the same bytes.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,11 +10,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One request and one of its keys. `found`, `left`: digests of the values before and after it, "" for none. `outcome`: ok, what the
-    server refused with, or lost.
+    """A request, and one of its keys. `found`, `left`: digests of the values before and after it, "" for none; of a message to or from a
+    barrier, ROUND/MEMBER. `outcome`: "" where it was answered, "no reply" where it took effect and nobody learnt of it; else why it had
+    none.
     """
 
-    number: int
     at_s: float
     role: str
     process: str
@@ -20,7 +23,7 @@ class Entry:
     key: str
     found: str
     left: str
-    outcome: str
+    outcome: str = ""
 
     @property
     def changed(self) -> bool:
@@ -28,7 +31,10 @@ class Entry:
 
     def __str__(self) -> str:
         change = f"{self.found or '-'} > {self.left or '-'}" if self.changed else self.found or "-"
-        return f"{self.at_s:12.6f} {self.role} ({self.process}) {self.server} {self.operation} {self.key} {change} {self.outcome}"
+        told = f" ({self.outcome})" if self.outcome else ""
+        return (
+            f"{self.at_s:12.6f} {self.role} ({self.process}) {self.server} {self.operation} {self.key} {change}{told}"
+        )
 
 
 @dataclass

@@ -28,13 +28,11 @@ class WorldFault(BaseException):
 class Process:
     """What lives and dies as one: a function's environment, a program on an instance, the client that follows a run.
 
-    `state`: what its modules keep between calls. `clock_skew_s`: by how much its wall clock is ahead. `of_the_world`: a service, whose
-    errors are the world's own.
+    `state`: what its modules keep between calls. `of_the_world`: a service, whose errors are the world's own.
     """
 
     def __init__(self, kernel: "Kernel", name: str, *, of_the_world: bool = False) -> None:
         self.kernel, self.name, self.of_the_world = kernel, name, of_the_world
-        self.clock_skew_s = 0.0
         self.role = name  # whose work it does: a function's environment does another worker's with each invocation
         self.state: dict[str, Any] = {}
         self.environment: dict[str, str] = {}
@@ -139,6 +137,7 @@ class Kernel:
         self.chance = random.Random(f"virtual {seed}")
         self.now_s = 0.0
         self.hub = getcurrent()
+        self.skew_s: Callable[[Process], float] = lambda process: 0.0  # by how much a process's wall clock is ahead
         self.switches, self.at_most = 0, 1_000_000
         self.fault: WorldFault | None = None
         self._queue: list[tuple[float, float, int, Task, int]] = []

@@ -31,15 +31,18 @@ class ExactLearner:
         *,
         slot: Callable[[], AbstractContextManager[object]] = nullcontext,
         computes: Callable[..., None] = lambda samples, *, gradient: None,
+        sizes: tuple[int, int] = (PARAMETERS, BUFFERS),
     ) -> None:
         self.slot, self._seed, self._computes = slot, experiment.seed, computes
-        self._model, self._gradient = torch.zeros(PARAMETERS + BUFFERS), torch.zeros(PARAMETERS + BUFFERS)
-        self.parameters, self.buffers = PARAMETERS, BUFFERS
+        self.parameters, self.buffers = sizes
+        rows = (self.parameters - 2) // 2
+        self.shapes = ((rows, 2), (self.parameters - 2 * rows,))  # a matrix and a bias
+        self._model, self._gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
         self.model, self.gradient = buffers.view(self._model), buffers.view(self._gradient)
 
     def initial_model(self) -> memoryview:
         """By `experiment.seed` alone."""
-        self._model.copy_(_hashed("model", self._seed, b""))
+        self._model.copy_(_hashed("model", self._seed, b"", len(self._model)))
         return self.model
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
@@ -47,7 +50,7 @@ class ExactLearner:
         with self.slot():
             self._computes(batch.samples, gradient=True)
         said = struct.pack("<4q", epoch, round, worker, minibatch) + _samples(batch)
-        self._gradient.copy_(_hashed("gradient", self._seed, said + self.model.tobytes()))
+        self._gradient.copy_(_hashed("gradient", self._seed, said + self.model.tobytes(), len(self._model)))
         return _number("loss", said + self.model.tobytes())
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
@@ -76,9 +79,10 @@ def _samples(batch: Batch) -> bytes:
     return bytes(buffers.view(batch.sample_ids)) + bytes(buffers.view(batch.inputs))
 
 
-def _hashed(what: str, seed: int, said: bytes) -> Tensor:
+def _hashed(what: str, seed: int, said: bytes, count: int) -> Tensor:
+    """`count` values, at most 64."""
     digest = hashlib.blake2b(said, digest_size=64, key=f"{what} {seed}".encode()).digest()
-    values = [(byte % (2 * _STEPS + 1) - _STEPS) / _STEPS for byte in digest[: PARAMETERS + BUFFERS]]
+    values = [(byte % (2 * _STEPS + 1) - _STEPS) / _STEPS for byte in digest[:count]]
     return torch.tensor(values)
 
 

@@ -18,6 +18,7 @@ from crossover.clients.step_functions import StepFunctions
 from crossover.virtual.kernel import Kernel, Process, Signal, WorldFault
 from crossover.virtual.paths import NoSuchPath, compiled, filled
 from crossover.virtual.process_runtime import BEGAN_S
+from crossover.virtual.wire import Refusal
 
 Invoke = Callable[[str, dict[str, Any]], dict[str, Any]]  # a function by its step's name; raises Failed
 _LOST = "States.ExceedToleratedFailureThreshold"
@@ -102,6 +103,21 @@ class Machines:
         self.kernel.spawn(self._limit, found, float(definition["TimeoutSeconds"]), process=process, name="limit")
         return found
 
+    def asked_to_start(self, machine: str, name: str, event: Mapping[str, Any]) -> Execution:
+        """As the API does: whoever asks again for one that runs, with the same input, gets that one (API reference, StartExecution).
+
+        Raises ExecutionAlreadyExists, Refusal.
+        """
+        there = self.executions.get(f"states:execution:{machine}:{name}")
+        if there is not None and there.status == "RUNNING" and there.event == event:
+            return there
+        try:
+            return self.start(machine, name, event)
+        except Failed as failed:
+            if "Throttling" in failed.error:
+                raise Refusal("ThrottlingException") from failed
+            raise ExecutionAlreadyExists(failed.cause) from failed
+
     def wait(self, execution: Execution, within_s: float = inf) -> bool:
         """The calling task, until the execution has ended; whether it has."""
         return execution.status != "RUNNING" or self.kernel.wait(execution.ended, within_s)
@@ -122,9 +138,9 @@ class Machines:
 
 
 class MachinesOf(StepFunctions):
-    """What a program starts and waits for, by its own client; `asks` lets the time of a request pass."""
+    """What a program starts and waits for, by its own client; `asks` carries a request there and back, and may repeat it."""
 
-    def __init__(self, machines: Machines, asks: Callable[[], None], names: Sequence[str]) -> None:
+    def __init__(self, machines: Machines, asks: Callable[[str, Callable[[], Any]], Any], names: Sequence[str]) -> None:
         super().__init__({f"CROSSOVER_MACHINE_{name.upper()}": f"states:stateMachine:{name}" for name in names})
         self._machines, self._asks = machines, asks
         self.exceptions = SimpleNamespace(ExecutionAlreadyExists=ExecutionAlreadyExists)
@@ -134,15 +150,11 @@ class MachinesOf(StepFunctions):
         return self
 
     def start_execution(self, stateMachineArn: str, name: str, input: str) -> None:  # as boto3 names them
-        self._asks()
-        try:
-            self._machines.start(stateMachineArn.rpartition(":")[2], name, json.loads(input))
-        except Failed as failed:
-            raise ExecutionAlreadyExists(failed.cause) from failed
+        machine, event = stateMachineArn.rpartition(":")[2], json.loads(input)
+        self._asks("StartExecution", lambda: self._machines.asked_to_start(machine, name, event))
 
     def describe_execution(self, executionArn: str) -> dict[str, Any]:
-        self._asks()
-        told = self._machines.executions[executionArn].described()
+        told = self._asks("DescribeExecution", lambda: self._machines.executions[executionArn].described())
         return {name[0].lower() + name[1:]: value for name, value in told.items()}
 
 

@@ -1,15 +1,21 @@
 """The faults of a schedule as a world meets them, and the history of what they met."""
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from crossover.dataplane.messages import read_arrival
+from crossover.errors import Corrupt
+from crossover.training.checkpoints import read
 from crossover.virtual.functions import Delivery
 from crossover.virtual.history import Entry, History, digest
 from crossover.virtual.kernel import Process
 from crossover.virtual.machines import Failed
-from crossover.virtual.schedule import Fault, Side
-from crossover.virtual.wire import Lost
+from crossover.virtual.oracles import Models
+from crossover.virtual.schedule import REFUSALS, Fault, Side
+from crossover.virtual.wire import Lost, Refusal, Request
 
 if TYPE_CHECKING:
     from crossover.virtual.world import Call, World
@@ -19,13 +25,39 @@ RESTART_S = 5.0  # of a database or a broker that begins anew
 RESUME_S = 30.0  # after a run that failed
 
 
+_CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.00000")  # at the start of a round
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A message that was sent to an exchange or a queue, or that its reader has acknowledged."""
+
+    sent: bool
+    name: str
+    body: bytes
+
+    @property
+    def said(self) -> str:
+        """ROUND/MEMBER of what is told at a barrier, else a digest."""
+        try:
+            return "{}/{}".format(*read_arrival(self.body, queue=self.name))
+        except Corrupt:
+            return digest(self.body)
+
+
+def _sort(request: Request) -> str:
+    """What is asked for, without whose and which: all of a sort have the same place in a protocol."""
+    return " ".join((request.operation, *(re.sub(r"[0-9a-f]{6,}|\d+", "#", key) for key in request.keys[:1])))
+
+
 class Disturbed:
     """The nemesis of one world. `struck`: the faults that took effect; one whose moment never came is none."""
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         self.faults = tuple(faults)
         self.history, self.struck = History(), list[Fault]()
-        self.requests, self.deliveries = Counter[str](), Counter[str]()
+        self.requests, self.messages, self.deliveries = Counter[str](), Counter[str](), Counter[str]()
+        self.asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # by role: when, and for what sort of thing
         self._strikes: dict[tuple[str, int, Side], list[Fault]] = defaultdict(list)
         for fault in self.faults:
             if fault.kind in ("kill", "freeze", "slow", "lose"):
@@ -33,7 +65,9 @@ class Disturbed:
         self._slow_s: dict[str, float] = {}
         self._found: dict[int, list[str]] = {}
         self._resumed_s: list[float] = []
+        self._moved: list[Moved] = []  # by the request that takes effect now
         self.killed = set[str]()
+        self.models: Models = defaultdict(dict)
 
     def _of(self, *kinds: str) -> list[Fault]:
         return [fault for fault in self.faults if fault.kind in kinds]
@@ -49,22 +83,54 @@ class Disturbed:
         role = call.process.role
         self.requests[role] += 1
         nth = self.requests[role]  # others of its tasks ask meanwhile
-        for fault in [each for each in self._of("clock") if each.role == role][-1:]:
-            call.process.clock_skew_s = fault.seconds
-            self._strike(fault)
+        self.asked[role].append((call.at_s, _sort(call.request)))
         if self._slow_s.get(role):
             call.process.kernel.sleep(self._slow_s[role])
         self._refuse(call)
         self._hit(call, nth, "before")
+        message = 0
+        if call.request.operation == "basic.publish":
+            self.messages[role] += 1
+            message = self.messages[role]
+            self._hold_up(role, message)
         self._found[call.number] = self._values(call)
-        self._nth = nth
+        self._nth, self._message, self._moved = nth, message, []
+
+    def failed(self, call: "Call") -> None:
+        self._found.pop(call.number, None)
+        values = self._values(call)
+        self._note(call, zip(call.request.keys, values, values, strict=True), call.outcome)
 
     def after(self, call: "Call") -> None:
+        nth, moved = self._nth, tuple(self._moved)
+        changed: Iterable[tuple[str, str, str]] = [
+            (each.name, "", each.said) if each.sent else (each.name, each.said, "") for each in moved
+        ] or zip(call.request.keys, self._found[call.number], self._values(call), strict=True)
+        del self._found[call.number]
+        unheard = any(
+            each.kind in ("kill", "lose") for each in self._strikes.get((call.process.role, nth, "after"), ())
+        )
+        self._note(call, changed, "no reply" if unheard else "")
+        self._look_at_model(call)
+        for fault in self._of_message(call.process.role, self._message, "after"):
+            self._strike(fault)
+            nature = Process(call.process.kernel, "nature")
+            call.process.kernel.spawn(self._send_again, fault.seconds, moved, process=nature, name="message")
+        self._hit(call, nth, "after")
+
+    def _note(self, call: "Call", changed: Iterable[tuple[str, str, str]], outcome: str) -> None:
         role, server = call.process.role, f"{call.request.service} {call.request.server}"
-        for key, found, left in zip(call.request.keys, self._found.pop(call.number), self._values(call), strict=True):
-            who = (role, call.process.name, server, call.request.operation)
-            self.history.entries.append(Entry(call.number, call.at_s, *who, key, found, left, "ok"))
-        self._hit(call, self._nth, "after")
+        who = (role, call.process.name, server, call.request.operation)
+        self.history.entries += [Entry(call.at_s, *who, *change, outcome) for change in changed]
+
+    def _look_at_model(self, call: "Call") -> None:
+        key = call.request.keys[0] if call.request.operation == "PutObject" else ""
+        if not (of := _CHECKPOINT.fullmatch(key)):
+            return
+        saved = read(self._world.servers.bucket.objects[key], key=key)
+        if model := saved.vectors.get("model"):  # MLLess's supervisor has none
+            attempt, worker, round = map(int, of.groups())
+            self.models[attempt, round, saved.facts.get("word", {}).get("step")][worker] = digest(bytes(model.data))
 
     def _hit(self, call: "Call", nth: int, side: Side) -> None:
         process = call.process
@@ -101,6 +167,33 @@ class Disturbed:
             if here and fault.at_s <= now_s < fault.at_s + fault.seconds:
                 self._strike(fault)
                 raise Lost
+        for fault in self._of("refusal"):
+            here = (fault.service, fault.server) == (call.request.service, call.request.server)
+            here = here and (fault.service != "rabbitmq" or call.request.operation == "basic.publish")
+            here = here and call.request.operation != "connect"
+            if here and fault.at_s <= now_s < fault.at_s + fault.seconds:
+                self._strike(fault)
+                raise Refusal(REFUSALS[fault.service])
+
+    # --- of messages ------------------------------------------------------------------------------------------------------
+
+    def _of_message(self, role: str, nth: int, side: Side) -> list[Fault]:
+        here = (role, nth, side)
+        return [each for each in self._of("message") if (each.role, each.request, each.side) == here]
+
+    def _hold_up(self, role: str, nth: int) -> None:
+        for fault in self._of_message(role, nth, "before"):
+            self._strike(fault)
+            self._world.kernel.sleep(fault.seconds)
+
+    def _send_again(self, seconds: float, moved: Sequence["Moved"]) -> None:
+        self._world.kernel.sleep(seconds)
+        broker = self._world.servers.broker
+        for each in moved:
+            if broker.up and (each.name in broker.exchanges or each.name in broker.queues):
+                broker.publish(*((each.name, "") if each.name in broker.exchanges else ("", each.name)), each.body)
+                who = (self._world.kernel.now_s, "nature", "nature", "rabbitmq 0", "basic.publish")
+                self.history.entries.append(Entry(*who, each.name, "", each.said))
 
     def _values(self, call: "Call") -> list[str]:
         """Digests of what lies under the request's keys now."""
@@ -127,12 +220,32 @@ class Disturbed:
         return Delivery()
 
     def starting(self, machine: str, name: str) -> None:
-        """Executions start as they are asked for."""
+        now_s = self._world.kernel.now_s
+        for fault in self._of("starts"):
+            if fault.at_s <= now_s < fault.at_s + fault.seconds:
+                self._strike(fault)
+                raise Failed("StepFunctions.ThrottlingException", "Rate exceeded")
+
+    # --- at a process's clock ---------------------------------------------------------------------------------------------
+
+    def _clock_of(self, process: Process) -> list[Fault]:
+        """Clients have a clock each."""
+        number = int(process.name.rpartition(" ")[2]) if process.role == "client" else 0
+        return [each for each in self._of("clock") if (each.role, each.request) == (process.role, number)][-1:]
+
+    def skew_s(self, process: Process) -> float:
+        """By how much the process's wall clock is ahead; whoever has asked for the time has been misled."""
+        for fault in self._clock_of(process):
+            self._strike(fault)
+            return fault.seconds
+        return 0.0
 
     # --- at a moment ------------------------------------------------------------------------------------------------------
 
     def began(self, world: "World") -> None:
         self._world = world
+        world.kernel.skew_s = self.skew_s
+        world.servers.broker.moved = lambda *what: self._moved.append(Moved(*what))
         for fault in self._of("memory_lost", "queues_lost", "client_dies", "taken"):
             nature = Process(world.kernel, "nature")
             world.kernel.spawn(self._at_its_moment, fault, process=nature, name=fault.kind)
@@ -168,7 +281,7 @@ class Disturbed:
         world.servers.broker.start()
 
     def boot_s(self, number: int) -> float:
-        late = [fault for fault in self._of("late") if fault.role == f"program {number}"]
+        late = [each for each in self._of("late") if each.role == f"program {number}" and each not in self.struck]
         for fault in late:
             self._strike(fault)
         return sum(fault.seconds for fault in late)

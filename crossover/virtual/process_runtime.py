@@ -54,7 +54,7 @@ class VirtualRuntime:
         return current.process if isinstance(current, Task) else self._outside
 
     def time(self) -> float:
-        return BEGAN_S + self._kernel.now_s + self._process.clock_skew_s
+        return BEGAN_S + self._kernel.now_s + self._kernel.skew_s(self._process)
 
     def monotonic(self) -> float:
         return self._kernel.now_s
@@ -72,7 +72,7 @@ class VirtualRuntime:
 
     def started_at(self) -> float:
         process = self._process
-        return BEGAN_S + process.began_s + process.clock_skew_s
+        return BEGAN_S + process.began_s + self._kernel.skew_s(process)
 
     def sleep(self, seconds: float) -> None:
         self._kernel.sleep(seconds)

@@ -5,18 +5,29 @@ that is taken out of a schedule moves the others as little as can be, which is w
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
+from typing import Any, Literal, TypeVar, get_args
 
 from crossover.errors import UserError
 
+T = TypeVar("T")
+
 Kind = Literal[
-    "kill", "freeze", "slow", "lose", "duplicate", "outage", "memory_lost", "queues_lost", "clock", "client_dies", "throttle", "taken",
-    "late",
+    "kill", "freeze", "slow", "lose", "message", "duplicate", "outage", "refusal", "memory_lost", "queues_lost", "clock", "client_dies",
+    "throttle", "starts", "taken", "late",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Side = Literal["before", "after"]  # of a request's effect
+# What a server says that will answer later, by service; "aws" stands for Step Functions and Auto Scaling.
+REFUSALS: Mapping[str, str] = {
+    "s3": "SlowDown",
+    "redis": "LOADING",
+    "rabbitmq": "basic.nack",
+    "aws": "ThrottlingException",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +36,17 @@ class Fault:
 
     - kill, freeze, slow, lose: strike the `request`-th request of `role`, `side` its effect. A frozen process goes on after `seconds`; a
       slow one takes `seconds` longer for each request from there on; a lost reply is a broken connection, or silence (`silent`).
+    - message: the `request`-th message that `role` sends reaches the broker `seconds` late, so that others overtake it (`side` before), or
+      comes again then.
     - duplicate: the `request`-th invocation of `role` comes again `seconds` later. Its caller goes on with the second one's answer (`side`
       before), or has gone on with the first one's.
-    - outage: `service`'s server number `server` refuses connections from `at_s` for `seconds`.
+    - outage: `service`'s server number `server` refuses connections from `at_s` for `seconds`; refusal: it answers that it is busy.
     - memory_lost, queues_lost: a database host, the broker, starts again with nothing at `at_s`.
-    - clock: the wall clock of `role` is ahead by `seconds`.
+    - clock: the wall clock of `role` is ahead by `seconds`; of the client, where several follow each other, that of the `request`-th.
     - client_dies at `at_s`; another resumes the run `seconds` later.
-    - throttle: from `at_s` for `seconds` no function is invoked.
-    - taken: the instance of program `role` is taken at `at_s`; late: it starts `seconds` after the others.
+    - throttle, starts: from `at_s` for `seconds` no function is invoked, no execution started.
+    - taken: the instance of program `role` is taken at `at_s`; late: it starts `seconds` after the others. Its successor does not: whoever
+      is given up, because it came too late, must not fail every resumption after that too.
     """
 
     kind: Kind
@@ -62,59 +76,172 @@ _TOLD: Mapping[Kind, Callable[[Fault], str]] = {
     "freeze": _at_request("its process stands still for {f.seconds:g} s"),
     "slow": _at_request("its process takes {f.seconds:g} s more for each request from now on"),
     "lose": lambda f: _at_request("the reply never comes" if f.silent else "the connection breaks")(f),
+    "message": lambda f: (
+        f"{f.role}, message {f.request}: "
+        + (f"it arrives {f.seconds:g} s late" if f.side == "before" else f"it comes again {f.seconds:g} s later")
+    ),
     "duplicate": lambda f: (
         f"{f.role}, delivery {f.request}: it comes again {f.seconds:g} s later, "
         + ("and its caller waits for the second" if f.side == "before" else "when its caller has gone on")
     ),
     "outage": _at_moment("{f.service} {f.server} refuses connections for {f.seconds:g} s"),
+    "refusal": lambda f: _at_moment(f"{{f.service}} {{f.server}} answers {REFUSALS[f.service]} for {{f.seconds:g}} s")(
+        f
+    ),
     "memory_lost": _at_moment("database {f.server} starts again without what it held"),
     "queues_lost": _at_moment("the broker starts again without its queues"),
-    "clock": lambda f: f"{f.role}: its clock is {f.seconds:+g} s off",
+    "clock": lambda f: f"{f.role}{f' {f.request}' if f.request else ''}: its clock is {f.seconds:+g} s off",
     "client_dies": _at_moment("the client dies; another resumes the run {f.seconds:g} s later"),
     "throttle": _at_moment("no function is invoked for {f.seconds:g} s"),
+    "starts": _at_moment("no execution is started for {f.seconds:g} s"),
     "taken": _at_moment("the instance of {f.role} is taken"),
     "late": lambda f: f"{f.role} starts {f.seconds:g} s after the others",
 }
 
 
+Requests = Sequence[tuple[float, str]]  # of a role: when it asked, and for what sort of thing
+
+
 @dataclass(frozen=True)
 class Terrain:
-    """Where faults can strike: how a run went undisturbed. `requests`: of each role. `kinds`: what the architecture can meet."""
+    """Where faults can strike: how a run went undisturbed. `requests`: of each role, when it asked and for what. `messages`, `deliveries`:
+    what it sent, how often it was invoked. `kinds`: what the architecture can meet. `again`: what each role asks for once more, behind
+    `requests`, in a run that was stopped half way and resumed.
+    """
 
-    requests: Mapping[str, int]
+    requests: Mapping[str, Requests]
+    messages: Mapping[str, int]
+    deliveries: Mapping[str, int]
     programs: Sequence[str]
     servers: Mapping[str, int]  # of each service
-    seconds: float
     kinds: Sequence[Kind]
+    again: Mapping[str, Requests] = field(default_factory=dict)
+
+
+# How long what passes by itself may last at most, in seconds: retries, patience and new instances are made for more than this.
+PASSES_S: Mapping[Kind, float] = {
+    "freeze": 60.0, "slow": 0.1, "message": 60.0, "duplicate": 60.0, "outage": 2.0, "refusal": 2.0, "throttle": 1.0, "starts": 1.0,
+    "late": 120.0,
+}  # fmt: skip
+ALWAYS_PASS: tuple[Kind, ...] = ("kill", "lose", "taken")
+KILLS_FOR_ONE = (
+    3  # of any other kind: what a protocol forgets shows most often where a process ends between two requests
+)
+KILLS = 2  # of one role, before its retries may be used up
+
+
+def pass_by(faults: Sequence[Fault]) -> bool:
+    """Whether a run must get over these by itself: nobody has to resume it, but where its client died."""
+    hit = Counter(fault.role for fault in faults if fault.kind in ("kill", "taken"))
+    return all(map(_passes, faults)) and all(count <= KILLS for role, count in hit.items() if role != "client")
+
+
+def ends_client(fault: Fault) -> bool:
+    """Whether a client may end by this fault, though the run goes on."""
+    return fault.kind == "client_dies" or fault.role == "client"
+
+
+def _passes(fault: Fault) -> bool:
+    return ends_client(fault) or fault.kind in ALWAYS_PASS or fault.seconds <= PASSES_S.get(fault.kind, -inf)
 
 
 def draw(terrain: Terrain, seed: int, *, least: int = 5, most: int = 9) -> tuple[Fault, ...]:
-    """The schedule of a seed: `least` to `most` faults, spread over the roles' work and over the run's time."""
+    """The schedule of a seed: `least` to `most` faults, in one of four manners: of all kinds, spread over the roles' work and the run's
+    time; of a few kinds, on a few roles, where they meet more often (Groce et al., "Swarm Testing", 2012); such that all pass by
+    themselves; or, twice as often, around a resumption, on the steps that every attempt begins and ends with and on a few others, which may
+    run on when the next begins.
+    """
     chance = random.Random(f"schedule {seed}")
-    return tuple(_draw(terrain, chance) for _ in range(chance.randint(least, most)))
+    roles, manner, faults, near_s = sorted(terrain.requests), chance.choice((0, 1, 2, 3, 3)), list[Fault](), 0.0
+    count = chance.randint(least, most)
+    if manner == 1:
+        terrain = replace(terrain, kinds=_some(terrain.kinds, 4, chance))
+        roles = _some(roles, 3, chance)
+    elif manner == 3:
+        once = [role for role in roles if terrain.deliveries.get(role) == 1]
+        roles = sorted({*once, *_some(roles, 2, chance)})
+        near_s = _moment([each for asked in terrain.requests.values() for each in asked], chance)
+        if held_up := _at_work(terrain, near_s, chance):
+            faults.append(held_up)
+        faults.append(Fault(kind="client_dies", at_s=near_s, seconds=_spread(chance, 0.1, 10.0)))
+        terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind in _OF_ONE_ROLE])
+    while len(faults) < count:
+        fault, at_s = _draw(terrain, roles, near_s, chance)
+        if manner != 2 or pass_by([*faults, fault]):
+            faults.append(fault)
+            near_s = at_s
+    return tuple(faults)
 
 
-def _draw(terrain: Terrain, chance: random.Random) -> Fault:
-    kind, at_s = chance.choice(terrain.kinds), round(chance.uniform(0.0, terrain.seconds), 3)
-    role = chance.choice(sorted(terrain.requests))
-    place: dict[str, Any] = {"role": role, "request": chance.randint(1, max(1, terrain.requests[role]))}
-    place["side"] = chance.choice(get_args(Side))
+def _at_work(terrain: Terrain, at_s: float, chance: random.Random) -> Fault | None:
+    """One that stands still at this moment, and goes on when others have gone on without it: mostly, where anybody is at work."""
+    asked = {role: sum(when_s <= at_s for when_s, _ in found) for role, found in terrain.requests.items()}
+    busy = sorted(role for role, count in asked.items() if role != "client" and 0 < count < len(terrain.requests[role]))
+    if not busy or chance.random() < 0.2:
+        return None
+    role = _role(busy, chance)
+    seconds = _spread(chance, 1.0, 100.0)
+    return Fault(kind="freeze", role=role, request=asked[role], side=chance.choice(get_args(Side)), seconds=seconds)
+
+
+_OF_ONE_ROLE: tuple[Kind, ...] = ("kill", "freeze", "slow", "lose", "message", "duplicate")
+
+
+def _some(of: Sequence[T], most: int, chance: random.Random) -> list[T]:
+    return chance.sample(of, min(chance.randint(1, most), len(of)))
+
+
+def _moment(asked: Requests, chance: random.Random) -> float:
+    """When something is asked: nothing is to be hit while functions start."""
+    return round(chance.choice(asked)[0], 3)
+
+
+def _role(roles: Sequence[str], chance: random.Random) -> str:
+    """Each sort of work is as likely as another, whatever the number of those who do it."""
+    sorts = sorted({role.partition(" ")[0] for role in roles})
+    sort = chance.choice(sorts)
+    return chance.choice([role for role in roles if role.partition(" ")[0] == sort])
+
+
+def _draw(terrain: Terrain, roles: Sequence[str], near_s: float, chance: random.Random) -> tuple[Fault, float]:
+    """A fault and its moment, as far as an undisturbed run tells it. Half of those that have a moment come shortly behind `near_s`, the
+    moment of the one before: what goes wrong at the same time is harder to get over.
+    """
+    kind = chance.choice([kind for kind in terrain.kinds for _ in range(KILLS_FOR_ONE if kind == "kill" else 1)])
+    role = _role(roles, chance)
+    request, then_s = _place(terrain, role, chance)
+    place: dict[str, Any] = {"role": role, "request": request, "side": chance.choice(get_args(Side))}
+    at_s = round(near_s + _spread(chance, 0.01, 10.0) if near_s and chance.random() < 0.5 else then_s, 3)
     long_s = _spread(chance, 0.1, 2_000.0)  # from a moment to beyond every time-out
     match kind:
         case "kill":
-            return Fault(kind=kind, **place)
+            return Fault(kind=kind, **place), then_s
         case "freeze":
-            return Fault(kind=kind, **place, seconds=long_s)
+            return Fault(kind=kind, **place, seconds=long_s), then_s
         case "slow":
-            return Fault(kind=kind, **place, seconds=_spread(chance, 0.01, 5.0))
+            return Fault(kind=kind, **place, seconds=_spread(chance, 0.01, 5.0)), then_s
         case "lose":
-            return Fault(kind=kind, **place, silent=chance.random() < 0.5)
+            return Fault(kind=kind, **place, silent=chance.random() < 0.5), then_s
+        case "message":
+            place |= _one_of(terrain.messages, chance)
+            return Fault(kind=kind, **place, seconds=_spread(chance, 0.01, 300.0)), near_s
         case "duplicate":
-            # Late ones are not drawn yet, only given: of two live workers of one rank MLLess's run can end beyond resuming.
-            return Fault(kind=kind, role=role, request=chance.randint(1, 8), seconds=_spread(chance, 0.01, 300.0))
+            place |= _one_of(terrain.deliveries, chance)
+            return Fault(kind=kind, **place, seconds=_spread(chance, 0.01, 300.0)), near_s
         case "clock":
-            return Fault(kind=kind, role=role, seconds=round(chance.uniform(-120.0, 120.0), 3))
-        case "outage":
+            number = chance.randint(1, 2) if role == "client" else 0  # who resumes the run may sit elsewhere
+            return Fault(kind=kind, role=role, request=number, seconds=round(chance.uniform(-120.0, 120.0), 3)), near_s
+        case "taken":
+            return Fault(kind=kind, role=chance.choice(terrain.programs), at_s=at_s), at_s
+        case "late":
+            return Fault(kind=kind, role=chance.choice(terrain.programs), seconds=_spread(chance, 0.1, 900.0)), near_s
+    return _at(kind, at_s, terrain, chance), at_s
+
+
+def _at(kind: Kind, at_s: float, terrain: Terrain, chance: random.Random) -> Fault:
+    """One that strikes what all share, at a moment."""
+    match kind:
+        case "outage" | "refusal":
             service = chance.choice(sorted(terrain.servers))
             server = chance.randrange(terrain.servers[service])
             return Fault(kind=kind, service=service, server=server, at_s=at_s, seconds=_spread(chance, 0.1, 60.0))
@@ -124,12 +251,37 @@ def _draw(terrain: Terrain, chance: random.Random) -> Fault:
             return Fault(kind=kind, service="rabbitmq", at_s=at_s)
         case "client_dies":
             return Fault(kind=kind, at_s=at_s, seconds=_spread(chance, 0.1, 600.0))
-        case "throttle":
+        case _:  # throttle, starts
             return Fault(kind=kind, at_s=at_s, seconds=_spread(chance, 0.1, 60.0))
-        case "taken":
-            return Fault(kind=kind, role=chance.choice(terrain.programs), at_s=at_s)
-        case "late":
-            return Fault(kind=kind, role=chance.choice(terrain.programs), seconds=_spread(chance, 0.1, 900.0))
+
+
+def _place(terrain: Terrain, role: str, chance: random.Random) -> tuple[int, float]:
+    """A request of a role, from 1, and when it came undisturbed; or one of a later life, where a role is played again. A step that comes
+    once in an attempt lives again in the next, and asks for other things there.
+    """
+    asked, again = terrain.requests[role], terrain.again.get(role, ())
+    if chance.random() < (0.5 if terrain.deliveries.get(role) == 1 else 0.15):
+        later = _any(again, chance) if again and chance.random() < 0.75 else chance.randrange(len(asked) + 8)
+        return len(asked) + later + 1, asked[-1][0]
+    number = _any(asked, chance)
+    return number + 1, asked[number][0]
+
+
+def _any(asked: Requests, chance: random.Random) -> int:
+    """The number of any request, from 0; or of one of some sort, so that what is rare (a lease, a fence, a delete) is struck as often as
+    what comes all the time; and of these the last, behind which a run ends, as often as all others.
+    """
+    if chance.random() < 0.3:
+        return chance.randrange(len(asked))
+    what = chance.choice(sorted({what for _, what in asked}))
+    alike = [number for number, each in enumerate(asked) if each[1] == what]
+    return alike[-1] if chance.random() < 0.5 else chance.choice(alike)
+
+
+def _one_of(counted: Mapping[str, int], chance: random.Random) -> dict[str, Any]:
+    """A role, and which of its own."""
+    role = chance.choice(sorted(counted))
+    return {"role": role, "request": chance.randint(1, counted[role])}
 
 
 def _spread(chance: random.Random, low: float, high: float) -> float:

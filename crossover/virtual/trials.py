@@ -2,43 +2,39 @@
 
 import hashlib
 import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
-from crossover.architecture import Architecture, load
+from crossover.architecture import Architecture, architecture_of
+from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.learning.reference import train_reference
 from crossover.surroundings import database_hosts, talks
 from crossover.virtual.history import History
 from crossover.virtual.kernel import Stuck
-from crossover.virtual.learner import ExactLearner
+from crossover.virtual.learner import BUFFERS, PARAMETERS, ExactLearner
 from crossover.virtual.nemeses import Disturbed
 from crossover.virtual.oracles import Judged, broken
-from crossover.virtual.schedule import KINDS, Fault, Kind, Terrain, draw
+from crossover.virtual.schedule import KINDS, Fault, Kind, Requests, Terrain, draw, ends_client, pass_by
 from crossover.virtual.shrink import smallest
 from crossover.virtual.world import Outcome, World
 
 WORKERS, EPOCHS = 4, 2
+_TRIES = 16  # of each, one in two does not follow the run that goes on, but stops it
 TURNS = 300_000  # a hundred times what a small run takes
-# Of a run whose state a lost server held: it may fail, in words.
-BEYOND: Mapping[str, str] = {
-    "memory_lost": "what a database held is gone with it, if no other and no checkpoint holds it",
-    "queues_lost": "whoever waits for a message that went with its queue waits until a resumed run sends it again, or its hours are over",
-}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run: its faults, those that took effect, and the promises that it broke. `digest`: of its history."""
+    """One run: its faults, those that took effect, and the promises that it broke."""
 
     seed: int
     faults: tuple[Fault, ...]
     struck: tuple[Fault, ...]
     findings: tuple[str, ...]
-    digest: str
     history: History = field(repr=False)
 
 
@@ -50,35 +46,86 @@ class Trials:
 
     @property
     def architecture(self) -> Architecture:
-        return load(self.experiment.architecture)
+        return architecture_of(self.experiment)
 
     @cached_property
-    def model(self) -> str:
-        """The digest of what one process comes to, where the architecture claims to end with the same bits; else ""."""
-        if "equals_reference" not in self.architecture.claims:
+    def reference(self) -> str:
+        """The digest of what one process comes to; "" where the architecture, or what this experiment exchanges, claims no equality, or
+        where money decides how many epochs there are.
+        """
+        if not self._claims or not _exact(self.experiment):
             return ""
-        world = World(self.experiment, 0)
-        vector = train_reference(world.resolved, world.dataset, learner=cast(Any, ExactLearner(world.resolved)))[0]
+        world = self._world(0, Disturbed())
+        learner = ExactLearner(world.resolved, sizes=self._sizes)
+        vector = train_reference(world.resolved, world.dataset, learner=cast(Any, learner))[0]
         return hashlib.sha256(vector).hexdigest()
 
     @cached_property
     def undisturbed(self) -> tuple[Outcome, Terrain]:
-        """A run in which nothing goes wrong, and where faults can strike. Raises AssertionError where even that breaks a promise."""
+        """A run in which nothing goes wrong, and where faults can strike.
+
+        Raises UserError where that fails already, AssertionError where it breaks another promise.
+        """
         nemesis = Disturbed()
-        world = World(self.experiment, 0, nemesis)
+        world = self._world(0, nemesis)
         outcome = world.run()
-        found = broken(Judged(nemesis.history, outcome, self.model, ()))
+        if outcome.failure:
+            raise UserError(f"undisturbed, the run fails already: {outcome.failure}")
+        found = broken(self.judged(nemesis, outcome, self.reference))
         assert not found, "; ".join(found)
-        servers = {"s3": 1, "redis": len(world.servers.databases), "rabbitmq": int(talks(self.architecture))}
+        servers = {"s3": 1, "redis": len(world.servers.databases), "rabbitmq": int(talks(self.architecture)), "aws": 1}
+        again = self._resumed(outcome.seconds / 2, nemesis.asked)
         programs = [f"program {rank}" for rank in range(self.experiment.workers)] if self.architecture.program else []
         terrain = Terrain(
-            requests=dict(nemesis.requests),
+            requests=dict(nemesis.asked),
+            messages=dict(nemesis.messages),
+            deliveries=dict(nemesis.deliveries),
             programs=programs,
             servers={service: count for service, count in servers.items() if count},
-            seconds=outcome.seconds,
             kinds=self.kinds(),
+            again=again,
         )
         return outcome, terrain
+
+    def _resumed(self, at_s: float, asked: Mapping[str, Requests]) -> dict[str, Requests]:
+        """What each role asks for once more where the client dies in the middle, and another stops the run and resumes it."""
+        for seed in range(_TRIES):
+            nemesis = Disturbed([Fault(kind="client_dies", at_s=at_s, seconds=0.1)])
+            self._world(seed, nemesis).run()
+            again = {role: found[len(asked.get(role, ())) :] for role, found in nemesis.asked.items()}
+            if any(what.startswith("StopExecution") for _, what in nemesis.asked["client"]):
+                return {role: found for role, found in again.items() if found}
+        return {}
+
+    @property
+    def model(self) -> str:
+        """What every run must end with: the reference's model, or else an undisturbed run's where workers wait for one another.
+
+        "" where what a round combines depends on who is late, or where money decides how many epochs there are.
+        """
+        given = self.experiment
+        in_step = self._claims and given.p2p.mode == "synchronous" and given.lifetime.budget_usd is None
+        return self.reference or (self.undisturbed[0].model if in_step else "")
+
+    @property
+    def _claims(self) -> bool:
+        return "equals_reference" in self.architecture.claims or self._adds
+
+    @property
+    def _adds(self) -> bool:
+        """Whether all updates are sent whole and added up: of values of which any sum is exact, the bits of the average. BatchNorm's are
+        none, since their momentum is 0.1, so there the model has no such.
+        """
+        architecture = self.architecture
+        settings = architecture.settings and self.experiment.settings(architecture.settings)
+        return "adds_what_others_average" in architecture.claims and getattr(settings, "threshold", None) == 0.0
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return PARAMETERS, 0 if self._adds else BUFFERS
+
+    def _world(self, seed: int, nemesis: Disturbed) -> World:
+        return World(self.experiment, seed, nemesis, turns=TURNS, sizes=self._sizes)
 
     def kinds(self) -> tuple[Kind, ...]:
         """What can happen to this architecture."""
@@ -87,11 +134,11 @@ class Trials:
         if not database_hosts(self.experiment, architecture):
             absent.add("memory_lost")
         if not talks(architecture):
-            absent.add("queues_lost")
+            absent |= {"queues_lost", "message"}
         if architecture.program is None:
             absent |= {"taken", "late"}
         if architecture.run is None and not architecture.machines:
-            absent |= {"throttle", "duplicate"}
+            absent |= {"throttle", "starts", "duplicate"}
         return tuple(kind for kind in KINDS if kind not in absent)
 
     def of(self, seed: int) -> Trial:
@@ -100,20 +147,28 @@ class Trials:
 
     def under(self, faults: Sequence[Fault], seed: int) -> Trial:
         """These faults; `seed` breaks ties and spreads durations."""
-        nemesis, findings = Disturbed(faults), list[str]()
-
-        def excused() -> list[Fault]:
-            return [fault for fault in nemesis.struck if fault.kind in BEYOND]
-
+        nemesis = Disturbed(faults)
         try:
-            outcome = World(self.experiment, seed, nemesis, turns=TURNS).run()
+            outcome = self._world(seed, nemesis).run()
+            findings = broken(self.judged(nemesis, outcome, self.model))
         except Stuck as stuck:
-            if not excused():
-                findings.append(f"every_wait_ends: {stuck}")
-        else:
-            findings += broken(Judged(nemesis.history, outcome, self.model, excused(), nemesis.killed))
-        return Trial(
-            seed, tuple(faults), tuple(nemesis.struck), tuple(findings), nemesis.history.digest, nemesis.history
+            findings = [f"every_wait_ends: {stuck}"]
+        return Trial(seed, tuple(faults), tuple(nemesis.struck), tuple(findings), nemesis.history)
+
+    def judged(self, nemesis: Disturbed, outcome: Outcome, model: str) -> Judged:
+        given, databases = self.experiment, database_hosts(self.experiment, self.architecture)
+        lost = {fault.server for fault in nemesis.struck if fault.kind == "memory_lost"}
+        return Judged(
+            nemesis.history,
+            outcome,
+            "" if self._adds and not pass_by(nemesis.struck) else model,  # a worker may have been removed
+            killed=nemesis.killed,
+            outlived={each.role for each in nemesis.struck if each.kind == "duplicate" and each.side == "after"},
+            by_itself=1 + sum(map(ends_client, nemesis.struck)) if pass_by(nemesis.struck) else 0,
+            state_lost=self.architecture.state == "database" and len(lost) == databases,
+            workers=given.workers,
+            budget_usd=given.lifetime.budget_usd,
+            models=nemesis.models if given.p2p.mode == "synchronous" else {},
         )
 
     def shrunk(self, trial: Trial) -> Trial:
@@ -130,6 +185,11 @@ def _oracle(finding: str) -> str:
     return finding.partition(":")[0]
 
 
+def _exact(experiment: Experiment) -> bool:
+    """Whether workers exchange in step, for all epochs: what the reference computes."""
+    return experiment.p2p.mode == "synchronous" and experiment.lifetime.budget_usd is None
+
+
 def reduced(experiment: Experiment) -> Experiment:
     """The same architecture and settings, with few workers and epochs: faults are found by their number, not by a run's length. Rates are
     powers of two, so that sums are exact.
@@ -141,14 +201,20 @@ def reduced(experiment: Experiment) -> Experiment:
     return replace(experiment, workers=min(experiment.workers, WORKERS), training=training)
 
 
-def side_by_side(trials: Trials, seeds: Sequence[int], *, processes: int) -> Iterator[Trial]:
-    """The trial of each seed, in the seeds' order."""
+def side_by_side(trials: Trials, seeds: Sequence[int], *, processes: int) -> Generator[Trial]:
+    """The trial of each seed, in the seeds' order, without its history where it ran in another process.
+
+    Whoever has seen enough closes the iterator: what has not begun is not begun any more.
+    """
     if processes == 1:
         yield from map(trials.of, seeds)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(trials.experiment,)) as pool:
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(trials.experiment,))
+    try:
         yield from pool.map(_of, seeds, chunksize=4)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 _mine: list[Trials] = []
@@ -159,4 +225,4 @@ def _begin(experiment: Experiment) -> None:
 
 
 def _of(seed: int) -> Trial:
-    return _mine[0].of(seed)
+    return replace(_mine[0].of(seed), history=History())

@@ -7,10 +7,11 @@ from functools import partial
 from math import inf
 from typing import Any, Protocol
 
-from crossover.architecture import Architecture, load, steps
+from crossover.architecture import Architecture, architecture_of, steps
 from crossover.asl import definitions
 from crossover.clients.protocol import Clients
 from crossover.context import Resources
+from crossover.errors import Unavailable
 from crossover.experiment import Experiment
 from crossover.fleet import Settings
 from crossover.keys import Keys
@@ -22,14 +23,15 @@ from crossover.virtual.client import FLEET, Client
 from crossover.virtual.fleet import Fleet
 from crossover.virtual.functions import Delivery, Function, Functions
 from crossover.virtual.kernel import Kernel, Process
-from crossover.virtual.learner import ExactLearner, samples_of
+from crossover.virtual.learner import BUFFERS, PARAMETERS, ExactLearner, samples_of
 from crossover.virtual.looks import Looks
 from crossover.virtual.machines import Machines, MachinesOf
 from crossover.virtual.process_runtime import BEGAN_S, installed
-from crossover.virtual.wire import Effect, Lost, Request
+from crossover.virtual.wire import Effect, Lost, Refusal, Request
 from crossover.virtual.wire.clients import Servers, VirtualClients
 
 BOOT_S = 45.0  # of an instance, assumed
+ASKED = 8  # how often boto3 asks one of AWS's own APIs, as clients/step_functions.py has set it
 SILENT_S = 60.0  # how long a client waits for a reply where the wire does not say
 RESUME_S = 10.0
 CODE: Mapping[str, Any] = {"digest": "", "settings": {}, "files": {}}  # the same wherever it runs, as all of a history
@@ -52,7 +54,10 @@ class Nemesis(Protocol):
     """What may go wrong. Each method may let time pass, kill or freeze processes, or raise what the caller is to see."""
 
     def before(self, call: Call) -> None:
-        """The request has reached the server; raises Lost."""
+        """The request has reached the server; raises Lost, Refusal."""
+
+    def failed(self, call: Call) -> None:
+        """The request has had no effect: it was lost on the way, or the server refused it, as `outcome` says."""
 
     def after(self, call: Call) -> None:
         """The effect has taken place; raises Lost."""
@@ -80,6 +85,7 @@ class Nothing:
     """Nothing goes wrong."""
 
     def before(self, call: Call) -> None: ...
+    def failed(self, call: Call) -> None: ...
     def after(self, call: Call) -> None: ...
     def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
         return Delivery()
@@ -104,12 +110,13 @@ class Outcome:
     seconds: float
     left: dict[str, list[str]]
     crashes: list[BaseException]
-    cleared: bool = True  # False: it failed behind its outcome, and `--resume` called it finished
+    decisions: list[dict[str, Any]] = field(default_factory=list)  # after each epoch
+    failures: list[str] = field(default_factory=list)  # how clients ended that were not the last
 
 
 @dataclass
 class World:
-    """Everything that one run needs. `minibatch_s`: what the gradient of a minibatch takes."""
+    """Everything that one run needs. `minibatch_s`: what the gradient of a minibatch takes. `sizes`: the model's parameters and buffers."""
 
     experiment: Experiment
     seed: int | str
@@ -117,10 +124,11 @@ class World:
     minibatches: int = 2
     minibatch_s: float = 1.0
     calibration: Calibration = AWS
+    sizes: tuple[int, int] = (PARAMETERS, BUFFERS)
     turns: int = 1_000_000  # of all tasks; a run that takes more is taken for one that never ends
 
     def __post_init__(self) -> None:
-        self.architecture: Architecture = load(self.experiment.architecture)
+        self.architecture: Architecture = architecture_of(self.experiment)
         self.resolved = self.architecture.resolve(self.experiment)
         self.kernel = Kernel(self.seed)
         self.looks = Looks(self.kernel)
@@ -155,9 +163,19 @@ class World:
         drawn = self.kernel.chance.random()
         return seconds * (0.6 + 0.6 * drawn + 4.0 * drawn**16)
 
-    def asks(self) -> None:
-        """A request of the calling task to one of AWS's own APIs."""
-        self.kernel.sleep(self.spread(0.05))
+    def asks(self, operation: str, effect: Callable[[], Any] = lambda: None) -> Any:
+        """A request of the calling task to one of AWS's own APIs, repeated as boto3 repeats what gets no answer, or is throttled.
+
+        Raises Unavailable.
+        """
+        asked = Request("aws", operation, ("",), 0, 0, within_s=SILENT_S)
+        for number in range(ASKED):
+            try:
+                return self.carry(asked, lambda: (effect(), 0))
+            except (Lost, Refusal) as error:
+                why = error
+                self.kernel.sleep(self.kernel.chance.random() * min(20.0, 2.0**number))
+        raise Unavailable(f"{operation}: {why}")
 
     def computes(self, samples: int, *, gradient: bool) -> None:
         share = 1.0 if gradient else self.calibration.evaluate_share
@@ -173,14 +191,15 @@ class World:
             kernel.sleep(self.spread(0.5 * service.latency_s) + request.bytes_out / service.client_bytes_s)
             call = Call(len(self.history) + 1, request, process, kernel.now_s)
             self.history.append(call)
-            self.nemesis.before(call)
-            process.check()
             try:
+                self.nemesis.before(call)
+                process.check()
                 call.reply, call.bytes_in = effect()
                 call.outcome = "ok"
                 self.looks.served(task, request)
             except Exception as refused:
-                call.outcome = type(refused).__name__
+                call.outcome = refused.code if isinstance(refused, Refusal) else type(refused).__name__
+                self.nemesis.failed(call)
                 raise
             self.nemesis.after(call)
             process.check()
@@ -208,7 +227,7 @@ class World:
         return MachinesOf(self.machines, self.asks, list(self.architecture.machines)).run(name, event)
 
     def _learner(self, experiment: Experiment, manifest: Mapping[str, Any]) -> Any:
-        return ExactLearner(experiment, computes=self.computes)
+        return ExactLearner(experiment, computes=self.computes, sizes=self.sizes)
 
     def materials(self, experiment: Experiment) -> Materials:
         return Materials(self.dataset, CODE, {"crossover": "virtual"}, self._learner)
@@ -277,10 +296,20 @@ class World:
         run, left = self.client.run, self.left()
         model = ""
         if Keys(run).outcome in left["s3"]:
-            model = json.loads(self.servers.bucket.objects[Keys(run).outcome])["parameters_sha256"]
+            model = json.loads(self.servers.bucket.objects[Keys(run).outcome]).get("parameters_sha256", "")
+        told = [key for key in left["s3"] if key.startswith(Keys(run).decisions)] if run else []
+        decisions = [json.loads(self.servers.bucket.objects[key]) for key in told]
         crashes = [*self.functions.crashes, *(self.fleet.crashes if self.fleet else [])]
         return Outcome(
-            run, self.client.failure, model, self.client.attempts, self.kernel.now_s, left, crashes, self.client.cleared
+            run,
+            self.client.failure,
+            model,
+            self.client.attempts,
+            self.kernel.now_s,
+            left,
+            crashes,
+            decisions,
+            self.client.failures,
         )
 
     def left(self) -> dict[str, list[str]]:
@@ -297,6 +326,7 @@ _SERVICES: Mapping[str, Callable[[Calibration], Service]] = {
     "redis": lambda calibration: calibration.tensors,
     "s3": lambda calibration: calibration.objects,
     "rabbitmq": lambda calibration: calibration.bus,
+    "aws": lambda calibration: Service(latency_s=0.05),  # assumed
 }
 
 

@@ -5,6 +5,9 @@ Gimeno Sarroca and Sanchez-Artigas, "MLLess: Achieving Cost Efficiency in Server
 keys to the peers through a fanout exchange; wait for the supervisor's word; fetch and aggregate; update on the worker.
 """
 
+from collections.abc import Iterable, Iterator
+from functools import partial
+
 from crossover.architecture import Architecture
 from crossover.context import Context
 from crossover.errors import Missing
@@ -12,7 +15,7 @@ from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import attempts, checkpoints
 from crossover.training.calendar import at
-from crossover.training.checkpoints import Checkpoint, Position
+from crossover.training.checkpoints import Buffer, Checkpoint, Position
 from crossover.training.long_worker import life
 from crossover.workflow import DAY_S, Parallel, Repeat, Sequence, step
 from functions.mlless import supervisor, words
@@ -21,8 +24,8 @@ from functions.mlless.settings import MLLess, checks
 
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the exchange, and the same seeded model for every worker. A resumed run goes on where all can: as of any long worker,
-    with the supervisor as a member more; workers that left are not called back.
+    """Once per run: the exchange, and the same seeded model for every worker. A resumed run goes on where supervisor and workers can; those
+    that had left are not called back.
     """
     rank, members = words.supervisor_rank(ctx), event["workers"] + 1
 
@@ -30,11 +33,16 @@ def initialise(ctx: Context, event: Event) -> Event:
         ctx.bus.remove(barriers=[(ctx.keys.updates, members)])
         life.take_back(ctx)
 
-    with attempts.setting_up(ctx, take_back):
-        before = attempts.begin(ctx)
+    def clear(before: list[Keys]) -> None:
+        ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
+        for keys in before:
+            _forget(ctx, keys, life.stood(ctx, keys, slack=ctx.experiment.settings(MLLess).slack))
+        life.forget(ctx)
+
+    with attempts.setting_up(ctx, take_back, clear) as before:
         ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
         ctx.bus.declare(barriers=[(ctx.keys.updates, members)])
-        round = life.take_over(ctx, before, lambda keys: [*_staying(ctx, keys, rank), rank])
+        round = life.take_over(ctx, before, lambda keys: [_meeting(ctx, keys)[0]], partial(_first_checkpoints, ctx))
         if round is None:
             life.write_first_checkpoints(ctx, event["workers"])
             ctx.objects.put_new(ctx.keys.checkpoint(rank, 0), checkpoints.encode(Checkpoint(Position(0), {})))
@@ -67,19 +75,47 @@ def collect(ctx: Context, event: Event) -> None:
     _forget(ctx, ctx.keys, range(max(0, last - back), last + 1))
     life.forget(ctx)
     ctx.bus.remove(barriers=[(ctx.keys.updates, event["workers"] + 1)])
+    attempts.finish(ctx)
 
 
-def _staying(ctx: Context, keys: Keys, rank: int) -> list[int]:
-    """The workers that the supervisor's newest checkpoint of an attempt knows as neither dropped nor sent home. Raises Missing."""
-    saved = ctx.objects.list(keys.checkpoints_of(rank))
+def _meeting(ctx: Context, keys: Keys) -> tuple[int, list[int]]:
+    """The round that an attempt can be gone on from, and who goes on: of the workers that are neither dropped nor sent home by the
+    supervisor's newest checkpoint, those who have one of that round. All of them, unless one died that it had yet to drop when it saved.
+    Raises Missing.
+    """
+    objects, rank = ctx.objects, words.supervisor_rank(ctx)
+    saved = objects.list(keys.checkpoints_of(rank))
     if not saved:
         raise Missing(keys.checkpoints_of(rank))
     key = max(saved)
-    facts = checkpoints.read(ctx.objects.get(key), key=key).facts
-    return words.last_known(facts).staying(rank)
+    staying = words.last_known(checkpoints.read(objects.get(key), key=key).facts).staying(rank)
+    there = {worker: set(_starts(ctx, objects.list(keys.checkpoints_of(worker)))) for worker in staying}
+    found = [(round, [w for w in staying if round in there[w]]) for round in _starts(ctx, saved)]
+    round, present = max(found, key=lambda each: (len(each[1]), each[0]), default=(0, []))
+    if not present:
+        raise Missing(f"{keys.own_checkpoints}: a round that the supervisor and a worker can start from")
+    return round, present
 
 
-def _forget(ctx: Context, keys: Keys, over: range) -> None:
+def _starts(ctx: Context, saved: list[str]) -> list[int]:
+    """The rounds among checkpoints at whose start no word is on its way (`words.applied_by`)."""
+    positions = (key.rpartition("/")[2].split(".") for key in saved)
+    rounds = [int(round) for round, minibatch in positions if int(minibatch) == 0]
+    return [round for round in rounds if round % ctx.experiment.functions.checkpoint_every == 0]
+
+
+def _first_checkpoints(ctx: Context, source: Keys, round: int) -> Iterator[tuple[int, list[Buffer]]]:
+    """Of every worker that goes on, its own; one who has left gets another's, in whose word it reads that it has. The supervisor's comes
+    last: where it is, all are.
+    """
+    rank, (_, present) = words.supervisor_rank(ctx), _meeting(ctx, source)
+    gone = set(range(rank)) - set(present)
+    for member in range(rank + 1):
+        key = source.checkpoint(present[0] if member in gone else member, round)
+        yield member, checkpoints.encode(words.without(checkpoints.read(ctx.objects.get(key), key=key), gone))
+
+
+def _forget(ctx: Context, keys: Keys, over: Iterable[int]) -> None:
     workers = range(ctx.experiment.workers)
     ctx.tensors[0].delete(*(key for step in over for key in words.keys_of(keys, step, workers)))
 
@@ -97,5 +133,5 @@ ARCHITECTURE = Architecture(
     tensor_hosts="shared",
     settings=MLLess,
     checks=checks,
-    claims={"survives_kills", "resumes", "stops"},
+    claims={"survives_kills", "resumes", "stops", "adds_what_others_average"},
 )

@@ -15,7 +15,7 @@ class MLLess:
 
     filter: Literal["coordinate", "norm"] = "coordinate"
     threshold: NonNegative = 0.7
-    slack: Annotated[int, Ge(0)] = 0  # 0: bulk synchronous
+    slack: Annotated[int, Ge(0)] = 0  # steps; 0: bulk synchronous. At most functions.checkpoint_every - 1
     scale_in: bool = False
     min_workers: Positive = 1
     knee_window_s: Annotated[float, Gt(0.0)] = 10.0  # how far ahead the loss is predicted
@@ -35,3 +35,8 @@ def checks(e: Experiment) -> Iterator[str]:
         yield f"aggregation.rule: {e.aggregation.rule} needs every worker's whole gradient, MLLess sends a part; expected mean"
     if (fewest := e.settings(MLLess).min_workers) > e.workers:
         yield f"mlless.min_workers: {fewest} is more than the run has; expected at most {e.workers}"
+    if (slack := e.settings(MLLess).slack) >= (every := e.functions.checkpoint_every):
+        yield (
+            f"mlless.slack: {slack} steps are never reached with functions.checkpoint_every: {every}, "
+            f"as nobody is behind at a checkpoint; expected at most {every - 1}, or functions.checkpoint_every of at least {slack + 1}"
+        )

@@ -34,16 +34,18 @@ def supervise(ctx: Context, event: Event) -> Event:
     (`invocation.through`).
     """
     ctx.mark()
+    late: Supervisor | None = None
     while True:
         supervisor = Supervisor(ctx, event)
         try:
+            if late is not None:
+                supervisor.forget_words_of(late)
             return _live(ctx, event, supervisor)
         except CrossoverError as error:
-            if attempts.useless(ctx):
-                supervisor.take_back()
-                raise StaleAttempt("the supervisor: the run was resumed, or is over") from error
+            supervisor.give_way(error)
             if not (isinstance(error, StaleAttempt) and supervisor.passed()):
                 raise
+            late = supervisor
 
 
 def _live(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
@@ -190,7 +192,8 @@ class Supervisor:
         slow = self._superfluous(given)
         if slow is None:
             return given
-        leaving_at = words.visible_from(self._days, self._step, slack=self._slack)
+        every = self._ctx.experiment.functions.checkpoint_every
+        leaving_at = words.visible_from(self._days, self._step, slack=self._slack, every=every)
         return replace(given, leaves={**given.leaves, slow: leaving_at})
 
     def _superfluous(self, word: Word) -> int | None:
@@ -233,6 +236,14 @@ class Supervisor:
         if spent:
             self._waits.steadily(lambda: self._ctx.tensors[0].delete(*spent))
 
+    def forget_words_of(self, late: "Supervisor") -> None:
+        """What `late` gave after the duplicate, whose checkpoint this one has, had deleted the words on those steps: nobody else will."""
+        every = self._ctx.experiment.functions.checkpoint_every
+        forgotten = (self._step - 1) // every * every - self._slack
+        spent = [self._ctx.keys.expected(step) for step in (late._step - 1, late._step) if 0 <= step < forgotten]
+        if spent:
+            self._waits.steadily(lambda: self._ctx.tensors[0].delete(*spent))
+
     def _save(self) -> None:
         facts: dict[str, Any] = {
             "word": asdict(self._word),
@@ -250,7 +261,10 @@ class Supervisor:
         """Whether a duplicate of this invocation has a checkpoint beyond this step."""
         return self._journal.overtaken(self._step)
 
-    def take_back(self) -> None:
+    def give_way(self, error: CrossoverError) -> None:
+        self._waits.give_way(self._take_back, error)
+
+    def _take_back(self) -> None:
         """The words that this attempt gave after the next one had begun."""
         oldest = max(0, self._step - 2 * (self._ctx.experiment.functions.checkpoint_every + self._slack))
         self._ctx.tensors[0].delete(*(self._ctx.keys.expected(step) for step in range(oldest, self._step + 1)))

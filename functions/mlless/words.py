@@ -1,14 +1,14 @@
 """What MLLess's supervisor and workers tell one another, and what both work out from it by the same rules. Free of torch.
 
-A step is what other architectures call a round: `training.sync_every` minibatches, then a synchronisation. After each step a worker stores
+A step is what other architectures call a round: `exchange.every` minibatches, then a synchronisation. After each step a worker stores
 its update, if anything is significant, then its report: what it computed, and whether there is an update. Once the supervisor has the
 reports of all, it stores its word on the step: whose updates everybody applies, and who leaves when. Announcements on the exchange only
 wake those who wait; what counts is what reports and words say.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from crossover.context import Context
@@ -16,6 +16,7 @@ from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt
 from crossover.keys import Keys
 from crossover.training.calendar import Calendar
+from crossover.training.checkpoints import Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,20 +89,36 @@ def _plain(vector: Vector, *, key: str) -> dict[str, Any]:
     return plain
 
 
-def applied_by(days: Calendar, step: int, *, slack: int) -> int:
-    """The last step whose word a worker has applied once it is through with `step`: `slack` behind, and none behind at an epoch's end.
+def applied_by(days: Calendar, step: int, *, slack: int, every: int) -> int:
+    """The last step whose word a worker has applied once it is through with `step`: `slack` behind, and none behind where an epoch ends or
+    a checkpoint is due, each `every` steps: what is on its way would be lost to a run that is resumed there.
 
     A fixed lag, not "whatever is there": so a restarted worker repeats its bits. It waits exactly when bounded staleness makes it wait.
     """
-    if days.ends_epoch(step):
+    if step == _drained(days, step, every=every):
         return step
-    return max(step - slack, step - step % days.rounds_per_epoch - 1)
+    return max(step - slack, step - step % days.rounds_per_epoch - 1, step - step % every - 1)
 
 
-def visible_from(days: Calendar, step: int, *, slack: int) -> int:
+def visible_from(days: Calendar, step: int, *, slack: int, every: int) -> int:
     """The first step that begins with the word on `step` applied."""
-    end_of_epoch = (step // days.rounds_per_epoch + 1) * days.rounds_per_epoch - 1
-    return min(step + slack, end_of_epoch) + 1
+    return min(step + slack, _drained(days, step, every=every)) + 1
+
+
+def _drained(days: Calendar, step: int, *, every: int) -> int:
+    """The next step, or this one, at whose end no word is behind."""
+    return min(_last(step, days.rounds_per_epoch), _last(step, every))
+
+
+def _last(step: int, span: int) -> int:
+    return (step // span + 1) * span - 1
+
+
+def without(checkpoint: Checkpoint, gone: Collection[int]) -> Checkpoint:
+    """The same, but for workers that no longer take part: its word has them dropped."""
+    word = last_known(checkpoint.facts)
+    dropped = replace(word, dropped=(*word.dropped, *sorted(set(gone) - set(word.dropped))))
+    return replace(checkpoint, facts={**checkpoint.facts, "word": asdict(dropped)})
 
 
 def keys_of(keys: Keys, step: int, workers: Sequence[int]) -> list[str]:

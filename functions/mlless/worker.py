@@ -4,6 +4,7 @@ Its model is x = y + r (correctness, section 3): y, what all have been told, equ
 exactly the updates that the supervisor's words name, in rank order, and with a slack a fixed number of steps late.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
 from crossover.event import Event
+from crossover.training import attempts
 from crossover.training.checkpoints import Checkpoint
 from crossover.training.long_worker.invocation import Invocation, through
 from functions.mlless import words
@@ -91,7 +93,8 @@ class FilteringWorker:
             with self._ctx.stage("filter"):
                 update = self._filter(step, share=samples[self._rank] / everybody)
             self._publish(step, update)
-        last = words.applied_by(invocation.days, step, slack=self._settings.slack)
+        every = self._ctx.experiment.functions.checkpoint_every
+        last = words.applied_by(invocation.days, step, slack=self._settings.slack, every=every)
         while self._word.step < last:
             self._apply(self._word.step + 1)
             if self._rank in self._word.dropped:
@@ -208,7 +211,7 @@ class FilteringWorker:
 
     def _expected(self, step: int) -> words.Word:
         ctx, key = self._ctx, self._ctx.keys.expected(step)
-        supervisor, look_at_s = words.supervisor_rank(ctx), 0.0
+        waits, supervisor, look_at_s = self._invocation.waits, words.supervisor_rank(ctx), 0.0
 
         def look() -> Vector:
             nonlocal look_at_s
@@ -219,12 +222,16 @@ class FilteringWorker:
             return ctx.tensors[self._rank].get(key, kind=Kind.RECORD)
 
         try:
-            found = self._invocation.waits.until(look, round=step, key=key, sender=supervisor, patience=_PATIENCE)
+            found = self._await(look, key=key, sender=supervisor, patience=_PATIENCE)
         except StaleAttempt:
-            ctx.tensors[self._rank].delete(
-                *self.stored(step)
-            )  # what this late attempt published, nobody else will delete
-            raise
+            if waits.steadily(lambda: attempts.useless(ctx)):
+                raise  # going on would be for nobody, word or not; what it left goes as it leaves
+            look_at_s = 0.0  # its last look may not have been at the store, where the word lies for as long as anybody needs the update
+            try:
+                found = waits.steadily(look)
+                waits.since = None  # this wait is over: the next one is not to count from its beginning
+            except Missing:
+                raise StaleAttempt(f"worker {self._rank}, step {step}: {key} came and is gone") from None
         return words.read_word(found, key=key)
 
     def _fetched(self, step: int, sender: int) -> "Tensor | None":
@@ -232,9 +239,7 @@ class FilteringWorker:
         key = self._ctx.keys.update(step, sender)
         for _ in range(2):
             try:
-                found = self._invocation.waits.until(
-                    lambda: self._ctx.tensors[self._rank].get(key), round=step, key=key, sender=sender
-                )
+                found = self._await(lambda: self._ctx.tensors[self._rank].get(key), key=key, sender=sender)
                 return _update(found, key=key, elements=self._shared.numel())
             except (Corrupt, ValueError):
                 continue
@@ -249,10 +254,15 @@ class FilteringWorker:
 
     def _stored(self, step: int) -> "Tensor":
         key = self._ctx.keys.update(step, self._rank)
-        found = self._invocation.waits.until(
-            lambda: self._ctx.tensors[self._rank].get(key), round=step, key=key, sender=self._rank
-        )
+        found = self._await(lambda: self._ctx.tensors[self._rank].get(key), key=key, sender=self._rank)
         return _update(found, key=key, elements=self._shared.numel())
+
+    def _await(self, look: Callable[[], Vector], *, key: str, sender: int, patience: float = 1.0) -> Vector:
+        """Whatever step the key is of, the wait is of the round that this worker stands in: with a slack that is a later one, whose
+        checkpoint it has written itself.
+        """
+        waits, round = self._invocation.waits, self._invocation.round
+        return waits.until(look, round=round, key=key, sender=sender, patience=patience)
 
     def _steadily(self, call: Any) -> None:
         self._invocation.waits.steadily(call)

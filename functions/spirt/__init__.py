@@ -7,7 +7,7 @@ peers; each worker fetches its peers' averages into its own database, combines t
 
 from crossover.architecture import Architecture
 from crossover.context import Context
-from crossover.dataplane.vector import Kind
+from crossover.dataplane.vector import Kind, exchanged
 from crossover.errors import WaitTimeout
 from crossover.event import Event
 from crossover.training import agreement, attempts, databases, gradients
@@ -28,6 +28,9 @@ def compute_gradients(ctx: Context, event: Event) -> None:
     key = ctx.keys.gradient(event["round"], event["worker"], event["minibatch"])
     tensors = ctx.tensors[event["worker"]]
     if tensors.exists(key):
+        return
+    if ctx.experiment.exchange.what != "gradients":
+        state.take_own_steps(ctx, event, out=key)
         return
     with ctx.stage("fetch"):
         tensors.get(ctx.keys.model(event["round"], event["worker"]), kind=Kind.MODEL, out=ctx.learner.model)
@@ -74,7 +77,7 @@ def check_peers(ctx: Context, event: Event) -> Event:
 def aggregate_peers(ctx: Context, event: Event) -> None:
     """Table 1, Synchronisation: every peer's average into this worker's database, combined there by the rule of the YAML."""
     round, worker = event["round"], event["worker"]
-    own = ctx.tensors[worker]
+    own, kind = ctx.tensors[worker], exchanged(ctx.experiment.exchange.what)
     out = ctx.keys.aggregate(round, worker)
     if own.exists(out):
         return
@@ -85,7 +88,7 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
         with ctx.stage("synchronise"):
             for peer, copy in copies.items():
                 if not own.exists(copy):
-                    own.create(copy, ctx.tensors[peer].get(ctx.keys.average(round, peer), kind=Kind.GRADIENT))
+                    own.create(copy, ctx.tensors[peer].get(ctx.keys.average(round, peer), kind=kind))
         with ctx.stage("aggregate"):
             rule, agree = ctx.experiment.aggregation, agreement.dropping(ctx, round)
             ctx.compute[worker].combine(averages, rule=rule, out=out, agree=agree)
@@ -116,8 +119,8 @@ def detect_convergence(ctx: Context, event: Event) -> Event:
 def collect(ctx: Context, event: Event) -> None:
     """The trained model to the bucket; every key and queue of the run deleted."""
     attempts.give_way(ctx)
+    ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])  # all have passed the last round's
     databases.conclude(ctx, range(event["workers"]), state.spent)
-    ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])
 
 
 round_ = Sequence(
@@ -152,5 +155,7 @@ ARCHITECTURE = Architecture(
     tensor_hosts="per_worker",
     state="database",
     sync_every="epoch",
+    exchanges={"gradients": ("none",), "model": ("none",), "delta": ("none",)},
+    why_not="its databases average float32 in place",
     claims={"equals_reference", "same_calls", "survives_kills", "resumes", "stops"},
 )

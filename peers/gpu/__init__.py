@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossover import runtime
-from crossover.architecture import Architecture, Program
+from crossover.architecture import EXCHANGES, Architecture, Program
 from crossover.context import Context, Resources, new_learner, process_resources
 from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings, serve
+from crossover.instances import Instances, needs_a_gpu
 
 if TYPE_CHECKING:
     from crossover.training.peer.exchange import PeerExchange
@@ -36,7 +37,7 @@ def worker(ctx: Context, member: Membership) -> None:
     from crossover.training.peer import algorithm  # torch
     from peers.gpu.prefetching import Prefetching
 
-    learner = _device_learner(ctx)
+    learner = device_learner(ctx)
     algorithm.train(
         ctx,
         member,
@@ -57,7 +58,7 @@ def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -
     return Gathering(ctx, member)
 
 
-def _device_learner(ctx: Context) -> "CudaLearner | None":
+def device_learner(ctx: Context) -> "CudaLearner | None":
     """Where there is a GPU, the learner that this process's contexts take; None: the CPU's, or whatever else the process's resources make,
     as those of a simulated one do.
     """
@@ -101,14 +102,34 @@ def checks(e: Experiment) -> Iterator[str]:
             f"aggregation.rule: {e.aggregation.rule} needs every gradient by itself, an all-reduce has their sum; "
             "expected mean, or gpu.exchange: s3"
         )
+    if e.gpu.exchange == "distributed" and e.exchange.compression != "none":
+        yield (
+            f"exchange.compression: {e.exchange.compression} makes bytes of a gradient, an all-reduce sums float32 on the way; "
+            "expected none, or gpu.exchange: s3"
+        )
+    yield from needs_a_gpu(instances(e))
 
 
-PROGRAM = Program(main, count="gpus", step="train_gpu")
+def instances(e: Experiment) -> Instances:
+    """As many as the YAML says, of one or several GPUs each."""
+    gpu = e.gpu
+    return Instances(
+        purpose="GPU worker",
+        setting="gpu.instance_type",
+        instance_type=gpu.instance_type,
+        count=gpu.instances,
+        gpu=True,
+        spot=gpu.spot,
+    )
+
+
+PROGRAM = Program(main, instances, step="train_gpu")
 ARCHITECTURE = Architecture(
     "gpu",
     program=PROGRAM,
     simulation="programs",
     sync_every=1,
+    exchanges=EXCHANGES,
     checks=checks,
     claims={"equals_reference", "survives_kills", "resumes", "stops"},
 )

@@ -23,6 +23,8 @@ from peers.gpu.meeting import Meeting, own_address
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from crossover.algorithms.codecs import Contribution
+
 _c10d: Any = dist  # groups by themselves are there, and not declared as exported
 _CONNECT = timedelta(seconds=5)  # gloo waits five times as long
 _OPERATION = timedelta(seconds=120)  # until all members have come to it
@@ -59,14 +61,14 @@ class Collective:
         if int(oldest) < replica.round:
             replica.restore(at=int(oldest))
 
-    def send(self, gradient: "Tensor", round: int) -> None:
+    def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
         """Sending and receiving are one. Another program may hold this rank by now, and wait for the others to meet."""
         if round % self.every == 0:
             self._member.confirm()
 
-    def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
+    def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
         samples = round_samples(self._ctx.facts, round)
-        torch.mul(gradient, float(samples[self._member.rank]), out=out)
+        torch.mul(own.values, float(samples[self._member.rank]), out=out)
         shared = out.to(self._device)
         try:
             self._reduce(shared, dist.ReduceOp.SUM)

@@ -19,7 +19,7 @@ from crossover.errors import ConfigError, Refused
 from crossover.experiment import Experiment
 from crossover.learning.batch import Batch
 from crossover.learning.flat import FlatModel
-from crossover.learning.images import Preparation, crop_flip
+from crossover.learning.images import Preparation, at_size, augmented
 from crossover.learning.learner import Evaluation, Learner, Shape, is_own, skeleton
 from crossover.learning.models.layers import Dropout
 from crossover.learning.objectives import Objective
@@ -91,7 +91,7 @@ class CudaLearner:
                 torch.backends.cudnn.benchmark = True
         self._objective = Objective(training)
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
-        self.parameters, self.buffers = self._flat.parameters, self._flat.buffers
+        self.shapes, self.parameters, self.buffers = self._flat.shapes, self._flat.parameters, self._flat.buffers
         with torch.cuda.device(
             device
         ):  # pinning makes a context on the current device: not on every process's first one
@@ -109,9 +109,8 @@ class CudaLearner:
 
     def on_device(self, batch: Batch, *, epoch: int) -> Batch:
         """The batch, augmented, on its way to the device through a stream of its own: another may be computed meanwhile."""
-        inputs = batch.inputs
-        if self._experiment.data.augment == "crop_flip":
-            inputs = crop_flip(inputs, batch.sample_ids, seed=self._experiment.seed, epoch=epoch)
+        asked = self._experiment
+        inputs = augmented(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch)
         with torch.cuda.stream(self._copies):
             moved = [part.pin_memory().to(self.device, non_blocking=True) for part in (inputs, batch.labels)]
         return Batch(moved[0], moved[1], batch.sample_ids)
@@ -129,7 +128,7 @@ class CudaLearner:
                 part.record_stream(torch.cuda.current_stream())
             while True:
                 self._seed_draws(seed("dropout", self._experiment.seed, round, worker, minibatch))
-                value = self._backward(batch)
+                value = self._backward(batch, epoch=epoch)
                 self._gradient.copy_(self._flat.gradient, non_blocking=True)
                 finite = self._flat.gradient.isfinite().all()
                 if bool(finite):  # waits for the device, and so for the copy before it
@@ -151,15 +150,16 @@ class CudaLearner:
             self._flat.evaluate()
             for batch in batches:
                 inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
-                part = self._objective.judged(self._outputs(inputs), labels)
+                part = self._objective.judged(self._outputs(self._prepare(inputs)), labels)
                 loss, metric = loss + part[0], metric + part[1]
                 samples += batch.samples
         return Evaluation(loss / samples, metric / samples, samples)
 
-    def _backward(self, batch: Batch) -> float:
+    def _backward(self, batch: Batch, *, epoch: int) -> float:
         """The gradient, unscaled, in the device's flat vector; the loss."""
         self._flat.train()
-        loss = self._objective.loss(self._outputs(batch.inputs), batch.labels)
+        inputs = at_size(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
+        loss = self._objective.loss(self._outputs(inputs), batch.labels)
         (loss * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         if self._scale.scale != 1.0:
             self._flat.gradient[: self.parameters].div_(self._scale.scale)
@@ -168,7 +168,7 @@ class CudaLearner:
 
     def _outputs(self, inputs: torch.Tensor) -> torch.Tensor:
         with own_code.blame("training.model", self._experiment.training.model), self._fitting(), self._autocast():
-            outputs: torch.Tensor = self._flat.module(self._prepare(inputs))
+            outputs: torch.Tensor = self._flat.module(inputs)
         return outputs
 
     def _seed_draws(self, number: int) -> None:

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from crossover.algorithms import buffers
+from crossover.algorithms import compression
+from crossover.algorithms.codecs import Contribution
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector, decode, header
-from crossover.errors import Corrupt, Missing
+from crossover.errors import Missing
 from crossover.fleet import Membership
+from crossover.keys import Keys
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.training.peer.bodies import Bodies
 from crossover.training.peer.combining import combine
 from crossover.training.peer.replica import Replica
 from crossover.waiting import Due, Pauses
@@ -32,27 +34,31 @@ class Gathering:
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member = ctx, member
         self.every = ctx.experiment.functions.checkpoint_every
+        self._keys = ctx.keys.of_exchanges(compression.exchanges(ctx.experiment.exchange))
+        self._bodies = Bodies(ctx.experiment)
 
     def open(self, replica: Replica) -> None:
         """Keys need no declaration."""
 
-    def send(self, gradient: "Tensor", round: int) -> None:
-        vector = Vector(Kind.GRADIENT, buffers.view(gradient), round_samples(self._ctx.facts, round)[self._member.rank])
+    def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
+        rank, samples = self._member.rank, round_samples(self._ctx.facts, round)[self._member.rank]
         self._member.confirm()
-        key = self._ctx.keys.body(round, self._member.rank)
-        created = self._ctx.objects.put_new(key, [header(vector), vector.data])
+        key = self._keys[exchange].body(round, rank)
+        created = self._ctx.objects.put_new(key, self._bodies.of(own, samples=samples))
         attempts.settle(self._ctx, lambda: self._ctx.objects.delete(key))
         if not created:
             # An earlier attempt has shown its own; a GPU need not come to the same bits twice.
             with suppress(Missing):
-                gradient.copy_(buffers.tensor(decode(self._ctx.objects.get(key), key=key, kind=Kind.GRADIENT).data))
+                shown = self._ctx.objects.get(key)
+                own.values.copy_(self._bodies.read(shown, own=own, samples=samples, what=key))
 
-    def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
-        ctx, rank = self._ctx, self._member.rank
-        samples = round_samples(ctx.facts, round)
-        combine(ctx, self._all(gradient, round, samples), round=round, out=out)
-        if round and round % self.every == 0:  # all have shown this round's, so all have saved where it begins
-            ctx.objects.delete(*(ctx.keys.body(old, rank) for old in range(max(0, round - self.every), round)))
+    def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
+        ctx, rank, samples = self._ctx, self._member.rank, round_samples(self._ctx.facts, round)
+        combine(ctx, self._all(own, self._keys[exchange], round, samples), round=round, out=out)
+        if round and round % self.every == 0 and not exchange:
+            # All have shown this round's, so all have saved where it begins.
+            before = range(max(0, round - self.every), round)
+            ctx.objects.delete(*(keys.body(old, rank) for keys in self._keys for old in before))
 
     def keep(self) -> None:
         """Nothing is ever written over."""
@@ -60,19 +66,13 @@ class Gathering:
     def close(self) -> None:
         """The bodies go with the run's other keys."""
 
-    def _all(self, own: "Tensor", round: int, samples: list[int]) -> "Iterator[Tensor]":
+    def _all(self, own: Contribution, keys: Keys, round: int, samples: list[int]) -> "Iterator[Tensor]":
         for peer in range(self._member.members):
-            yield own if peer == self._member.rank else self._gradient_of(peer, round, samples[peer], like=own)
-
-    def _gradient_of(self, peer: int, round: int, samples: int, *, like: "Tensor") -> "Tensor":
-        key = self._ctx.keys.body(round, peer)
-        vector = decode(self._awaited(key, peer, round), key=key, kind=Kind.GRADIENT)
-        if (vector.elements, vector.samples) != (like.numel(), samples):
-            raise Corrupt(
-                f"{key}: {vector.elements} elements for {vector.samples} samples where this model and round have "
-                f"{like.numel()} for {samples}: its sender trains another model, or on other data"
-            )
-        return buffers.tensor(vector.data)
+            if peer == self._member.rank:
+                yield own.values
+                continue
+            key = keys.body(round, peer)
+            yield self._bodies.read(self._awaited(key, peer, round), own=own, samples=samples[peer], what=key)
 
     def _awaited(self, key: str, peer: int, round: int) -> bytes:
         look_s = self._member.settings.look_s

@@ -34,12 +34,15 @@ class Prefetching(OnInstance):
 
     def _fetch(self, place: Event) -> "Batch":
         batch = super().batch(place)
-        return batch if self._device_learner is None else self._device_learner.on_device(batch, epoch=place["epoch"])
+        if self._device_learner is not None:
+            epoch, _ = calendar(self._ctx.facts).place(place["round"], place["minibatch"])
+            batch = self._device_learner.on_device(batch, epoch=epoch)
+        return batch
 
     def _fetch_after(self, place: Event) -> None:
         """Start on the one that follows, in this round or the next."""
         days, round = calendar(self._ctx.facts), place["round"]
-        if place["minibatch"] + 1 < place["minibatches"]:
+        if place["minibatch"] + 1 < days.minibatches_in(round):
             then = {**place, "minibatch": place["minibatch"] + 1}
         elif round + 1 < days.rounds:
             then = {**place, **at(self._ctx, {}, round + 1)}

@@ -2,22 +2,45 @@
 
 from collections.abc import Iterator
 
+from crossover.algorithms import compression
 from crossover.experiment import Experiment
 
 
 def checks(e: Experiment) -> Iterator[str]:
     """Of `p2p`, with what it cannot be combined with."""
-    if e.aggregation.non_finite == "drop" and e.p2p.compression == "qsgd":
+    if e.p2p.average_in == "lambda" and e.exchange.what != "gradients":
         yield (
-            "aggregation.non_finite: drop must see what is not finite, and qsgd cannot encode it; "
-            "expected refuse, or p2p.compression: none or fp16"
+            f"p2p.average_in: lambda averages gradients of minibatches, and with exchange.what: {e.exchange.what} there are none; "
+            "expected peer, or exchange.what: gradients"
         )
     if e.p2p.mode == "synchronous":
         return
+    if e.exchange.what != "gradients":
+        yield (
+            f"exchange.what: {e.exchange.what} is averaged by all in the same round, and asynchronous peers take what is there; "
+            "expected gradients, or p2p.mode: synchronous"
+        )
+    yield from _written_over(e)
     if e.p2p.min_gradients > e.workers:
         yield f"p2p.min_gradients: {e.p2p.min_gradients} are more than the {e.workers} peers have; expected at most {e.workers}"
     if e.aggregation.rule != "mean":
         yield (
             f"aggregation.rule: {e.aggregation.rule} needs the gradients of one round side by side, asynchronous peers take what is there; "
             "expected mean, or p2p.mode: synchronous"
+        )
+
+
+def _written_over(e: Experiment) -> Iterator[str]:
+    """Of asynchronous peers, what needs every contribution to be read."""
+    way = e.exchange.compression
+    if way == "powersgd":
+        yield (
+            "exchange.compression: powersgd takes two exchanges in which all peers see the same mean, and asynchronous peers each see "
+            "another; expected none, fp16 or qsgd, or p2p.mode: synchronous"
+        )
+    elif compression.feeds_back(e.exchange):
+        field = f"compression: {way}" if e.exchange.error_feedback is None else "error_feedback: true"
+        yield (
+            f"exchange.{field} counts what was sent as received, and asynchronous peers write gradients over before all have read them; "
+            "expected exchange.error_feedback: false, or p2p.mode: synchronous"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from crossover.algorithms.codecs import Contribution
 from crossover.context import Context
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.fleet import Membership
@@ -45,17 +46,18 @@ class LatestMailboxes:
         self._ctx.bus.declare(mailboxes=self._mailboxes)
         attempts.settle(self._ctx, self.close)
 
-    def send(self, gradient: "Tensor", round: int) -> None:
-        self._post.send(gradient, round=round, mailbox=self._ctx.keys.mailbox(self._member.rank))
+    def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
+        keys = self._ctx.keys
+        self._post.send(own, round=round, keys=keys, mailbox=keys.mailbox(self._member.rank))
         if round >= _KEPT_ROUNDS:
             self._ctx.objects.delete(self._ctx.keys.body(round - _KEPT_ROUNDS, self._member.rank))
 
-    def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
+    def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
         """The minibatch statistics behind the gradients are not averaged: the others' describe activations of other models."""
         weight = float(round_samples(self._ctx.facts, round)[self._member.rank])
-        torch.mul(gradient, weight, out=out)
+        torch.mul(own.values, weight, out=out)
         total, applied = weight, dict[int, int]()
-        for message, other in self._available(round, applied):
+        for message, other in self._available(own, round, applied):
             weight = message.samples * self._trust(round - message.round)
             if self._product.numel() != out.numel():
                 self._product = torch.empty_like(out)
@@ -64,7 +66,7 @@ class LatestMailboxes:
             applied[message.peer] = message.round
         out.div_(total)
         parameters = self._ctx.facts.parameters
-        out[parameters:] = gradient[parameters:]
+        out[parameters:] = own.values[parameters:]
         self._remember(round, applied)
 
     def keep(self) -> None:
@@ -78,13 +80,13 @@ class LatestMailboxes:
         """The weight of a sample that is `staleness` rounds old: 1 in the paper, or its inverse."""
         return 1.0 / (1 + max(0, staleness)) if self._p2p.staleness_weights == "inverse" else 1.0
 
-    def _available(self, round: int, applied: dict[int, int]) -> "Iterator[tuple[Message, Tensor]]":
+    def _available(self, own: Contribution, round: int, applied: dict[int, int]) -> "Iterator[tuple[Message, Tensor]]":
         """The others' gradients as they come in, until enough are held."""
         look_s, reachable = self._member.settings.look_s, set(self._others)
         pause, ask = Pauses(0.005, 0.5), Due(look_s, 5 * look_s)
         while True:
             for peer in self._others:
-                if peer not in applied and (found := self._usable(peer, round)):
+                if peer not in applied and (found := self._usable(peer, own, round)):
                     yield found
             met = applied.keys() | self._ahead(round)
             if 1 + len(met) >= min(self._p2p.min_gradients, 1 + len(met | reachable)):
@@ -96,7 +98,7 @@ class LatestMailboxes:
                 reachable = {peer for peer in self._others if not self._is_gone(peer)}
             pause(calm_s=ask.left_s)
 
-    def _usable(self, peer: int, round: int) -> "tuple[Message, Tensor] | None":
+    def _usable(self, peer: int, own: Contribution, round: int) -> "tuple[Message, Tensor] | None":
         """The peer's latest gradient, if it is new, fresh enough and of this model."""
         try:
             message = self._post.read(self._ctx.keys.mailbox(peer), peer=peer)
@@ -105,7 +107,7 @@ class LatestMailboxes:
             seen = self._replica.facts.get("seen", {}).get(str(peer), -1)
             if message.round < seen or (message.round == seen and not self._p2p.reuse):
                 return None
-            return message, self._post.gradient(message)
+            return message, self._post.contribution(message, own=own)
         except Missing:
             return None  # its body went while we looked: a later one is there
         except (Corrupt, Refused) as error:  # that peer's affair: the others go on without it

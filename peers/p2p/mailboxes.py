@@ -2,22 +2,27 @@
 barrier of distinct members.
 
 A peer has two mailboxes and uses them by turns, because a fast one may publish round t + 1 while a slow one still reads t; it publishes t +
-2 only behind the barrier of t + 1, at which the slow one has finished t.
+2 only behind the barrier of t + 1, at which the slow one has finished t. Where a round has two exchanges, each has mailboxes and a barrier
+of its own: a peer that begins a round again finds what all said in both.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from crossover.algorithms import compression
+from crossover.algorithms.codecs import Contribution
 from crossover.context import Context
 from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.fleet import Membership
+from crossover.keys import Keys
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.training.peer.bodies import Bodies
 from crossover.training.peer.combining import combine
 from crossover.training.peer.replica import Replica
 from crossover.waiting import Due, Pauses
 from peers.p2p import messages
-from peers.p2p.messages import Codec, Message
+from peers.p2p.messages import Message
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,29 +33,25 @@ class Post:
 
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member = ctx, member
-        facts = ctx.facts
-        self.codec = Codec(ctx.experiment, parameters=facts.parameters, statistics=facts.buffers)
+        self._bodies = Bodies(ctx.experiment)
         self._limit = int(ctx.experiment.p2p.message_limit_mb * 2**20)
-        self._sent: dict[str, tuple[int, bytes]] = {}  # by mailbox: round, message
+        self._sent: dict[str, tuple[Keys, int, bytes]] = {}  # by mailbox: the exchange's keys, round, message
 
-    def send(self, gradient: "Tensor", *, round: int, mailbox: str) -> None:
-        """Put the gradient into the mailbox; above the limit its body goes to the object store, once, and its key is sent."""
+    def send(self, own: Contribution, *, round: int, keys: Keys, mailbox: str) -> None:
+        """Put the contribution to the exchange with these keys into the mailbox; above the limit its body goes to the object store, once,
+        and its key is sent.
+        """
         ctx, rank = self._ctx, self._member.rank
         samples = round_samples(ctx.facts, round)[rank]
-        parts = self.codec.encode(gradient, samples=samples, round=round, peer=rank)
-        key = ""
+        parts, key = self._bodies.of(own, samples=samples), ""
         self._member.confirm()
         if sum(memoryview(part).nbytes for part in parts) > self._limit:
-            key = ctx.keys.body(round, rank)
+            key = keys.body(round, rank)
             ctx.objects.put_new(key, parts)
             attempts.settle(ctx, lambda: ctx.objects.delete(key))
         text = messages.encode(Message(ctx.run, rank, round, samples, key, memoryview(b"")), [] if key else parts)
         ctx.bus.replace(mailbox, text)
-        self._sent[mailbox] = (round, text)
-        if not self.codec.lossless:  # the peers use what they decode: so does this one, else the replicas drift
-            what = f"own gradient of round {round}"
-            body = b"".join(bytes(part) for part in parts)
-            gradient.copy_(self.codec.decode(body, samples=samples, what=what))
+        self._sent[mailbox] = (keys, round, text)
 
     def read(self, mailbox: str, *, peer: int) -> Message | None:
         """The peer's latest message; None while there is none. Raises Corrupt."""
@@ -62,18 +63,30 @@ class Post:
             raise Corrupt(f"{mailbox}: holds a message of peer {message.peer} of run {message.run}")
         return message
 
-    def gradient(self, message: Message) -> "Tensor":
-        """What the message says or points to. Raises Missing, Corrupt."""
+    def contribution(self, message: Message, *, own: Contribution) -> "Tensor":
+        """What the message says or points to, as a contribution to the exchange that this is the `own` one to. Raises Missing, Corrupt."""
         body = self._ctx.objects.get(message.key) if message.key else message.body
         what = f"peer {self._member.rank}: gradient of peer {message.peer}, round {message.round}"
-        return self.codec.decode(body, samples=message.samples, what=what)
+        return self._bodies.read(body, own=own, samples=message.samples, what=what)
 
-    def keep(self) -> None:
-        """An older attempt of this peer may have put its older message over the latest: send that again."""
-        for mailbox, (round, text) in self._sent.items():
+    def recall(self, mailbox: str, *, round: int, keys: Keys) -> bool:
+        """Whether the mailbox still holds what an earlier attempt of this peer sent in `round`: then it is kept as this one's own."""
+        held = self._ctx.bus.peek(mailbox)
+        if held is None or (there := messages.read(held, mailbox=mailbox).round) < round:
+            return False
+        self._sent[mailbox] = (keys, there, held)
+        return True
+
+    def keep(self, lost: Callable[[Keys, int], None] = lambda keys, round: None) -> None:
+        """An older attempt of this peer may have put its older message over the latest, or the broker have lost it: send that again, once
+        `lost` has been told of its exchange and round. Cut off in between, the next attempt still finds the mailbox empty.
+        """
+        for mailbox, (keys, round, text) in self._sent.items():
             held = self._ctx.bus.peek(mailbox)
-            if held is not None and messages.read(held, mailbox=mailbox).round < round:
+            if held is None or messages.read(held, mailbox=mailbox).round < round:
                 self._member.confirm()
+                if held is None:
+                    lost(keys, round)
                 self._ctx.bus.replace(mailbox, text)
 
 
@@ -85,50 +98,63 @@ class SynchronousMailboxes:
 
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member, self._post = ctx, member, Post(ctx, member)
-        members = range(member.members)
-        self._mailboxes = [ctx.keys.mailbox(peer, parity) for peer in members for parity in (0, 1)]
-        self._barriers = [(ctx.keys.barrier, member.members)]
+        self._keys, members = ctx.keys.of_exchanges(compression.exchanges(ctx.experiment.exchange)), member.members
+        self._mailboxes = [
+            keys.mailbox(peer, parity) for keys in self._keys for peer in range(members) for parity in (0, 1)
+        ]
+        self._barriers = [(keys.barrier, members) for keys in self._keys]
 
-    def open(self, replica: Replica) -> None:
+    def open(self, replica: Replica) -> int | None:
         self._member.confirm()  # the run may be over, and what is declared here gone for good
         self._ctx.bus.declare(mailboxes=self._mailboxes, barriers=self._barriers)
         attempts.settle(self._ctx, self.close)
+        if (before := replica.round - 1) < 0:
+            return None
+        held = [self._post.recall(self._mailbox(keys, before), round=before, keys=keys) for keys in self._keys]
+        return None if all(held) else before
 
-    def send(self, gradient: "Tensor", round: int) -> None:
-        self._post.send(gradient, round=round, mailbox=self._ctx.keys.mailbox(self._member.rank, round % 2))
-        self._ctx.bus.arrive(self._ctx.keys.barrier, round=round, member=self._member.rank)
+    def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
+        keys = self._keys[exchange]
+        self._post.send(own, round=round, keys=keys, mailbox=self._mailbox(keys, round))
+        self._arrive(keys, round)
 
-    def receive(self, gradient: "Tensor", round: int, out: "Tensor") -> None:
-        self._await_all(round)
-        combine(self._ctx, self._all(gradient, round), round=round, out=out)
-        if round:  # all have arrived at this round, so all are through with the one before
-            self._ctx.objects.delete(self._ctx.keys.body(round - 1, self._member.rank))
+    def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
+        self._await_all(self._keys[exchange], round)
+        combine(self._ctx, self._all(own, self._keys[exchange], round), round=round, out=out)
+        if round and not exchange:  # all have arrived at this round, so all are through with the one before
+            self._ctx.objects.delete(*(keys.body(round - 1, self._member.rank) for keys in self._keys))
 
     def keep(self) -> None:
-        self._post.keep()
+        self._post.keep(lost=self._arrive)  # the word that it is there went with the message
 
     def close(self) -> None:
         self._ctx.bus.remove(mailboxes=self._mailboxes, barriers=self._barriers)
 
-    def _await_all(self, round: int) -> None:
+    def _mailbox(self, keys: Keys, round: int) -> str:
+        return keys.mailbox(self._member.rank, round % 2)
+
+    def _arrive(self, keys: Keys, round: int) -> None:
+        self._ctx.bus.arrive(keys.barrier, round=round, member=self._member.rank)
+
+    def _await_all(self, keys: Keys, round: int) -> None:
         """SynchronisationBarrier: distinct members, never messages."""
         bus, rank, everybody = self._ctx.bus, self._member.rank, frozenset(range(self._member.members))
         pause, ask = self._waiting()
         while True:
-            missing = everybody - bus.arrived(self._ctx.keys.barrier, round=round, reader=rank)
+            missing = everybody - bus.arrived(keys.barrier, round=round, reader=rank)
             if not missing:
                 return
             if ask():
-                self._post.keep()
+                self.keep()
                 self._member.question(sorted(missing), what=f"waited in round {round} for the arrival")
             pause(calm_s=ask.left_s)
 
-    def _all(self, own: "Tensor", round: int) -> "Iterator[Tensor]":
+    def _all(self, own: Contribution, keys: Keys, round: int) -> "Iterator[Tensor]":
         for peer in range(self._member.members):
-            yield own if peer == self._member.rank else self._gradient_of(peer, round)
+            yield own.values if peer == self._member.rank else self._of(peer, own, keys, round)
 
-    def _gradient_of(self, peer: int, round: int) -> "Tensor":
-        mailbox = self._ctx.keys.mailbox(peer, round % 2)
+    def _of(self, peer: int, own: Contribution, keys: Keys, round: int) -> "Tensor":
+        mailbox = keys.mailbox(peer, round % 2)
         pause, ask = self._waiting()
         while True:
             message = self._post.read(mailbox, peer=peer)
@@ -139,11 +165,11 @@ class SynchronousMailboxes:
             if message is not None and message.round == round:
                 self._check(message)
                 try:
-                    return self._post.gradient(message)
+                    return self._post.contribution(message, own=own)
                 except Missing as gone:
                     raise StaleAttempt(f"peer {self._member.rank}: round {round} is over: {gone}") from gone
             if ask():
-                self._post.keep()
+                self.keep()
                 self._member.question([peer], what=f"waited in round {round} for the gradient")
             pause(calm_s=ask.left_s)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.context import Context, Resources
 from crossover.fleet import Membership, Settings
 from crossover.fleet.execution import announce
@@ -83,7 +83,7 @@ class Fleet:
         monkeypatch.setattr(Membership, "__enter__", remember)
         monkeypatch.setattr(Membership, "claim", remember_claim)
         monkeypatch.setattr("crossover.fleet.serving.PAUSE_S", 0.0)
-        machines = load(experiment.architecture).machines
+        machines = architecture_of(experiment).machines
         functions = Resources(self.job.clients)
         self.job.clients.run_machine = lambda name, event: execute(
             machines[name], Context(functions, run=event["run"]), event
@@ -99,7 +99,7 @@ class Fleet:
         thread.start()
 
     def _program(self, clients: WatchedClients) -> None:
-        program = load(self.job.experiment.architecture).program
+        program = architecture_of(self.job.experiment).program
         assert program is not None
         settings = Settings(
             fleet="test", lease_s=self.lease_s, absence_s=self.absence_s, idle_s=PATIENCE_S, look_s=0.02

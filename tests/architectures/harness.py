@@ -5,18 +5,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from crossover.architecture import CLAIMS, architectures, load, training_architectures
+from crossover.architecture import CLAIMS, architecture_of, architectures, load, training_architectures
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, decode
 from crossover.errors import Refused, StaleAttempt, Unavailable
-from crossover.experiment import Data, Experiment, Functions, Training
+from crossover.experiment import Data, Exchange, Experiment, Functions, Training
 from crossover.running import Prepared, prepare
 from crossover.workflow import Event, Step, execute, first_event
 
@@ -43,17 +43,34 @@ def tree_architectures(claim: str | None = None) -> list[str]:
     return [name for name in (claiming(claim) if claim else training_architectures()) if load(name).run is not None]
 
 
-def small(architecture: str, *, workers: int = 2, epochs: int = 2, batch_size: int = 12, **training: Any) -> Experiment:
-    """A few real digits: milliseconds a step, and still ragged minibatches, BatchNorm and momentum."""
+def small(
+    architecture: str,
+    *,
+    workers: int = 2,
+    epochs: int = 2,
+    batch_size: int = 12,
+    every: int | Literal["epoch"] | None = None,
+    **training: Any,
+) -> Experiment:
+    """A few real digits: milliseconds a step, and still ragged minibatches, BatchNorm and momentum. One that is alone has all of them."""
     settings: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4} | training
     return Experiment(
         name="small",
         architecture=architecture,
-        workers=workers,
+        workers=1 if load(architecture).alone else workers,
         training=Training(model="small_cnn", epochs=epochs, batch_size=batch_size, **settings),
         data=Data(dataset="digits", limit=20 * workers, validation=0.02),
+        exchange=Exchange(every=every),
         functions=Functions(checkpoint_every=2),  # long workers: old checkpoints and results go within the few rounds
     )
+
+
+def most_to_lose(architecture: str, *, every: int | Literal["epoch"] = "epoch") -> Exchange | None:
+    """Local steps that keep each worker's own velocity, the outer one and what top-k left out, as far as the architecture has them."""
+    compressions = load(architecture).exchanges.get("delta")
+    if compressions is None:
+        return None
+    return Exchange(what="delta", every=every, compression="top_k" if "top_k" in compressions else "none", share=0.1)
 
 
 class Proxy:
@@ -114,7 +131,7 @@ class Job:
     prepared: Prepared = field(init=False)
 
     def __post_init__(self) -> None:
-        architecture = load(self.experiment.architecture)
+        architecture = architecture_of(self.experiment)
         plain = MemoryClients(workers=self.experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
         objects = plain.objects(Traffic())
         self.prepared = prepare(self.experiment, objects=objects, data=[objects])
@@ -122,7 +139,7 @@ class Job:
 
     def run(self) -> bytes:
         """The trained model's bytes."""
-        architecture = load(self.experiment.architecture)
+        architecture = architecture_of(self.experiment)
         assert architecture.run is not None
         ctx = Context(Resources(self.clients), run=self.prepared.run)
         execute(architecture.run, ctx, first_event(self.prepared.run, workers=self.experiment.workers))

@@ -7,19 +7,20 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from crossover.architecture import load, steps
 from crossover.context import Context, Resources
-from crossover.errors import CrossoverError
+from crossover.errors import CrossoverError, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.keys import Keys
-from crossover.training import attempts
+from crossover.training import agreement, attempts
 from crossover.workflow import Event, Step, execute, first_event
 from tests.architectures.fleet import Fleet, Late, only, writes
-from tests.architectures.harness import READS, Hook, Job, claiming, every_step, small, tree_architectures
+from tests.architectures.harness import READS, Hook, Job, claiming, every_step, most_to_lose, small, tree_architectures
 from tests.architectures.trained import trained
 from tests.sampling import WHOLE, chosen
 
@@ -114,30 +115,42 @@ class Abandoned:
 
 def executions(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree's: the first execution, stopped, and the one that goes on with its run."""
-    architecture, run, workers = load(job.experiment.architecture), job.prepared.run, job.experiment.workers
-    assert architecture.run is not None
 
     def first() -> None:
-        try:
-            execute(architecture.run, Context(Resources(job.clients), run=run), first_event(run, workers=workers))  # type: ignore[arg-type]
-        except CrossoverError:
-            pass
-        finally:
-            attempts.stopped.set()
+        with suppress(CrossoverError):
+            begin_attempt(job, 0)
+        attempts.stopped.set()
 
     with every_step(monkeypatch, attempts.executing):
         thread = threading.Thread(target=first, daemon=True)
         thread.start()
         attempts.stopped.wait(timeout=JOIN_S)
         try:
-            if not job.clients.object_store.exists(job.prepared.keys.outcome):  # a finished run is not resumed
-                event = first_event(run, workers=workers, attempt=1)
-                execute(architecture.run, Context(Resources(job.clients), run=run), event)
+            resume(job)
         finally:
             attempts.release()
             thread.join(timeout=JOIN_S)
         assert not thread.is_alive()
     assert_nothing_left(job)
+
+
+def begin_attempt(job: Job, attempt: int) -> None:
+    tree, run = load(job.experiment.architecture).run, job.prepared.run
+    assert tree is not None
+    event = first_event(run, workers=job.experiment.workers, attempt=attempt)
+    execute(tree, Context(Resources(job.clients), run=run), event)
+
+
+def resume(job: Job) -> None:
+    """A run that is not finished; where it has its outcome, the attempt clears away and gives way."""
+    store, keys = job.clients.object_store, job.prepared.keys
+    if store.exists(keys.finished):
+        return
+    try:
+        begin_attempt(job, 1)
+    except StaleAttempt:
+        if not store.exists(keys.outcome):
+            raise
 
 
 def assert_nothing_left(job: Job) -> None:
@@ -173,11 +186,13 @@ def assert_clean(fleet: Fleet) -> None:
     assert fleet.job.queues() == {}
 
 
-def experiment(architecture: str) -> Experiment:
+def experiment(architecture: str, *, local_steps: bool = False) -> Experiment:
     """Programs run longer than the few rounds that they would have by default, so that some are stopped in the middle."""
-    return small(
-        architecture, epochs=3, **({} if architecture in tree_architectures() else {"sync_every": 1, "batch_size": 10})
+    found = small(
+        architecture, epochs=3, **({} if architecture in tree_architectures() else {"every": 1, "batch_size": 10})
     )
+    exchange = most_to_lose(architecture, every=found.exchange.every or "epoch") if local_steps else None
+    return replace(found, exchange=exchange or found.exchange)
 
 
 class LateStep:
@@ -240,13 +255,11 @@ def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch, *,
     """Whether the first attempt was stopped at all; the second one then ran to its end, and the late step after it, or with
     `goes_on_at_once` when the second one had begun and done nothing more.
     """
-    tree, run, workers = load(job.experiment.architecture).run, job.prepared.run, job.experiment.workers
-    assert tree is not None
     ended = threading.Event()
 
     def first() -> None:
         with suppress(CrossoverError):
-            execute(tree, Context(Resources(job.clients), run=run), first_event(run, workers=workers))
+            begin_attempt(job, 0)
         ended.set()
 
     def begun(ctx: Context) -> list[Keys]:
@@ -263,15 +276,43 @@ def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch, *,
         thread.start()
         while not late.stopped.wait(timeout=0.01) and not ended.is_set():
             pass
-        held = late.stopped.is_set() and not job.clients.object_store.exists(job.prepared.keys.outcome)
+        held = late.stopped.is_set() and not job.clients.object_store.exists(job.prepared.keys.finished)
         try:
             if held:
-                execute(tree, Context(Resources(job.clients), run=run), first_event(run, workers=workers, attempt=1))
+                resume(job)
         finally:
             late.over.set()
             thread.join(timeout=JOIN_S)
         assert not thread.is_alive()
     return held
+
+
+@pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
+def test_an_attempt_that_has_begun_to_train_goes_on_though_one_before_it_concludes_the_run(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first step may come again after that, and is not to clear away beside its own workers."""
+    job = Job(experiment(architecture))
+    first, begun = steps(load(architecture))[0], list[Event]()
+
+    def again() -> Event:
+        event = first_event(job.prepared.run, workers=job.experiment.workers, attempt=1)
+        return first.run(Context(Resources(job.clients), run=job.prepared.run), event)
+
+    def concluded(*arguments: Any) -> None:
+        if not begun:
+            begun.append(again())
+        conclude(*arguments)
+
+    conclude = agreement.conclude
+    monkeypatch.setattr(agreement, "conclude", concluded)
+    begin_attempt(job, 0)
+    assert again() == begun[0]
+    assert not job.clients.object_store.exists(job.prepared.keys.finished)
+    begin_attempt(job, 1)
+    assert job.clients.object_store.exists(job.prepared.keys.finished)
+    assert_nothing_left(job)
+    assert job.model() == trained(experiment(architecture)).model
 
 
 def program_architectures() -> list[str]:
@@ -309,7 +350,8 @@ def test_a_program_that_wakes_up_when_the_resumed_run_is_over_leaves_nothing(
 def test_an_abandoned_attempt_changes_nothing_in_the_next_one_and_leaves_nothing(
     architecture: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, job = trained(experiment(architecture)), Job(experiment(architecture))
+    tried = experiment(architecture, local_steps=seed % 2 == 1)
+    run, job = trained(tried), Job(tried)
     attempts = Abandoned(job, seed, calls=run.all_calls)
     abandon: Callable[..., None] = executions if architecture in tree_architectures() else programs
     abandon(job, attempts, monkeypatch)

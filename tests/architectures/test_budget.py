@@ -22,12 +22,17 @@ from crossover.running.preparing import prepare
 from crossover.workflow import execute, first_event
 from tests.architectures.harness import claiming, small
 
+BY_TIME = ("hour", "vCPU-hour", "GB-month")  # of lines, a minute of instances at least
+
 
 @pytest.mark.parametrize("architecture", claiming("stops"))
 def test_the_decision_ends_the_run(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "BUDGET_LOOK_S", math.inf)  # whoever follows does not look at dollars
     experiment = replace(small(architecture, epochs=50), lifetime=Lifetime(budget_usd=1e-9))
-    with pytest.raises(BudgetReached, match=r"one more epoch costs up to \$0\.\d+, and lifetime\.budget_usd is 1e-09"):
+    with pytest.raises(
+        BudgetReached,
+        match=r"training until the next evaluation costs up to \$0\.\d+, and lifetime\.budget_usd is 1e-09",
+    ):
         run_inline(experiment, tmp_path, lambda progress: None)
     result = folder.read(tmp_path).result
     assert len(result["epochs"]) == 1 and result["incomplete"] == []
@@ -83,7 +88,7 @@ def test_no_run_costs_more_than_the_highest_rate(architecture: str, tmp_path: Pa
     """The deadline rests on it."""
     found = run_inline(small(architecture, epochs=2), tmp_path, lambda progress: None)
     money = spending.facts(small(architecture), side_by_side=8)
-    first_minute = sum(line["usd"] for line in found.result["cost"]["lines"] if line["unit"] in ("hour", "GB-month"))
+    first_minute = sum(line["usd"] for line in found.result["cost"]["lines"] if line["unit"] in BY_TIME)
     assert (
         found.result["cost"]["full_usd"]
         <= money["most_usd_per_s"] * max(found.result["duration_s"], 1.0) + first_minute

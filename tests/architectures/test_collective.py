@@ -95,13 +95,13 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
     connected: list[int] = []
     receive, broken = Collective.receive, Collective._broken
 
-    def receive_late(self: Collective, gradient: Any, round: int, out: Any) -> None:
+    def receive_late(self: Collective, own: Any, round: int, out: Any, *, exchange: int = 0) -> None:
         if round == 2 and not noticed.is_set():
             if self._member.rank == 1:
                 killed.set()
                 raise Killed("round 2")
             assert killed.wait(SHORT_S) and again.wait(SHORT_S)
-        receive(self, gradient, round, out)
+        receive(self, own, round, out)
 
     def notice(self: Collective, error: RuntimeError) -> Any:
         noticed.set()

@@ -102,8 +102,8 @@ def test_it_passes_what_make_check_asks(eighth: Eighth) -> None:
 
 
 def test_it_is_planned_run_on_both_and_compared(eighth: Eighth) -> None:
-    known = eighth.name == "local_sgd"  # it says what a projection may take it for
-    assert ("a run: no projection: " in eighth.crossover("plan", eighth.config)) != known
+    told = eighth.crossover("plan", eighth.config)  # by the steps themselves, or by what a projection may take it for
+    assert "a run of 2 epochs: about " in told and "[projected]" in told
     one, other = eighth.tree / "results" / "inline", eighth.tree / "results" / "local"
     short = ("--set", "training.epochs=1")
     assert "[measured-local]" in eighth.crossover("run", eighth.config, *short, "--on", "inline", "--out", str(one))

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from crossover.experiment import Aggregation, Faults
+from crossover.architecture import load
+from crossover.experiment import Aggregation, Exchange, Faults, ImageSize, Outer
 from tests.architectures.harness import Job, claiming, small
 from tests.architectures.trained import assert_equal_to_reference, trained
 
@@ -19,10 +20,10 @@ SYNCHRONOUS = claiming("equals_reference")
     [
         {
             "batch_size": 6,
-            "sync_every": 1,
+            "every": 1,
         },  # 20 samples for each of two workers: the last one is ragged, so the means are weighted
-        {"batch_size": 6, "sync_every": 2},
-        {"batch_size": 6, "sync_every": "epoch"},
+        {"batch_size": 6, "every": 2},
+        {"batch_size": 6, "every": "epoch"},
         *({"workers": workers} for workers in (1, 2, 3, 4, 5)),
         {"momentum": 0.0},
         {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
@@ -32,6 +33,7 @@ SYNCHRONOUS = claiming("equals_reference")
         {"schedule": "plateau", "plateau_patience": 1, "epochs": 4, "learning_rate": 0.5},
         {"label_smoothing": 0.1},
         {"precision": "bf16"},
+        {"image_size": ImageSize(begin=4, step=2), "epochs": 3},
         {"epochs": 6, "early_stopping": 1, "learning_rate": 1e-6},
         {"epochs": 6, "target": 0.01},
     ],
@@ -45,8 +47,43 @@ def test_every_way_to_train(architecture: str, training: dict[str, Any]) -> None
 @pytest.mark.parametrize("architecture", SYNCHRONOUS)
 def test_a_ragged_partition_is_weighted(architecture: str) -> None:
     """One sample more or less than the others', and rounds that end at the epoch's odd minibatch."""
-    experiment = small(architecture, workers=3, batch_size=7, sync_every=2)
+    experiment = small(architecture, workers=3, batch_size=7, every=2)
     assert_equal_to_reference(replace(experiment, data=replace(experiment.data, limit=61)))
+
+
+LOCAL = [
+    (name, exchange)
+    for exchange in (
+        Exchange(what="model", every=2),
+        Exchange(what="delta", every=2),
+        Exchange(what="delta", every="epoch", outer=Outer(learning_rate=1.0, momentum=0.0, nesterov=False)),
+    )
+    for name in SYNCHRONOUS
+    if exchange.what in load(name).exchanges
+]
+
+
+@pytest.mark.parametrize(("architecture", "exchange"), LOCAL, ids=lambda value: getattr(value, "what", value))
+def test_local_steps(architecture: str, exchange: Exchange) -> None:
+    """Ragged minibatches and rounds, a rate that changes with every step, an inner velocity that stays with its worker."""
+    experiment = small(architecture, workers=3, batch_size=7, epochs=2, schedule="one_cycle", nesterov=True)
+    assert_equal_to_reference(replace(experiment, exchange=exchange, data=replace(experiment.data, limit=61)))
+
+
+BEYOND = {name: ("delta", "model")[rank % 2] for rank, (name, _) in enumerate(LOCAL[: len(LOCAL) // 3])}
+
+
+@pytest.mark.parametrize(("architecture", "what"), BEYOND.items())
+def test_rounds_of_several_epochs(architecture: str, what: Any) -> None:
+    """Two epochs of three minibatches each, and a shorter round at the end. Rates go by steps, or by evaluations, of which there are
+    fewer; what is cut from an image goes by its epoch.
+    """
+    schedule = "one_cycle" if what == "model" else "plateau"
+    training = {"epochs": 5, "learning_rate": 0.2, "schedule": schedule, "plateau_patience": 0, "plateau_factor": 0.5}
+    experiment = small(architecture, workers=3, batch_size=7, **training)
+    data = replace(experiment.data, limit=61, augment="crop_flip")
+    job = assert_equal_to_reference(replace(experiment, exchange=Exchange(what=what, every=6), data=data))
+    assert [decision["epoch"] for decision in job.decisions()] == [2, 4, 5]
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])

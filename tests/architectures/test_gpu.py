@@ -9,6 +9,7 @@ import torch
 
 import peers.gpu
 from crossover.algorithms import buffers
+from crossover.algorithms.codecs import Contribution
 from crossover.context import Context, Resources, new_learner
 from crossover.experiment import Experiment
 from crossover.fleet import Membership, Settings
@@ -24,7 +25,7 @@ from tests.sampling import chosen
 
 def gpu(**settings: Any) -> Experiment:
     exchange = settings.pop("exchange", "s3")
-    experiment = small("gpu", **{"sync_every": 1, "batch_size": 10} | settings)
+    experiment = small("gpu", **{"every": 1, "batch_size": 10} | settings)
     return replace(experiment, gpu=replace(experiment.gpu, exchange=exchange, instances=experiment.workers))
 
 
@@ -47,7 +48,7 @@ def distance(model: bytes, other: bytes) -> float:
 
 def test_an_all_reduce_gives_the_same_within_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """One exchange: later rounds amplify the last bits, as they would on any two machines."""
-    experiment = gpu(workers=3, exchange="distributed", epochs=1, sync_every="epoch")
+    experiment = gpu(workers=3, exchange="distributed", epochs=1, every="epoch")
     fleet = Fleet(Job(experiment))
     model = fleet.run(monkeypatch)
     reference, _, _ = train_reference(fleet.job.prepared.experiment, load_dataset(experiment))
@@ -120,8 +121,8 @@ def test_another_attempt_averages_what_the_first_has_shown() -> None:
             job.clients.object_store, run=ctx.run, members=2, rank=0, attempt=0, settings=Settings(fleet="test")
         )
         shown, again = (torch.full((ctx.facts.parameters + ctx.facts.buffers,), value) for value in (1.0, 1.5))
-        Gathering(ctx, member).send(shown, 0)
-        Gathering(ctx, member).send(again, 0)
+        Gathering(ctx, member).send(Contribution(shown), 0)
+        Gathering(ctx, member).send(Contribution(again), 0)
     assert torch.equal(again, shown)
 
 
@@ -131,4 +132,4 @@ def test_resources_that_make_learners_of_their_own_have_no_use_for_a_gpu(monkeyp
     job = Job(gpu())
     own = Resources(job.clients, make_learner=lambda experiment, manifest: new_learner(experiment, manifest))
     with Context(own, run=job.prepared.run) as ctx:
-        assert peers.gpu._device_learner(ctx) is None
+        assert peers.gpu.device_learner(ctx) is None

@@ -213,9 +213,9 @@ def test_one_minibatch_per_invocation_is_the_papers_24_functions(
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_an_invocation_may_end_within_a_round(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All minibatches of an epoch in one round, one per invocation: the sum so far is in the checkpoint."""
-    experiment = long(architecture, batch_size=6, sync_every="epoch")
+    experiment = long(architecture, batch_size=6, every="epoch")
     whole = Job(experiment).run()
-    job = Job(replace(experiment, exchange=Exchange(minibatches_per_invocation=1)))
+    job = Job(replace(experiment, exchange=Exchange(every="epoch", minibatches_per_invocation=1)))
     lives = ShortLives(10**9, reserve_s=0)
     with every_step(monkeypatch, lives.wrap):
         assert job.run() == whole
@@ -249,6 +249,7 @@ def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, m
         "experiment.json",
         "attempt/000000000000",
         "outcome.json",
+        "finished",
         "decision/000001.json",
         "decision/000002.json",
         "decision/000003.json",
@@ -259,7 +260,7 @@ def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, m
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_models_are_averaged_alike_by_both_exchanges(workers: int) -> None:
     models = [
-        Job(replace(long(architecture, workers=workers, sync_every=2), exchange=Exchange(what="model"))).run()
+        Job(replace(long(architecture, workers=workers), exchange=Exchange(every=2, what="model"))).run()
         for architecture in EXCHANGES
     ]
     assert models[0] == models[1]
@@ -270,10 +271,21 @@ def test_averaging_the_model_of_one_worker_is_plain_training() -> None:
     assert_equal_to_reference(experiment)
 
 
-@pytest.mark.parametrize("architecture", EXCHANGES)
-def test_averaging_models_survives_a_death_at_any_call(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = replace(long(architecture, batch_size=6, sync_every=2), exchange=Exchange(what="model"))
+@pytest.mark.parametrize(
+    ("architecture", "exchange"),
+    [
+        *((architecture, Exchange(every=2, what="model")) for architecture in EXCHANGES),
+        # An invocation for each minibatch: where a round began is in the checkpoint, too.
+        ("all_reduce", Exchange(every=2, what="delta", minibatches_per_invocation=1)),
+    ],
+    ids=lambda value: getattr(value, "what", value),
+)
+def test_local_steps_survive_a_death_at_any_call(
+    architecture: str, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = replace(long(architecture, batch_size=6), exchange=exchange)
     run = trained(experiment)
+    assert run.model == trained(replace(experiment, exchange=replace(exchange, minibatches_per_invocation="all"))).model
     with every_step(monkeypatch, restarting):
         for k in chosen(run.calls, every=3):
             job = Job(experiment)

@@ -2,6 +2,7 @@
 superfluous.
 """
 
+import itertools
 import json
 import threading
 from collections.abc import Callable
@@ -102,8 +103,8 @@ def test_at_threshold_0_one_step_is_allreduces_within_rounding(workers: int) -> 
         {"threshold": 0.05},
         {"threshold": 0.1, "filter": "norm"},
         {"threshold": 0.3, "slack": 1},
-        {"threshold": 0.3, "slack": 2},
-        {"threshold": 0.0, "slack": 3},
+        {"threshold": 0.3, "slack": 2, "every": 3},
+        {"threshold": 0.0, "slack": 3, "every": 4},
     ],
     ids=str,
 )
@@ -156,7 +157,9 @@ def test_the_yamls_threshold_saves_most_bytes_and_costs_at_most_a_point(tmp_path
 # --- faults with a slack, which the general tests do not have -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{"slack": 2, "threshold": 0.2}, {"filter": "norm", "threshold": 0.01}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"slack": 2, "every": 3, "threshold": 0.2}, {"filter": "norm", "threshold": 0.01}], ids=str
+)
 def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = mlless(workers=2, batch_size=6, **settings)
     run = trained(experiment)
@@ -174,17 +177,16 @@ def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeyp
 
 
 def test_nobody_computes_on_more_than_the_slack_allows() -> None:
-    """What a word covers is applied `slack` steps late, never later, and everything by the end of an epoch."""
-    for slack in range(4):
-        for rounds_per_epoch in range(1, 7):
-            days = Calendar(minibatches=rounds_per_epoch, sync_every=1, epochs=3)
-            applied = [words.applied_by(days, step, slack=slack) for step in range(3 * rounds_per_epoch)]
-            assert applied == sorted(applied)
-            for step, last in enumerate(applied):
-                assert step - slack <= last <= step
-                assert last == step or not days.ends_epoch(step)
-                seen = words.visible_from(days, step, slack=slack)
-                assert applied[seen - 1] >= step and (seen - 1 == step or applied[seen - 2] < step)
+    """What a word covers is applied `slack` steps late, never later, and everything by the end of an epoch and before a checkpoint."""
+    for slack, rounds_per_epoch, every in itertools.product(range(4), range(1, 7), range(1, 6)):
+        days, rule = Calendar(minibatches=rounds_per_epoch, sync_every=1, epochs=3), {"slack": slack, "every": every}
+        applied = [words.applied_by(days, step, **rule) for step in range(3 * rounds_per_epoch)]
+        assert applied == sorted(applied)
+        for step, last in enumerate(applied):
+            assert step - slack <= last <= step
+            assert last == step or not (days.ends_epoch(step) or (step + 1) % every == 0)
+            seen = words.visible_from(days, step, **rule)
+            assert applied[seen - 1] >= step and (seen - 1 == step or applied[seen - 2] < step)
 
 
 def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,10 @@ from tests.architectures.harness import Job, Killed, Zombies, claiming, every_st
 from tests.architectures.trained import assert_equal_to_reference, run
 from tests.sampling import WHOLE
 
-TREES, ALL = tree_architectures("equals_reference"), claiming("equals_reference")
+ALL = [
+    name for name in claiming("equals_reference") if not load(name).alone
+]  # five workers, of which one or two are faulty
+TREES = [name for name in tree_architectures("equals_reference") if name in ALL]
 RULES = {
     "median": Aggregation(rule="median", non_finite="drop"),
     "trimmed_mean": Aggregation(rule="trimmed_mean", trim=1, non_finite="drop"),

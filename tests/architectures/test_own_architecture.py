@@ -68,7 +68,8 @@ CONFIG = """
 name: own
 architecture: my_package.mine
 workers: 2
-training: {epochs: 2, batch_size: 12, sync_every: 1}
+training: {epochs: 2, batch_size: 12}
+exchange: {every: 1}
 data: {limit: 40, validation: 0.02}
 mine: {factor: 0.5}
 """
@@ -128,7 +129,7 @@ def test_plan_says_what_would_be_made(config: Callable[..., Path], capsys: pytes
     with pytest.raises(SystemExit):
         main(["plan", str(config())])
     told = capsys.readouterr().out
-    assert "state machines: run, worker, epoch" in told and "no projection" in told
+    assert "state machines: run, worker, epoch" in told and "[projected]" in told
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_plan_and_doctor_say_what_was_found(command: str, tmp_path: Path, capsys
     assert found in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("setting", ["training.sync_every=7", "training.batch_size=40"])
+@pytest.mark.parametrize("setting", ["exchange.every=7", "training.batch_size=40"])
 def test_plan_refuses_what_the_loaded_data_is_too_small_for(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from crossover.algorithms.codecs import Contribution
 from crossover.errors import Unavailable
-from crossover.experiment import Experiment
+from crossover.experiment import Exchange, Experiment
 from crossover.fleet.serving import ATTEMPTS
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.training.peer.replica import Replica
 from peers.gpu.gathering import Gathering
+from peers.p2p.mailboxes import SynchronousMailboxes
 from tests.architectures.fleet import Fleet, Late, only, writes
 from tests.architectures.harness import FailAt, Job, Killed, silent, small
 from tests.architectures.trained import assert_equal_to_reference, trained
@@ -32,7 +34,7 @@ def p2p(experiment: Experiment, **settings: Any) -> Experiment:
 
 
 def test_bodies_above_the_limit_go_through_the_object_store() -> None:
-    assert_equal_to_reference(p2p(small("p2p_instance", sync_every=1, batch_size=10), message_limit_mb=0.001))
+    assert_equal_to_reference(p2p(small("p2p_instance", every=1, batch_size=10), message_limit_mb=0.001))
 
 
 @pytest.mark.parametrize("part_bytes", [4, 1000, 2**26])
@@ -99,7 +101,7 @@ def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], m
         models.append(bytes(ctx.learner.model))
         agree(ctx, epoch, **named)
 
-    experiment = p2p(small("p2p_instance", workers=3, epochs=1), **compression)
+    experiment = replace(small("p2p_instance", workers=3, epochs=1), exchange=Exchange(**compression))
     monkeypatch.setattr(agreement, "agree", remember)
     monkeypatch.setattr(
         "crossover.training.peer.algorithm._decided", lambda ctx, epoch: False
@@ -116,7 +118,7 @@ def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], m
 
 
 def faulty(architecture: str) -> Experiment:
-    return p2p(small(architecture, batch_size=10, sync_every=1 if architecture == "p2p_instance" else "epoch"))
+    return p2p(small(architecture, batch_size=10, every=1 if architecture == "p2p_instance" else "epoch"))
 
 
 def drawn_deaths(rng: random.Random, calls: list[str]) -> list[int]:
@@ -200,14 +202,12 @@ def test_a_peer_that_leaves_in_mid_epoch_for_good_is_named(monkeypatch: pytest.M
 
 
 def test_a_gradient_of_another_model_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peers.p2p.messages import Codec
+    send = SynchronousMailboxes.send
 
-    encode = Codec.encode
+    def cut(mailboxes: SynchronousMailboxes, own: Contribution, round: int, *, exchange: int = 0) -> None:
+        send(mailboxes, Contribution(own.values[:-1].clone()) if mailboxes._member.rank == 1 else own, round)
 
-    def cut(self: Codec, gradient: Any, *, samples: int, round: int, peer: int) -> Any:
-        return encode(self, gradient[:-1].clone() if peer == 1 else gradient, samples=samples, round=round, peer=peer)
-
-    monkeypatch.setattr(Codec, "encode", cut)
+    monkeypatch.setattr(SynchronousMailboxes, "send", cut)
     fleet = Fleet(Job(small("p2p_instance")))
     with pytest.raises(Exception, match="peer 0"):
         fleet.run(monkeypatch)
@@ -347,7 +347,7 @@ def test_troubles_with_a_checkpoint_between_them_are_forgotten(monkeypatch: pyte
             if arrivals % 2:
                 raise Unavailable(f"arrival {arrivals} was lost")
 
-    fleet = Fleet(Job(small("p2p_instance", epochs=4, batch_size=10, sync_every=1)))
+    fleet = Fleet(Job(small("p2p_instance", epochs=4, batch_size=10, every=1)))
     fleet.hooks = only(0, hook)
     model = fleet.run(monkeypatch)
     assert fleet.errors == []
@@ -359,16 +359,16 @@ def test_troubles_without_a_checkpoint_between_them_end_a_program(monkeypatch: p
     """Each attempt gets through round 0 again, and through round 1 never."""
     tries, send = 0, Gathering.send
 
-    def never_round_1(exchange: Gathering, gradient: Any, round: int) -> None:
+    def never_round_1(gathering: Gathering, own: Any, round: int, *, exchange: int = 0) -> None:
         nonlocal tries
-        if exchange._member.rank == 0 and round == 1:
+        if gathering._member.rank == 0 and round == 1:
             tries += 1
             assert tries <= ATTEMPTS, "it would go on for ever"
             raise Unavailable("no answer")
-        send(exchange, gradient, round)
+        send(gathering, own, round)
 
     monkeypatch.setattr(Gathering, "send", never_round_1)
-    fleet = Fleet(Job(small("gpu", batch_size=10, sync_every=1)))
+    fleet = Fleet(Job(small("gpu", batch_size=10, every=1)))
     with pytest.raises(Exception, match="no answer"):
         fleet.run(monkeypatch)
     assert failures(fleet.job)["0"] == "no answer"
@@ -379,7 +379,7 @@ def test_what_lies_in_the_bucket_does_not_grow_with_the_rounds(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any moment of 12 rounds: at most two rounds' gradients (the GPU baseline: two checkpoints' worth) and three checkpoints."""
-    experiment = p2p(small(architecture, epochs=6, batch_size=10, sync_every=1), message_limit_mb=0.001)
+    experiment = p2p(small(architecture, epochs=6, batch_size=10, every=1), message_limit_mb=0.001)
     job = Job(experiment)
     store, keys, workers = job.clients.object_store, job.prepared.keys, experiment.workers
     most = dict.fromkeys((keys.bodies, keys.computing, keys.checkpoints), 0)
@@ -433,12 +433,12 @@ class Laggard:
         self.last, self.sent, self.changed = rounds - 1, -1, threading.Condition()
 
     def wrap(self, send: Any) -> Any:
-        def wait_and_send(exchange: Any, gradient: Any, round: int) -> None:
-            rank = exchange._member.rank
+        def wait_and_send(mailboxes: Any, own: Any, round: int, *, exchange: int = 0) -> None:
+            rank = mailboxes._member.rank
             with self.changed:
                 if rank == 0:
                     assert self.changed.wait_for(lambda: self.sent >= min(10 * round, self.last), timeout=120)
-            send(exchange, gradient, round)
+            send(mailboxes, own, round)
             with self.changed:
                 if rank == 1:
                     self.sent = round
@@ -465,4 +465,4 @@ def test_four_bits_cost_at_most_one_point(tmp_path: Path) -> None:
             sum(digits("p2p-instance", tmp_path, seed=seed, training__epochs=20, **overrides) for seed in (1, 2, 3)) / 3
         )
 
-    assert mean(p2p__compression="qsgd", p2p__bits=4) >= mean() - 0.01
+    assert mean(exchange__compression="qsgd", exchange__bits=4) >= mean() - 0.01

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from crossover.algorithms.codecs import Contribution
 from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused, StaleAttempt
@@ -24,7 +25,7 @@ from tests.architectures.harness import FailAt, Job, Killed, small
 
 
 def asynchronous(*, workers: int = 3, epochs: int = 3, **p2p: Any) -> Experiment:
-    experiment = small("p2p_instance", workers=workers, epochs=epochs, batch_size=10, sync_every=1)
+    experiment = small("p2p_instance", workers=workers, epochs=epochs, batch_size=10, every=1)
     return replace(experiment, p2p=replace(experiment.p2p, mode="asynchronous", **p2p))
 
 
@@ -100,24 +101,18 @@ def test_a_peer_that_leaves_in_mid_epoch_for_good_is_not_waited_for(monkeypatch:
 
 
 def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peers.p2p.messages import Codec
-
-    encode = Codec.encode
-
-    def cut(self: Codec, gradient: Any, *, samples: int, round: int, peer: int) -> Any:
-        return encode(self, gradient[:-1].clone() if peer == 1 else gradient, samples=samples, round=round, peer=peer)
-
     shown, send = threading.Event(), LatestMailboxes.send
 
-    def send_second(exchange: LatestMailboxes, gradient: torch.Tensor, round: int) -> None:
+    def send_second(mailboxes: LatestMailboxes, own: Contribution, round: int, *, exchange: int = 0) -> None:
         """Rank 0 waits for nobody here, and would be through before there is anything to refuse."""
-        if exchange._member.rank == 0:
+        if mailboxes._member.rank == 0:
             assert shown.wait(timeout=60)
-        send(exchange, gradient, round)
-        if exchange._member.rank == 1:
+        else:
+            own = Contribution(own.values[:-1].clone())
+        send(mailboxes, own, round)
+        if mailboxes._member.rank == 1:
             shown.set()
 
-    monkeypatch.setattr(Codec, "encode", cut)
     monkeypatch.setattr(LatestMailboxes, "send", send_second)
     fleet = Fleet(Job(asynchronous(workers=2)))
     fleet.run(monkeypatch)
@@ -140,9 +135,9 @@ def test_the_statistics_of_other_models_are_left_out(monkeypatch: pytest.MonkeyP
             replica.restore()
             exchange.open(replica)
             gradient = torch.full_like(replica.model, 1.0 + 2 * rank)
-            exchange.send(gradient, 0)
+            exchange.send(Contribution(gradient), 0)
             taken.append(torch.empty_like(gradient))
-            exchange.receive(gradient, 0, taken[-1])
+            exchange.receive(Contribution(gradient), 0, taken[-1])
             parameters = ctx.facts.parameters
     assert taken[1][:parameters].unique().tolist() == [2.0]  # of 1 and 3, fresh and of as many samples
     assert taken[1][parameters:].unique().tolist() == [1.0]
@@ -167,10 +162,10 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
         replica.facts["seen"] = {"1": seen, "2": 7}
         exchange.open(replica)
         gradient = torch.full_like(replica.model, 2.0)
-        exchange.send(gradient, 7)
+        exchange.send(Contribution(gradient), 7)
         monkeypatch.setattr("crossover.runtime.pause", wait)
         with pytest.raises(Waited) if waits else nullcontext():
-            exchange.receive(gradient, 7, out := torch.empty_like(gradient))
+            exchange.receive(Contribution(gradient), 7, out := torch.empty_like(gradient))
             assert torch.equal(out, gradient)
 
 
@@ -196,10 +191,10 @@ def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits()
             replica.facts["seen"] = {str(1 - rank): 3}
         this, other = exchanges
         gradient = torch.full_like(replica.model, 2.0)
-        this.send(gradient, 2)
+        this.send(Contribution(gradient), 2)
         late = bus.peek(mailbox)
         assert late is not None
-        this.send(gradient, 4)
+        this.send(Contribution(gradient), 4)
         newer = bus.peek(mailbox)
         bus.replace(mailbox, late)
 
@@ -208,11 +203,11 @@ def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits()
             looks += 1
             assert looks < 10, "both wait for ever"
             if bus.peek(mailbox) == newer:
-                other.send(gradient, 4)  # it has what it waited for
+                other.send(Contribution(gradient), 4)  # it has what it waited for
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("crossover.runtime.pause", look)
-            this.receive(gradient, 4, torch.empty_like(gradient))
+            this.receive(Contribution(gradient), 4, torch.empty_like(gradient))
     assert ctx.notes["applied"] == [[4, [(1, 4)]]]
 
 

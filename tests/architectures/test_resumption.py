@@ -17,20 +17,20 @@ from crossover.architecture import load
 from crossover.cli.main import main
 from crossover.context import Context
 from crossover.errors import ConfigError, RunFailed, UserError
-from crossover.experiment import Data, Experiment, Functions
+from crossover.experiment import Data, Exchange, Experiment, Functions
 from crossover.running import Progress, baseline, provenance, resumption, run_inline, run_local
 from crossover.training import agreement, gradients
 from functions import all_reduce, spirt
 from functions.spirt import state
-from tests.architectures.harness import claiming, small, tree_architectures
+from tests.architectures.harness import claiming, most_to_lose, small, tree_architectures
 from tests.sampling import WHOLE
 
 EPOCHS = 3
 
 
-def experiment(architecture: str) -> Experiment:
+def experiment(architecture: str, exchange: Exchange | None = None) -> Experiment:
     found = small(architecture, epochs=EPOCHS)
-    return replace(found, functions=Functions(checkpoint_every=2, timeout_s=10))
+    return replace(found, exchange=exchange or found.exchange, functions=Functions(checkpoint_every=2, timeout_s=10))
 
 
 def quietly(progress: Progress) -> None:
@@ -56,10 +56,12 @@ def failing_at(epoch: int) -> Iterator[None]:
         yield
 
 
-def fail(architecture: str, folder: Path, *, at: int = 2, resume: bool = False) -> None:
+def fail(
+    architecture: str, folder: Path, *, at: int = 2, resume: bool = False, exchange: Exchange | None = None
+) -> None:
     """A run, or the rest of one, that fails after the epoch `at`."""
     with failing_at(at), pytest.raises(RunFailed, match=r"disk is full|no worker is left"):
-        run_inline(experiment(architecture), folder, quietly, resume=resume)
+        run_inline(experiment(architecture, exchange), folder, quietly, resume=resume)
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +83,21 @@ def failed(failed_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(failed_once, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("architecture", claiming("resumes"))
-def test_a_failed_run_is_gone_on_with_to_the_same_bits(architecture: str, tmp_path: Path) -> None:
-    whole, folder = run_inline(experiment(architecture), tmp_path / "whole", quietly), tmp_path / "run"
+@pytest.mark.parametrize(
+    ("architecture", "exchange"),
+    [
+        *((name, None) for name in claiming("resumes")),
+        *((name, exchange) for name in claiming("resumes") if (exchange := most_to_lose(name))),
+    ],
+    ids=lambda value: str(getattr(value, "what", value)),
+)
+def test_a_failed_run_is_gone_on_with_to_the_same_bits(
+    architecture: str, exchange: Exchange | None, tmp_path: Path
+) -> None:
+    whole = run_inline(experiment(architecture, exchange), tmp_path / "whole", quietly)
+    folder = tmp_path / "run"
     assert not resumption.holds(tmp_path / "whole")
-    fail(architecture, folder)
+    fail(architecture, folder, exchange=exchange)
     assert [epoch["epoch"] for epoch in json.loads((folder / "result.json").read_text())["epochs"]] == [1]
     computed: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +108,7 @@ def test_a_failed_run_is_gone_on_with_to_the_same_bits(architecture: str, tmp_pa
             return gradient(ctx, event, batch)
 
         patch.setattr(gradients, "compute", counted)
-        again = run_inline(experiment(architecture), folder, quietly, resume=True)
+        again = run_inline(experiment(architecture, exchange), folder, quietly, resume=True)
     assert 1 not in computed, "the first epoch is not computed again"
     assert sha(again) == sha(whole)
     assert [epoch["epoch"] for epoch in again.result["epochs"]] == [1, 2, 3]

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from crossover.architecture import architecture_of
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from tests.architectures.fleet import Counted, Fleet
-from tests.architectures.harness import Hook, Job, Killed, silent, tree_architectures
+from tests.architectures.harness import Hook, Job, Killed, silent
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def trained(experiment: Experiment) -> Trained:
 
 def run(job: Job, hooks: Callable[[int], Hook] = lambda number: silent) -> bytes:
     """The model of a tree, or of programs in threads of their own. `hooks(number)`: told of a program's calls."""
-    if job.experiment.architecture in tree_architectures():
+    if architecture_of(job.experiment).run is not None:
         job.clients.hook = hooks(0)
         model = job.run()
     else:

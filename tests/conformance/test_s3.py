@@ -10,9 +10,15 @@ from botocore.stub import ANY, Stubber
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.dataplane.s3 import Chain, S3ObjectStore
+from crossover import runtime
+from crossover.dataplane.s3 import ATTEMPTS, Chain, S3ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused, Unavailable
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "sleep", lambda seconds: None)
 
 
 def stubbed() -> tuple[S3ObjectStore, Stubber]:
@@ -44,7 +50,7 @@ def test_a_conflict_that_was_lost_gets_the_winner() -> None:
 
 def test_endless_conflicts_are_unavailable() -> None:
     store, stub = stubbed()
-    for _ in range(6):
+    for _ in range(ATTEMPTS):
         stub.add_client_error("put_object", "ConditionalRequestConflict", "", 409, expected_params=PUT)
     with stub, pytest.raises(Unavailable, match="other writers"):
         store.put_new("k", b"data")
@@ -62,7 +68,7 @@ def test_endless_conflicts_are_unavailable() -> None:
 )
 def test_codes_become_errors_that_name_the_object(code: str, status: int, error: type[Exception]) -> None:
     store, stub = stubbed()
-    for _ in range(6):
+    for _ in range(ATTEMPTS):
         stub.add_client_error("get_object", code, "said S3", status)
     with stub, pytest.raises(error, match="k") as caught:
         store.get("k")
@@ -88,6 +94,15 @@ def test_a_deletion_that_fails_is_told() -> None:
     stub.add_response("delete_objects", {"Errors": [{"Key": "k", "Code": "AccessDenied", "Message": "no"}]})
     with stub, pytest.raises(Refused, match="bucket/k: not deleted: no"):
         store.delete("k")
+
+
+def test_a_key_that_s3_is_too_busy_to_delete_is_deleted_then() -> None:
+    store, stub = stubbed()
+    stub.add_response("delete_objects", {"Errors": [{"Key": "k", "Code": "SlowDown", "Message": "later"}]})
+    stub.add_response("delete_objects", {})
+    with stub:
+        store.delete("k")
+        stub.assert_no_pending_responses()
 
 
 def test_no_endpoint_is_unavailable(deserted_port: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cdk import bundling
 from cdk.packaging import ROOT
-from crossover.architecture import Architecture, load, steps
+from crossover.architecture import Architecture, architecture_of, steps
 from crossover.experiment import Experiment
 from tests.infrastructure.assemblies import flat, step_of
 from tests.infrastructure.reachability import BROKER, NETWORK, Pointer, Search, Templates
@@ -50,7 +50,7 @@ class Need:
 
 def needs(experiment: Experiment) -> list[Need]:
     """Every (function or instance, services) that the architecture's tree asks for."""
-    architecture = load(experiment.architecture)
+    architecture = architecture_of(experiment)
     found = [Need(f"function:{step.name}", frozenset(step.uses)) for step in steps(architecture)]
     found += [Need(f"host:{rank}", frozenset({"boot", "serve"})) for rank in range(hosts_of(experiment))]
     if architecture.program is not None:
@@ -60,7 +60,7 @@ def needs(experiment: Experiment) -> list[Need]:
 
 def hosts_of(experiment: Experiment) -> int:
     """How many Redis hosts the tree asks for."""
-    match load(experiment.architecture).tensor_hosts:
+    match architecture_of(experiment).tensor_hosts:
         case "per_worker":
             return experiment.workers
         case "shared":
@@ -77,7 +77,7 @@ def of_program(architecture: Architecture, experiment: Experiment) -> frozenset[
     text = "".join((ROOT / path).read_text() for path in closure.files if path.as_posix().startswith(theirs))
     asked = {"bus": "bus", "tensors": "tensors", "run_machine": "machines"}
     found = {asked[name] for name in re.findall(rf"\bctx\.({'|'.join(asked)})\b", text)}
-    if architecture.program.count == "gpus" and experiment.gpu.exchange == "distributed":
+    if architecture.program.instances(experiment).gpu and experiment.gpu.exchange == "distributed":
         found.add("collective")
     return frozenset(found)
 
@@ -315,7 +315,7 @@ def bus(search: Search, caller: Caller, experiment: Experiment) -> None:
 
 def machines(search: Search, caller: Caller, experiment: Experiment) -> None:
     """Start, follow and stop each machine of the architecture, which may call its functions."""
-    for name in load(experiment.architecture).machines:
+    for name in architecture_of(experiment).machines:
         full = f"{search.stack}-{name}"
         if (
             known(search, caller, f"MACHINE_{name.upper()}").text

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossover import validation
-from crossover.architecture import Architecture, architectures, load
+from crossover.architecture import Architecture, architecture_of, architectures
 from crossover.experiment import Experiment
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -21,10 +21,13 @@ OPTIONS = {
     "p2p-serverless as images": ("p2p-serverless", "functions.packaging=image"),
     "spirt from snapshots": ("spirt", "functions.snap_start=true"),
     "spirt beside gpu": ("spirt", "baseline=gpu"),
+    "spirt beside both": ("spirt", "baseline=[gpu, single]"),
     "spirt with a budget": ("spirt", "lifetime.budget_usd=5", "owner=ada@example.org"),
     "spirt of unknown size": ("spirt", "data.dataset=elsewhere:loader", "workers=1"),  # distributed Maps
     "gpu on spot": ("gpu", "gpu.spot=true"),
     "gpu distributed": ("gpu", "gpu.exchange=distributed"),
+    "single on an instance": ("single", "single.on=instance"),
+    "single on a gpu": ("single", "single.on=gpu", "single.spot=true"),
 }
 CASES: dict[str, tuple[str, ...]] = {name: (name,) for name in PLAIN} | OPTIONS
 
@@ -47,4 +50,4 @@ class Case:
 
     @property
     def architecture(self) -> Architecture:
-        return load(self.experiment.architecture)
+        return architecture_of(self.experiment)

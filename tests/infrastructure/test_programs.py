@@ -62,7 +62,9 @@ def test_each_fleet_runs_its_program(template: Make, config: str, module: str, s
     assert "password" not in text.lower()
     group = only(found, "AWS::AutoScaling::AutoScalingGroup")
     assert (group["MinSize"], group["MaxSize"], "DesiredCapacity" in group) == ("0", size, False)
-    assert only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["InstanceType"] == kind
+    launched = only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
+    assert launched["InstanceType"] == kind
+    assert launched.get("CreditSpecification") == ({"CpuCredits": "unlimited"} if kind.startswith("t2.") else None)
     published = {
         each["Properties"]["Name"]: each["Properties"]["Value"]
         for each in found["Resources"].values()

@@ -37,9 +37,10 @@ def test_every_other_needs_the_network_and_who_sends_messages_the_broker() -> No
     found = {name: shared_stacks(Case.of(name).experiment) for name in CASES}
     aggregations = {"grads-sharding", "lambda-fl", "lifl"}
     alone = {name for name, shared in found.items() if not shared}
-    assert alone == {"all-reduce over s3", "scatter-reduce over s3"} | aggregations
+    assert alone == {"all-reduce over s3", "scatter-reduce over s3", "single"} | aggregations
     without_broker = {name for name, shared in found.items() if shared == ("network",)}
-    assert without_broker == {"all-reduce", "scatter-reduce", "gpu", "gpu on spot", "gpu distributed"}
+    fleets = {"gpu", "gpu on spot", "gpu distributed", "single on an instance", "single on a gpu"}
+    assert without_broker == {"all-reduce", "scatter-reduce"} | fleets
 
 
 def test_nothing_is_exported_or_imported(assembly: Assembly) -> None:

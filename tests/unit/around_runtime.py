@@ -17,6 +17,7 @@ APART = {
     "reports": "written once a run is over",
     "runtime.py": "it is what is asked",
     "simulation": "has a clock of its own",
+    "advice": "asks simulations, on the user's machine alone",
     "validation": "a YAML is checked before a run",
     "virtual": "it is what answers",
 }

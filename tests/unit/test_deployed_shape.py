@@ -9,7 +9,7 @@ from crossover.architecture import load
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment, Training
+from crossover.experiment import Exchange, Experiment, Training
 from crossover.running.preparing import Prepared
 from crossover.running.stack import Deployed
 
@@ -18,7 +18,9 @@ from crossover.running.stack import Deployed
 def test_more_minibatches_than_a_map_is_given_are_refused_once_the_data_are_known(
     minibatches: int, refused: bool
 ) -> None:
-    experiment = Experiment(name="x", architecture="spirt", training=Training(batch_size=10, sync_every="epoch"))
+    experiment = Experiment(
+        name="x", architecture="spirt", training=Training(batch_size=10), exchange=Exchange(every="epoch")
+    )
     shape: dict[str, Any] = {
         "architecture": "spirt",
         "compute": experiment.database.compute,

@@ -18,7 +18,13 @@ BASE = {"crossover.errors", "crossover.runtime", "crossover.waiting", "crossover
 DATA = BASE | {"crossover.keys", "crossover.dataplane", "crossover.learning", "crossover.own_code"}
 CLIENTS = BASE | {"crossover.dataplane", "crossover.event", "crossover.lazy"}
 CONTEXT = DATA | CLIENTS | {"crossover.clients", "crossover.context", "crossover.metering", "crossover.run_facts"}
-WORKFLOW = CONTEXT | {"crossover.workflow", "crossover.architecture", "crossover.training", "crossover.threads"}
+WORKFLOW = CONTEXT | {
+    "crossover.workflow",
+    "crossover.architecture",
+    "crossover.instances",
+    "crossover.training",
+    "crossover.threads",
+}
 ALLOWED = {
     "crossover.errors": set(),
     "crossover.aws_calls": set(),
@@ -39,21 +45,29 @@ ALLOWED = {
     "crossover.context": DATA | CLIENTS | {"crossover.clients", "crossover.lazy", "crossover.run_facts"},
     "crossover.metering": CLIENTS | {"crossover.context"},
     "crossover.workflow": CONTEXT | {"crossover.threads"},
-    "crossover.architecture": BASE | {"crossover.own_code", "crossover.workflow"},
+    "crossover.architecture": BASE | {"crossover.instances", "crossover.own_code", "crossover.workflow"},
     "crossover.aggregation": CONTEXT | {"crossover.workflow"},
     "crossover.training": CONTEXT | {"crossover.workflow", "crossover.costs", "crossover.fleet"},
     "crossover.surroundings": WORKFLOW,
-    "crossover.costs": WORKFLOW | {"crossover.aws_calls", "crossover.instances", "crossover.surroundings"},
+    "crossover.costs": WORKFLOW | {"crossover.aws_calls", "crossover.surroundings"},
     "crossover.fleet": WORKFLOW - {"crossover.training"},
     "crossover.asl": WORKFLOW,
     "crossover.validation": WORKFLOW | {"crossover.asl", "crossover.surroundings"},
     "crossover.reports": WORKFLOW | {"crossover.costs"},
     "crossover.simulation": WORKFLOW | {"crossover.costs", "crossover.reports", "crossover.surroundings"},
+    "crossover.advice": WORKFLOW
+    | {
+        "crossover.costs",
+        "crossover.reports",
+        "crossover.simulation",
+        "crossover.surroundings",
+        "crossover.validation",
+    },
     "crossover.local": DATA | {"crossover.clients"},
     "functions": WORKFLOW | {"crossover.aggregation"},
     "peers": WORKFLOW | {"functions", "crossover.fleet"},
-    "cdk": WORKFLOW | {"crossover.asl", "crossover.instances", "crossover.surroundings", "crossover.validation"},
-    "stacks": WORKFLOW | {"crossover.asl", "crossover.instances", "cdk", "functions", "peers"},
+    "cdk": WORKFLOW | {"crossover.asl", "crossover.surroundings", "crossover.validation"},
+    "stacks": WORKFLOW | {"crossover.asl", "cdk", "functions", "peers"},
 }
 # They put the parts together and may import all of them.
 ROOTS_OF_COMPOSITION = {
@@ -79,7 +93,14 @@ CONFINED = {
         "crossover.virtual",
     },
     "moto": {"crossover.local"},
-    "torch": {"crossover.learning", "crossover.algorithms", "crossover.running", "crossover.virtual", "peers"},
+    "torch": {
+        "crossover.advice",
+        "crossover.learning",
+        "crossover.algorithms",
+        "crossover.running",
+        "crossover.virtual",
+        "peers",
+    },
     "redis": {"crossover.dataplane", "crossover.local"},
     "pika": {"crossover.dataplane", "crossover.local", "crossover.virtual"},
     "pydantic": {"crossover.validation"},

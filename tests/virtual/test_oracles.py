@@ -1,14 +1,17 @@
 """Oracles on histories made up for them: each says what is broken, and nothing of a run in which all is well."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from crossover.errors import RunFailed
 from crossover.virtual.history import Entry, History
+from crossover.virtual.nemeses import Disturbed
 from crossover.virtual.oracles import Judged, broken
-from crossover.virtual.schedule import Fault
-from crossover.virtual.world import Outcome
+from crossover.virtual.trials import reduced
+from crossover.virtual.world import Outcome, World
+from tests.architectures.harness import small
 
 WELL = Outcome(
     run="r",
@@ -22,7 +25,7 @@ WELL = Outcome(
 
 
 def entry(key: str, found: str, left: str, *, operation: str = "PutObject", role: str = "train 0") -> Entry:
-    return Entry(1, 0.5, role, role.replace(" ", "/"), "s3 0", operation, key, found, left, "ok")
+    return Entry(0.5, role, role.replace(" ", "/"), "s3 0", operation, key, found, left)
 
 
 AVERAGE = "r/attempt-0/1/0/average"
@@ -33,8 +36,8 @@ DELETED, MISSED = (
 )
 
 
-def judged(*entries: Entry, outcome: Outcome = WELL, excused: tuple[Fault, ...] = ()) -> list[str]:
-    return broken(Judged(History(list(entries)), outcome, "aa", excused))
+def judged(*entries: Entry, outcome: Outcome = WELL, **given: Any) -> list[str]:
+    return broken(Judged(History(list(entries)), outcome, "aa", workers=2, **given))
 
 
 def test_a_run_in_which_all_is_well() -> None:
@@ -61,6 +64,10 @@ def test_a_broken_history_is_told_with_key_and_role(entries: list[Entry], said: 
     assert any(each.startswith(said) for each in judged(*entries))
 
 
+def leased(attempt: int, role: str) -> Entry:
+    return entry(f"runs/r/lease/1/{attempt:06d}", "", "l1", role=role)
+
+
 def test_what_nobody_has_read_yet_must_not_be_deleted() -> None:
     said = f"deleted_after_the_last_read: deleted: {AVERAGE} by train 0 (train/0) at 0.500 s, UNLINK on s3 0; train 1 (train/1) asks"
 
@@ -75,6 +82,7 @@ def test_what_nobody_has_read_yet_must_not_be_deleted() -> None:
         [WRITTEN, DELETED, WRITTEN, READ],
         [WRITTEN, DELETED, entry("runs/r/overtaken/0", "", "o1"), MISSED],
         [WRITTEN, DELETED, entry("runs/r/outcome.json", "", "o1"), MISSED],
+        [leased(0, "train 1"), WRITTEN, DELETED, leased(1, "train 2"), MISSED],  # its rank was taken over
     ],
 )
 def test_what_is_asked_for_again_or_of_no_use_any_more_may_be_gone(entries: list[Entry]) -> None:
@@ -83,12 +91,15 @@ def test_what_is_asked_for_again_or_of_no_use_any_more_may_be_gone(entries: list
 
 def test_an_attempt_that_was_overtaken_excuses_no_other() -> None:
     assert judged(entry("runs/r/overtaken/1", "", "o1"), WRITTEN, DELETED, MISSED)
+    assert judged(leased(0, "train 0"), leased(1, "train 1"), WRITTEN, DELETED, MISSED)
+    again = [leased(0, "train 1"), leased(1, "train 2"), leased(2, "train 1")]
+    assert judged(*again, WRITTEN, DELETED, MISSED)  # who lost a rank holds one again
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model": "bb"}, "right_model: the final model is bb; the reference's is aa"),
+        ({"model": "bb"}, "right_model: the final model is bb; expected aa"),
         ({"failure": "RunFailed: worker 1"}, "ends_well: 1 clients, and the run still fails: RunFailed: worker 1"),
         ({"model": ""}, "ends_well: the run is said to have ended well, and there is no model"),
         ({"crashes": [KeyError("round")]}, "only_known_errors: KeyError: 'round'"),
@@ -103,8 +114,126 @@ def test_a_bad_end_is_told(changes: dict[str, object], said: str) -> None:
     assert any(each.startswith(said) for each in judged(outcome=replace(WELL, **changes)))  # type: ignore[arg-type]
 
 
-def test_what_is_beyond_the_promise_may_fail_but_not_with_a_wrong_model() -> None:
-    lost = (Fault(kind="memory_lost", service="redis"),)
+def test_what_passes_by_itself_needs_no_resumption() -> None:
+    resumed = replace(WELL, clients=3, failures=["RunFailed: worker 1", "RunFailed: worker 0"])
+    said = "goes_on_by_itself: 3 clients where 2 should have been enough: RunFailed: worker 1; RunFailed: worker 0"
 
-    assert not judged(outcome=replace(WELL, failure="RunFailed: no database holds a model", model=""), excused=lost)
-    assert judged(outcome=replace(WELL, model="bb"), excused=lost)
+    assert judged(outcome=resumed, by_itself=2) == [said]
+    assert not judged(outcome=resumed, by_itself=3)
+    assert not judged(outcome=resumed)  # what went wrong may have needed any number
+
+
+def test_where_every_database_lost_the_model_a_run_may_fail_in_these_words_but_not_with_a_wrong_model() -> None:
+    lost = replace(WELL, failure="RunFailed: initialise: r: no worker's database holds a model of this run", model="")
+
+    assert not judged(outcome=lost, state_lost=True)
+    assert judged(outcome=lost)
+    assert judged(outcome=replace(lost, failure="RunFailed: worker 1"), state_lost=True)
+    assert judged(outcome=replace(WELL, model="bb"), state_lost=True)
+
+
+CHECKPOINT = "runs/r/checkpoint/000000000000/0/00000002.00000"
+OVERTAKEN, OVER = entry("runs/r/overtaken/0", "", "o1", role="initialise 0"), entry("runs/r/outcome.json", "", "o2")
+
+
+@pytest.mark.parametrize(("before", "excused"), [([], False), ([OVERTAKEN], True), ([OVER], True)])
+def test_who_is_killed_leaves_only_what_nobody_was_to_clear_away_any_more(before: list[Entry], excused: bool) -> None:
+    left = replace(WELL, left={**WELL.left, "s3": [*WELL.left["s3"], CHECKPOINT]})
+    said = judged(*before, entry(CHECKPOINT, "", "c1"), outcome=left, killed=("train/0",))
+
+    assert said == ([] if excused else [f"nothing_left: left behind: s3: {CHECKPOINT}"])
+    for role, told in (("train 0", False), ("train 1", True)):  # an invocation that came again when others had gone on
+        late = judged(entry(CHECKPOINT, "", "c1"), outcome=left, killed=("train/0",), outlived=(role,))
+        assert bool(late) == told
+
+
+@pytest.mark.parametrize(
+    ("queue", "before", "excused"),
+    [
+        ("r.updates.1", [], False),
+        ("r.updates.1", [OVERTAKEN], True),
+        ("r.updates.1767225600.1", [OVERTAKEN], False),  # of the next attempt
+        ("r.updates.1767225600.1", [OVER], True),
+    ],
+)
+def test_and_queues_that_it_declared(queue: str, before: list[Entry], excused: bool) -> None:
+    left = replace(WELL, left={**WELL.left, "rabbitmq": [queue]})
+    declared = entry(queue, "", "", operation="queue.declare")
+
+    said = judged(*before, declared, outcome=left, killed=("train/0",))
+    assert said == ([] if excused else [f"nothing_left: left behind: rabbitmq: {queue}"])
+    others = replace(declared, process="other")
+    assert judged(others, *before, declared, outcome=left, killed=("train/0",))  # it was there
+    deleted = replace(others, operation="queue.delete")
+    assert judged(others, *before, deleted, declared, outcome=left, killed=("train/0",)) == said
+
+
+def message(queue: str, said: str, *, taken: bool = False, role: str = "notify 0") -> Entry:
+    operation = "basic.ack" if taken else "basic.publish"
+    return entry(queue, said if taken else "", "" if taken else said, operation=operation, role=role)
+
+
+@pytest.mark.parametrize("barrier", ["r.round", "r.round.1767225600"])
+def test_a_reader_lets_go_of_a_round_when_all_have_come(barrier: str) -> None:
+    came, again, last = (message(barrier, said) for said in ("0/0", "0/0", "0/1"))
+    passed = message(f"{barrier}.1", "0/0", taken=True, role="check 1")
+
+    assert not judged(came, again, last, passed)
+    assert judged(came, again, passed) == [
+        f"barriers_only_grow: round 0 passed: {barrier}.1 by check 1 (check/1) at 0.500 s, basic.ack on s3 0; only 0 of 2 had come"
+    ]
+
+
+def test_who_knows_that_it_was_overtaken_creates_nothing() -> None:
+    looked = entry("runs/r/overtaken/0", "o1", "o1", operation="HeadObject")
+    late = entry(AVERAGE, "", "a1", operation="AI.TENSORSET")
+    gone = entry(AVERAGE, "a1", "", operation="UNLINK")
+
+    assert not judged(OVERTAKEN, late, looked, gone)
+    assert not judged(OVERTAKEN, replace(looked, outcome="no reply"), late)
+    assert any("knows that it was overtaken" in each for each in judged(OVERTAKEN, looked, late))
+    ended = entry("runs/r/records/train/1.json", "", "r1")
+    assert not judged(OVERTAKEN, looked, ended, late, gone)  # another invocation, in the same environment
+
+
+def test_who_was_overtaken_saves_one_checkpoint_at_most() -> None:
+    first, second = (entry(f"{CHECKPOINT[:-7]}{round}.00000", "", "c1") for round in (2, 4))
+
+    assert not judged(first, OVERTAKEN, second)
+    assert any(each.startswith("nobody_goes_on_overtaken: a second") for each in judged(OVERTAKEN, first, second))
+
+
+def test_one_program_speaks_for_a_rank() -> None:
+    mine = entry("runs/r/lease/0/000000", "", "l1", role="program 0")
+    other = entry("runs/r/lease/0/000001", "", "l2", role="program 1")
+    sent, more = (message("r.mailbox.0.1", said, role="program 0") for said in ("m1", "m2"))
+
+    assert not judged(mine, sent, more, other, message("r.mailbox.0.0", "m3", role="program 1"))
+    assert not judged(mine, other, sent, sent)  # it had asked before, and sends again what got no answer
+    assert any("another has taken over" in each for each in judged(mine, other, sent, more))
+    assert any("does not hold the rank" in each for each in judged(other, sent))
+
+
+@pytest.mark.parametrize(
+    ("usd", "said"),
+    [([0.1, 0.2, 0.3], []), ([0.1, 0.35, 0.4], ["an epoch follows epoch 2"]), ([0.2, 0.1], ["epoch 2: $0.1"])],
+)
+def test_no_epoch_follows_one_after_which_it_would_pass_the_budget(usd: list[float], said: list[str]) -> None:
+    told = [{"epoch": epoch, "usd": each, "dearest_usd": 0.2} for epoch, each in enumerate(usd, start=1)]
+    found = judged(outcome=replace(WELL, decisions=told), budget_usd=0.5)
+
+    assert len(found) == len(said)
+    assert all(each.startswith(f"spends_within_its_budget: {start}") for each, start in zip(found, said, strict=True))
+
+
+def test_workers_that_hold_different_models_are_told() -> None:
+    told = judged(models={(0, 2, None): {0: "a", 1: "a"}, (0, 4, None): {0: "a", 1: "b"}})
+
+    assert told == ["workers_hold_one_model: attempt 0, round 4: workers [0, 1] have saved different models"]
+
+
+def test_what_workers_save_is_looked_at() -> None:
+    nemesis = Disturbed()
+    World(reduced(small("mlless", workers=2)), 0, nemesis).run()
+
+    assert any(held.keys() == {0, 1} for held in nemesis.models.values())

@@ -13,9 +13,12 @@ from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Missing, Refused, Unavailable
 from crossover.event import Event
 from crossover.experiment import Experiment
+from crossover.virtual import schedule
+from crossover.virtual.trials import Trials, reduced
 from crossover.virtual.wire import Effect, Lost, Refusal, Request
 from crossover.virtual.wire.clients import Servers, VirtualClients
 from crossover.virtual.wire.rabbitmq import VirtualConnection
+from tests.architectures.harness import small
 
 SPIRT = Experiment(name="x", architecture="spirt", workers=2)
 VECTOR = Vector(Kind.GRADIENT, memoryview(bytes(8)), 3)
@@ -121,19 +124,13 @@ def test_writers_that_meet_try_again(way: Way, process: Begin) -> None:
     assert process().objects(Traffic()).put_new("k", b"") is True
 
 
-def test_each_process_has_a_budget_of_retries_of_its_own(way: Way, process: Begin) -> None:
-    objects = process().objects(Traffic())
-    for _ in range(8):  # five retries each, of the 35 that botocore allows
-        way.fails("HeadObject", *["lost"] * ATTEMPTS)
-        with pytest.raises(Unavailable):
-            objects.exists("k")
-    assert way.count("HeadObject") < 8 * ATTEMPTS
-    with runtime.use(Hurried()):
-        before = way.count("HeadObject")
-        way.fails("HeadObject", *["lost"] * ATTEMPTS)
-        with pytest.raises(Unavailable):
-            objects.exists("k")
-        assert way.count("HeadObject") == before + ATTEMPTS
+@pytest.mark.parametrize("kind", ["refusal", "outage"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bucket_that_is_away_for_two_seconds_ends_no_run(kind: schedule.Kind, seed: int) -> None:
+    """Not even while its data is staged, which no retry of a step stands around. botocore's own retries had given up by then."""
+    away = schedule.Fault(kind=kind, service="s3", at_s=0.1, seconds=2.0)
+    trial = Trials(reduced(small("all_reduce", workers=2))).under([away], seed)
+    assert trial.struck and trial.findings == ()
 
 
 # --- Redis ------------------------------------------------------------------------------------------------------------

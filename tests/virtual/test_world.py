@@ -23,7 +23,7 @@ SMALL = ["training.epochs=2", "training.batch_size=2", "training.learning_rate=0
 
 
 def experiment(name: str, workers: int = 2) -> Experiment:
-    more = [f"gpu.instances={workers}"] if name == "gpu" else []
+    more, workers = [f"gpu.instances={workers}"] if name == "gpu" else [], 1 if load(name).alone else workers
     return validation.load(
         Path("config") / f"{name.replace('_', '-')}.yaml",
         [f"workers={workers}", *SMALL, "training.weight_decay=0.0", *more],

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from crossover.asl import State
 from crossover.context import Context
-from crossover.errors import CrossoverError
+from crossover.errors import CrossoverError, StaleAttempt
 from crossover.workflow import START, Child, Event, ForEach, Node, Parallel, Repeat, Sequence, Step, execute
 
 Place = tuple[tuple[str, Any], ...]
@@ -30,6 +30,10 @@ class Failure(CrossoverError):
     def __init__(self, error: str) -> None:
         super().__init__(f"{error}: scripted")
         self.error = error
+
+
+class GaveWay(Failure, StaleAttempt):
+    """One that a tolerant ForEach does not go on without."""
 
 
 Trouble = Callable[[str, Event, int], str | None]  # the error with which a step's attempt (0, 1, ...) on an event ends
@@ -53,7 +57,7 @@ class Script:
             attempt = self.attempts.get(visit, 0)
             self.attempts[visit] = attempt + 1
             if (error := self.trouble(step, event, attempt)) is not None:
-                raise Failure(error)
+                raise (GaveWay if error == StaleAttempt.__name__ else Failure)(error)
             self._answered[place] += 1
             return {**event, **self._changes(step, event, self._answered[place])}
 
@@ -66,18 +70,24 @@ class Script:
 
 
 def closed_by(node: Node) -> dict[str, list[str]]:
-    """The flags of the loops that end with a step, the innermost first, by the step's name."""
+    """The flags of the loops that end by a step's word, the innermost first, by the step's name."""
     found: dict[str, list[str]] = defaultdict(list)
 
     def last(node: Node) -> str:
+        """The last step whose word goes on; "" where what goes on is what came in, as behind iterations and branches."""
         match node:
             case Step():
                 return node.name
             case Sequence(nodes=nodes):
-                return [last(each) for each in nodes][-1]
+                return next((name for name in reversed([last(each) for each in nodes]) if name), "")
             case Parallel(branches=branches):
-                return [last(each) for each in branches][-1]
-            case ForEach(body=body) | Child(body=body):
+                for each in branches:
+                    last(each)
+                return ""
+            case ForEach(body=body):
+                last(body)
+                return ""
+            case Child(body=body):
                 return last(body)
             case Repeat(body=body, until=until):
                 name = last(body)

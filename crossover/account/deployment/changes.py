@@ -80,7 +80,7 @@ def _instances(session: Any, experiment: Experiment, owner: Owner) -> Iterator[s
                 )  # hosts' templates hold their image alone
             ]
         if other := sorted(set(types) - {fleet.instance_type}):
-            yield f"{infrastructure.FIELDS[fleet.purpose]}: {fleet.instance_type}, deployed {', '.join(other)}"
+            yield f"{fleet.setting}: {fleet.instance_type}, deployed {', '.join(other)}"
 
 
 def _broker(session: Any, experiment: Experiment) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from crossover import aws_calls
 from crossover.account.deployment import state_machines, zones
-from crossover.architecture import load, trees
+from crossover.architecture import architecture_of, trees
 from crossover.cli.findings import Finding
 from crossover.costs import infrastructure, prices
 from crossover.experiment import Experiment
@@ -83,7 +83,7 @@ def _functions(session: Any, experiment: Experiment, memory_mb: int) -> Iterator
 
 def concurrency(experiment: Experiment) -> int:
     """Functions at work at the same time, at most: the tree's parallel iterations multiplied out."""
-    architecture = load(experiment.architecture)
+    architecture = architecture_of(experiment)
     minibatches = most_minibatches(experiment) or 1
 
     def most(node: Node) -> int:

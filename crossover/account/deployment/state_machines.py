@@ -6,7 +6,7 @@ from typing import Any
 
 from cdk import expiry_machine
 from crossover import asl, aws_calls
-from crossover.architecture import load
+from crossover.architecture import architecture_of
 from crossover.asl.placeholders import filled_in
 from crossover.cli.findings import Finding
 from crossover.experiment import Experiment
@@ -45,7 +45,7 @@ def finding(session: Any, experiment: Experiment, *, caller: str) -> Finding:
 
 def definitions(experiment: Experiment) -> dict[str, asl.State]:
     """Every machine that a deployment of the experiment makes: its own, and the one that ends what has expired."""
-    architecture = load(experiment.architecture)
+    architecture = architecture_of(experiment)
     alone = not shared_stacks(experiment, architecture)
     only = f"{experiment.project}-{experiment.name}" if alone else ""
     own = asl.definitions(architecture, experiment, minibatches=most_minibatches(experiment))

@@ -5,7 +5,7 @@ from typing import Any
 
 from crossover.account.resources import inventory, ownership, stacks
 from crossover.account.resources.ownership import Whose
-from crossover.architecture import load, steps
+from crossover.architecture import architecture_of, steps
 from crossover.costs.platform_reports import GROUPS
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -30,7 +30,7 @@ def check_free(session: Any, experiment: Experiment, *, config: Path) -> None:
 
 def given(experiment: Experiment) -> dict[str, set[str]]:
     """The fixed names of an experiment's stack, by kind; all others CloudFormation makes up."""
-    architecture, stack = load(experiment.architecture), f"{experiment.project}-{experiment.name}"
+    architecture, stack = architecture_of(experiment), f"{experiment.project}-{experiment.name}"
     named = {f"{stack}-{step.name.replace('_', '-')}" for step in steps(architecture)}
     functions = {*named, f"{stack}-bucket-emptier"}
     return {

@@ -45,7 +45,7 @@ class Choice:
 
 def matters(experiment: Experiment) -> bool:
     """Whether anything of the experiment or its baseline stands in a network; functions and a bucket do not."""
-    return any(shared_stacks(each) for each in (experiment, experiment.companion()) if each is not None)
+    return any(shared_stacks(each) for each in (experiment, *experiment.companions()))
 
 
 def choose(session: Any, experiment: Experiment) -> Choice:
@@ -117,9 +117,9 @@ def _judged(session: Any, experiment: Experiment, found: Choice) -> tuple[bool, 
 
 def needs(session: Any, experiment: Experiment) -> Iterator[Need]:
     """What the experiment, its baseline and the shared stacks want from a zone."""
-    experiments = [each for each in (experiment, experiment.companion()) if each is not None]
+    experiments = [experiment, *experiment.companions()]
     wanted = [infrastructure.of(each) for each in experiments]
-    types = {fleet.instance_type: infrastructure.FIELDS[fleet.purpose] for each in wanted for fleet in each.fleets}
+    types = {fleet.instance_type: fleet.setting for each in wanted for fleet in each.fleets}
     yield from _instance_types(session, types)
     for kind in {each.broker_instance_type for each in wanted if each.broker_instance_type}:
         yield _broker(session, kind)

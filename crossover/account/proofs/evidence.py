@@ -12,7 +12,7 @@ from crossover import aws_calls
 from crossover.account.resources import inventory, ownership
 from crossover.account.resources.listings import FUNCTION
 from crossover.account.resources.ownership import Owner, Whose
-from crossover.architecture import load, steps
+from crossover.architecture import architecture_of, steps
 from crossover.costs import platform_reports
 from crossover.costs.invocations import on_instance
 from crossover.costs.platform_reports import Report
@@ -110,7 +110,7 @@ class Evidence:
     @cached_property
     def torch_functions(self) -> set[str]:
         """Names of the functions that carry the torch layer."""
-        found = steps(load(self.experiment.architecture))
+        found = steps(architecture_of(self.experiment))
         torch = [step.name for step in found if step.needs_torch(self.experiment)]
         return {f"{self.stack}-{name.replace('_', '-')}" for name in torch}
 

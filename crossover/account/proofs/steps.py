@@ -13,7 +13,7 @@ from crossover.account.proofs import expiring, fact_checks, redriving
 from crossover.account.proofs.evidence import CHILDREN, Evidence
 from crossover.account.proofs.step_walk import Step, Walk, timed
 from crossover.account.removal import leftovers
-from crossover.architecture import load as architecture
+from crossover.architecture import architecture_of
 from crossover.cli import deployment, destruction
 from crossover.cli.progress import show_progress
 from crossover.experiment import Experiment
@@ -111,7 +111,7 @@ def _without(stack: str) -> Callable[[Walk], str]:
 def _no_redrive(walk: Walk) -> str:
     if not walk.seen.on_aws:
         return "the cloud on one machine redrives nothing"
-    return _not_whole(walk) or ("" if architecture(walk.experiment.architecture).run else "no state machine runs it")
+    return _not_whole(walk) or ("" if architecture_of(walk.experiment).run else "no state machine runs it")
 
 
 def _not_alone(walk: Walk) -> str:

@@ -1,12 +1,13 @@
 """What an exchange sees: this worker's rank, the others' contributions by key, and the rule that makes them one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from crossover.algorithms import buffers
+from crossover.algorithms import buffers, sparse
 from crossover.algorithms.aggregation import combined, finite
+from crossover.algorithms.codecs import Contribution
 from crossover.algorithms.dropping import Agree
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
@@ -31,6 +32,8 @@ class Group:
     round: int
     samples: Sequence[int]  # of every worker's contribution to this round, by rank
     kind: Kind  # what is exchanged: gradients or models
+    own: Contribution | None = None  # this worker's, where it is encoded; the others' are read as it is
+    exchange: int = 0  # which of the round's
 
     @property
     def count(self) -> int:
@@ -38,14 +41,45 @@ class Group:
 
     @property
     def keys(self) -> Keys:
-        return self.ctx.keys
+        return replace(self.ctx.keys, exchange=self.exchange)
+
+    @property
+    def unit(self) -> int:
+        """Of how many elements the pieces are that a vector is cut into: those that are encoded together."""
+        return self.own.way.unit if self.own and self.own.way else 1
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         return self.ctx.stage(name)
 
     def publish(self, key: str, part: "Tensor", *, samples: int) -> None:
         """First write wins; another attempt's bits are the same."""
-        vector = Vector(self.kind, buffers.view(part), samples)
+        self._create(key, Vector(self.kind, buffers.view(part), samples))
+
+    def contribute(self, key: str, whole: "Tensor", part: slice = slice(None)) -> None:
+        """Publish a part of this worker's contribution `whole`, encoded if the YAML asks for that. First write wins."""
+        first, end, _ = part.indices(whole.numel())
+        samples = self.samples[self.rank]
+        if self.own is None or self.own.way is None:
+            self.publish(key, whole[part], samples=samples)
+        else:
+            self._create(key, Vector(Kind.QUANTIZED, buffers.view(self.own.bodies[first, end]), samples, "uint8"))
+
+    def conclude(self, key: str, whole: "Tensor", part: slice = slice(None)) -> None:
+        """Publish a part of what the contributions are combined to: as pairs where most of it is zero, else as it is."""
+        first, end, _ = part.indices(whole.numel())
+        samples = sum(self.samples)
+        if self.own is None or self.own.way is None or not self.own.way.sparse:
+            self.publish(key, whole[part], samples=samples)
+            return
+        values = whole[first : max(first, min(end, self.own.parameters))]
+        rest, indices = whole[first + values.numel() : end], values.nonzero().squeeze(1)
+        body = sparse.encode(indices, values[indices], elements=end - first, tail=rest)
+        if body.dtype == whole.dtype:
+            self._create(key, Vector(self.kind, buffers.view(body), samples))
+        else:
+            self._create(key, Vector(Kind.SPARSE, buffers.view(body), samples, "uint8"))
+
+    def _create(self, key: str, vector: Vector) -> None:
         self.waits.steadily(lambda: self.ctx.tensors[self.rank].create(key, vector))
 
     def published(self, key: str) -> bool:
@@ -61,6 +95,53 @@ class Group:
         def look() -> Vector:
             return self.ctx.tensors[self.rank].get(key, kind=self.kind, out=target)
 
+        self._found(look, key, sender=sender, samples=samples, unless=unless)
+        return out
+
+    def contributed(
+        self, key: str, out: "Tensor", *, sender: int, first: int = 0, unless: str | None = None
+    ) -> "Tensor":
+        """`out`, filled with what `sender` contributes from its element `first` on. Waits and raises as `fetch`."""
+        own, samples = self.own, self.samples[sender]
+        if own is None or own.way is None:
+            return self.fetch(key, out, sender=sender, samples=samples, unless=unless)
+
+        def look() -> Vector:
+            vector = self.ctx.tensors[self.rank].get(key, kind=Kind.QUANTIZED)
+            own.read(vector.data, out=out, first=first, what=key)
+            return vector
+
+        self._found(look, key, sender=sender, samples=samples, unless=unless)
+        return out
+
+    def result(self, key: str, out: "Tensor", *, sender: int) -> "Tensor":
+        """`out`, filled with what `sender` has combined. Raises Corrupt as `fetch`, and where a sum has overflowed."""
+        if self.own is not None and self.own.way is not None and self.own.way.sparse:
+            self._found(lambda: self._union(key, out), key, sender=sender, samples=sum(self.samples))
+        else:
+            self.fetch(key, out, sender=sender, samples=sum(self.samples))
+        if not finite(out):
+            raise Corrupt(f"worker {self.rank}, round {self.round}: {key} contains NaN or infinite values")
+        return out
+
+    def _union(self, key: str, out: "Tensor") -> Vector:
+        vector = self.ctx.tensors[self.rank].get(key)
+        if vector.kind not in (Kind.SPARSE, self.kind):
+            raise Corrupt(
+                f"{key}: holds a {vector.kind} vector where a {self.kind} was expected, or a {Kind.SPARSE} one"
+            )
+        try:
+            body = buffers.octets(vector.data) if vector.kind == Kind.SPARSE else buffers.tensor(vector.data)
+            sparse.add_to(out.zero_(), body)
+        except ValueError as error:
+            raise Corrupt(f"{key}: {error}") from error
+        return vector
+
+    def _found(
+        self, look: Callable[[], Vector], key: str, *, sender: int, samples: int, unless: str | None = None
+    ) -> None:
+        """Wait until `look` finds what `sender` has under `key`, for so many samples."""
+
         def settled() -> bool:
             return unless is not None and self.published(unless)
 
@@ -72,13 +153,6 @@ class Group:
             raise Corrupt(
                 f"worker {self.rank}, round {self.round}: {key} stands for {found.samples} samples; worker {sender} has {samples}"
             )
-        return out
-
-    def result(self, key: str, out: "Tensor", *, sender: int) -> "Tensor":
-        """`out`, filled with what `sender` has combined. Raises Corrupt as `fetch`, and where a sum has overflowed."""
-        if not finite(self.fetch(key, out, sender=sender, samples=sum(self.samples))):
-            raise Corrupt(f"worker {self.rank}, round {self.round}: {key} contains NaN or infinite values")
-        return out
 
     def agree(self, bad: list[int]) -> list[int]:
         """Of the workers that this one would drop, whom all drop."""
@@ -102,6 +176,9 @@ class Exchange(Protocol):
 
     def done(self, group: Group) -> bool:
         """Whether this worker's share of the round is done: then the result only has to be collected."""
+
+    def parts(self, elements: int, count: int, unit: int) -> "list[slice]":
+        """The pieces in which a worker's contribution travels, each but the last of whole `unit`s."""
 
     def exchange(self, group: Group, own: "Tensor", out: "Tensor") -> None:
         """Publish what the others need of `own`, do this worker's share of the combining, leave the result in `out`; both (D,) float32."""

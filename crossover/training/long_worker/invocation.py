@@ -103,10 +103,11 @@ class Invocation:
         try:
             return self._live(worker)
         except CrossoverError as error:
-            if not attempts.useless(self.ctx):
-                raise
-            self._take_back(worker)
-            raise StaleAttempt(f"worker {self.rank}, round {self.round}: the run was resumed, or is over") from error
+            self.waits.give_way(lambda: self._take_back(worker), error)
+            if isinstance(error, StaleAttempt):
+                # A duplicate has gone on, and everybody with it: what this one stored late nobody else will delete.
+                self.waits.steadily(lambda: self._delete_stored(worker, since=self.round - 1))
+            raise
 
     def _live(self, worker: Worker) -> Event:
         try:
@@ -125,12 +126,15 @@ class Invocation:
 
     def _take_back(self, worker: Worker) -> None:
         """What the next attempt found, it has deleted; this is what came later."""
-        oldest = max(0, self.round - 2 * self.ctx.experiment.functions.checkpoint_every)
-        spent = [key for round in range(oldest, self.round + 1) for key in worker.stored(round)]
-        self.ctx.tensors[self.rank].delete(*spent)
+        self._delete_stored(worker, since=self.round - 2 * self.ctx.experiment.functions.checkpoint_every)
         self.ctx.objects.delete_prefix(self.ctx.keys.evaluations)
         if attempts.spare(self.ctx):
             self.journal.forget()
+
+    def _delete_stored(self, worker: Worker, *, since: int) -> None:
+        spent = [key for round in range(max(0, since), self.round + 1) for key in worker.stored(round)]
+        if spent:
+            self.ctx.tensors[self.rank].delete(*spent)
 
     def save(self, worker: Worker) -> None:
         with self.ctx.stage("checkpoint"):
@@ -192,8 +196,8 @@ class Invocation:
         return True
 
     def history(self) -> list[tuple[float, float]]:
-        """Validation loss and metric of the epochs before this one."""
-        before = self.epoch - 1
+        """Validation loss and metric of the evaluations before this round."""
+        before = self.days.epochs_before(self.round)
         if self._history[0] != before:
             self._history = (before, self.waits.steadily(lambda: agreement.history(self.ctx, before)))
         return self._history[1]

@@ -1,10 +1,11 @@
 """How a run of long workers begins and ends: what AllReduce and ScatterReduce share, and MLLess builds on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from crossover.algorithms import compression
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Missing
@@ -12,7 +13,7 @@ from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import agreement, attempts, checkpoints
 from crossover.training.calendar import at, calendar
-from crossover.training.checkpoints import Checkpoint, Position
+from crossover.training.checkpoints import Buffer, Checkpoint, Position
 from crossover.workflow import DAY_S, Child, ForEach, Node, Repeat, Sequence, Step
 
 if TYPE_CHECKING:
@@ -33,9 +34,20 @@ def tree(initialise: Step, train: Step, collect: Step) -> Node:
 def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
     """The seeded model as every worker's first checkpoint, or, when a run is resumed, the last round that every worker can start from."""
     workers = event["workers"]
-    with attempts.setting_up(ctx, lambda: take_back(ctx)):
-        before = attempts.begin(ctx)
-        round = take_over(ctx, before, lambda keys: range(workers))
+
+    def rounds(keys: Keys) -> Several[int]:
+        return checkpoints.common_rounds(ctx, keys, range(workers))
+
+    def first(keys: Keys, round: int) -> Iterator[tuple[int, bytes]]:
+        return ((worker, ctx.objects.get(keys.checkpoint(worker, round))) for worker in range(workers))
+
+    def clear(before: Several[Keys]) -> None:
+        for keys in before:
+            _delete(ctx, keys, workers, exchange, stood(ctx, keys))
+        forget(ctx)
+
+    with attempts.setting_up(ctx, lambda: take_back(ctx), clear) as before:
+        round = take_over(ctx, before, rounds, first)
         if round is None:
             write_first_checkpoints(ctx, workers)
             return at(ctx, event, 0)
@@ -56,38 +68,54 @@ def left_around(ctx: Context, round: int, *, slack: int = 0) -> range:
     return range(max(0, round - span), round + span)
 
 
+def stood(ctx: Context, keys: Keys, *, slack: int = 0) -> list[int]:
+    """The rounds of which an attempt may have left something behind the end of the run: around the last one and around its checkpoints."""
+    saved = (key.rpartition("/")[2] for key in ctx.objects.list(keys.own_checkpoints))
+    last = calendar(ctx.facts).rounds_until(agreement.last(ctx)["epoch"])
+    rounds = {last, *(int(name.partition(".")[0]) for name in saved)}
+    return sorted({near for round in rounds for near in left_around(ctx, round, slack=slack)})
+
+
 def write_first_checkpoints(ctx: Context, workers: int) -> None:
     first = Checkpoint(Position(0), {"model": Vector(Kind.MODEL, ctx.learner.initial_model())})
     for worker in range(workers):
         ctx.objects.put_new(ctx.keys.checkpoint(worker, 0), checkpoints.encode(first))
 
 
-def take_over(ctx: Context, before: Several[Keys], members_of: Callable[[Keys], Several[int]]) -> int | None:
-    """The round to resume at: the newest that all members of an attempt before this one can start from. Their checkpoints become this
-    attempt's first, and those of the attempts before go. None where there is none because nobody got so far. Raises Missing, and
-    StaleAttempt where a higher attempt has begun.
+Rounds = Callable[
+    [Keys], Several[int]
+]  # that an attempt can be gone on from, ascending; raises Missing where there is none
+First = Callable[
+    [Keys, int], Iterable[tuple[int, bytes | Several[Buffer]]]
+]  # each member's checkpoint of an attempt's round
+
+
+def take_over(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
+    """The round to resume at: the newest that an attempt before this one can be gone on from. Its checkpoints, as `first` gives them,
+    become this attempt's first, and those of the attempts before go. None where there is none because nobody got so far. Raises Missing,
+    and StaleAttempt where a higher attempt has begun.
     """
-    round = _copied(ctx, before, members_of)
+    round = _copied(ctx, before, rounds, first)
     attempts.take(ctx, before)
     for keys in before:
         ctx.objects.delete_prefix(keys.own_checkpoints)
     return round
 
 
-def _copied(ctx: Context, before: Several[Keys], members_of: Callable[[Keys], Several[int]]) -> int | None:
+def _copied(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
     objects, starts = ctx.objects, list[tuple[int, Keys]]()
     with suppress(Missing):  # this attempt has begun already, and its first step is tried again
-        return checkpoints.common_rounds(ctx, ctx.keys, members_of(ctx.keys))[0]
+        return rounds(ctx.keys)[0]
     for keys in before:
         with suppress(Missing):
-            starts.append((checkpoints.common_rounds(ctx, keys, members_of(keys))[-1], keys))
+            starts.append((rounds(keys)[-1], keys))
     if not starts:
         if objects.list(ctx.keys.decisions):
             raise Missing(f"{ctx.keys.checkpoints}: a round that all workers can start from")
         return None
     round, source = max(starts, key=lambda each: (each[0], each[1].attempt))
-    for member in members_of(source):
-        objects.put_new(ctx.keys.checkpoint(member, round), objects.get(source.checkpoint(member, round)))
+    for member, body in first(source, round):
+        objects.put_new(ctx.keys.checkpoint(member, round), body)
     return round
 
 
@@ -98,6 +126,7 @@ def collect(ctx: Context, event: Event, exchange: "Exchange") -> None:
     every = ctx.experiment.functions.checkpoint_every
     _delete(ctx, ctx.keys, event["workers"], exchange, range(max(0, last - 2 * every), last + 1))
     forget(ctx)
+    attempts.finish(ctx)
 
 
 def forget(ctx: Context) -> None:
@@ -111,8 +140,8 @@ def forget(ctx: Context) -> None:
 
 def conclude(ctx: Context) -> int:
     """The model of the last agreed round, from the checkpoint of a worker that reached it; that round."""
-    agreed = agreement.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
-    last: int = agreed["epoch"] * calendar(ctx.facts).rounds_per_epoch
+    agreed = agreement.last(ctx)
+    last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):
         ends = (ctx.keys.checkpoint(worker, last) for worker in range(ctx.experiment.workers))
         key = next((key for key in ends if ctx.objects.exists(key)), ctx.keys.checkpoint(0, last))
@@ -120,15 +149,22 @@ def conclude(ctx: Context) -> int:
     return last
 
 
-def _delete(ctx: Context, keys: Keys, workers: int, exchange: "Exchange", over: range) -> None:
-    """What an attempt left of some rounds."""
-    ctx.tensors[0].delete(
-        *(key for round in over for rank in range(workers) for key in keys_of(keys, exchange, round, rank, workers))
-    )
+def _delete(ctx: Context, keys: Keys, workers: int, exchange: "Exchange", over: Iterable[int]) -> None:
+    """What an attempt left of some rounds, where it stores anything."""
+    each = keys.of_exchanges(compression.exchanges(ctx.experiment.exchange))
+    left = [
+        key
+        for round in over
+        for rank in range(workers)
+        for own in each
+        for key in keys_of(own, exchange, round, rank, workers)
+    ]
+    if left:
+        ctx.tensors[0].delete(*left)
 
 
 def keys_of(keys: Keys, exchange: "Exchange", round: int, rank: int, workers: int) -> list[str]:
-    """Everything that a worker may have stored for a round."""
+    """Everything that a worker may have stored for an exchange of a round."""
     return exchange.used_up(keys, round, rank=rank, count=workers) + exchange.results(
         keys, round, rank=rank, count=workers
     )

@@ -7,20 +7,25 @@ torch is imported where it is needed, so that an architecture in functions/ may 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from crossover.algorithms import compression
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
-from crossover.errors import StaleAttempt
+from crossover.errors import Refused
 from crossover.event import Event
 from crossover.training import checkpoints, gradients
 from crossover.training.checkpoints import Checkpoint
+from crossover.training.long_worker import life
 from crossover.training.long_worker.invocation import Invocation, through
 from crossover.training.long_worker.waits import Settled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from crossover.algorithms.codecs import Codec, Contribution
+    from crossover.keys import Keys
     from crossover.training.long_worker.group import Exchange, Group
 
 
@@ -37,12 +42,17 @@ class SynchronousWorker:
     )
 
     def __init__(self, invocation: Invocation, exchange: "Exchange") -> None:
-        from crossover.algorithms import buffers
+        from crossover.algorithms import buffers, codecs
 
         self.ctx, self.invocation = invocation.ctx, invocation
         self.model: Tensor = buffers.tensor(self.ctx.learner.model)  # the learner's own memory
         self._received: Tensor = buffers.tensor(self.ctx.learner.gradient)
         self._exchange = exchange
+        learner = self.ctx.learner
+        self._codec = codecs.codec(
+            self.ctx.experiment, worker=invocation.rank, shapes=learner.shapes, parameters=learner.parameters
+        )
+        self._factors: dict[int, Tensor] = {}  # by length, memory for what a second exchange brings
         self._optimizer: tuple[Tensor, ...] = ()
         self._sum: Tensor | None = None  # of the round's gradients so far, then their mean
         self._replaying = True  # until a round is found whose result is not there yet
@@ -70,7 +80,7 @@ class SynchronousWorker:
 
     def apply(self, combined: "Tensor") -> None:
         """The state of the next round, from what all contributions were combined to, (D,) float32."""
-        self.step(combined, number=self.invocation.round, sync_every=self.invocation.days.sync_every)
+        self.step(combined)
 
     def extra_state(self) -> "Mapping[str, Tensor]":
         """Vectors beside model and optimizer that checkpoints keep, by name: float32, each written to in place. What a checkpoint holds of
@@ -80,14 +90,12 @@ class SynchronousWorker:
 
     # --- one round, and what a checkpoint keeps ---------------------------------------------------------------------------
 
-    def step(self, gradient: "Tensor", *, number: int, sync_every: int) -> None:
-        """The optimizer's step `number` (from 0), on the model."""
+    def step(self, gradient: "Tensor", *, minibatch: int | None = None) -> None:
+        """The optimizer's step on the model, that ends the round; or the worker's own after a `minibatch` of it."""
         from crossover.algorithms.optimizers.step import step
 
         history = self.invocation.history()
-        update = gradients.update(
-            self.ctx, self.invocation.round, history=history, number=number, sync_every=sync_every
-        )
+        update = gradients.update(self.ctx, self.invocation.round, history=history, minibatch=minibatch)
         model, self._optimizer = step(self.model, gradient, self._optimizer, update)
         self.model.copy_(model)
 
@@ -99,9 +107,7 @@ class SynchronousWorker:
         self._optimizer = checkpoints.optimizer_of(checkpoint)
         if "sum" in vectors:
             self._total().copy_(buffers.tensor(vectors["sum"].data))
-        for name, own in self.extra_state().items():
-            if (kept := vectors.get(f"extra {name}")) is not None:
-                own.copy_(buffers.tensor(kept.data).view_as(own))
+        checkpoints.take_kept(checkpoint, self._kept())
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
         from crossover.algorithms import buffers
@@ -109,28 +115,30 @@ class SynchronousWorker:
         vectors = checkpoints.vectors_of(self.ctx, self._optimizer)
         if self.invocation.position.minibatch and self._sum is not None:
             vectors["sum"] = Vector(Kind.GRADIENT, buffers.view(self._sum))
-        extra = self.extra_state().items()
-        return vectors | {f"extra {name}": Vector(Kind.STATE, buffers.view(own)) for name, own in extra}, {}
+        return vectors | checkpoints.kept_vectors(self._kept()), {}
+
+    def _kept(self) -> "dict[str, Tensor]":
+        return {**self.extra_state(), **(self._codec.state if self._codec else {})}
 
     def show_model(self) -> None:
         """The learner's model is the state's model at all times."""
 
     def stored(self, round: int) -> list[str]:
         rank, count = self.invocation.rank, self.ctx.experiment.workers
-        used_up = self._exchange.used_up(self.ctx.keys, round, rank=rank, count=count)
-        return [*used_up, *self._exchange.results(self.ctx.keys, round, rank=rank, count=count)]
+        return [key for keys in self._keys() for key in life.keys_of(keys, self._exchange, round, rank, count)]
 
     def round(self) -> None:
         from crossover.training.long_worker.group import Group
 
         invocation, samples = self.invocation, self.invocation.samples()
         group = Group(self.ctx, invocation.waits, invocation.rank, invocation.round, samples, self.exchanges)
-        self._replaying = self._replaying and self._exchange.done(group)
-        if self.computing_moves_on or not self._replaying:
+        last = replace(group, exchange=compression.exchanges(self.ctx.experiment.exchange) - 1)
+        self._replaying = self._replaying and self._exchange.done(last)
+        if self.computing_moves_on or self._codec or not self._replaying:
             self.compute()
-        self._synchronise(group)
+        combined = self._synchronise(group) if self._codec is None else self._encoded(group, self._codec)
         with self.ctx.stage("update"):
-            self.apply(self._received)
+            self.apply(combined)
         self._clear_away(group)
         invocation.next_round()
 
@@ -139,17 +147,53 @@ class SynchronousWorker:
             self._sum = self.model.new_empty(self.model.numel())
         return self._sum
 
-    def _synchronise(self, group: "Group") -> None:
-        if not self._replaying:
+    def _synchronise(self, group: "Group") -> "Tensor":
+        """What all contributions were combined to."""
+        own = None if self._replaying else self.contribution()
+        return self._exchanged(group, own, self._received)
+
+    def _encoded(self, group: "Group", codec: "Codec") -> "Tensor":
+        """The same, of what a codec makes of the contribution, in one exchange or two. One who replays has to know what was left out."""
+        from crossover.algorithms.codecs import Contribution
+
+        own = self.contribution()
+        with self.ctx.stage("compress"):
+            following: Contribution | Tensor = self._first(codec, own, group)
+        for number in range(compression.exchanges(self.ctx.experiment.exchange)):
+            assert isinstance(following, Contribution)
+            values = following.values
+            out = self._received if values.numel() == own.numel() else self._memory(values)
+            group = replace(group, own=following, exchange=number)
+            mean = self._exchanged(group, None if self._replaying else values, out)
+            with self.ctx.stage("compress"):
+                following = codec.proceed(mean)
+        assert not isinstance(following, Contribution)
+        return following
+
+    def _first(self, codec: "Codec", own: "Tensor", group: "Group") -> "Contribution":
+        try:
+            return codec.begin(own, round=group.round, parts=self._exchange.parts(own.numel(), group.count, codec.unit))
+        except Refused as error:
+            raise Refused(f"worker {group.rank}, round {group.round}: {error}") from error
+
+    def _memory(self, values: "Tensor") -> "Tensor":
+        if values.numel() not in self._factors:
+            self._factors[values.numel()] = values.new_empty(values.numel())
+        return self._factors[values.numel()]
+
+    def _exchanged(self, group: "Group", own: "Tensor | None", out: "Tensor") -> "Tensor":
+        """`out`, filled by an exchange; by its result alone where the round is known (`own` None)."""
+        if own is not None:
             try:
-                self._exchange.exchange(group, self.contribution(), self._received)
-                return
+                self._exchange.exchange(group, own, out)
+                return out
             except Settled:  # another attempt of this worker did its share of the round meanwhile
                 pass
-            except StaleAttempt:
-                self.ctx.tensors[group.rank].delete(*self._used_up(group))  # nobody else will
-                raise
-        self._exchange.collect(group, self._received)
+        self._exchange.collect(group, out)
+        return out
+
+    def _keys(self) -> "list[Keys]":
+        return self.ctx.keys.of_exchanges(compression.exchanges(self.ctx.experiment.exchange))
 
     def _clear_away(self, group: "Group") -> None:
         """What this worker has stored and nobody needs any more."""
@@ -158,12 +202,19 @@ class SynchronousWorker:
             # All have contributed to this round, so all have a checkpoint at its start: older results are no longer needed by anyone.
             oldest = max(0, group.round - self.ctx.experiment.functions.checkpoint_every)
             for round in range(oldest, group.round):
-                spent += self._exchange.results(self.ctx.keys, round, rank=group.rank, count=group.count)
+                for keys in self._keys():
+                    spent += self._exchange.results(keys, round, rank=group.rank, count=group.count)
         if spent:
-            self.invocation.waits.steadily(lambda: self.ctx.tensors[group.rank].delete(*spent))
+            self._delete(spent)
+
+    def _delete(self, spent: list[str]) -> None:
+        self.invocation.waits.steadily(lambda: self.ctx.tensors[self.invocation.rank].delete(*spent))
 
     def _used_up(self, group: "Group") -> list[str]:
-        return self._exchange.used_up(group.keys, group.round, rank=group.rank, count=group.count)
+        rank, count = group.rank, group.count
+        return [
+            key for keys in self._keys() for key in self._exchange.used_up(keys, group.round, rank=rank, count=count)
+        ]
 
 
 class LocalSteps(SynchronousWorker):
@@ -176,11 +227,9 @@ class LocalSteps(SynchronousWorker):
 
     def compute(self) -> None:
         invocation = self.invocation
-        before = (invocation.epoch - 1) * invocation.days.minibatches
-        before += invocation.days.first_minibatch(invocation.round)
 
         def step(gradient: "Tensor") -> None:
-            self.step(gradient, number=before + invocation.position.minibatch, sync_every=1)
+            self.step(gradient, minibatch=invocation.position.minibatch)
 
         while invocation.position.minibatch < len(invocation.minibatch_samples()):
             invocation.compute(step)
@@ -192,6 +241,48 @@ class LocalSteps(SynchronousWorker):
         self.model.copy_(combined)
 
 
+class OuterSteps(LocalSteps):
+    """`exchange.what: delta`: what the model has moved by since the round began is exchanged, and the outer optimizer's step against the
+    mean of it leads to every worker's next model (algorithms/outer.py). The outer velocity is the same on all.
+    """
+
+    exchanges = Kind.GRADIENT  # it is subtracted
+
+    def __init__(self, invocation: Invocation, exchange: "Exchange") -> None:
+        super().__init__(invocation, exchange)
+        outer = self.ctx.experiment.exchange.outer
+        self._begun = self.model.clone()  # the model of all when the round began
+        self._velocity = self.model.new_zeros(self.ctx.facts.parameters if outer.momentum else 0)
+
+    def extra_state(self) -> "Mapping[str, Tensor]":
+        within = {"begun": self._begun} if self.invocation.position.minibatch else {}
+        return {**within, **({"velocity": self._velocity} if self._velocity.numel() else {})}
+
+    def compute(self) -> None:
+        if not self.invocation.position.minibatch:
+            self._begun.copy_(self.model)
+        super().compute()
+
+    def contribution(self) -> "Tensor":
+        from crossover.algorithms.outer import moved
+
+        return moved(self._begun, self.model, buffers=self.ctx.facts.buffers)
+
+    def apply(self, combined: "Tensor") -> None:
+        from crossover.algorithms.outer import step_outside
+
+        round, outer = self.invocation.round, self.ctx.experiment.exchange.outer
+        model, vectors = step_outside(
+            self._begun, combined, [self._velocity], outer, number=round, buffers=self.ctx.facts.buffers
+        )
+        self.model.copy_(model)
+        for own, new in zip([self._velocity], vectors, strict=False):  # none without momentum
+            own.copy_(new)
+
+
+WORKERS = {"gradients": SynchronousWorker, "model": LocalSteps, "delta": OuterSteps}  # by exchange.what
+
+
 def train(
     ctx: Context,
     event: Event,
@@ -201,5 +292,5 @@ def train(
     """One invocation of one worker: Table 1's four stages, round after round, until training ends or the invocation must. `worker`: a
     variation of an architecture's own, instead of what the YAML says.
     """
-    kind = worker or (LocalSteps if ctx.experiment.exchange.what == "model" else SynchronousWorker)
+    kind = worker or WORKERS[ctx.experiment.exchange.what]
     return through(ctx, event, lambda invocation: kind(invocation, exchange))

@@ -11,7 +11,9 @@ from typing import TypeVar
 from crossover.context import Context
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Experiment
+from crossover.run_facts import RunFacts
 from crossover.training import attempts
+from crossover.training.calendar import calendar
 from crossover.waiting import Pauses
 
 T = TypeVar("T")
@@ -44,9 +46,11 @@ class Polling:
 POLLING = {"redis": Polling(0.05, 0.0005, 0.05), "s3": Polling(0.1, 0.02, 0.5)}
 
 
-def patience_s(experiment: Experiment) -> float:
-    """How long a worker waits for another: that one may have to time out once, be invoked again and replay."""
-    return max(120.0, 2.0 * experiment.functions.timeout_s)
+def patience_s(facts: RunFacts) -> float:
+    """How long a worker waits for another: that one may have to time out once, be invoked again and replay. Where a round goes through
+    several epochs, a straggler falls behind by so many times as much.
+    """
+    return max(120.0, 2.0 * facts.experiment.functions.timeout_s) * calendar(facts).span
 
 
 def reserve_s(experiment: Experiment) -> float:
@@ -124,19 +128,24 @@ class Waits:
 
     def _calm_s(self, patience: float) -> float:
         """For how long the clock alone neither ends the wait nor the invocation; an outage is noticed sooner."""
-        left_s = patience * patience_s(self.ctx.experiment) - (self.ctx.clock() - (self.since or 0.0))
+        left_s = patience * patience_s(self.ctx.facts) - (self.ctx.clock() - (self.since or 0.0))
         return min(left_s, self.ctx.remaining_s() - self.reserve_s, OUTAGE_S / 2)
 
     def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
-        """Is there still a point? Evidence first, then one more look: what came in between is not lost."""
-        overtaken = attempts.useless(self.ctx) or self.overtaken(round)
+        """Is there still a point? None in an attempt that nobody needs: what it waits for may be there, yet it must not go on. Else
+        evidence first, then one more look: what came in between is not lost.
+        """
+        useless = self.steadily(lambda: attempts.useless(self.ctx))
+        if useless:
+            raise StaleAttempt(f"{self.member}, round {round}: the run was resumed, or is over: {key} is not needed")
+        overtaken = self.steadily(lambda: self.overtaken(round))
         cause = self.failure_of(sender)
         waited_s = self.ctx.clock() - (self.since or 0.0)
-        late = waited_s > patience * patience_s(self.ctx.experiment)
+        late = waited_s > patience * patience_s(self.ctx.facts)
         if not (overtaken or cause or late):
             return
         try:
-            look()
+            self.steadily(look)
         except Missing:
             if overtaken:
                 raise StaleAttempt(f"{self.member}: round {round} is over for everybody, {key} is gone") from None
@@ -156,8 +165,16 @@ class Waits:
         """Why `sender` left this attempt of the run for good; "" as far as anybody knows it did not."""
         if sender is None:
             return ""
-        key = self.ctx.keys.failed(self.attempt, sender)
-        return self.ctx.objects.get(key).decode() if self.ctx.objects.exists(key) else ""
+        objects, key = self.ctx.objects, self.ctx.keys.failed(self.attempt, sender)
+        return self.steadily(lambda: objects.get(key).decode() if objects.exists(key) else "")
+
+    def give_way(self, take_back: Callable[[], object], error: CrossoverError) -> None:
+        """Where `error` ends a member of an attempt that was overtaken, or has concluded the run, what it left goes, and StaleAttempt is
+        raised instead. Nobody comes after it who would do that, so it asks on while a store does not answer.
+        """
+        if self.steadily(lambda: attempts.useless(self.ctx)):
+            self.steadily(take_back)
+            raise StaleAttempt(f"{self.member}: the run was resumed, or is over") from error
 
     def steadily(self, call: Callable[[], T]) -> T:
         """`call`, which must be repeatable, again and again while its store does not answer; Unavailable after OUTAGE_S."""

@@ -8,9 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from crossover.algorithms import compression
+from crossover.algorithms.codecs import Contribution
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
-from crossover.errors import ConfigError
+from crossover.errors import ConfigError, Missing, Refused
 from crossover.event import Event
 from crossover.fleet import Membership
 from crossover.fleet.records import recorded, stage
@@ -22,7 +24,7 @@ from crossover.training.peer.replica import Replica
 from crossover.workflow import first_event
 
 if TYPE_CHECKING:
-    pass
+    from torch import Tensor
 
 
 def train(
@@ -36,12 +38,13 @@ def train(
 ) -> None:
     """One peer from wherever its checkpoints stand to the end of the run; `step`: what its records are called."""
     peer = _Peer(ctx, member, computing, exchange)
-    # One that has left had finished, and was killed while it cleared away; where the run is over, that is true of whoever said so: only
-    # clearing away is still to be done.
-    if not ctx.objects.exists(ctx.keys.left(member.rank)) and not ctx.objects.exists(ctx.keys.over):
+    # Where the run is over, only clearing away is still to be done. One that has left has no round to come, and yet the others may wait
+    # for the last that it sent: it starts, and what was lost of that is sent again.
+    if not ctx.objects.exists(ctx.keys.over):
+        left = ctx.objects.exists(ctx.keys.left(member.rank))
         with suppress(Concluded):
             peer.start()
-            finished = peer.detect_convergence()
+            finished = left or peer.detect_convergence()
             while not finished:
                 with recorded(ctx, step, peer.event(), instance_type=instance_type):
                     peer.train_epoch()
@@ -55,14 +58,29 @@ class _Peer:
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
         check_memory(ctx)
         self._replica = Replica(ctx, member.rank, every=exchange.every, confirm=member.confirm)
-        self._own, self._average = self._replica.model.new_empty(0), self._replica.model.new_empty(0)
+        self._own = self._replica.model.new_empty(0)
+        self._received: dict[int, Tensor] = {}  # by length, what an exchange brings
         self._history: tuple[int, list[tuple[float, float]]] = (0, [])
 
     def start(self) -> None:
         self._replica.restore()
-        self._own, self._average = (self._replica.model.new_empty(self._replica.model.numel()) for _ in range(2))
-        self._exchange.open(self._replica)
-        self._computing.forget(self._replica.round - 1)  # had it been cut off in between
+        self._own = self._replica.model.new_empty(self._replica.model.numel())
+        if (lost := self._exchange.open(self._replica)) is not None:
+            self._send_again(lost)
+        self._computing.forget(self._replica.round - 2)  # had it been cut off in between
+
+    def _send_again(self, round: int) -> None:
+        """A peer that is a round behind waits for what went with its broker. From the checkpoint of then it is made again, bit by bit."""
+        between = self._replica.between
+        with suppress(Missing):  # an older attempt that still lives has forgotten that checkpoint
+            self._replica.restore(at=round, forget=False)
+            self._compute()
+            self._exchange.send(self._contribution(round), round)
+            if between is not None and self._replica.codec is not None:
+                second = self._replica.codec.proceed(between)
+                assert isinstance(second, Contribution), "a mean is kept where another exchange follows"
+                self._exchange.send(second, round, exchange=1)
+        self._replica.restore()
 
     def event(self) -> Event:
         """The round that comes, as functions and records name it."""
@@ -80,22 +98,62 @@ class _Peer:
     def _train_round(self) -> None:
         ctx, replica, exchange, round = self._ctx, self._replica, self._exchange, self._replica.round
         with stage(ctx, "compute gradients"):
-            self._computing.gradient(self.event(), self._own)
-        with stage(ctx, "send"):
-            exchange.send(self._own, round)
-        with stage(ctx, "receive"):
-            exchange.receive(self._own, round, self._average)
+            self._compute()
+        combined = self._combined(round)
         with stage(ctx, "model update"):
-            replica.update(self._average, history=self._known())
+            replica.update(combined, history=self._known())
         with stage(ctx, "checkpoint"):
             replica.save(agreed=not exchange.replicas_agree)
             if replica.round % exchange.every == 0:
-                self._computing.forget(round)
+                self._computing.forget(round - 1)  # this one may have to be sent again
                 self._member.progress()
 
+    def _compute(self) -> None:
+        """What this peer has to say in the round: its gradient, or what its own steps have come to."""
+        if self._ctx.experiment.exchange.what == "gradients":
+            self._computing.gradient(self.event(), self._own)
+        else:
+            self._computing.steps(self.event(), self._replica, self._known())
+            self._replica.contribution(self._own)
+
+    def _combined(self, round: int) -> "Tensor":
+        """What all contributions come to, in one exchange or two."""
+        ctx, replica, exchange = self._ctx, self._replica, self._exchange
+        following: Contribution | Tensor = self._contribution(round)
+        for number in range(compression.exchanges(ctx.experiment.exchange)):
+            assert isinstance(following, Contribution)
+            out = self._memory(following.values)
+            with stage(ctx, "send"):
+                exchange.send(following, round, exchange=number)
+            with stage(ctx, "receive"):
+                exchange.receive(following, round, out, exchange=number)
+            if replica.codec is None:
+                return out
+            with stage(ctx, "compress"):
+                following = replica.codec.proceed(out)
+            if isinstance(following, Contribution):
+                replica.between = out.clone()
+        assert not isinstance(following, Contribution)
+        return following
+
+    def _contribution(self, round: int) -> Contribution:
+        """What the peer computed, as its codec sends it. Raises Refused where that cannot be encoded."""
+        if (codec := self._replica.codec) is None:
+            return Contribution(self._own)
+        with stage(self._ctx, "compress"):
+            try:
+                return codec.begin(self._own, round=round)
+            except Refused as error:
+                raise Refused(f"peer {self._member.rank}, round {round}: {error}") from error
+
+    def _memory(self, like: "Tensor") -> "Tensor":
+        if like.numel() not in self._received:
+            self._received[like.numel()] = like.new_empty(like.numel())
+        return self._received[like.numel()]
+
     def _known(self) -> list[tuple[float, float]]:
-        """Validation loss and metric of the epochs before this one."""
-        before = self._replica.epoch - 1
+        """Validation loss and metric of the evaluations before this round."""
+        before = self._replica.days.epochs_before(self._replica.round)
         if self._history[0] != before:
             self._history = (before, agreement.history(self._ctx, before))
         return self._history[1]
@@ -117,16 +175,20 @@ class _Peer:
 
 
 VECTORS = 8  # model and gradient, optimizer, own and average, one received, one in a message, one in a checkpoint
+LOCALLY = 3  # with local steps: where the round began, the outer velocity, and that in the checkpoint
+ENCODED = 4  # with a codec: what is meant, what is sent of it, what was left out, and that in the checkpoint
 
 
 def check_memory(ctx: Context) -> None:
     """Before anything large is made: a peer that the kernel ends in mid-round says nothing. Raises ConfigError."""
-    need_mb = VECTORS * 4 * (ctx.facts.parameters + ctx.facts.buffers) / 2**20
+    asked = ctx.experiment.exchange
+    count = VECTORS + LOCALLY * (asked.what != "gradients") + ENCODED * (asked.compression != "none")
+    need_mb = count * 4 * (ctx.facts.parameters + ctx.facts.buffers) / 2**20
     free_mb = available_mb()
     if free_mb is not None and need_mb > free_mb:
         training, kind = ctx.experiment.training, ctx.experiment.p2p.instance_type
         raise ConfigError(
-            f"training.model: {training.model} has {ctx.facts.parameters:,} parameters; a peer holds {VECTORS} such vectors, "
+            f"training.model: {training.model} has {ctx.facts.parameters:,} parameters; a peer holds {count} such vectors, "
             f"{need_mb:,.0f} MB, and {free_mb:,.0f} MB are free here; a larger p2p.instance_type than {kind}, or a smaller model, is needed"
         )
 

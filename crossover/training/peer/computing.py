@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from crossover.learning.batch import Batch
+    from crossover.training.peer.replica import Replica
 
 
 class TrainingLoss:
@@ -46,6 +47,13 @@ class OnInstance:
             mean.add(buffers.tensor(gradient.data))
             self._loss.count(event["epoch"], gradient.samples)
         mean.result()
+
+    def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
+        for minibatch in range(replica.days.minibatches_in(event["round"])):
+            place = {**event, "minibatch": minibatch}
+            gradient = gradients.compute(self._ctx, place, self.batch(place))
+            replica.step(buffers.tensor(gradient.data), minibatch=minibatch, history=history)
+            self._loss.count(event["epoch"], gradient.samples)
 
     def batch(self, place: Event) -> "Batch":
         return gradients.fetch_batch(self._ctx, place)

@@ -57,7 +57,7 @@ def _conclude_for(ctx: Context, rank: int) -> None:
     Several peers may do it side by side, each with its own model: the first outcome says whose is the result.
     """
     Replica(ctx, rank).restore()  # this program may not have trained it, only taken the rank over
-    agreed = agreement.decision(ctx, len(ctx.objects.list(ctx.keys.decisions)))
+    agreed = agreement.last(ctx)
     result = agreement.evaluate(ctx)
     agreed |= {"val_loss": result.loss, "val_metric": result.metric}
     agreement.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))

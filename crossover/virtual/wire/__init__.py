@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-Service = Literal["redis", "s3", "rabbitmq"]
+Service = Literal["redis", "s3", "rabbitmq", "aws"]  # the last: APIs of AWS's own, such as Step Functions
 Effect = Callable[
     [], tuple[Any, int]
 ]  # changes the server's state at once; the reply, and how many payload bytes it carries

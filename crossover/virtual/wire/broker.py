@@ -61,6 +61,9 @@ class Broker:
         self.exchanges: dict[str, list[str]] = {}  # and the queues that are bound to each
         self._channels: list[Channel] = []
         self._opened = self._order = 0
+        self.moved: Callable[[bool, str, bytes], object] = lambda sent, name, body: (
+            None
+        )  # sent to, or acknowledged from
 
     # --- connections --------------------------------------------------------------------------------------------------
 
@@ -138,6 +141,7 @@ class Broker:
     def publish(self, exchange: str, routing_key: str, body: bytes) -> bool:
         """Whether a queue has taken it."""
         names = self._exchange(exchange) if exchange else [routing_key]
+        self.moved(True, exchange or routing_key, body)
         reached = [name for name in names if name in self.queues]
         for name in reached:
             self._order += 1
@@ -168,7 +172,8 @@ class Broker:
         self.give_back(consumer.channel, [tag for tag, _ in sent])
 
     def acknowledge(self, channel: Channel, tag: int) -> None:
-        self._let_go(channel, tag)
+        name, message = self._let_go(channel, tag)
+        self.moved(False, name, message.body)
 
     def give_back(self, channel: Channel, tags: list[int]) -> None:
         """Messages take their places again, and whoever waits gets them."""

@@ -164,7 +164,9 @@ class VirtualChannel:
             self.connection.ask("basic.cancel", (consumer.queue,), lambda: self._broker.cancel(consumer))
 
     def basic_ack(self, delivery_tag: int) -> None:
-        self.connection.tell("basic.ack", (), lambda: self._broker.acknowledge(self._channel, delivery_tag))
+        held = self._channel.held.get(delivery_tag)
+        keys = (held[0],) if held else ()  # the wire says the tag alone; a history says of which queue
+        self.connection.tell("basic.ack", keys, lambda: self._broker.acknowledge(self._channel, delivery_tag))
 
     def basic_nack(self, delivery_tag: int, *, multiple: bool = False, requeue: bool) -> None:
         assert requeue, "the virtual broker takes every message back"

@@ -15,10 +15,8 @@ import botocore
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
-from botocore.retries import quota, standard
 
-from crossover import runtime
-from crossover.dataplane.s3 import ATTEMPTS, READ_TIMEOUT_S, SETTINGS
+from crossover.dataplane.s3 import READ_TIMEOUT_S, SETTINGS
 from crossover.virtual.wire import Carry, Lost, Refusal, Request
 
 if TYPE_CHECKING:
@@ -139,7 +137,7 @@ def _named(body: bytes) -> list[str]:
 
 class _Wired:
     """A client of the data plane's settings, and the server that it asks now. Signatures and checks of arguments are left out: they take
-    longer than all else, and nobody here reads them. botocore's retries are its own; their clock, chance and budget are the process's.
+    longer than all else, and nobody here reads them.
     """
 
     def __init__(self) -> None:
@@ -157,7 +155,6 @@ class _Wired:
         )
         events: Any = self.client.meta.events  # whose stubs know no handlers that answer
         events.register("before-send.s3", self._answer)
-        _retry_by_runtime(self.client)
 
     def _answer(self, request: Any, event_name: str, **_: Any) -> AWSResponse:
         server = None if self.server is None else self.server()
@@ -172,46 +169,3 @@ _IDLE: list[_Wired] = []
 def _session() -> boto3.session.Session:
     """One, because each reads S3's whole model anew."""
     return boto3.session.Session(region_name="us-east-1")
-
-
-class _Quota:
-    """Each simulated process has a budget of retries of its own."""
-
-    @property
-    def _own(self) -> Any:
-        return runtime.kept("botocore's retry quota", quota.RetryQuota)
-
-    def acquire(self, amount: int) -> bool:
-        return bool(self._own.acquire(amount))
-
-    def release(self, amount: int) -> None:
-        self._own.release(amount)
-
-
-def _retry_by_runtime(client: "S3Client") -> None:
-    """botocore's standard retries again, with the seam's chance and sleep."""
-    adapter = standard.RetryEventAdapter()
-    throttled = standard.ThrottlingErrorDetector(adapter)
-    checker = standard.RetryQuotaChecker(_Quota(), throttled)
-    backoff = standard.ExponentialBackoff(
-        random=lambda: runtime.uniform(0.0, 1.0), service_name="s3", throttling_detector=throttled
-    )
-    conditions = standard.StandardRetryConditions(max_attempts=ATTEMPTS)
-    handler = standard.RetryHandler(
-        retry_policy=standard.RetryPolicy(retry_checker=conditions, retry_backoff=backoff),
-        retry_event_adapter=adapter,
-        retry_quota=cast(Any, checker),
-        service_name="s3",
-    )
-
-    def after_a_pause(**about: Any) -> float | None:
-        pause_s = handler.needs_retry(**about)
-        if pause_s is None:
-            return None
-        runtime.sleep(pause_s)
-        return 0.0
-
-    events: Any = client.meta.events
-    events.unregister("needs-retry.s3", unique_id="retry-config-s3")
-    events.register("needs-retry.s3", after_a_pause)
-    events.register("after-call.s3", checker.release_retry_quota)

@@ -18,8 +18,8 @@ SERVER = 0  # in whose place the model lies: all workers share one database
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Once per run: the seeded model in the database. A resumed run goes on at its last whole round."""
-    with attempts.setting_up(ctx, lambda: databases.take_back(ctx, [SERVER], spent)):
-        return at(ctx, event, databases.take_over(ctx, attempts.begin(ctx), [SERVER], spent))
+    with databases.setting_up(ctx, [SERVER], spent) as before:
+        return at(ctx, event, databases.take_over(ctx, before, [SERVER], spent))
 
 
 @step(torch=True, uses={"tensors"})

@@ -22,6 +22,13 @@ class Silent:
     def failed_to_start(self, body: bytes) -> None: ...
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _only_what_is_new_is_collected() -> None:
+    """Collecting a hundred times through all that a process of many tests has imported would take minutes."""
+    gc.collect()
+    gc.freeze()
+
+
 def connected(address: str) -> socket.socket:
     host, port = address.split(":")
     return socket.create_connection((host, int(port)))

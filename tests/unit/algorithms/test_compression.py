@@ -1,20 +1,72 @@
-"""Every way to compress a gradient: as many bytes as it says, and read back near what was written."""
+"""Every way to compress a gradient: as many bytes as it says, read back near what was written, and in parts as it is whole."""
 
 import pytest
 import torch
 
-from crossover.algorithms import buffers
-from crossover.algorithms.compression import Compression, HalfPrecision, Quantized, Uncompressed
+from crossover.algorithms import buffers, sparse
+from crossover.algorithms.chunking import chunk
+from crossover.algorithms.compression import Compression, HalfPrecision, Largest, Quantized, Uncompressed
 from crossover.algorithms.randomness import generator
+from crossover.errors import Corrupt, Refused
+
+WAYS = [
+    Uncompressed(),
+    HalfPrecision(),
+    Quantized(8, 128, "max"),
+    Quantized(3, 512, "l2"),
+    Quantized(4, 200, "l2"),
+    Largest(0.01),
+]
+NAMES = ["none", "fp16", "8 bits", "3 bits", "4 bits", "top 1 %"]
 
 
 @pytest.mark.parametrize("parameters", [1, 129, 4_001])
-@pytest.mark.parametrize("way", [Uncompressed(), HalfPrecision(), Quantized(8, 128, "max"), Quantized(3, 512, "l2")])
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
 def test_what_was_written_is_read_back_and_has_the_size_that_was_said(way: Compression, parameters: int) -> None:
     values = torch.randn(parameters, generator=generator("values", parameters))
-    data, again = (way.encode(values, random=generator("noise", 1)) for _ in range(2))
+    data, again = (way.encode(values, random=generator("noise", 1))[0] for _ in range(2))
     assert data.numel() == way.nbytes(parameters)
     assert torch.equal(data, again)
     out = torch.full((parameters,), torch.nan)
     way.decode(buffers.view(data.contiguous()), out=out, what="x")
     assert bool(((out - values).abs() <= (0.0 if way.lossless else values.norm())).all())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+def test_parts_hold_the_bits_of_the_whole(way: Compression, count: int) -> None:
+    values, whole = torch.randn(70_001, generator=generator("values", 1)), torch.empty(70_001)
+    way.decode(buffers.view(way.encode(values, random=generator("noise", 1))[0]), out=whole, what="x")
+    parts = [chunk(values.numel(), count, worker=worker, unit=way.unit) for worker in range(count)]
+    together = torch.full_like(whole, torch.nan)
+    for part, body in zip(parts, way.encode(values, random=generator("noise", 1), parts=parts), strict=True):
+        way.decode(buffers.view(body), out=together[part], what="x")
+    assert torch.equal(together, whole)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+def test_bytes_of_another_length_are_refused_by_name(way: Compression) -> None:
+    body = way.encode(torch.ones(1_000), random=generator("noise", 1))[0]
+    for data in (body[:-1], torch.cat([body, body[:1]]), body[:3]):
+        with pytest.raises(Corrupt, match="worker 3"):
+            way.decode(buffers.view(data.contiguous()), out=torch.empty(1_000), what="worker 3")
+    with pytest.raises(Corrupt, match="worker 3"):
+        way.decode(buffers.view(body), out=torch.empty(999), what="worker 3")
+
+
+@pytest.mark.parametrize("elements", [10, 5_000, 100_000])
+@pytest.mark.parametrize("levels", [3, 40, 10**9])
+def test_the_largest_are_those_that_sorting_finds(elements: int, levels: int) -> None:
+    """Few levels: most magnitudes are equal to others, and the first of them are taken."""
+    random = generator("values", elements, levels)
+    values = torch.randint(-levels, levels + 1, (elements,), generator=random).float() / levels
+    for count in (1, elements // 100 + 1, elements // 3, elements - 1, elements):
+        by_magnitude = sorted(range(elements), key=lambda i: (-abs(values[i].item()), i)) if elements < 99 else None
+        order = by_magnitude or values.abs().sort(descending=True, stable=True).indices.tolist()
+        assert sparse.largest(values, count).tolist() == sorted(order[:count])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_the_largest_of_what_is_not_finite_are_refused(bad: float) -> None:
+    with pytest.raises(Refused, match="not finite"):
+        Largest(0.01).encode(torch.tensor([1.0, bad]), random=generator("noise", 1))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossover.algorithms.qsgd import Norm, compress, compressed_bytes, decompress
-from crossover.errors import Corrupt
+from crossover.errors import Corrupt, Refused
 
 WIDTHS = range(2, 9)
 NORMS: tuple[Norm, ...] = ("l2", "max")
@@ -89,7 +89,7 @@ def test_the_same_generator_gives_the_same_bytes() -> None:
 def test_what_is_not_finite_is_refused(bad: float, norm: Norm) -> None:
     vector = torch.zeros(1_000)
     vector[999] = bad
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(Refused, match="not finite"):
         compress(vector, bits=8, bucket=128, norm=norm, generator=generator())
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.algorithms.convergence import epochs_without_improvement, plateau_reductions, verdict
-from crossover.algorithms.schedule import learning_rate
-from crossover.experiment import Metric, Training
+from crossover.algorithms.schedule import image_side, learning_rate
+from crossover.experiment import ImageSize, Metric, Training
 
 
 def optimizer(rate: float = 1.0) -> torch.optim.SGD:
@@ -41,6 +41,27 @@ def test_one_cycle_stays_between_its_ends_whatever_the_rounds(rounds: int, warm_
     own = Training(learning_rate=0.4, schedule="one_cycle", warm_up=warm_up)
     rates = [learning_rate(own, round=round, rounds=rounds) for round in range(rounds + 2)]
     assert all(0.4 / 250_000 * 0.999 <= rate <= 0.4 for rate in rates)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sides"),
+    [
+        (ImageSize(), [32] * 8),
+        (ImageSize(begin=16), [16, 16, 16, 24, 24, 24, 32, 32]),
+        (ImageSize(begin=16, full_from=0.5), [16, 16, 24, 24, 32, 32, 32, 32]),
+        (ImageSize(begin=12, step=100, full_from=1.0), [12] * 7 + [32]),  # the last epoch is of images as they are
+        (ImageSize(begin=28, step=1, full_from=0.3), [28, 29, 31, 32, 32, 32, 32, 32]),  # more sizes than epochs
+    ],
+)
+def test_images_grow_to_their_own_size(asked: ImageSize, sides: list[int]) -> None:
+    training = Training(epochs=8, image_size=asked)
+    assert [image_side(training, 32, epoch=epoch) for epoch in range(1, 9)] == sides
+
+
+@pytest.mark.parametrize(("epochs", "sides"), [(1, [32]), (2, [16, 32]), (3, [16, 16, 32])])
+def test_short_runs_end_with_whole_images_too(epochs: int, sides: list[int]) -> None:
+    training = Training(epochs=epochs, image_size=ImageSize(begin=16))
+    assert [image_side(training, 32, epoch=epoch) for epoch in range(1, epochs + 1)] == sides
 
 
 LOSSES = st.lists(st.sampled_from([0.5, 0.7, 0.6999999, 1.0, 0.3, math.nan, math.inf]), max_size=40)

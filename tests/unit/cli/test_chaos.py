@@ -53,6 +53,30 @@ def test_mistakes_are_refused_in_words(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        ("p2p-instance", ("exchange.compression=qsgd",)),  # the reference computes with whole gradients
+        ("p2p-instance", ("p2p.mode=asynchronous", "p2p.min_gradients=1")),  # what is combined depends on who is late
+        ("all-reduce", ("lifetime.budget_usd=5",)),
+    ],
+)
+def test_settings_without_a_reference_are_judged_by_the_other_promises(
+    config: str, settings: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [word for setting in settings for word in ("--set", setting)]
+
+    assert called(f"config/{config}.yaml", *SMALL, *sets, "--seeds", "0-3") == 0
+    assert "0 with findings" in capsys.readouterr().out
+
+
+def test_a_run_that_fails_undisturbed_is_not_disturbed(capsys: pytest.CaptureFixture[str]) -> None:
+    two = ("--set", "gpu.instances=2", "--set", "gpu.exchange=distributed")
+
+    assert called("config/gpu.yaml", *SMALL, *two, "--seeds", "0-3") == 2
+    assert "undisturbed, the run fails already" in capsys.readouterr().err
+
+
 def test_what_cannot_happen_to_an_architecture_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schedule = tmp_path / "schedule.json"
     schedule.write_text(json.dumps([{"kind": "taken", "role": "program 0", "at_s": 3.0}]))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from crossover.algorithms.aggregators.plan import sharded
 from crossover.architecture import Architecture
 from crossover.architecture import load as architecture
 from crossover.cli import estimates, plan
@@ -104,7 +105,7 @@ def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
         {"architecture": "all_reduce"},
         {"training": replace(SPIRT.training, batch_size=30)},
         {"training": replace(SPIRT.training, model="mobilenet")},
-        {"training": replace(SPIRT.training, sync_every=2)},
+        {"exchange": Exchange(every=2)},
         {"exchange": Exchange(what="model")},
         {"functions": replace(SPIRT.functions, memory_mb={"default": 3_538})},
     ],
@@ -120,7 +121,7 @@ def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Pat
     [
         {"seed": 7, "lifetime": Lifetime(ttl_hours=2.0), "owner": "another"},
         {"training": replace(SPIRT.training, learning_rate=0.5, target=0.9)},
-        {"training": replace(SPIRT.training, sync_every="epoch")},  # as SPIRT's own: a run's record says which it was
+        {"exchange": Exchange(every="epoch")},  # as SPIRT's own: a run's record says which it was
     ],
 )
 def test_what_leaves_an_epoch_as_it_is_may_differ(change: dict[str, Any], tmp_path: Path) -> None:
@@ -187,9 +188,12 @@ def test_steps_that_nobody_has_described_are_no_failure(
 
 
 @pytest.mark.parametrize("name", ["mine", "walk", "../mine"])
-def test_an_architecture_that_nobody_has_described_has_no_projection(name: str) -> None:
+def test_an_aggregation_that_nobody_has_described_has_no_projection(name: str) -> None:
+    mine = Architecture(
+        "mine", simulation=name if name != "mine" else "", aggregates=lambda experiment: sharded(1, 1, shards=1)
+    )
     with pytest.raises(NoProjection, match=f"^architecture: mine: crossover/simulation/{name}.py.* is not there"):
-        models_of(Architecture("mine", simulation=name if name != "mine" else ""))
+        models_of(mine)
 
 
 def test_a_model_of_ones_own_is_projected_by_its_parameters() -> None:

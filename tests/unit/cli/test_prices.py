@@ -83,6 +83,7 @@ EXPECTED = {  # dollars for `per` units, as the file has them
     "secretsmanager.secret": 0.45,
     "secretsmanager.call": 0.06,
     "logs.ingested_gb": 0.55,
+    **{f"cpu_credits.{family}": 0.051 for family in ("t2", "t3", "t3a", "t4g")},
 }
 
 
@@ -116,7 +117,15 @@ class Session:
             box = (
                 [product(f"BoxUsage:{asked['instanceType']}", ("0", "0.1234000000"))] if "instanceType" in asked else []
             )
-            return [product("EBS:VolumeUsage.gp2", ("0", "0.1")), product("EBS:VolumeUsage.gp3", ("0", "0.09")), *box]
+            credits = [
+                product(f"USE1-CPUCredits:{family}", ("0", "0.0510000000")) for family in ("t2", "t3", "t3a", "t4g")
+            ]
+            return [
+                *credits,
+                product("EBS:VolumeUsage.gp2", ("0", "0.1")),
+                product("EBS:VolumeUsage.gp3", ("0", "0.09")),
+                *box,
+            ]
         return self.listed.get(service, [])
 
 

@@ -26,4 +26,4 @@ def test_within_an_epoch_it_stops_at_the_limit() -> None:
 
 def test_no_room_for_another_epoch() -> None:
     assert budget.no_room(0.5, 0.25, dearest_usd=0.25) == ""
-    assert "one more epoch costs up to $0.3000" in budget.no_room(0.5, 0.3, dearest_usd=0.3)
+    assert "training until the next evaluation costs up to $0.3000" in budget.no_room(0.5, 0.3, dearest_usd=0.3)

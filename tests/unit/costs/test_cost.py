@@ -1,6 +1,7 @@
 """A run's cost: AWS's rounding and units, every line of the bill, and the papers' formulas over records."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -127,6 +128,26 @@ def test_transitions_nobody_counted_are_a_lower_bound() -> None:
 def test_instances_are_billed_from_their_boot_and_for_a_minute_at_least() -> None:
     assert billing.instance_hours(count=2, seconds=10.0) == pytest.approx(2 * 60 / 3_600)
     assert billing.instance_hours(count=1, seconds=100.0, boot_s=180.0) == pytest.approx(280 / 3_600)
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "busy", "vcpu_hours"),
+    [
+        ("t4g.medium", inf, 1.6),  # two vCPUs, of which the hourly price pays a fifth each
+        ("t2.large", 1.0, 0.4),
+        ("t2.small", 0.1, 0.0),
+        ("m7g.large", inf, 0.0),
+    ],
+)
+def test_computing_beyond_a_burstable_baseline_is_on_the_bill(
+    instance_type: str, busy: float, vcpu_hours: float
+) -> None:
+    fleet = Fleet(purpose="peer", instance_type=instance_type, count=3, busy=busy)
+
+    found = [each for each in billing.fleet(PRICES, fleet, seconds=3_600) if "credits" in each.item]
+
+    assert sum(each.quantity for each in found) == pytest.approx(3 * vcpu_hours) and len(found) == bool(vcpu_hours)
+    assert sum(each.usd for each in found) == pytest.approx(3 * vcpu_hours * (0.04 if "4g" in instance_type else 0.05))
 
 
 def test_requests_by_kind_or_all_at_the_dearer_price() -> None:

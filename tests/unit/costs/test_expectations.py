@@ -13,10 +13,10 @@ from crossover.training.calendar import Calendar
 from tests.architectures.harness import small
 
 
-@pytest.mark.parametrize("sync_every", [1, "epoch"])
-def test_every_step_of_spirt_leaves_as_many_records_as_expected(sync_every: Any, tmp_path: Path) -> None:
-    folder = run_inline(small("spirt", batch_size=8, sync_every=sync_every), tmp_path, lambda progress: None)
-    days = Calendar(minibatches=3, sync_every=1 if sync_every == 1 else 3, epochs=2)
+@pytest.mark.parametrize("every", [1, "epoch"])
+def test_every_step_of_spirt_leaves_as_many_records_as_expected(every: Any, tmp_path: Path) -> None:
+    folder = run_inline(small("spirt", batch_size=8, every=every), tmp_path, lambda progress: None)
+    days = Calendar(minibatches=3, sync_every=1 if every == 1 else 3, epochs=2)
     expected = expected_records(load("spirt"), workers=2, days=days, epochs=2)
     counted = {step["step"]: step["count"] for step in folder.result["steps"]}
     assert counted.keys() == expected.keys()

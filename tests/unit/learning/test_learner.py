@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from crossover.algorithms import buffers
 from crossover.errors import ConfigError, Refused
-from crossover.experiment import Aggregation, Data, Experiment, Training
+from crossover.experiment import Aggregation, Data, Experiment, ImageSize, Training
 from crossover.learning import learner as learner_module
 from crossover.learning.batch import Batch
-from crossover.learning.images import Preparation
+from crossover.learning.images import Preparation, to_side
 from crossover.learning.learner import Learner
 
 AFFINE = {"scale": [0.02, 0.01, 0.015], "shift": [-1.0, -0.5, 0.1]}
@@ -120,6 +120,18 @@ def test_the_same_arguments_give_the_same_bits_in_another_process(precision: str
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == hashlib.sha256(own.gradient).hexdigest()
+
+
+def test_early_epochs_train_on_smaller_images_and_evaluations_never_do() -> None:
+    grows, plain = learner(epochs=4, image_size=ImageSize(begin=16)), learner()
+    small = Batch(to_side(batch().inputs.float(), 16), batch().labels, batch().sample_ids)
+    for epoch, seen in ((1, small), (4, batch())):
+        grows.compute_gradient(batch(), **(WHERE | {"epoch": epoch}))
+        plain.compute_gradient(seen, **WHERE)
+        torch.testing.assert_close(
+            buffers.tensor(grows.gradient), buffers.tensor(plain.gradient), rtol=0, atol=0 if epoch == 4 else 1e-5
+        )
+    assert grows.evaluate([batch()]) == plain.evaluate([batch()])
 
 
 def test_augmentation_changes_with_the_epoch() -> None:

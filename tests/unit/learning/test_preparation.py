@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.algorithms.randomness import hashes
+from crossover.experiment import Data
 from crossover.learning.affine import constants
-from crossover.learning.images import Preparation, crop_flip
+from crossover.learning.images import Preparation, augmented, crop_flip, to_side
 
 
 def images(samples: int = 50, channels: int = 3, size: int = 16) -> torch.Tensor:
@@ -84,3 +85,34 @@ def test_augmentation_depends_on_the_sample_and_the_epoch_alone() -> None:
     assert torch.equal(crop_flip(raw[10:20], ids[10:20], seed=1, epoch=3), whole[10:20])
     assert not torch.equal(crop_flip(raw, ids, seed=1, epoch=4), whole)
     assert not torch.equal(crop_flip(raw, ids, seed=2, epoch=3), whole)
+
+
+def test_two_epochs_in_a_row_show_both_sides_of_each_image() -> None:
+    ids = torch.arange(64)
+    raw = torch.zeros(64, 1, 8, 8, dtype=torch.uint8)
+    raw[..., 5:7] = 1  # to the right of the middle, and after a shift by one pixel still
+    right = [
+        augmented(raw, ids, Data(augment="crop_alternate"), seed=2, epoch=epoch)[..., 4:].amax((1, 2, 3)).bool()
+        for epoch in range(1, 5)
+    ]
+    assert torch.equal(right[0], ~right[1]) and torch.equal(right[0], right[2]) and torch.equal(right[1], right[3])
+    assert 16 < int(right[0].sum()) < 48
+    by_chance = [crop_flip(raw, ids, seed=2, epoch=epoch)[..., 4:].amax((1, 2, 3)).bool() for epoch in (1, 2)]
+    assert not torch.equal(by_chance[0], ~by_chance[1])
+
+
+def test_a_smaller_image_is_the_weighted_mean_of_what_each_pixel_covers() -> None:
+    """Triangles as wide as two of the new pixels, cut at the edge: spelled out along one side."""
+    raw = images(2, size=32).float()
+    for side in (16, 24, 20):
+        weights = torch.zeros(side, 32, dtype=torch.float64)
+        wide = 32 / side
+        for new in range(side):
+            middle = (new + 0.5) * wide
+            for old in range(32):
+                weights[new, old] = max(0.0, 1 - abs(old + 0.5 - middle) / wide)
+        weights /= weights.sum(1, keepdim=True)
+        expected = weights @ raw.double() @ weights.T
+        assert to_side(raw, side).double() == pytest.approx(expected, abs=1e-2)
+    assert to_side(raw, 32) is raw
+    assert to_side(torch.zeros(1, 3, 32, 48), 16).shape == (1, 3, 16, 24)

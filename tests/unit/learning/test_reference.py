@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from crossover.algorithms import buffers
 from crossover.errors import ConfigError, Refused
-from crossover.experiment import Aggregation, Data, Experiment, Faults, Training
+from crossover.experiment import Aggregation, Data, Exchange, Experiment, Faults, Training
 from crossover.learning import learner as learner_module
 from crossover.learning.affine import constants
 from crossover.learning.datasets import load
@@ -22,6 +22,7 @@ from crossover.learning.staging import Minibatches, plan
 
 def experiment(*, workers: int = 4, seed: int = 1, limit: int | None = None, **fields: Any) -> Experiment:
     parts = {name: fields.pop(name) for name in ("aggregation", "faults") if name in fields}
+    exchange = Exchange(every=fields.pop("every", None))
     training = {"batch_size": 60, "learning_rate": 0.4, "epochs": 12} | fields
     return Experiment(
         name="test",
@@ -30,6 +31,7 @@ def experiment(*, workers: int = 4, seed: int = 1, limit: int | None = None, **f
         seed=seed,
         training=Training(**training),
         data=Data(limit=limit),
+        exchange=exchange,
         **parts,
     )
 
@@ -47,7 +49,7 @@ def test_one_worker_and_one_minibatch_are_ordinary_training() -> None:
 
     The running statistics are equal to rounding: torch rounds their update in other places.
     """
-    own = experiment(workers=1, limit=40, batch_size=40, epochs=5, sync_every=1, weight_decay=1e-3, nesterov=True)
+    own = experiment(workers=1, limit=40, batch_size=40, epochs=5, every=1, weight_decay=1e-3, nesterov=True)
     data = load(own)
     vector, (velocity,), history = train_reference(own, data)
     torch.set_num_threads(1)
@@ -97,7 +99,7 @@ def test_however_the_samples_are_cut_the_round_is_the_mean_over_all_of_them(monk
 
 
 def test_states_are_shown_round_by_round() -> None:
-    own = experiment(workers=2, limit=40, batch_size=5, epochs=2, sync_every=3)  # 4 minibatches: rounds of 3 and 1
+    own = experiment(workers=2, limit=40, batch_size=5, epochs=2, every=3)  # 4 minibatches: rounds of 3 and 1
     seen: list[tuple[int, bytes]] = []
     vector, _, _ = train_reference(
         own, load(own), on_round=lambda round, state: seen.append((round, bytes(buffers.view(state.model))))

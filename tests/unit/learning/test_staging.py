@@ -5,6 +5,7 @@ import re
 import sys
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from crossover import keys
 from crossover.errors import ConfigError
-from crossover.experiment import Data, Experiment, Faults, Training
+from crossover.experiment import Data, Exchange, Experiment, Faults, Training
 from crossover.learning.batch import decode
 from crossover.learning.datasets import Dataset, Samples, load
 from crossover.learning.staging import plan, stage
@@ -95,10 +96,30 @@ def digits() -> Dataset:
 
 def test_a_round_beyond_the_epoch_is_refused_whatever_the_data() -> None:
     """It was clipped to the epoch, and the results showed what had been asked for."""
-    experiment = Experiment(name="x", architecture="all_reduce", training=Training(batch_size=10, sync_every=4))
+    experiment = Experiment(
+        name="x", architecture="all_reduce", training=Training(batch_size=10), exchange=Exchange(every=4)
+    )
     assert plan(experiment, 160).minibatches == 4
-    with pytest.raises(ConfigError, match=r"training\.sync_every: 4 is more than the 3 minibatches"):
+    with pytest.raises(ConfigError, match=r"exchange\.every: 4 is more than the 3 minibatches"):
         plan(experiment, 120)
+
+
+def test_local_steps_go_on_beyond_an_epoch_by_whole_ones_within_the_run() -> None:
+    plain = Experiment(name="x", architecture="all_reduce", training=Training(batch_size=10, epochs=3))
+
+    def asked(every: int, what: Any) -> int:
+        return plan(replace(plain, exchange=Exchange(every=every, what=what)), 160).minibatches
+
+    assert {asked(every, "model") for every in (3, 4, 8, 12)} == {asked(8, "delta")} == {4}
+    for every, said in (
+        (5, "whole epochs within the 3 of the run .* 4 or 8 is expected"),
+        (16, "; 12 is expected"),
+        (13, "; 12 is expected"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            asked(every, "model")
+    with pytest.raises(ConfigError, match=r"at most 4 is expected, .* exchange\.what: model or delta goes on"):
+        asked(8, "gradients")
 
 
 def test_staged_objects_hold_the_plan(digits: Dataset) -> None:

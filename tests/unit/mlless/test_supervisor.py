@@ -8,7 +8,7 @@ import pytest
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.errors import CrossoverError, RunFailed, WaitTimeout
-from crossover.experiment import Experiment, Functions, Training
+from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.run_facts import RunFacts
 from crossover.training import checkpoints
 from crossover.training.checkpoints import Checkpoint, Position
@@ -23,7 +23,8 @@ EXPERIMENT = Experiment(
     name="x",
     architecture="mlless",
     workers=2,
-    training=Training(sync_every=1, epochs=3),
+    training=Training(epochs=3),
+    exchange=Exchange(every=1),
     functions=Functions(timeout_s=10, checkpoint_every=1),  # every step begins with a checkpoint
 )
 LIFE_S = 40.0  # a third of the patience

@@ -8,8 +8,8 @@ import torch
 
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
-from crossover.errors import ConfigError, UserError
-from crossover.experiment import Data, Experiment, Faults, Metric, Training
+from crossover.errors import ConfigError, OwnCodeError, UserError
+from crossover.experiment import Data, Experiment, Faults, ImageSize, Metric, Training
 from crossover.learning.affine import constants
 from crossover.learning.datasets import load
 from crossover.learning.images import Preparation
@@ -207,6 +207,11 @@ NUMBERS = replace(OURS, loss="mse", metric=Metric(name="mean_absolute_error"))
             "task:loader has rows of the shape (2) torch.float32",
         ),
         (
+            {"training": replace(OURS, image_size=ImageSize(begin=16))},
+            None,
+            "training.image_size.begin: 16 pixels are for images (C, H, W)",
+        ),
+        (
             {"training": replace(OURS, model="small_cnn")},
             None,
             "training.model: small_cnn tells classes of images (C, H, W) apart",
@@ -276,6 +281,15 @@ def test_what_is_tried_out_is_told_with_what_becomes_of_the_inputs(folders: Fold
         "9 parameters; 16 samples to train on, 4 to validate; inputs: rows of the shape (2) torch.int64, as they are: whole "
         "numbers, so names; labels: single values torch.int64, 3 classes"
     )
+
+
+def test_what_is_tried_out_takes_every_size_that_images_grow_to(folders: Folders) -> None:
+    """Patches of 8 pixels divide 16 and 24, and not the 20 between them."""
+    model = "nn.Sequential(nn.PixelUnshuffle(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(192, 3))"
+    images = {"samples": "torch.rand(20, 3, 32, 32), LABELS, 3", "model": model}
+    prepared(folders, replace(OURS, image_size=ImageSize(begin=16)), **images)
+    with pytest.raises(OwnCodeError, match=r"(?s)training\.model: .*divisible"):
+        prepared(folders, replace(OURS, image_size=ImageSize(begin=16, step=4)), **images)
 
 
 def test_torchs_own_dropout_is_drawn_anew_for_each_minibatch_and_the_same_everywhere(folders: Folders) -> None:

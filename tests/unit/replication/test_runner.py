@@ -121,11 +121,17 @@ def test_a_run_of_the_published_size_that_comes_along_is_taken(machine: Pretende
     whole: Measurement = runs_2025.convergence("all_reduce")
     run = made_up.run(whole, Scale(1))
     experiment = run.result["experiment"]
-    filled_in = {**experiment, "training": experiment["training"] | {"sync_every": 1}, "name": "another"}
+    filled_in = {**experiment, "exchange": experiment["exchange"] | {"every": 1}, "name": "another"}
     folder.write(tmp_path / "kept" / "curve", result={**run.result, "experiment": filled_in}, records=[])
     outcome = runner(tmp_path).run([whole])
     assert outcome.whole == {whole.key} and not machine.made
     assert outcome.runs[whole.key].path.name == "curve"
+
+
+def test_the_run_that_comes_with_the_project_is_taken(tmp_path: Path) -> None:
+    """Fields have come, moved and gone since it was made; none of them changes what it trained."""
+    found = runner(tmp_path).finished(runs_2025.convergence("all_reduce"))
+    assert found is not None and found[0].name == "all-reduce-cifar10-fast" and found[1]
 
 
 @pytest.mark.slow

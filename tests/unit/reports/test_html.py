@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from crossover.advice import advice, subject
+from crossover.advice import page as advised
+from crossover.advice.wishes import Wishes
 from crossover.costs import prices
 from crossover.errors import DataError
 from crossover.replication import book
@@ -20,6 +23,7 @@ from crossover.replication.parts import chosen, measurements
 from crossover.reports import comparison, display, folder, html
 from crossover.simulation import AWS, breakeven, breakeven_page
 from tests.architectures.harness import small
+from tests.unit.advice.few import few_candidates
 from tests.unit.replication import made_up
 from tests.unit.reports.example_run import spirt
 
@@ -157,8 +161,19 @@ def projection_page(out: Path) -> Path:
     return breakeven_page.write(found, out)
 
 
-def other_pages(tmp_path: Path) -> tuple[Path, Path]:
-    return replication_page(tmp_path / "replication"), projection_page(tmp_path / "projection")
+def advice_page(out: Path) -> Path:
+    question, sizes, notes = subject.of(small("single", workers=1, epochs=2))
+    with few_candidates():
+        found = advice.advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=5)
+    return advised.write(found, out, notes)
+
+
+def other_pages(tmp_path: Path) -> tuple[Path, ...]:
+    return (
+        replication_page(tmp_path / "replication"),
+        projection_page(tmp_path / "projection"),
+        advice_page(tmp_path / "advice"),
+    )
 
 
 def test_the_comparisons_page(tmp_path: Path) -> None:

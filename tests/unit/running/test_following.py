@@ -4,8 +4,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ParamValidationError, UnauthorizedSSOTokenError
+from botocore.stub import Stubber
 
 from crossover.clients.memory import MemoryClients
 from crossover.costs import platform_reports
@@ -13,7 +15,7 @@ from crossover.costs.platform_reports import Report
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Refused, RunFailed, Unavailable
 from crossover.reports import display, folder
-from crossover.running.deployed_run import ask_platform
+from crossover.running.deployed_run import ask_platform, started
 from crossover.running.following import finish, read_records
 from crossover.running.patience import Patience, renewing_session
 from crossover.running.preparing import Prepared, prepare
@@ -43,6 +45,16 @@ def prepared() -> Prepared:
     found = prepare(small("spirt"), objects=objects, data=[objects])
     found.records["record"] = dict(spirt().records[0])
     return found
+
+
+def test_an_execution_that_began_and_ended_while_its_answer_was_lost_is_followed(prepared: Prepared) -> None:
+    states = boto3.client("stepfunctions", region_name="us-east-1")
+    machine = "arn:aws:states:us-east-1:123456789012:stateMachine:x-run"
+    with Stubber(states) as stub:
+        stub.add_client_error("start_execution", "ExecutionAlreadyExists")  # boto3 had asked before, in vain
+        arn = started(prepared, states, machine, again=False)
+
+    assert arn == f"arn:aws:states:us-east-1:123456789012:execution:x-run:{prepared.run}-0"
 
 
 def billed(prepared: Prepared) -> None:
@@ -159,6 +171,13 @@ def test_a_run_that_failed_is_not_stopped(prepared: Prepared, tmp_path: Path) ->
     with pytest.raises(RunFailed):
         finish(prepared, execution, tmp_path, lambda progress: None, where="aws")
     assert execution.stopped == 0
+
+
+def test_a_run_that_is_finished_has_ended_well(prepared: Prepared, tmp_path: Path) -> None:
+    """Its last execution failed, because it was resumed for nothing but clearing away, or was stopped too late."""
+    prepared.objects.put_new(prepared.keys.finished, b"")
+    found = finish(prepared, Ending(RunFailed("gave way")), tmp_path, lambda progress: None, where="aws")
+    assert found.result["outcome"] == "finished"
 
 
 def test_a_stop_that_is_refused_hides_nothing(

@@ -28,7 +28,7 @@ def objects(experiment: Experiment) -> Any:
 def test_the_same_settings_are_taken_up_whatever_they_may_cost() -> None:
     found = taken_up(RUN, replace(SPIRT, lifetime=Lifetime(budget_usd=1.0)), objects=objects(SPIRT), resume="")
     assert (found.run, found.facts["run"], found.architecture.name) == (RUN, RUN, "spirt")
-    assert found.experiment.training.sync_every == "epoch"  # as it was resolved when it was started
+    assert found.experiment.exchange.every == "epoch"  # as it was resolved when it was started
 
 
 def test_other_settings_are_refused_by_name() -> None:

@@ -20,8 +20,9 @@ from crossover.reports import display
 from crossover.simulation import AWS
 from crossover.simulation import breakeven as swept
 from crossover.simulation import breakeven_page as page
-from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, breakeven, crossings_of, with_gpu
+from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, breakeven, crossings_of, with_rivals
 from crossover.simulation.repetitions import Outcome
+from crossover.simulation.workload import Workload
 from tests.architectures.harness import small
 
 
@@ -33,29 +34,47 @@ def found() -> Breakeven:
     )
 
 
-def test_a_gpu_fleet_of_as_many_gpus_stands_beside() -> None:
-    one, gpu = with_gpu([small("spirt", workers=6, sync_every="epoch")])
+def test_one_of_each_and_a_fleet_of_as_many_gpus_stand_beside() -> None:
+    one, *alone, gpu = with_rivals([small("spirt", workers=6, every="epoch")])
+    assert [(each.name, each.workers, each.sections["single"]["on"]) for each in alone] == [
+        ("one-function", 1, "function"),
+        ("one-machine", 1, "instance"),
+        ("one-gpu", 1, "gpu"),
+    ]
+    assert {(each.exchange.every, each.training.threads) for each in alone} == {("epoch", "auto")}
     assert (one.architecture, gpu.architecture, gpu.workers, gpu.gpu.instances) == ("spirt", "gpu", 6, 6)
-    assert gpu.training.sync_every is None  # its own: after each batch
+    assert gpu.exchange.every is None  # its own: after each batch
     mine = replace(small("gpu", workers=6), name="mine")
-    assert with_gpu([one, mine]) == (one, mine)
+    assert [each.name for each in with_rivals([one, mine])] == ["small", "mine", *swept.ALONE]
+    assert len(with_rivals([one, mine, *alone])) == 5
+
+
+def test_one_worker_alone_updates_by_as_many_minibatches_as_any_number_of_workers_together() -> None:
+    one, *rest = with_rivals([small("all_reduce", workers=4, every=2)])
+    function = next(each for each in rest if each.name == "one-function")
+    own = Workload.of(one)
+    for entrants in ([one, function], [function, one], [function]):  # whichever file comes first
+        axes = swept._axes(entrants, own)
+        sixteen, _ = next(change for axis, value, change in axes if (axis, value) == ("workers", 16))(function, own)
+        every = 32 if one in entrants else 16  # of its own 8 minibatches each counts as a worker
+        assert (function.exchange.every, sixteen.exchange.every, sixteen.workers) == (8, every, 1)
 
 
 def test_what_does_not_train_the_same_is_refused() -> None:
     one = small("spirt")
     with pytest.raises(ConfigError, match=r"training\.model: small_cnn in small, resnet18 in other"):
-        with_gpu([one, replace(one, name="other", training=Training(model="resnet18"))])
+        with_rivals([one, replace(one, name="other", training=Training(model="resnet18"))])
     with pytest.raises(ConfigError, match="small was given twice"):
-        with_gpu([one, one])
+        with_rivals([one, one])
     with pytest.raises(ConfigError, match="no experiment was given"):
-        with_gpu([])
+        with_rivals([])
 
 
 def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> None:
     assert {point.label for point in (*found.here, *found.points)} == {"projected"}
     assert {point.axis for point in found.points} == set(page.AXES)
-    assert [point.name for point in found.here] == ["small", "other", "gpu"]
-    largest = [point for point in found.of("parameters") if point.value == 1_000_000_000 and not point.gpu]
+    assert [point.name for point in found.here] == ["small", "other", *swept.ALONE, "gpu"]
+    largest = [point for point in found.of("parameters") if point.value == 1_000_000_000 and not point.rival]
     assert not any(point.would_run for point in largest)  # 4 GB a vector
 
 
@@ -66,20 +85,24 @@ def test_what_lies_beyond_all_measurements_is_said(found: Breakeven) -> None:
     assert not any("gpu" in note for note in page.notes(found) if note.startswith("outside"))
 
 
+def leaders(found: Breakeven, axis: str, name: str, figure: str) -> dict[int, str]:
+    """By value: who of the architecture and its rivals leads in the middle of the bands, where it would run."""
+    points = [point for point in found.of(axis) if point.would_run and (point.rival or point.name == name)]
+    there = [point.value for point in points if point.name == name]
+    return {at: best([point for point in points if point.value == at], figure)[0].name for at in there}
+
+
 def test_a_crossing_lies_between_two_values_that_disagree_who_leads(found: Breakeven) -> None:
     assert found.crossings
     for crossing in found.crossings:
-        figure = crossing.figure
-        name = crossing.before if crossing.after == "gpu" else crossing.after
-        values = sorted({point.value for point in found.of(crossing.axis)})
-        by = {(point.name, point.value): point.band(figure).p50 for point in found.of(crossing.axis)}
+        name = next(each for each in (crossing.before, crossing.after) if each in ("small", "other"))
         assert 0 < crossing.count <= crossing.of == 3
         assert crossing.value.p5 <= crossing.value.p50 <= crossing.value.p95
-        leads = [min((name, "gpu"), key=lambda who, at=at: by[who, at]) for at in values]  # type: ignore[misc]
+        leads = leaders(found, crossing.axis, name, crossing.figure)
         changes = [
-            values[n : n + 2]
-            for n, pair in enumerate(pairwise(leads))
-            if list(pair) == [crossing.before, crossing.after]
+            (left, right)
+            for left, right in pairwise(leads)
+            if (leads[left], leads[right]) == (crossing.before, crossing.after)
         ]
         assert any(left <= crossing.value.p95 and crossing.value.p5 <= right for left, right in changes)
 
@@ -88,23 +111,31 @@ def test_every_change_of_lead_is_found(found: Breakeven) -> None:
     """As many crossings as neighbouring values that disagree."""
     for axis in page.AXES:
         for name in ("small", "other"):
-            mine = [point for point in found.of(axis) if point.name == name and point.would_run]
-            fleet = {point.value: point for point in found.of(axis) if point.gpu}
             for figure in FIGURES:
-                leads = [point.band(figure).p50 < fleet[point.value].band(figure).p50 for point in mine]
-                changes = sum(a != b for a, b in pairwise(leads))
+                leads = leaders(found, axis, name, figure).values()
+                changes = sum((a == name) != (b == name) for a, b in pairwise(leads))
                 there = [
                     c for c in found.crossings if (c.axis, c.figure) == (axis, figure) and name in (c.before, c.after)
                 ]
                 assert len(there) == changes
 
 
-def point(name: str, *usd: float, problem: str = "", gpu: bool = False, value: int = 1) -> Point:
+def test_an_architecture_has_the_count_of_workers_that_makes_it_cheapest(found: Breakeven) -> None:
+    """Over workers it has as many as are asked for, and as the files say where they are meant."""
+    counts = {point.value: point.workers for point in found.of("workers") if point.name == "other"}
+    assert counts == {value: value for value in counts} and {point.workers for point in found.here} == {4, 1}
+    (first, *_) = (point for point in found.of("epochs") if point.name == "other" and point.value == 5)
+    (filed,) = (point for point in found.here if point.name == "other")
+    assert first.workers < filed.workers and first.band("dollars").p50 < filed.band("dollars").p50
+    assert all(point.workers == 1 for point in found.points if point.name in swept.ALONE)
+
+
+def point(name: str, *usd: float, problem: str = "", rival: bool = False, value: int = 1) -> Point:
     """Of one repetition per figure; `problem`: in the last one."""
     outcomes = [Outcome(seconds=each, epoch_s=1.0, usd=each, paper_method_usd=each, moved_bytes=1.0) for each in usd]
     if problem:
         outcomes[-1] = replace(outcomes[-1], problems=(problem,))
-    return Point(axis="here", value=value, name=name, gpu=gpu, outcomes=tuple(outcomes))
+    return Point(axis="here", value=value, name=name, rival=rival, outcomes=tuple(outcomes))
 
 
 def test_a_value_without_a_sure_lead_is_too_close_to_call(found: Breakeven) -> None:
@@ -113,7 +144,8 @@ def test_a_value_without_a_sure_lead_is_too_close_to_call(found: Breakeven) -> N
     assert "ours is in 18 of 20 paired draws" in page.verdict(replace(found, here=(ours, theirs)))
     points = tuple(replace(each, axis="epochs") for each in (ours, theirs))
     (dollars, time) = page.rows(replace(found, points=points), "epochs")
-    assert (dollars[-1], time[-1]) == ("cheapest: too close to call", "soonest: too close to call")
+    said = "ours in 18 of 20 draws, too close to call"
+    assert (dollars[-1], time[-1]) == (f"cheapest: {said}", f"soonest: {said}")
     assert dollars[:2] == ["1", "$1.48 (-31/+31%)"]
 
 
@@ -130,7 +162,7 @@ def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
 def test_a_crossing_has_the_band_of_the_draws_in_which_it_happens() -> None:
     """Two repetitions cross between 1 and 100, at 10 and at 31.6; in the third one ours stays cheaper."""
     ours = [point("ours", 1.0, 1.0, 1.0, value=value) for value in (1, 100)]
-    gpu = [point("gpu", 10.0, 10.0, 10.0, gpu=True), point("gpu", 0.1, 10 ** (-1 / 3), 2.0, gpu=True, value=100)]
+    gpu = [point("gpu", 10.0, 10.0, 10.0, rival=True), point("gpu", 0.1, 10 ** (-1 / 3), 2.0, rival=True, value=100)]
     (crossing,) = [each for each in crossings_of([*ours, *gpu]) if each.figure == "time"]
     assert (crossing.before, crossing.after, crossing.count, crossing.of) == ("ours", "gpu", 2, 3)
     assert crossing.value.p5 == pytest.approx(10.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crossover.errors import DataError
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, ImageSize
 from crossover.running import run_inline
 from crossover.simulation import AWS, Workload, simulate
 from crossover.simulation.measured import calibrated
@@ -113,5 +113,8 @@ def test_what_measured_no_computing_is_refused(folder: Path, tmp_path: Path) -> 
     averaged = written(folder, tmp_path / "averaged", data={"gradient_bytes": 4, "clients": 2})
     with pytest.raises(DataError, match="a run that trains nothing says nothing of computing"):
         calibrated([averaged])
+    grown = small("spirt", image_size=ImageSize(begin=4, step=2))
+    with pytest.raises(DataError, match="its images grew with the epochs"):
+        calibrated([written(folder, tmp_path / "grown", experiment=grown.resolved())])
     with pytest.raises(DataError, match="is not there"):
         calibrated([tmp_path / "nowhere"])

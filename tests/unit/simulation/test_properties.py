@@ -1,6 +1,7 @@
 """What must hold of every projection, whatever its sizes."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ sizes = st.builds(
     samples=st.lists(st.integers(1, 256), min_size=1, max_size=6).map(tuple),
     image_bytes=st.just(3_072),
     validation_samples=st.integers(0, 2_000),
+    training_share=st.sampled_from([1.0, 0.25]),
 )
 
 
@@ -67,17 +69,19 @@ def computing_s(run: Simulated) -> float:
     """An epoch's: minibatches side by side in SPIRT and P2P with Lambda, else one after another; then the evaluation."""
     setting, calibration, work = run.experiment, run.calibration, run.workload
     if setting.architecture == "gpu":
-        each = [calibration.on_gpu(setting, work, samples) for samples in work.samples]
-        return sum(each) + calibration.evaluate_share * calibration.on_gpu(setting, work, work.validation_samples)
-    on_instance = calibration.on_instance(setting, work, work.validation_samples)
+        on_gpu = partial(calibration.on_gpu, instance_type=setting.gpu.instance_type)
+        each = [on_gpu(work, samples) for samples in work.samples]
+        return sum(each) + calibration.evaluate_share * on_gpu(work.evaluated, work.validation_samples)
+    of_peers = partial(calibration.on_instance, setting, instance_type=setting.p2p.instance_type)
+    on_instance = of_peers(work.evaluated, work.validation_samples)
     if setting.architecture == "p2p_instance":
-        each = [calibration.on_instance(setting, work, samples) for samples in work.samples]
+        each = [of_peers(work, samples) for samples in work.samples]
         return sum(each) + calibration.evaluate_share * on_instance
     each = [calibration.in_function(setting, work, samples, memory_mb=3_538) for samples in work.samples]
     if setting.architecture == "p2p_serverless":
         return max(each) + calibration.evaluate_share * on_instance
     evaluate_s = calibration.evaluate_share * calibration.in_function(
-        setting, work, work.validation_samples, memory_mb=3_538
+        setting, work.evaluated, work.validation_samples, memory_mb=3_538
     )
     return (max(each) if setting.architecture == "spirt" else sum(each)) + evaluate_s
 

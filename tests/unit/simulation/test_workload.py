@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from crossover.errors import ConfigError
-from crossover.experiment import Data, Experiment, Training
+from crossover.experiment import Data, Experiment, ImageSize, Training
+from crossover.learning import footprint
 from crossover.learning.batch import Batch, encode
 from crossover.learning.models.registry import MODELS as REGISTRY
 from crossover.simulation.workload import DATA, MODELS, ModelSize, Workload
@@ -84,3 +85,13 @@ def test_sizes_that_are_not_known_are_refused_by_field() -> None:
         Workload.of(replace(known, training=replace(known.training, model="my.module:net")))
     with pytest.raises(ConfigError, match=r"data\.dataset: the size of 'my\.module:data' is not known; one of digits"):
         Workload.of(replace(known, data=replace(known.data, dataset="my.module:data")))
+
+
+@pytest.mark.parametrize(("model", "share"), [("small_cnn", 0.5625), ("vgg11", 1.0)])
+def test_smaller_images_take_what_the_model_computes_on_them(model: str, share: float) -> None:
+    """A convolution has as many positions as its image has; VGG-11 fills images up to 32 pixels."""
+    training = Training(model=model, epochs=4, image_size=ImageSize(begin=24, full_from=1.0))
+    work = Workload.of(Experiment(name="some", architecture="spirt", training=training, data=Data(dataset="cifar10")))
+    assert work.training_share == pytest.approx((3 * share + 1) / 4, rel=0.01)
+    assert work.evaluated == replace(work, training_share=1.0)
+    assert footprint.training_share(replace(training, image_size=ImageSize()), classes=10, shape=(3, 32, 32)) == 1.0

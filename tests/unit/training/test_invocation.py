@@ -6,7 +6,7 @@ import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
-from crossover.experiment import Experiment, Functions, Training
+from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.run_facts import RunFacts
 from crossover.training.long_worker import waits
 from crossover.training.long_worker.invocation import Invocation
@@ -17,7 +17,8 @@ EXPERIMENT = Experiment(
     name="x",
     architecture="all_reduce",
     workers=3,
-    training=Training(sync_every=1, epochs=3),
+    training=Training(epochs=3),
+    exchange=Exchange(every=1),
     functions=Functions(timeout_s=10),
 )
 PATIENCE_S = 60.0  # half of that for a worker: the supervisor waits for the decision as well

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +10,16 @@ import pytest
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
-from crossover.experiment import Experiment, Functions
+from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.run_facts import RunFacts
 from crossover.runtime import use
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Settled, Waits, patience_s, say_why
 from tests.clocks import Passing
 
-EXPERIMENT = Experiment(name="x", architecture="all_reduce", workers=3, functions=Functions(timeout_s=10))
+EXPERIMENT = Experiment(
+    name="x", architecture="all_reduce", workers=3, functions=Functions(timeout_s=10), exchange=Exchange(every=4)
+)
+FACTS = RunFacts(EXPERIMENT, "d", {"minibatches": 4}, 1, 0, 0.0)
 
 
 class Clock:
@@ -27,9 +31,11 @@ class Clock:
         return self.now
 
 
-def waits(*, step_s: float = 0.0, deadline: float = float("inf"), overtaken: bool = False) -> Waits:
+def waits(
+    *, step_s: float = 0.0, deadline: float = float("inf"), overtaken: bool = False, facts: RunFacts = FACTS
+) -> Waits:
     resources = Resources(MemoryClients(workers=3))
-    resources.facts["r"] = RunFacts(EXPERIMENT, "d", {}, 1, 0, 0.0)
+    resources.facts["r"] = facts
     ctx = Context(resources, run="r", deadline=deadline, clock=Clock(step_s))
     return Waits(ctx, "worker 1", 0, lambda round: overtaken)
 
@@ -65,7 +71,7 @@ def test_a_wait_ends_and_says_who_waited_for_whom_and_what() -> None:
 def test_a_wait_goes_on_in_the_next_invocation() -> None:
     """It ends by the time since it began, not since the invocation did."""
     waiting = waits()
-    waiting.since = waiting.ctx.clock() - patience_s(EXPERIMENT) - 1
+    waiting.since = waiting.ctx.clock() - patience_s(FACTS) - 1
     with pytest.raises(WaitTimeout):
         waiting.until(never, round=4, key="k", sender=2)
 
@@ -230,4 +236,14 @@ def test_patience_is_a_multiple_of_the_usual(patience: float, passing: Passing) 
     passing.now_s = 1.0
     with pytest.raises(WaitTimeout):
         waiting.until(never, round=4, key="k", sender=2, patience=patience)
-    assert 0 <= passing.now_s - 1.0 - patience * patience_s(EXPERIMENT) <= 5.1
+    assert 0 <= passing.now_s - 1.0 - patience * patience_s(FACTS) <= 5.1
+
+
+def test_a_straggler_may_fall_behind_in_each_epoch_of_a_round(passing: Passing) -> None:
+    several = replace(EXPERIMENT, exchange=Exchange(every=12, what="model"), training=Training(epochs=6))
+    waiting = waits(facts=replace(FACTS, experiment=several))
+    waiting.ctx.clock = passing.monotonic
+    passing.now_s = 1.0
+    with pytest.raises(WaitTimeout):
+        waiting.until(never, round=1, key="k", sender=2)
+    assert 0 <= passing.now_s - 1.0 - 3 * patience_s(FACTS) <= 5.1

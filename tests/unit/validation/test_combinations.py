@@ -108,6 +108,24 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
         "training.target: 95 is no accuracy",
     ),
     (
+        combinations.images_grow,
+        {"training": {"image_size": {"begin": 8}}},
+        {"training": {"image_size": {"begin": 4}}},
+        "training.image_size.begin: 8 is not smaller than the images of digits, which have 8 pixels a side",
+    ),
+    (
+        combinations.images_grow,
+        {"training": {"image_size": {"step": 4}}},
+        {"training": {"image_size": {"step": 8}}},
+        "training.image_size.step: does nothing without training.image_size.begin",
+    ),
+    (
+        combinations.images_grow,
+        {"training": {"image_size": {"begin": 4}, "early_stopping": 3}},
+        {"training": {"image_size": {"begin": 4}, "schedule": "one_cycle"}},
+        "training.image_size.begin: early stopping and the plateau schedule would judge",
+    ),
+    (
         combinations.trimmed_mean_leaves_some,
         {"workers": 4, "aggregation": {"rule": "trimmed_mean", "trim": 2}},
         {"workers": 5, "aggregation": {"rule": "trimmed_mean", "trim": 2}},
@@ -195,6 +213,83 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
         "GPUs are 4 workers",
     ),
     (
+        combinations.outer_belongs_to_delta,
+        {"exchange": {"what": "model", "outer": {"learning_rate": 1.0}}},
+        {"exchange": {"what": "delta", "outer": {"learning_rate": 1.0}}},
+        "exchange.outer.learning_rate: belongs to exchange.what: delta",
+    ),
+    (
+        combinations.outer_belongs_to_delta,
+        {"exchange": {"what": "delta", "outer": {"momentum": 0}}},
+        {"exchange": {"what": "delta", "outer": {"momentum": 0, "nesterov": False}}},
+        "exchange.outer.nesterov: needs momentum",
+    ),
+    (
+        combinations.compression_has_its_settings,
+        {"exchange": {"compression": "fp16", "bits": 4}},
+        {"exchange": {"compression": "qsgd", "bits": 4}},
+        "exchange.bits: belongs to exchange.compression: qsgd",
+    ),
+    (
+        combinations.errors_are_fed_back,
+        {"exchange": {"error_feedback": True}},
+        {"exchange": {"error_feedback": False}},
+        "without compression nothing is left out",
+    ),
+    (
+        combinations.errors_are_fed_back,
+        {"exchange": {"compression": "qsgd", "error_feedback": True, "bits": 4, "bucket": 196}},
+        {"exchange": {"compression": "qsgd", "error_feedback": True, "bits": 4, "bucket": 195}},
+        "4 bits in buckets of 196 may leave out more than there was",
+    ),
+    (
+        combinations.errors_are_fed_back,
+        {"exchange": {"compression": "qsgd", "error_feedback": True, "bits": 5, "bucket": 225, "norm": "l2"}},
+        {"exchange": {"compression": "qsgd", "error_feedback": True, "bits": 5, "bucket": 224, "norm": "l2"}},
+        "expected more exchange.bits",
+    ),
+    (
+        combinations.compressed_gradients_are_averaged,
+        {"exchange": {"compression": "powersgd"}, "aggregation": {"rule": "median"}},
+        {"exchange": {"compression": "qsgd"}, "aggregation": {"rule": "median"}},
+        "factors of them, which mean nothing one by one",
+    ),
+    (
+        combinations.compressed_gradients_are_averaged,
+        {"exchange": {"compression": "top_k"}, "aggregation": {"rule": "median"}},
+        {"exchange": {"compression": "top_k"}},
+        "with top_k most of each is zero",
+    ),
+    (
+        combinations.compression_sees_what_is_dropped,
+        {"exchange": {"compression": "qsgd"}, "aggregation": {"non_finite": "drop", "rule": "median"}},
+        {"exchange": {"compression": "fp16"}, "aggregation": {"non_finite": "drop", "rule": "median"}},
+        "qsgd cannot encode it",
+    ),
+    (
+        combinations.compression_sees_what_is_dropped,
+        {
+            "exchange": {"compression": "fp16", "error_feedback": True},
+            "aggregation": {"non_finite": "drop", "rule": "median"},
+        },
+        {"exchange": {"compression": "fp16", "error_feedback": True}, "aggregation": {"rule": "median"}},
+        "would keep it for all rounds",
+    ),
+    (
+        combinations.rank_makes_something_smaller,
+        {
+            "exchange": {"compression": "powersgd", "rank": 53},
+            "training": {"model": "small_cnn"},
+            "data": {"dataset": "digits"},
+        },
+        {
+            "exchange": {"compression": "powersgd", "rank": 52},
+            "training": {"model": "small_cnn"},
+            "data": {"dataset": "digits"},
+        },
+        "exchange.rank: 53 makes none of the model's matrices smaller; expected at most 52",
+    ),
+    (
         combinations.snap_start_needs_layers,
         {"functions": {"snap_start": True, "packaging": "image"}},
         {"functions": {"snap_start": True}},
@@ -230,6 +325,11 @@ OWN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "expected at most 4",
     ),
     (
+        {"architecture": "mlless", "mlless": {"slack": 3}, "functions": {"checkpoint_every": 3}},
+        {"architecture": "mlless", "mlless": {"slack": 3}, "functions": {"checkpoint_every": 4}},
+        "nobody is behind at a checkpoint; expected at most 2",
+    ),
+    (
         {"architecture": "p2p_instance", "p2p": {"mode": "asynchronous", "min_gradients": 5}},
         {"architecture": "p2p_instance", "p2p": {"mode": "asynchronous", "min_gradients": 4}},
         "expected at most 4",
@@ -245,17 +345,43 @@ OWN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "or gpu.exchange: s3",
     ),
     (
+        {"architecture": "p2p-instance", "p2p": {"mode": "asynchronous"}, "exchange": {"what": "delta"}},
+        {"architecture": "p2p-instance", "exchange": {"what": "delta"}},
+        "or p2p.mode: synchronous",
+    ),
+    (
+        {"architecture": "p2p-serverless", "p2p": {"average_in": "lambda"}, "exchange": {"what": "model"}},
+        {"architecture": "p2p-serverless", "exchange": {"what": "model"}},
+        "expected peer, or exchange.what: gradients",
+    ),
+    (
+        {"architecture": "gpu", "gpu": {"exchange": "distributed"}, "exchange": {"compression": "powersgd"}},
+        {"architecture": "gpu", "exchange": {"compression": "powersgd"}},
+        "exchange.compression: powersgd makes bytes of a gradient, an all-reduce sums float32",
+    ),
+    (
+        {"architecture": "gpu", "gpu": {"instance_type": "g4ad.xlarge"}},
+        {"architecture": "gpu", "gpu": {"instance_type": "p4d.24xlarge"}},
+        "gpu.instance_type: g4ad.xlarge has no NVIDIA GPU; expected a type of a family that has, for example g4dn.xlarge",
+    ),
+    (
+        {"architecture": "single", "single": {"on": "gpu", "instance_type": "c7g.xlarge"}},
+        {"architecture": "single", "single": {"on": "instance", "instance_type": "c7g.xlarge"}},
+        "single.instance_type: c7g.xlarge has no NVIDIA GPU",
+    ),
+    (
+        {"architecture": "p2p-instance", "p2p": {"mode": "asynchronous"}, "exchange": {"compression": "powersgd"}},
+        {"architecture": "p2p-instance", "exchange": {"compression": "powersgd"}},
+        "powersgd takes two exchanges in which all peers see the same mean",
+    ),
+    (
+        {"architecture": "p2p-instance", "p2p": {"mode": "asynchronous"}, "exchange": {"compression": "top_k"}},
         {
             "architecture": "p2p-instance",
-            "aggregation": {"non_finite": "drop", "rule": "median"},
-            "p2p": {"compression": "qsgd"},
+            "p2p": {"mode": "asynchronous"},
+            "exchange": {"compression": "top_k", "error_feedback": False},
         },
-        {
-            "architecture": "p2p-instance",
-            "aggregation": {"non_finite": "drop", "rule": "median"},
-            "p2p": {"compression": "fp16"},
-        },
-        "qsgd cannot encode it",
+        "exchange.compression: top_k counts what was sent as received",
     ),
 ]
 
@@ -295,6 +421,24 @@ def test_every_check_has_a_case() -> None:
     assert {check for check, *_ in CASES} == set(combinations.ALWAYS)
 
 
+def test_what_an_architecture_cannot_exchange_is_refused() -> None:
+    """Before, SPIRT took `exchange.what: model` and trained by gradients all the same."""
+    for asked, says in (
+        ({"what": "model"}, "exchange.what: mlless does not exchange models; expected gradients"),
+        ({"compression": "top_k"}, "exchange.compression: mlless does not compress gradients by top_k; expected none"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(says)):
+            validate({"name": "x", "architecture": "mlless", "exchange": asked})
+    for architecture, way, why in (
+        ("spirt", "qsgd", "does not compress gradients by qsgd: its databases average float32 in place; expected none"),
+        ("scatter_reduce", "powersgd", "by powersgd: cut into chunks, powersgd's factors, a few percent of a gradient"),
+    ):
+        with pytest.raises(ConfigError, match=why) as refused:
+            validate({"name": "x", "architecture": architecture, "exchange": {"compression": way}})
+        assert str(refused.value).count("exchange.compression") == 1  # said once
+    assert validate({"name": "x", "architecture": "all_reduce", "exchange": {"what": "model"}})
+
+
 def test_memory_is_given_to_steps_that_exist() -> None:
     wrong = experiment({"functions": {"memory_mb": {"default": 512, "comput": 1_024}}})
     message = combinations.memory_names_steps(wrong, TREE)
@@ -326,8 +470,9 @@ def test_more_minibatches_than_a_map_is_given_are_refused_before_anything_is_mad
         told = str(combinations.minibatches_fit_a_list(found, architecture))
         assert told.startswith("training.batch_size: 14 gives a worker 1,072 minibatches") and "at most 1,000" in told
         assert "at least 16" in told
-        for fitting in ({"batch_size": 15}, {"batch_size": 14, "sync_every": 1_000}):
-            assert combinations.minibatches_fit_a_list(experiment({**many, "training": fitting}), architecture) is None
+        for batch, every in ((15, None), (14, 1_000)):
+            fitting = {**many, "training": {"batch_size": batch}, "exchange": {"every": every}}
+            assert combinations.minibatches_fit_a_list(experiment(fitting), architecture) is None
     assert combinations.minibatches_fit_a_list(found, other) is None  # its workers compute theirs one after another
     with pytest.raises(ConfigError, match=r"training\.batch_size: 14"):
         validate({"name": "x", "architecture": "spirt", **many, "training": {"batch_size": 14}})
@@ -336,14 +481,12 @@ def test_more_minibatches_than_a_map_is_given_are_refused_before_anything_is_mad
 def test_a_round_that_is_longer_than_an_epoch_is_refused_with_what_would_do() -> None:
     """1,438 digits among 4 workers are 6 minibatches of 60 each."""
     many = {"name": "x", "architecture": "all-reduce"}
-    assert validate({**many, "training": {"sync_every": 6}}).training.sync_every == 6
-    with pytest.raises(
-        ConfigError, match=r"training\.sync_every: 7 is more than the 6 minibatches .* at most 6 is exp"
-    ):
-        validate({**many, "training": {"sync_every": 7}})
+    assert validate({**many, "exchange": {"every": 6}}).exchange.every == 6
+    with pytest.raises(ConfigError, match=r"exchange\.every: 7 is more than the 6 minibatches .* at most 6 is exp"):
+        validate({**many, "exchange": {"every": 7}})
     own = replace(load("all_reduce"), sync_every=8)  # where the YAML leaves it to the architecture
-    assert "training.sync_every: 8" in str(combinations.workers_share_the_data(experiment({}), own))
-    unknown = {"data": {"dataset": "mine:rows"}, "training": {"sync_every": 7}}
+    assert "exchange.every: 8" in str(combinations.workers_share_the_data(experiment({}), own))
+    unknown = {"data": {"dataset": "mine:rows"}, "exchange": {"every": 7}}
     assert combinations.workers_share_the_data(experiment(unknown), load("all_reduce")) is None  # staging refuses it
 
 

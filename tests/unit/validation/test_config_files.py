@@ -1,12 +1,14 @@
 """The experiments that come with the project, and their schema."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
-from crossover.architecture import architectures
+from crossover.architecture import architectures, training_architectures
 from crossover.errors import ConfigError
 from crossover.validation import check_deployment, documents, load, schema
 
@@ -21,7 +23,7 @@ def exists(path: Path) -> bool:
 
 def test_there_is_one_on_digits_and_one_at_the_papers_setting_for_each() -> None:
     names = {path.stem for path in EXPERIMENTS}
-    digits = {"spirt", "mlless", "all-reduce", "scatter-reduce", "p2p-instance", "p2p-serverless", "gpu"}
+    digits = {name.replace("_", "-") for name in training_architectures()}
     assert names >= digits | {f"{name}-cifar10" for name in digits}
 
 
@@ -42,6 +44,16 @@ def test_the_committed_schema_is_current() -> None:
     assert (CONFIG / "experiment.schema.json").read_text() == schema.text(), (
         "crossover schema > config/experiment.schema.json"
     )
+
+
+def test_the_schema_is_the_same_whoever_has_named_a_type_before() -> None:
+    before = (
+        "import pydantic.types; pydantic.types.NonNegativeFloat"  # Annotated[float, Ge(0)]: equal to ours with Ge(0.0)
+    )
+    source = f"{before}; from crossover.validation import schema; print(schema.text(), end='')"
+    said = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True).stdout
+
+    assert said == (CONFIG / "experiment.schema.json").read_text()
 
 
 def test_the_schema_refuses_what_validation_refuses() -> None:

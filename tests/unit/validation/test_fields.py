@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crossover.architecture import sections
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment
+from crossover.experiment import MOVED, Exchange, Experiment, from_resolved
 from crossover.validation import fields
 
 LEAST = {"name": "spirt", "architecture": "spirt"}
@@ -36,8 +36,8 @@ def problems(**changes: Any) -> list[str]:
             "training.optimizer: 'sdg' is not allowed; expected one of adam, adamw, sgd; did you mean sgd?",
         ),
         (
-            {"training": {"sync_every": 0}},
-            "training.sync_every: 0 is not allowed; expected an integer >= 1, or epoch, or null (none)",
+            {"exchange": {"every": 0}},
+            "exchange.every: 0 is not allowed; expected an integer >= 1, or epoch, or null (none)",
         ),
         (
             {"training": {"learning_rate": float("inf")}},
@@ -129,5 +129,18 @@ def test_every_annotation_has_words() -> None:
 def test_an_old_name_is_refused_with_the_new_one() -> None:
     (problem,) = problems(training={"target_accuracy": 0.9})
     assert problem.startswith("training.target_accuracy: is unknown; is called training.target now")
+    for old, new in MOVED.items():
+        section, name = old.split(".")
+        (problem,) = problems(**{section: {name: 4}})
+        assert problem.startswith(f"{old}: is unknown; is called {new} now")
     (problem,) = problems(database={"engine": "redisai"})
     assert problem.startswith("database.engine: is unknown; leave it out")
+
+
+def test_a_run_of_an_earlier_version_is_read_with_the_names_of_today() -> None:
+    kept = Experiment(name="x", architecture="p2p_instance", exchange=Exchange(every=3, compression="qsgd", bits=4))
+    earlier = json.loads(json.dumps(kept.resolved()))
+    earlier["training"]["sync_every"] = earlier["exchange"].pop("every")
+    for name in ("compression", "bits", "bucket", "norm"):
+        earlier["p2p"][name] = earlier["exchange"].pop(name)
+    assert from_resolved(earlier) == kept

@@ -1,0 +1,160 @@
+"""How many configurations `crossover advise` gets through in a minute, and how far its best is from that of simulating all of them.
+
+    python -m benchmarks.advise [--quick | --grid NAME | --serverless]      one part alone: the search, one exhaustive grid, dollars saved
+
+Three grids of 500 configurations and more, spread evenly over all candidates of three experiments: MobileNet on CIFAR-10 for 50 epochs with
+up to 64 workers, a small network on digits, a ResNet whose updates are whole epochs. Each cell is simulated as the search would do it.
+
+And what the advice is worth where only functions are on hand: dollars against the file that comes with the project, at no more time.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from benchmarks.report import Figure, write
+from crossover.advice import candidates, evidence, subject
+from crossover.advice.advice import Advice, advise, standing
+from crossover.advice.candidates import Candidate
+from crossover.advice.evaluation import Figures, Profile, Question
+from crossover.advice.needs import ON_HAND, problem
+from crossover.advice.search import search
+from crossover.advice.wishes import Wishes
+from crossover.validation import load
+
+CONFIG = Path(__file__).parents[1] / "config"
+CELLS = 500
+REACHED = 0.83  # by the run with local steps that comes with the project
+GRIDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "mobilenet": ("all-reduce-cifar10", ()),
+    "digits": ("all-reduce-s3", ()),
+    "resnet": (
+        "spirt-cifar10",
+        ("training.model=resnet18", "data.dataset=mnist", "training.epochs=10"),
+    ),
+}
+
+
+def asked(name: str) -> tuple[Question, list[Candidate]]:
+    """A grid's experiment, and all candidates that can be."""
+    file, changes = GRIDS[name]
+    question, sizes, _ = subject.of(load(CONFIG / f"{file}.yaml", changes))
+    every = candidates.of(question.base, samples=question.samples, prices=question.prices)
+    return question, [each for each in every if not problem(each, sizes, ON_HAND)[1]]
+
+
+def off_by(found: dict[Candidate, Figures], whole: dict[Candidate, Figures]) -> float:
+    """By what share at most a cell of the grid is better, in dollars and time together, than each one that the search has simulated."""
+    worst = 0.0
+    for other in whole.values():
+        near = min(max(mine.seconds / other.seconds, mine.usd / other.usd) for mine in found.values())
+        worst = max(worst, near - 1)
+    return worst
+
+
+def measured(name: str) -> list[Figure]:
+    """The grid searched and simulated in full."""
+    question, everything = asked(name)
+    began_s = time.process_time()
+    step = max(1, len(everything) // CELLS)
+    grid = everything[::step]
+    found = search(question, grid, processes=1).simulated
+    whole, above, by = dict[Candidate, Figures](), 0, 0.0
+    profiles = dict[Candidate, Profile]()
+    for each in grid:
+        simulated, _ = question.simulated(each)
+        if simulated.problem:
+            continue
+        whole[each] = simulated
+        shape = question.shape(each)
+        profiles[shape] = profiles.get(shape) or question.profile(shape)
+        for bound in (question.least(each), question.about(each, profiles[shape])):
+            above += not bound.below(simulated)
+            by = max(by, bound.seconds / simulated.seconds - 1, bound.usd / simulated.usd - 1)
+    return [
+        Figure(f"{name}: cells", float(len(grid)), "", ">= 500"),
+        Figure(f"{name}: best off by", off_by(found, whole), "", "<= 0.02"),
+        Figure(f"{name}: bounds above the simulation", float(above), "", "<= 0"),
+        Figure(f"{name}: above by at most", by, ""),
+        Figure(f"{name}: simulated by the search", float(len(found)), ""),
+        Figure(f"{name}: processor seconds", time.process_time() - began_s, "s"),
+    ]
+
+
+def serverless() -> list[Figure]:
+    """The papers' AllReduce as its file says, and the advice with functions alone, whose p95 is not above that file's middle: for the same
+    updates, and for the local steps of the runs that come with the project and reach REACHED.
+    """
+    asked = load(CONFIG / "all-reduce-cifar10.yaml")
+    question, sizes, _ = subject.of(asked)
+    shipped, _ = question.simulated(
+        Candidate(
+            architecture=asked.architecture,
+            workers=asked.workers,
+            batch_size=asked.training.batch_size,
+            every=1,
+            memory_mb=asked.functions.memory_of("train", torch=True),
+            per_invocation=1,
+            host=asked.database.instance_type,
+        )
+    )
+    wished = Wishes(deadline_s=shipped.seconds, on_hand=("lambda",))
+    own = advise(question, wished, sizes, processes=1)
+    wished = replace(wished, target=REACHED)
+    shown, _ = evidence.asked(asked, [], REACHED)
+    asking = [subject.of(each.experiment) for each in shown if each.experiment.exchange.what != "gradients"]
+    local = min((advise(question, wished, sizes, processes=1) for question, sizes, _ in asking), key=standing)
+    return [
+        Figure("serverless: the shipped file, dollars", shipped.usd, "$"),
+        Figure("serverless: the shipped file, seconds", shipped.seconds, "s"),
+        *_saved("the same updates", own, shipped, ">= 0.35"),
+        *_saved(f"local steps of the shipped runs, to {REACHED:g}", local, shipped, ">= 0.45"),
+    ]
+
+
+def _saved(name: str, found: Advice, shipped: Figures, goal: str) -> list[Figure]:
+    winner = found.winner
+    print(f"{name}: {winner.candidate.words}: {winner.words}; in time: {found.met}")
+    return [
+        Figure(f"serverless: {name}, dollars", winner.usd.p50, "$"),
+        Figure(f"serverless: {name}, seconds at p95", winner.seconds.p95, "s", f"<= {shipped.seconds}"),
+        Figure(f"serverless: {name}, cheaper by", 1 - winner.usd.p50 / shipped.usd, "", goal),
+    ]
+
+
+def searched() -> list[Figure]:
+    """All candidates of the largest grid's experiment, searched."""
+    question, everything = asked("mobilenet")
+    began_s, spent_s = time.perf_counter(), time.process_time()
+    search(question, everything, processes=1)
+    wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - spent_s
+    return [
+        Figure("configurations", float(len(everything)), "", ">= 10000"),
+        Figure("processor seconds for 10,000 of them", cpu_s * 10_000 / len(everything), "s", "<= 120"),
+        Figure("seconds on one core, as busy as it was", wall_s, "s"),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    alone = parser.add_mutually_exclusive_group()
+    alone.add_argument("--quick", action="store_true", help="the search alone, without exhaustive grids")
+    alone.add_argument("--grid", choices=GRIDS, help="one grid alone")
+    alone.add_argument("--serverless", action="store_true", help="dollars that functions alone would save")
+    given = parser.parse_args(arguments)
+    parts: list[Callable[[], list[Figure]]] = [searched, *(partial(measured, name) for name in GRIDS), serverless]
+    if given.grid:
+        parts = [partial(measured, given.grid)]
+    elif given.quick or given.serverless:
+        parts = [searched if given.quick else serverless]
+    figures = list[Figure]()
+    for part in parts:
+        figures += part()
+        write("advise", figures)
+
+
+if __name__ == "__main__":
+    main()

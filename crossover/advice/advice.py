@@ -1,0 +1,380 @@
+"""The advice: of the simulated candidates the one that holds the wishes, two others, and what speaks against each architecture."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from crossover.advice import candidates as ways
+from crossover.advice import drivers, needs
+from crossover.advice.candidates import OWN, UNKNOWN, Candidate
+from crossover.advice.drivers import Drivers, parts, run_of
+from crossover.advice.evaluation import Figures, Question, best
+from crossover.advice.needs import Sizes
+from crossover.advice.search import Searched, search
+from crossover.advice.wishes import Wishes
+from crossover.errors import NoProjection
+from crossover.reports import bands, display
+from crossover.reports.bands import Band, band
+from crossover.simulation.repetitions import REPETITIONS, Outcome, draws, possible, repeated
+
+LEVELS = (
+    -1.645,
+    -0.67,
+    0.0,
+    0.67,
+    1.645,
+)  # a normal distribution's p5, quartiles and p95: the printed p95 is not less than its own
+ROOM = 0.9  # of a wish
+THIN = 0.02  # a candidate of the front that is quicker by less than this than a cheaper one is left out
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate with its repetitions. Seconds are from `deploy` on, so `before_s` is among them."""
+
+    candidate: Candidate
+    figures: Figures
+    outcomes: tuple[Outcome, ...]
+    before_s: float  # until the run begins to work
+
+    @cached_property
+    def seconds(self) -> Band:
+        """Until the model is there."""
+        return band([each.seconds + self.before_s for each in self._ran])
+
+    @cached_property
+    def usd(self) -> Band:
+        """In full."""
+        return band([each.usd for each in self._ran])
+
+    @property
+    def _ran(self) -> Sequence[Outcome]:
+        return possible(self.outcomes) or self.outcomes
+
+    @property
+    def would_run(self) -> bool:
+        """In 19 of 20 repetitions."""
+        return len(possible(self.outcomes)) >= bands.SURE * len(self.outcomes)
+
+    @property
+    def words(self) -> str:
+        """`31 min 05 s, $0.29 ($0.24 to $0.36)`."""
+        return f"{display.seconds(self.seconds.p50)}, {display.band(display.usd, *self.usd)}"
+
+    @property
+    def kind(self) -> str:
+        """What of ON_HAND its workers are."""
+        if not self.candidate.instance:
+            return "lambda"
+        return "gpu" if self.candidate.gpu else "ec2"
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An architecture, in one of its forms, that is not the answer: its cheapest candidate, if it has one; what weighs most against it."""
+
+    architecture: str
+    best: Finalist | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`front` and `unknown`: Pareto fronts of time against dollars, the cheapest first; `met`: whether the wishes hold at p95."""
+
+    question: Question
+    wishes: Wishes
+    winner: Finalist
+    alternatives: tuple[Finalist, ...]
+    met: bool
+    front: tuple[Finalist, ...]
+    unknown: tuple[Finalist, ...]
+    rejected: tuple[Rejected, ...]
+    searched: Searched
+    candidates: int
+    excluded: Mapping[str, int]  # what kind of reason, and how many
+
+    @cached_property
+    def drives(self) -> Mapping[Candidate, Drivers]:
+        """Of what the time and the dollars consist: the winner's, the alternatives', and those of whoever shares the work."""
+        told = (self.winner, *self.alternatives, *([self.shared] if self.shared else []))
+        return {each.candidate: drivers.of(self.question, each.candidate) for each in told}
+
+    @property
+    def shared(self) -> Finalist | None:
+        """The winner, or the cheapest that is several workers; None where nobody else makes the experiment's own updates."""
+        if self.winner.candidate.workers > 1:
+            return self.winner
+        several = [f for f in self.finalists if f.candidate.workers > 1 and f.candidate.updates == OWN]
+        return min(several, key=lambda each: each.usd.p50, default=None)
+
+    @property
+    def finalists(self) -> tuple[Finalist, ...]:
+        """Each once: winner, alternatives, the fronts, the best of each architecture."""
+        found = (*self.front, *self.unknown, *(each.best for each in self.rejected if each.best))
+        return tuple({f.candidate: f for f in (self.winner, *self.alternatives, *found)}.values())
+
+
+def advise(
+    question: Question, wishes: Wishes, sizes: Sizes, *, processes: int | None = None, repetitions: int = REPETITIONS
+) -> Advice:
+    """The same question, wishes and sizes give the same advice. Raises NoProjection where no candidate can be."""
+    everything = list(ways.of(question.base, samples=question.samples, prices=question.prices))
+    refused = {each: needs.problem(each, sizes, wishes.on_hand) for each in everything}
+    left = [each for each in everything if not refused[each][1]]
+    searched = search(question, left, processes=processes)
+    own = {each: figures for each, figures in searched.simulated.items() if each.updates == OWN}
+    if not own:
+        raise NoProjection(_none(refused, searched))
+    judges = _Judge(question, processes, repetitions)
+    front = judges.of(thinned(best(list(own.items()))))
+    forms = sorted({form_of(each) for each in own})
+    bests = judges.of(
+        [min((each for each in own.items() if form_of(each[0]) == form), key=_cheapest) for form in forms]
+    )
+    runnable = [each for each in {f.candidate: f for f in (*front, *bests)}.values() if each.would_run] or list(front)
+    winner = chosen(runnable, wishes)
+    near = [each for each in judges.of(_near(own, wishes)) if each.would_run]
+    unknown = {each: f for each, f in searched.simulated.items() if each.updates == UNKNOWN}
+    second = [each for each in thinned(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
+    rejected = _rejected(question, winner, bests, refused, searched)
+    return Advice(
+        question=question,
+        wishes=wishes,
+        winner=winner,
+        alternatives=_alternatives(winner, list({f.candidate: f for f in (*runnable, *near)}.values()), wishes),
+        met=wishes.short_by(winner.seconds, winner.usd) <= 1,
+        front=front,
+        unknown=judges.of(second),
+        rejected=rejected,
+        searched=searched,
+        candidates=len(everything),
+        excluded=Counter(kind for kind, words in refused.values() if words),
+    )
+
+
+def chosen(finalists: Sequence[Finalist], wishes: Wishes) -> Finalist:
+    """With a budget alone the quickest that keeps to it, else the cheapest that keeps to all wishes; where none does, the nearest."""
+    holding = [each for each in finalists if wishes.short_by(each.seconds, each.usd) <= 1]
+    if not holding:
+        return min(finalists, key=lambda each: (wishes.short_by(each.seconds, each.usd), each.usd.p50))
+    if wishes.budget_usd is not None and wishes.deadline_s is None:
+        return min(holding, key=lambda each: (each.seconds.p50, each.usd.p50))
+    return min(holding, key=lambda each: (each.usd.p50, each.seconds.p50))
+
+
+def standing(found: Advice) -> tuple[float, float, float]:
+    """Of several answers to the same wishes the smallest is the best."""
+    short, wished = found.wishes.short_by(found.winner.seconds, found.winner.usd), found.wishes
+    quick = wished.budget_usd is not None and wished.deadline_s is None
+    order = (found.winner.seconds.p50, found.winner.usd.p50)
+    return (0.0, *(order if quick else order[::-1])) if short <= 1 else (short, *order)
+
+
+def thinned(front: Sequence[tuple[Candidate, Figures]]) -> list[tuple[Candidate, Figures]]:
+    """Without those that are hardly quicker than a cheaper one."""
+    kept: list[tuple[Candidate, Figures]] = []
+    for each in front:
+        if not kept or each[1].seconds < kept[-1][1].seconds * (1 - THIN):
+            kept.append(each)
+    return kept
+
+
+class _Judge:
+    """Repetitions of candidates, each made once."""
+
+    def __init__(self, question: Question, processes: int | None, repetitions: int) -> None:
+        self._question, self._processes = question, processes
+        self._draws = draws(question.base.seed, repetitions)
+        self._known: dict[Candidate, Finalist] = {}
+
+    def of(self, found: Sequence[tuple[Candidate, Figures]]) -> tuple[Finalist, ...]:
+        new = [(candidate, figures) for candidate, figures in found if candidate not in self._known]
+        done = self._repeated([candidate for candidate, _ in new]) if new else []
+        for (candidate, figures), outcomes in zip(new, done, strict=True):
+            before_s = self._question.before_s(candidate)
+            self._known[candidate] = Finalist(candidate, figures, outcomes, before_s)
+        return tuple(self._known[candidate] for candidate, _ in found)
+
+    def _repeated(self, new: Sequence[Candidate]) -> list[tuple[Outcome, ...]]:
+        """A fifth of the draws at each of LEVELS, from where computing is quicker than thought to where it is slower; all alike where its
+        speed is known.
+        """
+        found: dict[Candidate, tuple[Outcome, ...]] = {}
+        unsure = [each for each in new if self._question.slower(1.0, each) is not self._question]
+        for candidates, levels in ((unsure, LEVELS), ([each for each in new if each not in unsure], (0.0,))):
+            for number, sigmas in enumerate(levels):
+                tasks = [self._question.slower(sigmas, each).task(each) for each in candidates]
+                done = repeated(tasks, self._draws[number :: len(levels)], processes=self._processes) if tasks else []
+                for each, outcomes in zip(candidates, done, strict=True):
+                    found[each] = (*found.get(each, ()), *outcomes)
+        return [found[each] for each in new]
+
+
+def _cheapest(each: tuple[Candidate, Figures]) -> tuple[float, float]:
+    return each[1].usd, each[1].seconds
+
+
+def form_of(candidate: Candidate) -> str:
+    """Its architecture as people write it, and what that is on where it has a choice."""
+    return f"{candidate.architecture.replace('_', '-')}{f', {candidate.on}' if candidate.on else ''}"
+
+
+def _near(own: Mapping[Candidate, Figures], wishes: Wishes) -> list[tuple[Candidate, Figures]]:
+    """Of each form the cheapest that keeps to the wishes with some room for bad luck. Others are compared with these; the advice itself is
+    one of a list that wishes do not change, so that a larger one never gets less.
+    """
+    seconds, usd = (wishes.deadline_s or inf) * ROOM, (wishes.budget_usd or inf) * ROOM
+    within = [each for each in own.items() if each[1].seconds <= seconds and each[1].usd <= usd]
+    return [
+        min((each for each in within if form_of(each[0]) == form), key=_cheapest)
+        for form in sorted({form_of(candidate) for candidate, _ in within})
+    ]
+
+
+def _alternatives(winner: Finalist, finalists: Sequence[Finalist], wishes: Wishes) -> tuple[Finalist, ...]:
+    """The best elsewhere: of other kinds of machines first, then of other architectures."""
+    picked = [winner]
+    traits: tuple[Callable[[Finalist], object], ...] = (
+        lambda each: each.kind,
+        lambda each: each.candidate.architecture,
+        lambda each: each.candidate,
+    )
+    for trait in traits:
+        while len(picked) < 3:
+            rest = [each for each in finalists if trait(each) not in map(trait, picked)]
+            if not rest:
+                break
+            picked.append(chosen(rest, wishes))
+    return tuple(picked[1:])
+
+
+# --- what weighs against the others -----------------------------------------------------------------------------------
+
+
+def _rejected(
+    question: Question,
+    winner: Finalist,
+    bests: Sequence[Finalist],
+    refused: Mapping[Candidate, tuple[str, str]],
+    searched: Searched,
+) -> tuple[Rejected, ...]:
+    found = {form_of(each.candidate): each for each in bests}
+    against = []
+    for form in sorted({form_of(each) for each in refused}):
+        if form in found:
+            if found[form].candidate != winner.candidate:
+                against.append(Rejected(form, found[form], against_it(question, found[form], winner)))
+            continue
+        words = Counter(
+            [w for c, (_, w) in refused.items() if form_of(c) == form and w]
+            + [w for c, w in searched.impossible.items() if form_of(c) == form]
+        )
+        other = any(form_of(c) == form and c.updates == UNKNOWN for c in searched.simulated)
+        most = words.most_common(1)[0][0] if words else "no projection"
+        against.append(Rejected(form, None, "makes other updates: accuracy unknown" if other else most))
+    return tuple(against)
+
+
+def against_it(question: Question, finalist: Finalist, winner: Finalist) -> str:
+    """Which part of its dollars is most above the winner's, in words."""
+    mine, its = parts(question, finalist.candidate), parts(question, winner.candidate)
+    excess = {name: usd - its.get(name, 0.0) for name, usd in mine.items()}
+    name = max(excess, key=lambda each: (excess[each], each))
+    share = mine[name] / max(1e-12, sum(mine.values()))
+    dearer = display.times(finalist.usd.p50 / winner.usd.p50)
+    return f"{dearer} the dollars, {display.times(finalist.seconds.p50 / winner.seconds.p50)} the time; most for {name} ({share:.0%})"
+
+
+def _none(refused: Mapping[Candidate, tuple[str, str]], searched: Searched) -> str:
+    """Why nothing is left, the most frequent reasons first: of those that came furthest; of the others, of whatever lacked least."""
+    reasons = [words for words, _ in Counter(searched.impossible.values()).most_common(2)]
+    if not reasons:
+        nearest = dict[str, Candidate]()
+        kinds = Counter(kind for kind, words in refused.values() if words)
+        for each, (kind, _) in refused.items():
+            nearest[kind] = min(nearest.get(kind, each), each, key=lambda one: (one.batch_size, -one.memory_mb))
+        reasons = [refused[nearest[kind]][1] for kind, _ in kinds.most_common(2)]
+    return (
+        f"none of {len(refused):,} ways to train it can be: {'; '.join(reasons) or 'the workers cannot share the data'}"
+    )
+
+
+# --- in one sentence --------------------------------------------------------------------------------------------------
+
+
+def sentence(found: Advice) -> str:
+    """The advice, by how much other kinds of machines are dearer, and what to know before it is followed."""
+    winner = found.winner
+    begins = "Train it on" if found.met else "Nothing holds that at p95; nearest is"
+    text = f"{begins} {winner.candidate.words}: {winner.words}."
+    if not found.met:
+        needs = []
+        if found.wishes.deadline_s is not None and winner.seconds.p95 > found.wishes.deadline_s:
+            needs.append(f"a deadline of {display.seconds(winner.seconds.p95)}")
+        if found.wishes.budget_usd is not None and winner.usd.p95 > found.wishes.budget_usd:
+            needs.append(f"a budget of {display.usd(winner.usd.p95)}")
+        text += f" It would take {' and '.join(needs)}."
+    for rival in rivals_of(found):
+        ratio = display.times(rival.usd.p50 / winner.usd.p50)
+        time = display.times(rival.seconds.p50 / winner.seconds.p50)
+        text += f" {KINDS[rival.kind]} costs {ratio} and takes {time} ({rival.candidate.words})"
+        if found.met and found.wishes.short_by(rival.seconds, rival.usd) > 1:
+            text += ", more than was wished"
+        turn = turning_point(found.question, winner.candidate, rival.candidate)
+        if turn is not None and turn >= 2 and winner.usd.p50 < rival.usd.p50:
+            text += f"; for fewer than {turn:.1f} epochs it would be the cheaper one"
+        text += "."
+    return text + "".join(f" {each}" for each in cautions(winner.candidate))
+
+
+def line(found: Advice) -> str:
+    """What drives the answer, and what sharing the work out would."""
+    winner, shared = found.winner, found.shared
+    text = f"What drives it: {found.drives[winner.candidate].words}."
+    if shared is None:
+        return text
+    exchanged = found.drives[shared.candidate].exchanged
+    if shared is winner:
+        return f"{text} Between its {winner.candidate.workers} workers {exchanged}."
+    time, usd = shared.seconds.p50 / winner.seconds.p50, shared.usd.p50 / winner.usd.p50
+    return (
+        f"{text} Shared out, at its cheapest ({shared.candidate.words}), it takes {display.times(time)} the time and costs "
+        f"{display.times(usd)} the dollars: {exchanged}."
+    )
+
+
+def cautions(candidate: Candidate) -> list[str]:
+    """What whoever decides for it must know beside time and dollars."""
+    found = []
+    if candidate.gpu:
+        found.append("How quick the GPU is, is assumed, not measured.")
+        found.append(f"A new account may start no {candidate.instance}: ask for a quota first.")
+    if candidate.spot:
+        found.append("Spot instances may be taken away, and the market sets their price.")
+    return found
+
+
+KINDS = {"lambda": "Serverless", "gpu": "A GPU", "ec2": "EC2 without a GPU"}
+
+
+def rivals_of(found: Advice) -> list[Finalist]:
+    """The best of each other kind: functions, instances, GPUs."""
+    kinds = {each.kind: each for each in reversed(found.alternatives) if each.kind != found.winner.kind}
+    return list(kinds.values())[::-1]
+
+
+def turning_point(question: Question, winner: Candidate, rival: Candidate) -> float | None:
+    """Below how many epochs the rival is cheaper; None where it never is. Dollars are taken for linear in epochs."""
+
+    lines = []
+    for candidate in (winner, rival):
+        span = question.span(candidate)
+        one, three = (run_of(question, candidate, times * span).usd for times in (1, 3))
+        lines.append((one - (three - one) / 2, (three - one) / 2 / span))
+    (fixed, each), (fixed_, each_) = lines
+    if fixed_ >= fixed or each_ <= each:
+        return None
+    return (fixed - fixed_) / (each_ - each)

@@ -1,0 +1,335 @@
+"""Every way to train an experiment that the house knows, as small values: architecture, workers, memory, threads, and the rest of the axes.
+
+Axes follow from what an architecture says of itself, so a new one has its candidates without a line here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from math import ceil
+from typing import Literal, get_args, get_type_hints
+
+from crossover.architecture import Architecture, architectures, load, steps
+from crossover.costs.prices import Prices
+from crossover.experiment import Compressed, Exchange, Experiment, Functions, What
+from crossover.learning.sizes import DATA
+from crossover.learning.staging import minibatches_of
+from crossover.simulation import figures
+from crossover.simulation.figures import UNKNOWN_INSTANCE
+from crossover.simulation.processors import threads as threads_of
+from crossover.simulation.services import vcpus
+from crossover.simulation.workload import MODELS
+from crossover.surroundings import side_by_side, talks
+
+OWN, UNKNOWN = "own updates", "accuracy unknown"
+Every = int | Literal["epoch"]
+
+WORKERS = (1, 2, 4, 8, 16, 32, 64)
+SPLITS = (1, 2, 4, 8, 16, 32, 64)  # into how many minibatches a worker cuts its share of an update
+LEAST_BATCH = 8  # of samples: BatchNorm needs several, and smaller ones leave processors idle
+MEMORY_MB = (512, 1_024, 1_536, 1_769, 2_048, 2_560, 3_008, 3_538, 5_307, 7_076, 8_845, 10_240)
+LIGHT_MB = (256, 512)  # of a function that does not compute
+LOCAL_ROUNDS = (1, 4, 16)  # how often in an epoch models are averaged that are trained apart
+KEEPS_WARM: tuple[int | Literal["all"], ...] = (1, "all")  # minibatches of an invocation
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to train. `memory_mb`: of functions that compute, 0 where none do; `instance`: of programs on EC2, "" without any."""
+
+    architecture: str
+    workers: int
+    batch_size: int
+    every: Every
+    updates: str = OWN
+    what: What = "gradients"
+    compression: Compressed = "none"
+    memory_mb: int = 0
+    light_mb: int = 512
+    threads: int = 1
+    per_invocation: int | Literal["all"] = "all"
+    channel: Literal["redis", "s3"] = "redis"
+    compute: Literal["in_database", "fetch"] = "in_database"
+    host: str = ""
+    on: str = ""  # of an architecture that has a choice of forms
+    instance: str = ""
+    spot: bool = False
+    limit: int | None = None  # of training samples, where only so many make updates of equal size
+
+    @property
+    def words(self) -> str:
+        """As people call it: where it runs, and how many of it."""
+        by = "" if self.form.alone else f", {self.name}"
+        if self.instance:
+            kind = f"{self.instance}{' spot' if self.spot else ''}"
+            beside = f" with functions of {self.memory_mb:,} MB" if self.memory_mb else ""
+            return f"{'one' if self.workers == 1 else self.workers} {kind}{beside}{by}"
+        many = "one function" if self.workers == 1 else f"{self.workers} functions"
+        return f"{many} of {self.memory_mb:,} MB{by}"
+
+    @property
+    def name(self) -> str:
+        """The architecture, and channel and compression where those were a choice."""
+        through = " through the bucket" if self.channel == "s3" else ""
+        by = f" by {self.compression.replace('_', '-')}" if self.compression != "none" else ""
+        return f"{self.architecture.replace('_', '-')}{through}{by}"
+
+    @property
+    def form(self) -> Architecture:
+        """The architecture as this candidate has it."""
+        return _form(self.architecture, self.on)
+
+    @property
+    def gpu(self) -> bool:
+        return self.instance.startswith("g")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's part of the work. `rounds`: updates in an epoch."""
+
+    workers: int
+    batch_size: int
+    every: Every
+    limit: int | None
+    updates: str = OWN
+    what: What = "gradients"
+    compression: Compressed = "none"
+
+
+def of(base: Experiment, *, samples: int, prices: Prices) -> Iterator[Candidate]:
+    """All candidates for `base`, whose epochs have so many training samples. The same ones in the same order each time."""
+    seen = set[Candidate]()
+    for name in architectures():
+        architecture = load(name)
+        if not architecture.trains:
+            continue
+        for share in shares(base, architecture, samples=samples):
+            for candidate in _of_share(base, architecture, share, prices):
+                if candidate not in seen:
+                    seen.add(candidate)
+                    yield candidate
+
+
+# --- what a worker does ----------------------------------------------------------------------------------------------
+
+
+def shares(base: Experiment, architecture: Architecture, *, samples: int) -> Iterator[Share]:
+    """The experiment's own updates by so many workers in minibatches of so many samples; then other updates, whose accuracy is unknown."""
+    own = load(base.architecture).resolve(base)
+    exact = "equals_reference" in architecture.claims
+    for workers in sorted({*WORKERS, base.workers}):
+        if (workers == 1) is not architecture.alone and not (workers == 1 and side_by_side(architecture)):
+            continue  # one worker has nobody to exchange anything with
+        if _sums_gradients(own):
+            for share in _own_updates(own, workers, samples):
+                yield replace(share, updates=OWN if exact else UNKNOWN)
+            yield from _other_updates(own, architecture, workers, samples)
+        elif workers == own.workers and _ends_alike(own, architecture):
+            asked, batch = own.exchange, own.training.batch_size
+            assert asked.every is not None
+            yield Share(workers, batch, asked.every, own.data.limit, OWN, asked.what, asked.compression)
+        else:
+            for share in _own_updates(_synchronous(own), workers, samples):
+                yield replace(share, updates=UNKNOWN)
+
+
+def _sums_gradients(own: Experiment) -> bool:
+    """Whether an update is the mean gradient of its samples, whoever computes which of them."""
+    exact = "equals_reference" in load(own.architecture).claims
+    plain = own.exchange.what == "gradients" and own.exchange.compression == "none" and own.p2p.mode == "synchronous"
+    return exact and plain and own.aggregation.rule == "mean" and own.faults.attack == "none"
+
+
+def _ends_alike(own: Experiment, architecture: Architecture) -> bool:
+    """Whether the architecture, with as many workers and the same minibatches, ends with the bits of the experiment's own."""
+    mine, asked = load(own.architecture), own.exchange
+    if architecture.name == mine.name:
+        return True
+    exact = all("equals_reference" in each.claims for each in (architecture, mine))
+    plain = own.p2p.mode == "synchronous" and own.aggregation.rule == "mean" and own.faults.attack == "none"
+    return exact and plain and asked.compression in architecture.exchanges.get(asked.what, ())
+
+
+def _synchronous(own: Experiment) -> Experiment:
+    """With local steps: an update after each minibatch of all workers, which others are compared by."""
+    return own if own.exchange.what == "gradients" else replace(own, exchange=Exchange(every=1))
+
+
+def _own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]:
+    training, drop, every = own.training, own.data.drop_last, own.exchange.every
+    own_count = minibatches_of(samples, own.workers, training.batch_size, drop_last=drop)
+    if own_count is None or every is None:
+        return
+    if every == "epoch":
+        for batch in sorted({training.batch_size * 2 // split for split in SPLITS}):
+            if batch >= min(LEAST_BATCH, training.batch_size) and minibatches_of(
+                samples, workers, batch, drop_last=drop
+            ):
+                yield Share(workers, batch, "epoch", own.data.limit)
+        return
+    of_update, rounds = own.workers * training.batch_size * every, ceil(own_count / every)
+    each, rest = divmod(of_update, workers)
+    if rest:
+        return
+    for split in SPLITS:
+        if each % split or (each // split < LEAST_BATCH and each // split < training.batch_size):
+            continue
+        count = minibatches_of(samples, workers, each // split, drop_last=drop)
+        if count is not None and ceil(count / split) == rounds:
+            yield Share(workers, each // split, split, own.data.limit)
+        elif drop and rounds * of_update <= samples:
+            # So many samples make as many updates, of the same size, without a rest.
+            yield Share(workers, each // split, split, rounds * of_update)
+
+
+def _other_updates(own: Experiment, architecture: Architecture, workers: int, samples: int) -> Iterator[Share]:
+    """By the minibatches that the experiment's workers have: workers that train models of their own and average them now and then; by as
+    many workers as it has also an outer optimizer in the place of the average, and compressed gradients.
+    """
+    batch, limit = own.training.batch_size, own.data.limit
+    known = own.training.model in MODELS and own.data.dataset in DATA  # whose matrices powersgd's bytes follow from
+    count = minibatches_of(samples, workers, batch, drop_last=own.data.drop_last)
+    if workers == 1 or not count:
+        return
+    for what in ("model", "delta"):
+        if what not in architecture.exchanges or (what == "delta" and workers != own.workers):
+            continue
+        for rounds in (each for each in LOCAL_ROUNDS if count // each > 1):
+            yield Share(workers, batch, "epoch" if rounds == 1 else count // rounds, limit, UNKNOWN, what)
+    if workers != own.workers or own.exchange.every is None:
+        return
+    for compression in get_args(Compressed)[1:]:
+        asked = replace(own.exchange, compression=compression)
+        refused = any("compression" in problem for problem in architecture.checks(replace(own, exchange=asked)))
+        had = compression in architecture.exchanges.get("gradients", ()) and (known or compression != "powersgd")
+        if had and not refused:
+            yield Share(workers, batch, own.exchange.every, limit, UNKNOWN, compression=compression)
+
+
+# --- what it does it with --------------------------------------------------------------------------------------------
+
+
+def _of_share(base: Experiment, architecture: Architecture, share: Share, prices: Prices) -> Iterator[Candidate]:
+    begun = Candidate(architecture.name, **asdict(share))
+    for on in _forms(architecture):
+        form = replace(begun, on=on)
+        for placed in _placed(base, form.form, form, prices):
+            for stored in _stored(base, form.form, placed, prices):
+                yield from _sized(base, form.form, stored)
+
+
+def _forms(architecture: Architecture) -> tuple[str, ...]:
+    """What an architecture that has several forms may run on; one empty name for one that has not."""
+    if architecture.form is None or architecture.settings is None:
+        return ("",)
+    return get_args(get_type_hints(architecture.settings)["on"])
+
+
+@cache
+def _form(name: str, on: str) -> Architecture:
+    architecture = load(name)
+    if not on or architecture.settings is None:
+        return architecture
+    return architecture.asked_by(Experiment(name="form", architecture=name).with_settings(architecture.settings(on=on)))
+
+
+def _placed(base: Experiment, architecture: Architecture, begun: Candidate, prices: Prices) -> Iterator[Candidate]:
+    """On which instances, for an architecture whose workers are programs."""
+    if architecture.program is None:
+        yield begun
+        return
+    asked = architecture.program.instances(experiment_of(base, begun))
+    for instance in _instances(prices, gpu=asked.gpu, own=asked.instance_type):
+        yield replace(begun, instance=instance)
+        if asked.gpu and f"ec2.{instance}.spot" in prices.items:
+            yield replace(begun, instance=instance, spot=True)
+
+
+def _instances(prices: Prices, *, gpu: bool, own: str) -> list[str]:
+    """Those with a price: what has none cannot be advised."""
+    types = {item.removeprefix("ec2.") for item in prices.items if item.startswith("ec2.") and item.count(".") == 2}
+    return sorted({each for each in types if each.startswith("g") is gpu} | {own})
+
+
+def _stored(base: Experiment, architecture: Architecture, placed: Candidate, prices: Prices) -> Iterator[Candidate]:
+    """Through which store, on which host."""
+    if architecture.tensor_hosts == "none":
+        yield placed
+        return
+    if architecture.tensor_hosts == "shared" and architecture.state != "database" and not talks(architecture):
+        yield replace(placed, channel="s3")
+    for host in dict.fromkeys((base.database.instance_type, "m7g.large", "c7g.large")):
+        yield replace(placed, host=host)
+        if architecture.tensor_hosts == "per_worker":
+            yield replace(placed, host=host, compute="fetch")
+
+
+def _sized(base: Experiment, architecture: Architecture, stored: Candidate) -> Iterator[Candidate]:
+    """In functions of which memory, with how many threads, for how long."""
+    computing = [step for step in steps(architecture) if step.needs_torch(base)]
+    if not computing:
+        known = figures.instances().get(stored.instance, UNKNOWN_INSTANCE)
+        yield replace(stored, threads=threads_of(base) if stored.gpu else known.vcpus)
+        return
+    parallel = side_by_side(architecture)
+    light = len(steps(architecture)) > len(computing) and parallel
+    for memory_mb in sorted({*MEMORY_MB, base.functions.memory_mb.get("default", MEMORY_MB[0])}):
+        for threads in sorted({1, threads_of(base), ceil(vcpus(memory_mb) - 0.02)}):
+            for light_mb in LIGHT_MB if light else LIGHT_MB[-1:]:
+                sized = replace(stored, memory_mb=memory_mb, threads=threads, light_mb=light_mb)
+                for per_invocation in KEEPS_WARM[-1:] if parallel else KEEPS_WARM:
+                    yield replace(sized, per_invocation=per_invocation)
+
+
+# --- as an experiment ------------------------------------------------------------------------------------------------
+
+
+def experiment_of(base: Experiment, candidate: Candidate) -> Experiment:
+    """The experiment that `candidate` is: `base` with the axes at its values."""
+    memory_mb = {"default": candidate.memory_mb} if candidate.memory_mb else Functions().memory_mb
+    functions = replace(base.functions, memory_mb=memory_mb)
+    gpu, p2p = base.gpu, base.p2p
+    settings = load(candidate.architecture).settings
+    if candidate.instance and candidate.architecture == "gpu":
+        gpu = replace(
+            gpu, instances=candidate.workers, gpus_per_instance=1, instance_type=candidate.instance, spot=candidate.spot
+        )
+    elif candidate.instance and not candidate.on:
+        p2p = replace(p2p, instance_type=candidate.instance)
+    made = replace(
+        base,
+        architecture=candidate.architecture,
+        baseline="none",
+        workers=candidate.workers,
+        training=replace(base.training, batch_size=candidate.batch_size, threads=candidate.threads),
+        data=replace(base.data, limit=candidate.limit),
+        exchange=_exchange(base.exchange, candidate),
+        storage=replace(base.storage, channel=candidate.channel),
+        database=replace(
+            base.database,
+            compute=candidate.compute,
+            instance_type=candidate.host or base.database.instance_type,
+        ),
+        functions=functions,
+        gpu=gpu,
+        p2p=p2p,
+    )
+    if candidate.on and settings is not None:
+        typed = {"instance_type": candidate.instance, "spot": candidate.spot} if candidate.instance else {}
+        made = made.with_settings(settings(on=candidate.on, **typed))
+    if candidate.light_mb == LIGHT_MB[-1]:
+        return made
+    light = [step.name for step in steps(candidate.form) if not step.needs_torch(made)]
+    sized = {"default": candidate.memory_mb} | dict.fromkeys(light, candidate.light_mb)
+    return replace(made, functions=replace(functions, memory_mb=sized))
+
+
+def _exchange(asked: Exchange, candidate: Candidate) -> Exchange:
+    """What `asked` says of outer optimizer and compression goes only with its own."""
+    same = (asked.what, asked.compression) == (candidate.what, candidate.compression)
+    return replace(
+        asked if same else Exchange(what=candidate.what, compression=candidate.compression),
+        every=candidate.every,
+        minibatches_per_invocation=candidate.per_invocation,
+    )

@@ -1,0 +1,187 @@
+"""Runs as evidence: after how many epochs which settings have reached a target, with the spread over seeds.
+
+A run says something of its own updates only: the same optimizer and schedule, batches of the same size, exchanged in the same way. Who
+computed them, in how much memory, does not matter.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from crossover.architecture import load
+from crossover.errors import ConfigError, DataError
+from crossover.experiment import Experiment
+from crossover.learning import sizes as data_sizes
+from crossover.reports import folder
+
+SHIPPED = Path(__file__).parents[2] / "docs" / "results"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of the same model on the same data. `epochs`: until it reached the target, None where it did not."""
+
+    name: str
+    experiment: Experiment
+    metric: float
+    epochs: int | None
+
+    @property
+    def words(self) -> str:
+        """What it shows."""
+        reached = "never there" if self.epochs is None else f"there after {self.epochs} epochs"
+        return f"{self.name}: {self.metric:g} at its end, {reached}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Settings of updates that reached the target in every one of the runs that made them."""
+
+    experiment: Experiment  # with as many epochs as its slowest run needed
+    runs: tuple[Run, ...]
+
+    @property
+    def words(self) -> str:
+        """How sure that is."""
+        counts = sorted(run.epochs or 0 for run in self.runs)
+        spread = (
+            f"{counts[0]} to {counts[-1]} epochs over {len(counts)} seeds"
+            if len(counts) > 1
+            else f"{counts[0]} epochs, one seed"
+        )
+        return f"{spread} ({', '.join(run.name for run in self.runs)})"
+
+
+def read(base: Experiment, folders: Sequence[Path], target: float) -> list[Run]:
+    """The runs in `folders`, and those that come with the project where they are of the same model and data.
+
+    Raises ConfigError where one of `folders` is of another experiment, DataError where it holds no run.
+    """
+    found = []
+    for path in folders:
+        if problem := _another(base, result := folder.read(path).result):
+            raise ConfigError(f"--runs: {path}: {problem}; evidence is a run of the same model on the same data")
+        found.append(_run(path.name, result, base, target))
+    for path in sorted(SHIPPED.glob("*/result.json")):
+        try:
+            result = folder.read(path.parent).result
+        except DataError:
+            continue
+        if not _another(base, result):
+            found.append(_run(f"docs/results/{path.parent.name}", result, base, target))
+    return found
+
+
+def _another(base: Experiment, result: Mapping[str, Any]) -> str:
+    """What makes the run one of another experiment; empty where nothing does."""
+    if result.get("outcome") != "finished":
+        return f"its outcome is {result.get('outcome')}"
+    other = folder.experiment_of(result)
+    if words := _of_part(base, other, result["data"].get("train_samples")):
+        return words
+    for what, mine, its in (
+        ("training.model", base.training.model, other.training.model),
+        ("data.dataset", base.data.dataset, other.data.dataset),
+        ("data.validation", base.data.validation, other.data.validation),
+        ("training.metric.name", base.training.metric.name, other.training.metric.name),
+    ):
+        if mine != its:
+            return f"its {what} is {its}, and this experiment's is {mine}"
+    return ""
+
+
+def _of_part(base: Experiment, other: Experiment, trained: int | None) -> str:
+    """Whether the run's epochs had other samples than this experiment's, but for a rest that makes no update; in words."""
+    if other.data.dataset != base.data.dataset or other.data.limit == base.data.limit:
+        return ""
+    whole = data_sizes.split(base)
+    if whole is not None and trained is not None:
+        every = other.exchange.every
+        rest = other.workers * other.training.batch_size * (every if isinstance(every, int) else 1)
+        if abs(whole[0] - trained) < rest:
+            return ""
+    mine, its = ("all samples" if each is None else f"{each:,} samples" for each in (base.data.limit, other.data.limit))
+    return f"its epochs are of {its} (data.limit), and this experiment's of {mine}"
+
+
+def _run(name: str, result: Mapping[str, Any], base: Experiment, target: float) -> Run:
+    metric = base.training.metric
+    curve = [(each["epoch"], each["val_metric"]) for each in result["epochs"] if each["val_metric"] is not None]
+    there = next((epoch for epoch, value in curve if metric.reaches(value, target)), None)
+    return Run(name, folder.experiment_of(result), curve[-1][1] if curve else float("nan"), there)
+
+
+def settings(base: Experiment, runs: Sequence[Run]) -> list[Setting]:
+    """By what reached the target each time, in the order of the runs. A schedule that knows its end runs to it."""
+    groups: dict[Any, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_updates(run.experiment), []).append(run)
+    return [
+        Setting(_asked(base, group), tuple(group))
+        for group in groups.values()
+        if all(run.epochs is not None for run in group)
+    ]
+
+
+def _updates(made: Experiment) -> tuple[Any, ...]:
+    """What two runs have in common that make the same updates."""
+    resolved = load(made.architecture).resolve(made)
+    training = replace(made.training, threads=1, batch_size=1, target=None)
+    every = resolved.exchange.every
+    of_update = "epoch" if every == "epoch" else resolved.workers * made.training.batch_size * int(every or 1)
+    exact, asked = "equals_reference" in load(made.architecture).claims, made.exchange
+    summed = exact and asked.what == "gradients" and asked.compression == "none"
+    method = () if summed else ("" if exact else made.architecture, made.workers, made.training.batch_size)
+    exchange = replace(made.exchange, every=None, minibatches_per_invocation="all")
+    data = replace(made.data, directory=None, limit=None)
+    return training, of_update, method, exchange, data, made.aggregation, tuple(sorted(map(str, made.sections.items())))
+
+
+def _asked(base: Experiment, group: Sequence[Run]) -> Experiment:
+    """The run's updates, in the experiment's precision, which decides accuracy hardly and is not to be had everywhere; by its name, data
+    folder and lifetime.
+    """
+    made = group[0].experiment
+    most = max(run.epochs or 0 for run in group)
+    planned = made.training.schedule == "one_cycle"
+    training = replace(
+        made.training,
+        epochs=made.training.epochs if planned else most,
+        target=None,
+        threads=base.training.threads,
+        precision=base.training.precision,
+    )
+    return replace(
+        made,
+        name=base.name,
+        project=base.project,
+        owner=base.owner,
+        training=training,
+        data=replace(made.data, directory=base.data.directory),
+        functions=base.functions,
+        lifetime=base.lifetime,
+    )
+
+
+def asked(base: Experiment, folders: Sequence[Path], target: float) -> tuple[list[Setting], list[str]]:
+    """What reaches the target, and what the runs say. Raises ConfigError where no run shows that anything does."""
+    runs = read(base, folders, target)
+    found = settings(base, runs)
+    if not found:
+        raise ConfigError("\n".join(_refusal(base, runs, target)))
+    return found, [f"evidence: {each.words}{_trained_in(base, each)}" for each in found]
+
+
+def _trained_in(base: Experiment, setting: Setting) -> str:
+    """What to know where the runs had another precision; empty where they had the experiment's."""
+    its, asked = setting.runs[0].experiment.training.precision, base.training.precision
+    return "" if its == asked else f"; trained in {its}, taken to hold in {asked}, which decides accuracy hardly"
+
+
+def _refusal(base: Experiment, runs: Sequence[Run], target: float) -> Iterator[str]:
+    model = f"{base.training.model} on {base.data.dataset}"
+    yield f"--target: {target:g}: no run of {model} shows after how many epochs it is there, and no figure is made up"
+    for run in runs:
+        yield f"  {run.words}"
+    yield "  evidence would be: crossover run CONFIG, with another --set seed=... for the spread, and then --runs with their folders"

@@ -1,0 +1,165 @@
+"""The user's own model and data measured on this machine for a minute. Only the ratio to MobileNet's step, measured alike and in turn, is
+carried over to AWS: how fast this machine is says nothing of a function there.
+"""
+
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from crossover.experiment import Data, Experiment, ImageSize, Training
+from crossover.learning.batch import Batch
+from crossover.learning.datasets import Dataset, load
+from crossover.learning.learner import Learner, learner_for
+from crossover.learning.memory import give_back_freed_memory
+from crossover.learning.staging import first_samples
+
+KNOWN, IMAGE = "mobilenet", (3, 32, 32)
+KNOWN_BATCH = 32
+MOST_S = 45.0
+LEAST_PAIRS = 3
+QUICK_S = 1.0  # of a minibatch: a minute holds a few of them in turn
+QUIET = 1.4  # times as quick with two threads MobileNet is where both have a core; 1.87 were measured
+LEAST_SHARE = 0.1  # of a minibatch that its samples take: less is noise
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`ratio`: of a sample's gradient to one of MobileNet's on CIFAR-10, in the middle of pairs measured in turn, `spread` their sigma."""
+
+    ratio: float
+    spread: float
+    pairs: int
+    batch_size: int
+    seconds: float  # of one of the user's own minibatches, here, one thread
+    peak_mb: float
+    batch_ratio: float = 0.0  # of what a minibatch takes whatever its size to a sample of MobileNet's
+    two_threads: float | None = (
+        None  # how many times as quick a minibatch is with two; None where others had this machine's cores
+    )
+    sample_bytes: float = 0.0  # by which the peak grows with each sample of a minibatch
+    largest: float = 0.0  # share of a gradient's squared norm in the largest hundredth of its elements
+
+    @property
+    def words(self) -> str:
+        """What was measured here, and what of it is carried over."""
+        told = f", {self.two_threads:.3g} times as quick with two threads" if self.two_threads else None
+        threads = told or " (too busy to tell what a second one is worth: MobileNet's is taken)"
+        return (
+            f"[measured-local] a minibatch of {self.batch_size} takes {self.seconds:.3g} s of one thread here{threads}; the process peaks "
+            f"at {self.peak_mb:,.0f} MB, {self.sample_bytes / 1e6:.3g} MB for each sample; a sample takes {self.ratio:.3g} times "
+            f"MobileNet's ({self.pairs} pairs, sigma {self.spread:.2f}), a minibatch as much as {self.batch_ratio:.3g} such samples "
+            "besides: only these ratios are carried over to AWS. The largest hundredth of a gradient's elements holds "
+            f"{self.largest:.0%} of its squared norm"
+        )
+
+
+def probe(experiment: Experiment) -> Probe:
+    """Processor time of gradients, the user's by two sizes of minibatch and with two threads, and MobileNet's, in turn. Raises what loading
+    data and model raises.
+    """
+    # Images as they are: what smaller ones save of a run is the workload's training_share.
+    own, known = replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())), _known()
+    dataset = load(own)
+    learner = learner_for(own, dataset)
+    learner.initial_model()
+    small, large, sample_bytes = _batches(learner, dataset, experiment.training.batch_size)
+    _timed(known, _images(), 0)
+    began, turns, known_twice = time.perf_counter(), list[tuple[float, float, float, float]](), list[float]()
+    while len(turns) < LEAST_PAIRS or time.perf_counter() - began < MOST_S:
+        n = len(turns)
+        alone = _timed(learner, large, n)
+        torch.set_num_threads(2)
+        with_two, known_with_two = _timed(learner, large, n), _timed(known, _images(), n)
+        torch.set_num_threads(1)
+        turns.append((alone, _timed(learner, small, n), with_two, _timed(known, _images(), n) / KNOWN_BATCH))
+        known_twice.append(turns[-1][-1] * KNOWN_BATCH / known_with_two)
+    more = len(large.labels) - len(small.labels)
+    samples_s = [(a - b) / more if more else a / len(large.labels) for a, b, _, _ in turns]
+    ratios = [sample_s / known_s for sample_s, (*_, known_s) in zip(samples_s, turns, strict=True)]
+    middle = statistics.median(
+        a / len(large.labels) / known_s for a, _, _, known_s in turns
+    )  # never below what all of it takes
+    ratio = min(middle, max(statistics.median(ratios), LEAST_SHARE * middle))
+    return Probe(
+        ratio=ratio,
+        spread=statistics.pstdev(ratios) / ratio,
+        pairs=len(turns),
+        batch_size=len(large.labels),
+        seconds=statistics.median(a for a, *_ in turns),
+        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024,
+        batch_ratio=(middle - ratio) * len(large.labels),
+        two_threads=statistics.median(a / two for a, _, two, _ in turns)
+        if statistics.median(known_twice) >= QUIET
+        else None,
+        sample_bytes=sample_bytes,
+        largest=_largest(learner),
+    )
+
+
+def _batches(learner: Learner, dataset: Dataset, batch_size: int) -> tuple[Batch, Batch, float]:
+    """A small and a large minibatch, of at most the experiment's size and QUICK_S, and by how many bytes a sample raises the peak."""
+
+    def of(count: int) -> Batch:
+        return Batch(dataset.train_inputs[:count], dataset.train_labels[:count], torch.arange(count))
+
+    most = min(batch_size, len(dataset.train_labels))
+    if most <= 2:
+        return (two := first_samples(dataset)), two, 0.0
+    count = min(most, 64)
+    while _timed(learner, of(count), 0) < QUICK_S / 4 and count < most:
+        count = min(most, 4 * count)
+    small, large = of(max(2, count // 8)), of(count)
+    peaks = [_peak_bytes(partial(_timed, learner, each, 0)) for each in (small, large)]
+    return small, large, max(0.0, (peaks[1] - peaks[0]) / max(1, count - len(small.labels)))
+
+
+def _peak_bytes(work: Callable[[], object]) -> int:
+    """The most memory that the process has while it works; 0 where the system does not say."""
+    give_back_freed_memory()  # what an earlier step freed and the process keeps would hide this one's
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak begins anew
+        work()
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return 1_024 * next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+
+
+def _largest(learner: Learner) -> float:
+    squares = torch.frombuffer(learner.gradient, dtype=torch.float32)[: learner.parameters].square()
+    count = max(1, len(squares) // 100)
+    return float(squares.topk(count).values.sum() / squares.sum().clamp_min(1e-30))
+
+
+def _timed(learner: Learner, batch: Batch, round: int) -> float:
+    began = time.thread_time()
+    learner.compute_gradient(batch, epoch=1, round=round, worker=0, minibatch=0)
+    return time.thread_time() - began
+
+
+def _known() -> Learner:
+    setting = Experiment(
+        name="probe",
+        architecture="single",
+        training=Training(model=KNOWN, batch_size=KNOWN_BATCH),
+        data=Data(dataset="cifar10"),
+    )
+    ones, zeros = [1.0] * IMAGE[0], [0.0] * IMAGE[0]
+    learner = Learner(setting, classes=10, input_shape=IMAGE, affine={"scale": ones, "shift": zeros})
+    learner.initial_model()
+    return learner
+
+
+def _images() -> Batch:
+    ids = torch.arange(KNOWN_BATCH)
+    return Batch(
+        torch.randint(0, 255, (KNOWN_BATCH, *IMAGE), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)),
+        ids % 10,
+        ids,
+    )

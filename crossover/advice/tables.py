@@ -1,0 +1,76 @@
+"""The advice as rows of text, for the terminal and the page."""
+
+from collections.abc import Sequence
+
+from crossover.advice.advice import Advice, Finalist
+from crossover.advice.needs import quota
+from crossover.reports import display
+from crossover.simulation.repetitions import LIMITS
+
+FRONT_HEAD = ["how", "time", "p5 to p95", "dollars", "p5 to p95", "minibatch", "an update", "threads"]
+REJECTED_HEAD = ["architecture", "at its cheapest", "time", "dollars", "what weighs most against it"]
+
+
+def front(found: Sequence[Finalist]) -> list[list[str]]:
+    """One row for each, the cheapest first."""
+    return [
+        [
+            each.candidate.words,
+            display.seconds(each.seconds.p50),
+            f"{display.seconds(each.seconds.p5)} to {display.seconds(each.seconds.p95)}",
+            display.usd(each.usd.p50),
+            f"{display.usd(each.usd.p5)} to {display.usd(each.usd.p95)}",
+            f"{each.candidate.batch_size:,}",
+            of_an_update(each),
+            str(each.candidate.threads),
+        ]
+        for each in found
+    ]
+
+
+def of_an_update(each: Finalist) -> str:
+    """How many minibatches of how many workers make one update, or one average of models."""
+    every = each.candidate.every
+    count = "all" if every == "epoch" else str(every)
+    what = {"model": "an average of models after ", "delta": "an outer step after "}.get(each.candidate.what, "")
+    return f"{what}{each.candidate.workers} x {count}"
+
+
+def rejected(found: Advice) -> list[list[str]]:
+    """One row for each architecture that is not the answer."""
+    return [
+        [
+            each.architecture,
+            each.best.candidate.words if each.best else display.DASH,
+            display.seconds(each.best.seconds.p50) if each.best else display.DASH,
+            display.usd(each.best.usd.p50) if each.best else display.DASH,
+            each.reason,
+        ]
+        for each in found.rejected
+    ]
+
+
+def notes(found: Advice) -> list[str]:
+    """What a reader must know before believing the figures."""
+    searched, base = found.searched, found.question.base
+    kinds = "".join(f", {count:,} for {kind}" for kind, count in sorted(found.excluded.items()))
+    refused = f", {len(searched.impossible):,} that AWS would not run" if searched.impossible else ""
+    updates = (
+        "the experiment's own updates"
+        if found.wishes.target is None
+        else "the updates of the runs that are its evidence"
+    )
+    lines = [
+        f"understood: {base.training.model} on {base.data.dataset}, {base.training.epochs} epochs, {found.wishes.words}",
+        f"{found.candidates:,} ways to train it: {len(searched.simulated):,} simulated, {len(searched.bounded):,} excluded by what they "
+        f"take at least{kinds}{refused}",
+        f"they make {updates}, each of as many samples; BatchNorm sees a worker's minibatch, which may be another size. "
+        "Others, which average models, filter or compress updates, stand apart: accuracy unknown",
+        f"time is until the model is there, from `deploy` on: {display.seconds(found.winner.before_s)} of it until everything stands "
+        "(assumed; where a broker is needed, about 20 minutes for a project's first experiment); "
+        f"dollars are of the run; {len(found.winner.outcomes)} repetitions; {LIMITS}",
+    ]
+    if word := quota(found.winner.candidate):
+        lines.append(word)
+    outside = {limit for outcome in found.winner.outcomes for limit in outcome.outside}
+    return [*lines, *(f"outside what was measured: {limit}" for limit in sorted(outside))]

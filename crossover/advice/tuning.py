@@ -1,0 +1,119 @@
+"""Power tuning: dollars and time of a given experiment over the memory of each of its functions, one at a time."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from crossover.advice.candidates import LIGHT_MB, MEMORY_MB
+from crossover.advice.evaluation import EPOCHS, Question
+from crossover.advice.needs import Sizes
+from crossover.architecture import architecture_of, steps
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.simulation.repetitions import Draw, Outcome, Task, outcome
+from crossover.simulation.simulate import simulate
+from crossover.simulation.workload import Workload
+from crossover.workflow import Step
+
+EQUAL = 0.001  # dollars of a run that differ by less are the same
+
+
+@dataclass(frozen=True)
+class Size:
+    """A run with one function at another size. `outcome` is None where the function could not hold what it works on: `problem`."""
+
+    step: str
+    memory_mb: int
+    own: bool
+    outcome: Outcome | None
+    problem: str = ""
+
+
+def tuned(question: Question, sizes: Sizes) -> list[Size]:
+    """Every step at every size, the experiment's own among them. Raises ConfigError for one that has no functions."""
+    base = question.base
+    found = steps(architecture_of(base))
+    if not found:
+        raise ConfigError(
+            f"--tune: {base.architecture} has no functions as {base.name} is set; expected an architecture that has"
+        )
+    return [size for step in found for size in _fitting([_sized(question, sizes, step, mb) for mb in _of(base, step)])]
+
+
+def _fitting(found: list[Size]) -> list[Size]:
+    """Those that hold their work, and the largest that does not."""
+    small = [each for each in found if each.outcome is None]
+    return [*small[-1:], *(each for each in found if each.outcome is not None)]
+
+
+def _of(base: Experiment, step: Step) -> list[int]:
+    torch = step.needs_torch(base)
+    return sorted(
+        {*(MEMORY_MB if torch else (128, *LIGHT_MB, 1_024)), base.functions.memory_of(step.name, torch=torch)}
+    )
+
+
+def _sized(question: Question, sizes: Sizes, step: Step, memory_mb: int) -> Size:
+    base, computes = question.base, step.needs_torch(question.base)
+    own = memory_mb == base.functions.memory_of(step.name, torch=computes)
+    needed = sizes.step_mb(base.training.batch_size) if computes else 3 * sizes.vector_bytes / 2**20
+    if needed > memory_mb:
+        return Size(step.name, memory_mb, own, None, f"needs {needed:,.0f} MB at its peak")
+    memory = {**base.functions.memory_mb, step.name: memory_mb}
+    experiment = replace(base, functions=replace(base.functions, memory_mb=memory))
+    task = Task(experiment, question.calibration, _workload(question), question.prices, EPOCHS)
+    found = outcome(task, Draw(base.seed, 0.0))
+    return Size(step.name, memory_mb, own, found, next(iter(found.problems), ""))
+
+
+MEASURED = 5  # sizes of one function
+
+
+def to_measure(question: Question, sizes: Sizes) -> tuple[str, list[int], float]:
+    """The function that takes most of the dollars, sizes to measure it at (what the file says among them), and seconds that its longest
+    invocation at the smallest of them is projected to take. Raises ConfigError as `tuned` does.
+    """
+    task = Task(question.base, question.calibration, _workload(question), question.prices, EPOCHS)
+    found = tuned(question, sizes)
+    used = simulate(task.experiment, task.calibration, workload=task.workload, price_list=task.price_list).steps
+    dearest = max(used, key=lambda name: (used[name].billed_ms * used[name].memory_mb, name))
+    fits = [each for each in found if each.step == dearest and each.outcome is not None]
+    if not fits:
+        problem = next(each.problem for each in found if each.step == dearest)
+        raise ConfigError(
+            f"--tune: {dearest} {problem}, and no function has so much; expected a smaller training.batch_size"
+        )
+    chosen = spread([each.memory_mb for each in fits], [each.memory_mb for each in fits if each.own])
+    slower = max(1.0, used[dearest].memory_mb / chosen[0])
+    return dearest, chosen, slower * used[dearest].billed_ms / 1_000 / max(1, used[dearest].invocations)
+
+
+def spread(sizes: list[int], own: list[int]) -> list[int]:
+    """At most MEASURED of the ascending `sizes`, evenly from the first to the last, each of `own` in the place of the nearest."""
+    last, parts = len(sizes) - 1, MEASURED - 1
+    places = {round(part * last / parts) for part in range(MEASURED)}
+    for place in (sizes.index(each) for each in own):
+        places = {*(places - {min(places, key=lambda each: abs(each - place))}), place}
+    return [sizes[place] for place in sorted(places)]
+
+
+def _workload(question: Question) -> Workload:
+    """The experiment's own minibatches."""
+    base = question.base
+    each = -(-min(question.samples, base.data.limit or question.samples) // base.workers)
+    full, rest = divmod(each, base.training.batch_size)
+    last = (rest,) if rest and not base.data.drop_last else ()
+    return replace(question.workload, samples=(base.training.batch_size,) * full + last)
+
+
+def best(found: list[Size]) -> dict[str, Size]:
+    """By step, the cheapest run that is possible."""
+    chosen: dict[str, Size] = {}
+    for each in found:
+        known = chosen.get(each.step)
+        if each.outcome is None or each.problem:
+            continue
+        least = inf if known is None or known.outcome is None else known.outcome.usd
+        # Of equal ones what the file says, else the smallest.
+        if each.outcome.usd < least * (1 - EQUAL) or (each.own and each.outcome.usd < least * (1 + EQUAL)):
+            chosen[each.step] = each
+    return chosen

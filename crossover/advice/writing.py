@@ -1,0 +1,152 @@
+"""`advice/`: the winner and two others as YAML files that run as they are, every simulated candidate as CSV, the whole as JSON."""
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from crossover.advice.advice import Advice, Finalist, line, sentence
+from crossover.advice.candidates import experiment_of
+from crossover.experiment import Experiment
+from crossover.reports import display
+from crossover.reports.folder import write_atomically
+
+MOST_HOURS = 720.0  # lifetime.ttl_hours
+ROOM = 1.5  # hours that a run may take, in p95 of what it is projected to
+NAME = 32
+SCHEMA = Path(__file__).parents[2] / "config" / "experiment.schema.json"
+
+
+def write(found: Advice, out: Path, *, config: Path) -> list[Path]:
+    """The paths of the YAML files, `advice.csv` and `advice.json`. The YAML files stand beside `config` where that names code of one's own,
+    which is looked for beside a YAML. YAML files of earlier advice go, unless somebody has changed them since.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    told = out / "advice.json"
+    earlier = json.loads(told.read_text()).get("files", {}) if told.exists() else {}
+    paths = []
+    for number, each in enumerate((found.winner, *found.alternatives), start=1):
+        name = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
+        own = _own_code(found.question.base)
+        paths.append(config.parent / f"{config.stem}-advice-{name}" if own else out / name)
+        head = f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, paths[-1].parent)}\n"
+        write_atomically(paths[-1], (head + as_yaml(found, each, number)).encode())
+    write_atomically(out / "advice.csv", to_csv(found).encode())
+    files = {os.path.relpath(path, out): _digest(path) for path in paths}
+    for name, digest in earlier.items():
+        if name not in files and (out / name).is_file() and _digest(out / name) == digest:
+            (out / name).unlink()
+    plain = {**as_json(found), "files": files}
+    write_atomically(told, (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
+    return [*paths, out / "advice.csv", told]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _own_code(base: Experiment) -> bool:
+    training = base.training
+    return any(":" in name for name in (training.model, training.loss, training.metric.name, base.data.dataset))
+
+
+def experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
+    """The finalist as `run` and `deploy` take it: named after its place, alive for as long as it needs."""
+    base = found.question.base
+    made = experiment_of(base, finalist.candidate)
+    hours = max(base.lifetime.maximum_run_hours, ceil(ROOM * finalist.seconds.p95 / 3_600))
+    hours = min(hours, MOST_HOURS)
+    lifetime = replace(
+        base.lifetime, maximum_run_hours=hours, ttl_hours=max(base.lifetime.ttl_hours, min(hours + 4, MOST_HOURS))
+    )
+    end = f"-advice-{number}"
+    room = NAME - len(end)
+    return replace(made, name=f"{base.name[:room].rstrip('-')}{end}", recipe="none", lifetime=lifetime)
+
+
+def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
+    """What differs from every field's default, with the projection as a comment."""
+    made = experiment(found, finalist, number)
+    usual = Experiment(name=made.name, architecture=made.architecture).resolved()
+    plain = {"name": made.name, "architecture": made.architecture, **_other(made.resolved(), usual)}
+    comment = (
+        f"# [projected] {finalist.candidate.words}: {finalist.words}; p95 {display.seconds(finalist.seconds.p95)}\n"
+    )
+    return comment + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def _other(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in plain.items():
+        if isinstance(value, Mapping) and isinstance(usual.get(name), Mapping):
+            if inner := _other(value, usual[name]):
+                found[name] = inner
+        elif value != usual.get(name):
+            found[name] = value
+    return found
+
+
+def to_csv(found: Advice) -> str:
+    """One row for each candidate that was simulated; p5 to p95 of those that were repeated."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    banded = {each.candidate: each for each in found.finalists}
+    names = list(asdict(found.winner.candidate))
+    percentiles = [f"{figure}_{name}" for figure in ("seconds", "usd") for name in ("p5", "p50", "p95")]
+    writer.writerow(["label", *names, "seconds", "usd", *percentiles])
+    for candidate, figures in sorted(found.searched.simulated.items(), key=lambda each: (each[1].usd, str(each[0]))):
+        finalist = banded.get(candidate)
+        spread = [*finalist.seconds, *finalist.usd] if finalist else [""] * len(percentiles)
+        writer.writerow(["projected", *asdict(candidate).values(), figures.seconds, figures.usd, *spread])
+    return text.getvalue()
+
+
+def as_json(found: Advice) -> dict[str, Any]:
+    """For other programs; every figure is projected."""
+    drives = found.drives[found.winner.candidate]
+    return {
+        "label": "projected",
+        "advice": sentence(found),
+        "drives": {"words": line(found), "seconds": dict(drives.seconds), "usd": dict(drives.usd)},
+        "wishes": asdict(found.wishes),
+        "met": found.met,
+        "prices_as_of": found.question.prices.as_of,
+        "calibration": found.question.calibration.name,
+        "candidates": found.candidates,
+        "excluded": {
+            **found.excluded,
+            "by what they take at least": len(found.searched.bounded),
+            "AWS would not run them": len(found.searched.impossible),
+        },
+        "simulated": len(found.searched.simulated),
+        "winner": _finalist(found.winner),
+        "alternatives": [_finalist(each) for each in found.alternatives],
+        "front": [_finalist(each) for each in found.front],
+        "accuracy unknown": [_finalist(each) for each in found.unknown],
+        "rejected": [
+            {
+                "architecture": each.architecture,
+                "reason": each.reason,
+                "best": _finalist(each.best) if each.best else None,
+            }
+            for each in found.rejected
+        ],
+    }
+
+
+def _finalist(each: Finalist) -> dict[str, Any]:
+    return {
+        "words": each.candidate.words,
+        "candidate": asdict(each.candidate),
+        "seconds": each.seconds._asdict(),
+        "usd": each.usd._asdict(),
+        "problems": sorted({problem for outcome in each.outcomes for problem in outcome.problems}),
+    }

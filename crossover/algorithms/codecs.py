@@ -1,0 +1,167 @@
+"""What a worker's gradient becomes before it is exchanged, and what the worker keeps of it: one codec for each, whatever the architecture.
+
+A codec takes a gradient [P | B], gives what this worker contributes to an exchange, takes the workers' mean of that, and gives another
+contribution (PowerSGD's second) or the round's result. BatchNorm's statistics are never compressed: noise in a variance would make it
+negative.
+
+Error feedback (Seide et al. 2014; Karimireddy et al. 2019): what a round's encoding left out is added to the next round's gradient.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from crossover.algorithms import buffers, compression
+from crossover.algorithms.powersgd import PowerSGD, Shape
+from crossover.algorithms.randomness import generator
+from crossover.errors import Corrupt
+from crossover.experiment import Experiment
+
+Place = tuple[int, int]  # the first element of a part and the one behind its last
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """`values`: what everybody takes this worker's contribution for, (D,) float32; whoever finds that an earlier attempt has shown other
+    ones writes these there. `bodies`: its bytes by part, where they are other ones than those of `values`; `way` reads such bytes. The
+    first `parameters` of the values are encoded, the rest travels as it is.
+    """
+
+    values: Tensor
+    bodies: Mapping[Place, Tensor] = field(default_factory=dict)
+    way: compression.Compression | None = None
+    parameters: int = 0
+
+    def read(self, data: memoryview, *, out: Tensor, first: int, what: str) -> Tensor:
+        """`out`, filled with another worker's elements from `first` on, of the bytes in `data`. Raises Corrupt where they are none."""
+        assert self.way is not None
+        return read(self.way, data, out=out, encoded=min(max(0, self.parameters - first), out.numel()), what=what)
+
+
+def read(way: compression.Compression, data: memoryview, *, out: Tensor, encoded: int, what: str) -> Tensor:
+    """`out`, filled from `data`: its first `encoded` elements as `way` writes them, then the rest as float32. Raises Corrupt."""
+    rest = 4 * (out.numel() - encoded)
+    if data.nbytes < rest:
+        raise Corrupt(f"{what}: {data.nbytes} bytes, of which {rest} would be statistics")
+    way.decode(data[: data.nbytes - rest], out=out[:encoded], what=what)
+    # A copy: what was encoded need not end at a multiple of four bytes.
+    out[encoded:] = buffers.tensor(bytes(data[data.nbytes - rest :]))
+    return out
+
+
+class Codec(Protocol):
+    """One worker's. Its state changes when a round's result is known, never before: a round that is begun anew comes to the same."""
+
+    @property
+    def unit(self) -> int:
+        """Parts of a contribution begin at multiples of so many elements."""
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        """The vectors that it keeps from round to round, float32, each written to in place."""
+
+    def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
+        """What to exchange first; `parts`: the pieces in which it travels. Raises Refused on what cannot be encoded."""
+
+    def proceed(self, mean: Tensor) -> Contribution | Tensor:
+        """From all workers' mean of the last contribution: the next one, or the round's result, (P + B,) float32, to be used before the
+        next round begins.
+        """
+
+
+class OneExchange:
+    """Encoded once, decoded by whoever combines."""
+
+    def __init__(
+        self, way: compression.Compression, *, parameters: int, worker: int, seed: int, feedback: bool
+    ) -> None:
+        self.way, self._parameters, self._worker, self._seed = way, parameters, worker, seed
+        self._residual = torch.zeros(parameters) if feedback else None
+        self._meant = torch.empty(0)  # in the round under way; what was sent of it, in memory that rounds share
+        self._sent = torch.empty(0)
+
+    @property
+    def unit(self) -> int:
+        return self.way.unit
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        return {} if self._residual is None else {"residual": self._residual}
+
+    def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
+        parameters, elements = self._parameters, gradient.numel()
+        values, statistics = gradient[:parameters], gradient[parameters:]
+        if self._residual is not None:
+            values = values + self._residual
+        if self._sent.numel() != elements:
+            self._sent = torch.empty_like(gradient)
+        places = [part.indices(elements)[:2] for part in parts]
+        encoded = [slice(min(first, parameters), min(end, parameters)) for first, end in places]
+        random = generator("qsgd", self._seed, round, self._worker)
+        bodies = dict[Place, Tensor]()
+        for (first, end), body in zip(places, self.way.encode(values, random=random, parts=encoded), strict=True):
+            rest = statistics[max(0, first - parameters) : max(0, end - parameters)]
+            bodies[first, end] = whole = torch.cat([body, rest.view(torch.uint8)])
+            count = min(max(0, parameters - first), end - first)
+            read(self.way, buffers.view(whole), out=self._sent[first:end], encoded=count, what="own contribution")
+        self._meant = values
+        return Contribution(self._sent, bodies, self.way, parameters)
+
+    def proceed(self, mean: Tensor) -> Contribution | Tensor:
+        if self._residual is not None:
+            torch.sub(self._meant, self._sent[: self._parameters], out=self._residual)
+        return mean
+
+
+class LowRank:
+    """PowerSGD: the mean of P, then that of Q."""
+
+    unit = 1
+
+    def __init__(self, shapes: Sequence[Shape], *, rank: int, seed: int, feedback: bool) -> None:
+        self._powersgd = PowerSGD(shapes, rank=rank, seed=seed, feedback=feedback, dtype=torch.float32)
+        self._first = True
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        kept = {"factors": self._powersgd.q}
+        return kept if self._powersgd.residual is None else {"residual": self._powersgd.residual, **kept}
+
+    def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
+        self._first = True
+        return Contribution(self._powersgd.first(gradient))
+
+    def proceed(self, mean: Tensor) -> Contribution | Tensor:
+        if self._first:
+            self._first = False
+            return Contribution(self._powersgd.second(mean))
+        return self._powersgd.finish(mean)
+
+
+def codec(experiment: Experiment, *, worker: int, shapes: Sequence[Shape], parameters: int) -> Codec | None:
+    """The one that the YAML asks for, of a model with parameters of these `shapes`; None where gradients travel as they are."""
+    exchange, seed, feedback = experiment.exchange, experiment.seed, compression.feeds_back(experiment.exchange)
+    if exchange.compression == "none":
+        return None
+    if exchange.compression == "powersgd":
+        return LowRank(shapes, rank=exchange.rank, seed=seed, feedback=feedback)
+    way = compression.named(exchange)
+    return OneExchange(way, parameters=parameters, worker=worker, seed=seed, feedback=feedback)
+
+
+def in_one_process(
+    codecs: Sequence[Codec], gradients: Sequence[Tensor], combine: Callable[[Sequence[Tensor]], Tensor], *, round: int
+) -> Tensor:
+    """A round's result where all workers are at hand; `combine` makes the mean of their contributions."""
+    contributions = [own.begin(gradient, round=round) for own, gradient in zip(codecs, gradients, strict=True)]
+    while True:
+        mean = combine([each.values for each in contributions])
+        following = [own.proceed(mean) for own in codecs]
+        contributions = [each for each in following if isinstance(each, Contribution)]
+        if not contributions:
+            result = following[0]
+            assert isinstance(result, Tensor)
+            return result

@@ -1,0 +1,123 @@
+"""`crossover advise`: how should I train this, by when, for how much. Every figure is projected."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from crossover.architecture import load
+from crossover.cli.arguments import Config, Debug, Override, accepted
+from crossover.cli.projection import table, waiting
+from crossover.errors import ConfigError, NoProjection
+
+if TYPE_CHECKING:
+    from crossover.advice.advice import Advice
+
+Deadline = Annotated[str | None, typer.Option(help="Until the model must be there, such as 45min or 2h; held at p95.")]
+Budget = Annotated[str | None, typer.Option(help="Dollars that one run may cost in full; held at p95.")]
+Target = Annotated[float | None, typer.Option(help="What the metric on the validation set must reach; needs evidence.")]
+Runs = Annotated[
+    list[Path] | None,
+    typer.Option(help="Folders of finished runs that show after how many epochs a target is reached."),
+]
+OnHand = Annotated[str | None, typer.Option(help="What you may use, of lambda,ec2,gpu,spot.  [default: all]")]
+
+
+def advise(
+    config: Config,
+    override: Override = None,
+    deadline: Deadline = None,
+    budget: Budget = None,
+    target: Target = None,
+    runs: Runs = None,
+    on_hand: OnHand = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")
+    ] = False,
+    tune: Annotated[
+        Literal["memory"] | None,
+        typer.Option(help="Instead: dollars and time of this experiment over the memory of each function."),
+    ] = None,
+    on: Annotated[
+        Literal["aws"] | None,
+        typer.Option(
+            help="With --tune memory: measure the deployed experiment's dearest function at five sizes, within --budget."
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the YAML files, advice.html, advice.csv and advice.json.")
+    ] = Path("advice"),
+    debug: Debug = False,
+) -> None:
+    """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
+    from crossover.advice import advice as advising
+    from crossover.advice import evidence, subject, wishes, writing
+
+    wished = wishes.wishes(deadline, budget, target, on_hand)
+    experiment = accepted(config, override)
+    if not load(experiment.architecture).trains:
+        raise ConfigError(
+            f"{experiment.name}: {experiment.architecture} trains nothing; advise is about training a model"
+        )
+    if on and not tune:
+        raise ConfigError("--on aws: measures for --tune memory, which is not given; advice itself is projected")
+    if tune:
+        others = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
+        if not on:
+            others["--budget"] = budget
+        if told := [name for name, value in (others | {"--probe": probe or None}).items() if value is not None]:
+            raise ConfigError(
+                f"{told[0]}: says nothing to --tune memory, which takes the file as it is; leave one of them out"
+            )
+        from crossover.cli import memory_tuning
+
+        memory_tuning.measure(experiment, wished.budget_usd) if on else memory_tuning.project(experiment)
+        return
+    settings, said = [experiment], list[str]()
+    if target is not None:
+        shown, said = evidence.asked(experiment, runs or [], target)
+        settings = [each.experiment for each in shown]
+    elif runs:
+        raise ConfigError("--runs: is evidence for --target, which is not given; expected both, or neither")
+    measured = None
+    if probe:
+        from crossover.advice import probe as probing
+
+        with waiting("measuring this model beside MobileNet"):
+            measured = probing.probe(experiment)
+    try:
+        each = []
+        with waiting("searching"):
+            for setting in settings:
+                question, sizes, notes = subject.of(setting, measured=measured)
+                each.append((advising.advise(question, wished, sizes), notes))
+        found, notes = min(each, key=lambda one: advising.standing(one[0]))
+        notes = [*said, *notes]
+    except NoProjection as unknown:
+        raise ConfigError(f"no advice for {experiment.name}, {wished.words}: {unknown}") from unknown
+    show(found, notes)
+    written = writing.write(found, out, config=config)
+    from crossover.advice import page  # matplotlib comes with it
+
+    print(f"written: {', '.join(str(path) for path in written)}")
+    print(f"report: {page.write(found, out, notes)}")
+    print(f"[projected] {advising.sentence(found)}")
+    print(f"[projected] {advising.line(found)}")
+
+
+def show(found: "Advice", notes: list[str]) -> None:
+    """The front, the best of each architecture, and why the others are not the answer."""
+    from crossover.advice import tables
+
+    console = Console(highlight=False, emoji=False)
+    console.print(table("[projected] the front of time against dollars", tables.FRONT_HEAD, tables.front(found.front)))
+    if found.unknown:
+        console.print(
+            table("[projected] accuracy unknown: other updates", tables.FRONT_HEAD, tables.front(found.unknown))
+        )
+    console.print(
+        table("[projected] the best of each other architecture", tables.REJECTED_HEAD, tables.rejected(found))
+    )
+    for note in [*notes, *tables.notes(found)]:
+        print(f"note: {note}")

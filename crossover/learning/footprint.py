@@ -1,0 +1,142 @@
+"""What a model's step takes by itself: multiply-accumulates, and the memory that its gradient holds, counted on a few samples.
+
+Nothing is timed here: the counts are the same on every machine.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from crossover.algorithms.schedule import image_side
+from crossover.experiment import Training
+from crossover.learning.images import to_side
+from crossover.learning.learner import skeleton
+
+OF_SAMPLES = (2, 4)  # two batches, whose difference tells what grows with the batch
+_AT_ONCE = 256  # samples of an evaluation's forward pass, as the learner takes them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Of one model on one kind of input. `macs`: multiply-accumulates of one sample forward.
+
+    `kept_bytes`: what the forward pass of one sample leaves for the backward pass. `widest_bytes`: the largest layer's inputs and
+    outputs of one sample, which is what an evaluation holds.
+    """
+
+    parameters: int
+    buffers: int
+    macs: int
+    kept_bytes: float
+    widest_bytes: int
+
+    @property
+    def evaluation_bytes(self) -> int:
+        """Of an evaluation's forward pass."""
+        return _AT_ONCE * self.widest_bytes
+
+
+def of_module(module: nn.Module, sample: Tensor) -> Footprint:
+    """Of a module that takes batches of `sample`, one input without its first dimension."""
+    parameters = list(module.parameters())
+    own = {each.untyped_storage().data_ptr() for each in (*parameters, *module.buffers())}
+    few, more = (_kept(module, _batch(sample, count), own) for count in OF_SAMPLES)
+    with torch.no_grad(), _layer_by_layer(), FlopCounterMode(display=False) as counted:
+        module.eval()(_batch(sample, 1))
+    return Footprint(
+        parameters=sum(each.numel() for each in parameters),
+        buffers=sum(e.numel() for name, e in module.named_buffers() if name.endswith(("running_mean", "running_var"))),
+        macs=counted.get_total_flops() // 2,
+        kept_bytes=(more - few) / (OF_SAMPLES[1] - OF_SAMPLES[0]),
+        widest_bytes=_widest(module, _batch(sample, 1)),
+    )
+
+
+@contextmanager
+def _layer_by_layer() -> Iterator[None]:
+    """Without torch's fused path for transformers that are evaluated, in which the counter sees nothing."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def of_model(name: str, *, classes: int | None, sample: Tensor) -> Footprint:
+    """Of `training.model` on such samples."""
+    flat = skeleton(name, classes, tuple(sample.shape))
+    module = flat.to_empty(device="cpu") if any(each.is_meta for each in flat.parameters()) else flat
+    with torch.no_grad():
+        for each in (*module.parameters(), *module.buffers()):
+            each.zero_()
+    return of_module(module, sample)
+
+
+def training_share(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> float:
+    """The mean of `training_shares`."""
+    if training.image_size.begin is None:
+        return 1.0
+    return sum(training_shares(training, classes=classes, shape=shape)) / training.epochs
+
+
+def training_shares(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> list[float]:
+    """Multiply-accumulates of a training step over those of one on images of `shape` (C, H, W), by epoch: `training.image_size` scales
+    images down.
+    """
+    sides = [image_side(training, shape[1], epoch=epoch) for epoch in range(1, training.epochs + 1)]
+    macs = {side: _macs(training.model, classes, shape, side) for side in {*sides, shape[1]}}
+    return [macs[side] / macs[shape[1]] for side in sides]
+
+
+def _macs(name: str, classes: int | None, shape: tuple[int, ...], side: int) -> int:
+    """Of one image forward, scaled to `side`."""
+    module = skeleton(name, classes, shape)
+    device = next(module.parameters()).device
+    image = torch.zeros(shape).unsqueeze(0)
+    with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        module.eval()(to_side(image, side).to(device))
+    return int(counted.get_total_flops()) // 2
+
+
+def _batch(sample: Tensor, count: int) -> Tensor:
+    return sample.unsqueeze(0).repeat(count, *[1] * sample.ndim)
+
+
+def _kept(module: nn.Module, inputs: Tensor, own: set[int]) -> int:
+    """Bytes that autograd keeps, each memory once, the model's own left out."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()  # itself would be a cycle that nobody collects
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = module.train()(inputs)
+    total = sum(kept.values())
+    del output
+    return total
+
+
+def _widest(module: nn.Module, inputs: Tensor) -> int:
+    widest = 0
+
+    def look(layer: nn.Module, given: Any, output: Any) -> None:
+        nonlocal widest
+        widest = max(widest, sum(t.nbytes for t in (*given, output) if isinstance(t, Tensor)))
+
+    hooks: list[Callable[[], None]] = [
+        layer.register_forward_hook(look).remove for layer in module.modules() if not list(layer.children())
+    ]
+    with torch.no_grad():
+        module.eval()(inputs)
+    for remove in hooks:
+        remove()
+    return widest

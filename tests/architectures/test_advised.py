@@ -1,0 +1,110 @@
+"""What the advice writes is taken by `plan` and `deploy` as it stands, and trains an epoch: every form in this process, on the cloud on one
+machine some of them, one of each kind; `make test-every-call` deploys them all.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdk.synthesis import synthesize
+from crossover.advice import subject, writing
+from crossover.advice.advice import Advice, Finalist, advise, form_of
+from crossover.advice.wishes import Wishes
+from crossover.architecture import load, training_architectures
+from crossover.cli import plan
+from crossover.costs import prices
+from crossover.experiment import Experiment
+from crossover.local.cloud import LocalCloud
+from crossover.reports.folder import RunFolder
+from crossover.running import measuring, run_deployed, run_inline
+from crossover.running.stack import Deployed
+from crossover.validation import check_deployment
+from crossover.validation import load as read
+from tests.sampling import WHOLE, drawn
+from tests.unit.advice.few import few_candidates
+
+pytestmark = pytest.mark.slow
+
+CONFIG = Path(__file__).parents[2] / "config"
+SMALL = ("training.epochs=1", "workers=2", "data.limit=240")
+FORMS = [
+    *(name.replace("_", "-") for name in training_architectures() if not load(name).alone),
+    *(f"single, {on}" for on in ("function", "instance", "gpu")),
+]
+
+
+def kind(form: str) -> str:
+    """Those of one kind are deployed and run alike."""
+    name, _, on = form.replace("-", "_").partition(", ")
+    return f"{load(name).alone} {'functions' if load(name).run and on in ('', 'function') else 'programs'}"
+
+
+DEPLOYED = FORMS if WHOLE else [FORMS[index] for index in drawn([[kind(form)] for form in FORMS])]
+
+
+@pytest.fixture(scope="module")
+def found() -> Iterator[Advice]:
+    question, sizes, _ = subject.of(read(CONFIG / "all-reduce-s3.yaml", SMALL))
+    with few_candidates():
+        yield advise(question, Wishes(), sizes, processes=1, repetitions=5)
+
+
+def written(found: Advice, form: str, path: Path) -> Experiment:
+    """The cheapest of that form as the advice writes it, read as commands read it."""
+    every = found.searched.simulated
+    cheapest = min((each for each in every if form_of(each) == form), key=lambda each: (every[each].usd, str(each)))
+    banded = Finalist(cheapest, every[cheapest], found.winner.outcomes, 0.0)
+    path.write_text(writing.as_yaml(found, banded, 1))
+    return read(path)
+
+
+def assert_trained(run: RunFolder) -> None:
+    assert run.result["outcome"] == "finished"
+    assert run.result["incomplete"] == []
+    assert [each["epoch"] for each in run.result["epochs"]] == [1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_trains_an_epoch_in_this_process(found: Advice, form: str, tmp_path: Path) -> None:
+    assert_trained(run_inline(written(found, form, tmp_path / "one.yaml"), tmp_path / "run", lambda _: None))
+
+
+@pytest.mark.parametrize("form", DEPLOYED)
+def test_it_is_planned_deployed_and_trains_an_epoch(
+    found: Advice, form: str, cloud: LocalCloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = written(found, form, tmp_path / "one.yaml")
+    check_deployment(experiment)
+    plan.plan(tmp_path / "one.yaml")
+    assert "a run of 1 epochs: about" in capsys.readouterr().out
+    cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
+    try:
+        assert_trained(
+            run_deployed(experiment, tmp_path / "run", lambda _: None, session=cloud.session(), where="local")
+        )
+    finally:
+        cloud.destroy(f"crossover-{experiment.name}")
+
+
+def test_sizes_of_a_function_are_measured_and_put_back(cloud: LocalCloud, tmp_path: Path) -> None:
+    experiment = read(CONFIG / "all-reduce-s3.yaml", [*SMALL, "name=sizes", "training.batch_size=60"])
+    cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
+    try:
+        purse = measuring.Purse(1.0, prices.load())
+        session, client = cloud.session(), cloud.session().client("lambda")
+        before = client.get_function_configuration(FunctionName="crossover-sizes-train")
+        found = list(
+            measuring.measured(
+                experiment, "train", [1_024, 3_008], session=session, purse=purse, timeout_s=120, wait_s=5.0
+            )
+        )
+        after = client.get_function_configuration(FunctionName="crossover-sizes-train")
+        left = session.client("s3").list_objects_v2(Bucket=Deployed.of(experiment, session).bucket, Prefix="runs/")
+    finally:
+        cloud.destroy(f"crossover-{experiment.name}")
+    assert [each.memory_mb for each in found] == [1_024, 3_008]
+    assert all(isinstance(each, measuring.Measured) and each.invocations == 2 and each.seconds > 0 for each in found)
+    assert 0 < purse.spent_usd < 0.01
+    assert [(each["MemorySize"], each["Timeout"]) for each in (before, after)] == [(1_769, 900)] * 2
+    assert not [each for each in left.get("Contents", []) if not each["Key"].startswith("runs/under-way")]

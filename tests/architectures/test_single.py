@@ -1,0 +1,90 @@
+"""One worker alone: the same bits on a function and as a program, whatever makes one batch of several minibatches."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crossover.architecture import architecture_of
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment, Gpu, from_resolved
+from crossover.reports.folder import RunFolder
+from crossover.running import baseline
+from crossover.validation import validate
+from tests.architectures.harness import small
+from tests.architectures.trained import assert_equal_to_reference
+
+PLAIN = {"name": "one", "architecture": "single", "workers": 1}
+
+
+@pytest.mark.parametrize("every", [1, 3, "epoch"])
+@pytest.mark.parametrize("on", ["instance", "gpu"])
+def test_a_program_ends_with_the_bits_of_the_reference(on: str, every: int | str) -> None:
+    """As the function does, which the tests of all architectures hold to it."""
+    experiment = replace(small("single", every=every), sections={"single": {"on": on}})
+    assert architecture_of(experiment).program is not None
+    job = assert_equal_to_reference(experiment)
+    assert not job.object_keys("bodies", "checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"workers": 4}, "workers: 4: single is one worker; expected 1"),
+        ({"single": {"instance_type": "c7g.large"}}, "single.instance_type: c7g.large belongs to an instance"),
+        ({"single": {"spot": True}}, "single.spot: true belongs to an instance"),
+        ({"exchange": {"what": "model"}}, "exchange.what: single does not exchange models"),
+        ({"training": {"precision": "fp16"}}, "training.precision: fp16 needs a GPU"),
+        ({"functions": {"memory_mb": {"trane": 512}}}, "functions.memory_mb.trane: is no step of single"),
+        ({"functions": {"memory_mb": {"train": 512}}, "single": {"on": "instance"}}, "functions.memory_mb.train"),
+    ],
+    ids=lambda given: str(given)[:40],
+)
+def test_what_one_worker_cannot_have_is_refused(given: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        validate({**PLAIN, **given})
+
+
+def test_a_gpu_of_its_own_computes_in_half_precision() -> None:
+    validate({**PLAIN, "single": {"on": "gpu"}, "training": {"precision": "fp16"}})
+
+
+def test_beside_an_experiment_it_updates_by_as_many_minibatches_as_all_workers_together() -> None:
+    experiment = validate(
+        {"name": "four", "architecture": "spirt", "baseline": ["gpu", "single"], "exchange": {"every": 3}}
+        | {"aggregation": {"rule": "median"}, "functions": {"memory_mb": {"default": 3000, "update_model": 512}}}
+    )
+    fleet, alone = experiment.companions()
+    assert (fleet.name, fleet.architecture, fleet.exchange.every) == ("four-gpu", "gpu", None)
+    assert (alone.name, alone.architecture, alone.workers, alone.exchange.every) == ("four-single", "single", 1, 12)
+    assert from_resolved(json.loads(json.dumps(experiment.resolved()))) == experiment
+    assert validate(alone.resolved()) == alone
+    assert (
+        replace(experiment, exchange=replace(experiment.exchange, every="epoch")).companions()[1].exchange.every
+        == "epoch"
+    )
+    models = replace(experiment, exchange=replace(experiment.exchange, what="model", every=24))
+    assert models.companions()[1].exchange.every == 4
+    assert replace(fleet, baseline=("gpu", "single")).baselines == ("single",)
+
+
+def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp_path: Path) -> None:
+    experiment = replace(small("spirt"), baseline=("gpu", "single"), gpu=Gpu(instances=2))
+    calls = list[tuple[str, str, bool]]()
+
+    def run(each: Experiment, folder: Path, unfinished: object) -> RunFolder:
+        calls.append((each.name, folder.name, unfinished is not None))
+        return RunFolder.__new__(RunFolder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baseline, "read", lambda out: None)
+        patch.setattr(baseline, "_unfinished", lambda *asked, **where: "found")
+        baseline.with_baseline(run, experiment, tmp_path / "out")
+        names = [("small", "out"), ("small-gpu", "baseline"), ("small-single", "baseline-single")]
+        assert calls == [(*name, False) for name in names]
+        (tmp_path / "out/baseline/unfinished").mkdir(parents=True)
+        assert baseline.unfinished_in(tmp_path / "out") and not baseline.unfinished_in(tmp_path)
+        calls.clear()
+        baseline.with_baseline(run, experiment, tmp_path / "out", resume="inline")
+        assert calls == [(*names[1], True), (*names[2], False)]

@@ -1,0 +1,199 @@
+"""The advice holds its wishes at p95, is monotone in them, and is written down; tests/architectures/test_advised.py trains by it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crossover.advice import advice, drivers, page, sensitivity, subject, wishes, writing
+from crossover.advice.advice import Advice, Finalist, advise, chosen, sentence, turning_point
+from crossover.advice.candidates import Candidate
+from crossover.advice.evaluation import Figures
+from crossover.advice.search import Searched
+from crossover.advice.wishes import Wishes
+from crossover.errors import ConfigError, NoProjection
+from crossover.simulation.repetitions import Outcome
+from crossover.validation import check_deployment, load
+from tests.unit.advice.few import few_candidates
+
+CONFIG = Path(__file__).parents[3] / "config"
+SMALL = ("training.epochs=2", "workers=2", "data.limit=8192")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few() -> Iterator[None]:
+    """For all tests here, so that none of them depends on which ran before."""
+    with few_candidates():
+        yield
+
+
+@pytest.fixture(scope="module")
+def found() -> Advice:
+    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
+    return advise(question, Wishes(on_hand=("lambda", "ec2")), sizes, processes=1, repetitions=5)
+
+
+def finalist(architecture: str, seconds: float, usd: float) -> Finalist:
+    candidate = Candidate(architecture, 2, 60, 1, memory_mb=1_769)
+    outcomes = tuple(
+        Outcome(seconds=seconds * f, epoch_s=1.0, usd=usd * f, paper_method_usd=0.0, moved_bytes=0.0)
+        for f in (0.9, 1.0, 1.1)
+    )
+    return Finalist(candidate, Figures(seconds, usd), outcomes, 0.0)
+
+
+FRONT = [finalist("single", 1_000, 1.0), finalist("all_reduce", 500, 2.0), finalist("gpu", 100, 5.0)]
+
+
+def test_a_longer_deadline_never_costs_more_and_a_larger_budget_is_never_slower() -> None:
+    by_deadline = [chosen(FRONT, Wishes(deadline_s=seconds)) for seconds in (111, 400, 560, 1_200)]
+    assert [each.usd.p50 for each in by_deadline] == [5.0, 5.0, 2.0, 1.0]
+    by_budget = [chosen(FRONT, Wishes(budget_usd=usd)) for usd in (1.2, 2.5, 9)]
+    assert [each.seconds.p50 for each in by_budget] == [1_000, 500, 100]
+
+
+def test_wishes_hold_at_p95() -> None:
+    assert chosen(FRONT, Wishes(deadline_s=520)).candidate.architecture == "gpu"  # 500 in the middle, 550 at p95
+    assert chosen(FRONT, Wishes(deadline_s=560)).candidate.architecture == "all_reduce"
+
+
+def test_an_impossible_wish_gets_the_nearest_answer() -> None:
+    assert chosen(FRONT, Wishes(deadline_s=50)).candidate.architecture == "gpu"
+    assert chosen(FRONT, Wishes(budget_usd=0.1)).candidate.architecture == "single"
+
+
+def test_so_it_is_in_a_search(found: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an answer is chosen from does not depend on the wishes."""
+    listed = (found.winner, *found.front, *(each.best for each in found.rejected if each.best))
+    runnable = [each for each in listed if each.would_run]
+    deadlines = sorted(1.001 * each.seconds.p95 for each in runnable)
+    budgets = sorted(1.001 * each.usd.p95 for each in runnable)
+    by_deadline = [chosen(runnable, Wishes(deadline_s=each)).usd.p50 for each in deadlines]
+    by_budget = [chosen(runnable, Wishes(budget_usd=each)).seconds.p50 for each in budgets]
+    for figures in (by_deadline, by_budget):
+        assert figures == sorted(figures, reverse=True)
+        assert len(set(figures)) > 1, "the wishes change nothing here"
+    monkeypatch.setattr(advice, "search", lambda *_, **__: found.searched)
+    wished = replace(found.wishes, deadline_s=deadlines[0])
+    again = advise(found.question, wished, subject.of(found.question.base)[1], processes=1, repetitions=5)
+    assert again.met
+    assert again.winner.candidate == chosen(runnable, wished).candidate != found.winner.candidate
+
+
+def test_the_same_input_gives_the_same_advice(found: Advice) -> None:
+    again = advise(found.question, found.wishes, subject.of(found.question.base)[1], processes=2, repetitions=5)
+    assert writing.as_json(again) == writing.as_json(found)
+
+
+def test_what_is_said(found: Advice) -> None:
+    assert found.met
+    assert sentence(found).startswith(f"Train it on {found.winner.candidate.words}: ")
+    kinds = {each.candidate.on for each in found.finalists if each.candidate.architecture == "single"}
+    assert {"function", "instance"} <= kinds, "one function and one machine are always among the candidates"
+    assert not any(each.gpu for each in found.searched.simulated)
+    thrifty = replace(found, wishes=replace(found.wishes, budget_usd=1.001 * found.winner.usd.p95))
+    dear = [each for each in advice.rivals_of(found) if each.usd.p95 > 1.001 * found.winner.usd.p95]
+    assert sentence(thrifty).count("more than was wished") == len(dear) > 0
+    assert all(each.reason for each in found.rejected)
+    front = [(each.figures.usd, each.figures.seconds) for each in found.front]
+    assert front == sorted(front)
+    assert [seconds for _, seconds in front] == sorted((seconds for _, seconds in front), reverse=True)
+
+
+def test_its_files_are_accepted_and_say_what_was_projected(found: Advice, tmp_path: Path) -> None:
+    files = writing.write(found, tmp_path, config=tmp_path / "mine.yaml")
+    yamls = [path for path in files if path.suffix == ".yaml"]
+    assert len(yamls) == 1 + len(found.alternatives)
+    for path, each in zip(yamls, (found.winner, *found.alternatives), strict=True):
+        experiment = load(path)
+        check_deployment(experiment)
+        assert found.question.task(each.candidate).experiment.exchange == experiment.exchange
+        assert experiment.workers == each.candidate.workers
+    assert "p2p" not in yamls[0].read_text(), "what the winner has no use for is not said"
+    told = json.loads((tmp_path / "advice.json").read_text())
+    assert told["label"] == "projected"
+    assert told["winner"]["usd"]["p5"] <= told["winner"]["usd"]["p50"] <= told["winner"]["usd"]["p95"]
+    rows = (tmp_path / "advice.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(found.searched.simulated)
+    assert all(row.startswith("projected,") for row in rows[1:])
+
+
+def test_files_of_earlier_advice_go_and_files_of_ones_own_stay(found: Advice, tmp_path: Path) -> None:
+    """Those of the loser of last time would be taken for the winner's."""
+    config, other = tmp_path / "mine.yaml", replace(found, winner=found.alternatives[-1], alternatives=[])
+    before = [path for path in writing.write(found, tmp_path, config=config) if path.suffix == ".yaml"]
+    own, changed = tmp_path / "1-mine.yaml", before[1]
+    for path in (own, changed):
+        path.write_text("name: mine\n")
+    (after,) = (path for path in writing.write(other, tmp_path, config=config) if path.suffix == ".yaml")
+    assert len(before) == 3 and after not in before
+    assert {*tmp_path.glob("*.yaml")} == {own, changed, after}
+
+
+def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice, tmp_path: Path) -> None:
+    base = found.question.base
+    own = replace(found.question, base=replace(base, training=replace(base.training, model="mine:network")))
+    config = tmp_path / "experiments" / "mine.yaml"
+    config.parent.mkdir()
+    paths = writing.write(replace(found, question=own), tmp_path / "advice", config=config)
+    yamls = [path for path in paths if path.suffix == ".yaml"]
+    assert yamls and all(path.parent == config.parent and path.name.startswith("mine-advice-") for path in yamls)
+
+
+def test_a_burstable_machines_credits_are_of_its_instances(found: Advice) -> None:
+    machine = Candidate("single", 1, 120, 1, on="instance", instance="t4g.medium", threads=2)
+    assert "network and secrets" not in drivers.parts(found.question, machine)
+
+
+def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_rounds() -> None:
+    local = ("exchange.what=model", "exchange.every=8", "training.epochs=4", "workers=2", "data.limit=4096")
+    question = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", local))[0]
+    own = Candidate("all_reduce", 2, 512, 8, what="model", memory_mb=3_008, channel="s3", limit=4_096)
+    scattered = replace(own, architecture="scatter_reduce")
+    assert question.span(own) == 2
+    simulated = question.simulated(own)[0]
+    assert not simulated.problem
+    assert question.about(own, question.profile(question.shape(own))).below(simulated)
+    assert sum(drivers.parts(question, own).values()) == pytest.approx(simulated.usd, rel=0.05)
+    assert turning_point(question, own, own) is None
+    assert {round(each.smaller, 3) for each in sensitivity.swings(question, own, own)} == {1.0}
+    assert sensitivity.swings(question, own, scattered)
+
+
+def test_its_page(found: Advice, tmp_path: Path) -> None:
+    text = page.write(found, tmp_path, ["a note"]).read_text()
+    assert "Train it on" in text
+    assert text.count("<title>") == 1 + len(found.finalists), "each point says what it is"
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"deadline": "soon"}, "--deadline: 'soon' is no time"),
+    ({"deadline": "90d"}, "at most 30 days"),
+    ({"deadline": "0h"}, "more than nothing"),
+    ({"budget": "-1"}, "--budget: '-1'"),
+    ({"budget": "nan"}, "--budget: 'nan'"),
+    ({"on_hand": "tpu"}, "--on-hand: tpu is unknown"),
+    ({"on_hand": "spot"}, "spot is a price"),
+])  # fmt: skip
+def test_nonsense_is_refused(given: dict[str, str], words: str) -> None:
+    asked = {"deadline": None, "budget": None, "on_hand": None, **given}
+    with pytest.raises(ConfigError, match="--") as refused:
+        wishes.wishes(asked["deadline"], asked["budget"], None, asked["on_hand"])
+    assert words in str(refused.value)
+
+
+def test_a_model_too_large_for_any_function_is_told() -> None:
+    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
+    vast = type(sizes)(vector_bytes=8 * 2**30, kept_bytes=1.0, evaluation_bytes=1)
+    with pytest.raises(NoProjection, match=r"needs .* MB at its peak, and the function of 3,008 MB"):
+        advise(question, Wishes(on_hand=("lambda",)), vast, processes=1)
+
+
+def test_where_nothing_is_left_what_came_furthest_says_why() -> None:
+    """Not the first of many that lacked memory."""
+    small, large = (Candidate("single", 1, 512, 1, memory_mb=mb) for mb in (512, 10_240))
+    refused = {small: ("memory", "needs more than 512 MB"), large: ("", "")}
+    reached = Searched(impossible={large: "training.precision: not there"})
+    assert advice._none(refused, reached) == "none of 2 ways to train it can be: training.precision: not there"

@@ -1,0 +1,86 @@
+"""What a candidate is said to take at least is never above what the simulation says of it; nothing that cannot run is advised."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crossover.advice import candidates, subject
+from crossover.advice.candidates import Candidate
+from crossover.advice.evaluation import Question
+from crossover.advice.needs import ON_HAND, Sizes, problem
+from crossover.validation import load
+
+CONFIG = Path(__file__).parents[3] / "config"
+OF_EACH = 2  # cells of each architecture and kind of updates that are simulated
+
+
+def asked(name: str, *changes: str) -> tuple[Question, Sizes]:
+    question, sizes, _ = subject.of(load(CONFIG / f"{name}.yaml", changes))
+    return question, sizes
+
+
+def cells(question: Question, *, most_workers: int) -> Sequence[Candidate]:
+    """Some of each architecture, the same ones each time."""
+    rng, by = random.Random(7), dict[tuple[str, str, str], list[Candidate]]()
+    for each in candidates.of(question.base, samples=question.samples, prices=question.prices):
+        if each.workers <= most_workers and each.batch_size >= 32:
+            by.setdefault((each.architecture, each.updates, each.on), []).append(each)
+    return [each for group in by.values() for each in rng.sample(group, min(OF_EACH, len(group)))]
+
+
+@pytest.mark.parametrize(("name", "changes", "most_workers"), [
+    ("all-reduce-cifar10", (), 8),
+    ("all-reduce-s3", (), 8),
+])  # fmt: skip
+def test_no_bound_is_above_the_simulation(name: str, changes: tuple[str, ...], most_workers: int) -> None:
+    question, _ = asked(name, *changes)
+    judged = 0
+    for each in cells(question, most_workers=most_workers):
+        simulated, _ = question.simulated(each)
+        profile = question.profile(question.shape(each))
+        if simulated.problem or profile.problem:
+            continue
+        for bound in (question.least(each), question.about(each, profile)):
+            assert bound.below(simulated), (each, bound, simulated)
+        judged += 1
+    assert judged > 15
+
+
+def test_a_minibatch_of_512_does_not_fit_into_1769_mb() -> None:
+    question, sizes = asked("all-reduce-cifar10")
+    shipped = Candidate("all_reduce", 4, 512, 1, memory_mb=2_685)
+    assert problem(shipped, sizes, ON_HAND) == ("", "")
+    kind, words = problem(replace(shipped, memory_mb=1_769), sizes, ON_HAND)
+    assert kind == "memory"
+    assert "1,769" in words
+    assert problem(replace(shipped, memory_mb=1_769, batch_size=256, every=2), sizes, ON_HAND) == ("", "")
+    assert question.samples == 50_000
+
+
+def test_what_is_not_on_hand_is_not_advised() -> None:
+    _, sizes = asked("all-reduce-cifar10")
+    through_redis = Candidate("all_reduce", 4, 512, 1, memory_mb=2_685, host="m7g.large")
+    assert problem(through_redis, sizes, ("lambda",))[0] == "not on hand"
+    assert problem(replace(through_redis, host="", channel="s3"), sizes, ("lambda",)) == ("", "")
+    spot = Candidate("gpu", 4, 512, 1, instance="g4dn.xlarge", spot=True)
+    assert problem(spot, sizes, ("gpu",))[0] == "not on hand"
+
+
+def test_candidates_make_the_experiments_own_updates() -> None:
+    """As many updates in an epoch, each of as many samples, whatever the workers."""
+    question, _ = asked("all-reduce-cifar10")
+    shapes = {
+        (each.workers, each.batch_size, each.every, each.limit)
+        for each in candidates.of(question.base, samples=question.samples, prices=question.prices)
+        if each.updates == candidates.OWN
+    }
+    assert {workers for workers, *_ in shapes} >= {1, 2, 4, 8, 16, 32, 64}
+    for workers, batch_size, every, limit in shapes:
+        each = Candidate("all_reduce", workers, batch_size, every, limit=limit)
+        samples = question.workload_of(each).samples
+        assert isinstance(every, int)
+        assert workers * batch_size * every == 2_048
+        assert -(-len(samples) // every) == 24

@@ -1,0 +1,149 @@
+"""Memory by step for one experiment; a model of one's own measured beside MobileNet."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from crossover.advice import probe, sensitivity, subject, tuning
+from crossover.advice.candidates import Candidate
+from crossover.advice.evaluation import Question
+from crossover.advice.probe import Probe
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment, ImageSize
+from crossover.learning.memory import keep_freed_memory
+from crossover.validation import load
+
+CONFIG = Path(__file__).parents[3] / "config"
+
+
+def test_the_cheapest_size_of_each_function_holds_what_it_works_on() -> None:
+    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", ["training.epochs=2"]))
+    found = tuning.tuned(question, sizes)
+    chosen = tuning.best(found)["train"]
+    assert chosen.memory_mb == 2_560, "more would be paid for and stand idle, with one thread"
+    assert all(each.problem for each in found if each.step == "train" and each.memory_mb < 2_424)
+    assert {each.step for each in found} == {"initialise", "train", "collect"}
+    assert sum(each.own for each in found) == 3
+
+
+def test_what_is_measured_is_the_dearest_function_at_sizes_that_hold_its_work() -> None:
+    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=2", "workers=2"]))
+    step, chosen, seconds = tuning.to_measure(question, sizes)
+    assert step == "train"
+    assert len(chosen) == tuning.MEASURED
+    assert 1_769 in chosen, "what the file says"
+    assert min(chosen) >= sizes.step_mb(60)
+    assert seconds > 0
+
+
+def test_what_no_function_could_hold_is_not_measured() -> None:
+    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=2", "workers=2"]))
+    with pytest.raises(ConfigError, match=r"train needs .* expected a smaller training\.batch_size"):
+        tuning.to_measure(question, replace(sizes, evaluation_bytes=2**40))
+
+
+@pytest.mark.parametrize(
+    ("count", "own", "places"), [(16, 3, [0, 3, 8, 11, 15]), (10, 9, [0, 2, 4, 7, 9]), (3, 1, [0, 1, 2])]
+)
+def test_sizes_to_measure_reach_from_the_smallest_to_the_largest(count: int, own: int, places: list[int]) -> None:
+    sizes = list(range(512, 512 + 256 * count, 256))
+    assert tuning.spread(sizes, [sizes[own]]) == [sizes[place] for place in places]
+
+
+def test_what_has_no_functions_is_refused() -> None:
+    question, sizes, _ = subject.of(load(CONFIG / "gpu-cifar10.yaml"))
+    with pytest.raises(ConfigError, match="--tune: gpu has no functions"):
+        tuning.tuned(question, sizes)
+
+
+def test_only_the_ratio_to_mobilenet_is_carried_over() -> None:
+    asked = load(CONFIG / "all-reduce-s3.yaml")
+    measured = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0, batch_ratio=2.0)
+    question, _, (note,) = subject.of(asked, measured=measured)
+    assert question.calibration.of_sample(question.workload) == pytest.approx(
+        0.5 * question.calibration.sample_s["mobilenet"]
+    )
+    assert note.startswith("[measured-local]")
+    counted, _, (guess,) = subject.of(asked)
+    assert counted.level_sigma > question.level_sigma > 0
+    assert "multiply-accumulates" in guess
+    slower, cloud = (
+        question.slower(1.0, Candidate("all_reduce", 2, 60, 1, memory_mb=1_769)).calibration,
+        question.calibration,
+    )
+    factor = slower.of_sample(question.workload) / cloud.of_sample(question.workload)
+    assert factor > 1
+    assert slower.function_batch_s / cloud.function_batch_s == pytest.approx(factor)
+    assert slower.instance_batch_s / cloud.instance_batch_s == pytest.approx(factor)
+    smaller, larger = next(
+        each[1:] for each in sensitivity._changes(question, 1) if each[0].startswith("functions' speed")
+    )
+    assert smaller.calibration.function_batch_s == 4 * larger.calibration.function_batch_s
+
+
+def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was() -> None:
+    known = subject.of(load(CONFIG / "all-reduce-cifar10.yaml"))[0]
+    measured = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0)
+    probed = subject.of(load(CONFIG / "all-reduce-s3.yaml"), measured=measured)[0]
+    gpu, function = (
+        Candidate("gpu", 2, 60, 1, instance="g4dn.xlarge"),
+        Candidate("all_reduce", 2, 60, 1, memory_mb=1_769),
+    )
+
+    def factor(question: Question, candidate: Candidate) -> float:
+        return question.calibration.gpu_efficiency / question.slower(1.645, candidate).calibration.gpu_efficiency
+
+    assert known.slower(1.645, function) is known
+    assert factor(known, gpu) == pytest.approx(2.0, rel=0.01)  # half of what is assumed, at p95
+    assert factor(probed, gpu) > factor(known, gpu)
+
+
+def test_a_probe_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "MOST_S", 0.0)
+    monkeypatch.setattr(probe, "QUIET", 0.0)  # whoever else works here
+    found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"))
+    assert found.pairs == probe.LEAST_PAIRS
+    assert 0 < found.ratio < 1, "a network of 26,000 parameters on 64 pixels is not MobileNet"
+    assert found.batch_ratio >= 0
+    assert found.two_threads is not None
+    assert "too busy" in replace(found, two_threads=None).words
+    assert 0.01 < found.largest <= 1, "its largest elements hold more than their share"
+    assert "pairs" in found.words
+
+
+def test_a_step_on_images_scaled_down_is_not_what_a_probe_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[ImageSize]()
+
+    def learner_for(experiment: Experiment, _: object) -> None:
+        seen.append(experiment.training.image_size)
+        raise InterruptedError
+
+    monkeypatch.setattr(probe, "learner_for", learner_for)
+    with pytest.raises(InterruptedError):
+        probe.probe(load(CONFIG / "all-reduce-s3.yaml", ["training.image_size.begin=4"]))
+    assert seen == [ImageSize()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
+def test_the_peak_of_a_step_is_its_own_whatever_ran_before() -> None:
+    """A learner makes its process keep what it frees."""
+    keep_freed_memory()
+
+    def peak(mb: int) -> int:
+        return probe._peak_bytes(lambda: torch.ones(mb * 2**18))
+
+    peak(300)
+    assert peak(200) - peak(40) == pytest.approx(160 * 2**20, rel=0.1)
+
+
+def test_a_probe_bounds_candidates_and_says_what_threads_are_worth() -> None:
+    asked = load(CONFIG / "all-reduce-s3.yaml")
+    plain = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0)
+    hungry = replace(plain, sample_bytes=20e6, two_threads=1.0, batch_ratio=2.0)
+    (_, small, _), (question, large, _) = (subject.of(asked, measured=each) for each in (plain, hungry))
+    assert large.step_mb(60) - small.step_mb(60) > 1_000, "60 samples of 20 MB, and a third more"
+    cloud = question.calibration
+    assert (cloud.parallel_share, cloud.parallel_least) == (0.0, 0.0)
+    assert cloud.function_batch_s == pytest.approx(4 * cloud.of_sample(question.workload))

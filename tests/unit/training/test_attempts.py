@@ -1,0 +1,94 @@
+"""Two invocations of a resumed attempt's first step, side by side, while the attempt before it concludes the run: one word for both."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crossover.dataplane.memory import MemoryObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import StaleAttempt
+from crossover.keys import Keys
+from crossover.training import attempts
+
+BEFORE, OWN = Keys("r", 0), Keys("r", 1)
+
+
+class Race:
+    """Attempt 0 has saved a checkpoint. What attempt 1 takes over is a copy of it."""
+
+    def __init__(self) -> None:
+        self.objects = MemoryObjectStore(Traffic())
+        attempts.begin(self._ctx(BEFORE))
+        self.objects.put(BEFORE.checkpoint(0, 5), b"state")
+
+    def _ctx(self, keys: Keys) -> Any:
+        return SimpleNamespace(run="r", objects=self.objects, keys=keys)
+
+    def concludes(self) -> None:
+        """Attempt 0 does, and deletes what it had."""
+        self.objects.put(BEFORE.outcome, json.dumps({"attempt": 0}).encode())
+        self.objects.delete_prefix(BEFORE.own_checkpoints)
+
+    @contextmanager
+    def first_step(self) -> Iterator[None]:
+        """Of attempt 1: it reads; then, behind the block, copies and takes over."""
+        ctx = self._ctx(OWN)
+
+        def clear(of: list[Keys]) -> None:
+            for keys in of:
+                self.objects.delete_prefix(keys.own_checkpoints)
+
+        with attempts.setting_up(ctx, lambda: None, clear) as before:
+            if not self.own():
+                state = self.objects.get(BEFORE.checkpoint(0, 5))
+                yield
+                self.objects.put_new(OWN.checkpoint(0, 5), state)
+            else:
+                yield
+            attempts.take(ctx, before)
+
+    def own(self) -> list[str]:
+        return self.objects.list(OWN.own_checkpoints)
+
+    def finished(self) -> bool:
+        return self.objects.exists(OWN.finished)
+
+
+def test_who_finds_nothing_to_go_on_with_clears_away_for_a_slower_one_too() -> None:
+    race = Race()
+
+    def faster() -> None:
+        race.concludes()
+        with pytest.raises(StaleAttempt, match="was concluded before"), race.first_step():
+            pytest.fail("it has something to go on with")
+        assert race.finished()
+
+    with pytest.raises(StaleAttempt, match="was concluded before"), race.first_step():
+        faster()
+
+    assert race.finished() and not race.own()  # the slower one had copied, and cleared that away itself
+
+
+def test_where_one_has_set_the_attempt_up_another_does_not_clear_its_state_away() -> None:
+    race = Race()
+    with race.first_step():
+        race.concludes()
+    saved = race.own()
+
+    with race.first_step():
+        pass
+
+    assert saved and race.own() == saved and not race.finished()
+
+
+def test_who_comes_when_the_run_is_concluded_only_clears_away() -> None:
+    race = Race()
+    race.concludes()
+    with pytest.raises(StaleAttempt, match="was concluded before"), race.first_step():
+        pytest.fail("there is nothing to set up")
+
+    assert race.finished() and not race.own()
