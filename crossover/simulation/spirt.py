@@ -92,7 +92,7 @@ def compute_gradients(world: World, place: Place) -> Script:
     one, data = 4 * workload.parameters, sum(map(workload.batch_bytes, samples))
     before, after = kept_by_worker(world, place.round), kept_by_worker(world, place.round + 1)
     read, written = workload.vector_bytes + before * one, workload.vector_bytes + after * one
-    tally = Tally().count("tensors", "exists").count("tensors", "get", 1 + before, into=read)
+    tally = Tally().count("tensors", "exists", 2).count("tensors", "get", 1 + before, into=read)
     tally.count("tensors", "create", 1 + after, out=written)
     tally.count("objects", "get", len(samples), into=data).count("objects", "exists")
     decided = world.days.decisions_before(place.round)
@@ -102,7 +102,7 @@ def compute_gradients(world: World, place: Place) -> Script:
     fetch_s = tensors.read.seconds(read, 2 + before) + objects.read.seconds(data, len(samples) + told)
     memory_mb = world.memory_of("compute_gradients")
     compute_s = sum(calibration.in_function(world.experiment, workload, each, memory_mb=memory_mb) for each in samples)
-    store_s = tensors.write.seconds(written, 1 + after) + objects.read.latency_s  # settled
+    store_s = tensors.write.seconds(written, 1 + after) + tensors.read.latency_s + objects.read.latency_s  # settled
     return Script(
         (
             Phase("fetch", request_s=fetch_s, link="egress", bytes_=read),
@@ -163,14 +163,15 @@ def check_peers(world: World, place: Place) -> Script:
 @shared(lambda world, place: None)
 def aggregate_peers(world: World, place: Place) -> Script:
     size, tensors, others = world.workload.vector_bytes, world.tensors("aggregate_peers"), world.workers - 1
-    tally = Tally().count("tensors", "exists", 1 + others).count("objects", "exists")
+    tally = Tally().count("tensors", "exists", 2 + others).count("objects", "exists")
     tally.count("tensors", "get", others, into=others * size).count("tensors", "create", others, out=others * size)
     copies_s = tensors.read.seconds(others * size, 2 * others + 1) + tensors.write.seconds(others * size, others)
     request_s, compute_s = combining(world, "aggregate_peers", tally, world.workers)
+    settled = tensors.read.latency_s + settled_s(world, "aggregate_peers")
     return Script(
         (
             Phase("synchronise", request_s=copies_s, link="tour" if others else "", bytes_=size),
-            Phase("aggregate", request_s=request_s + settled_s(world, "aggregate_peers"), compute_s=compute_s),
+            Phase("aggregate", request_s=request_s + settled, compute_s=compute_s),
         ),
         tally,
     )

@@ -5,7 +5,7 @@ one before once everybody has left that behind. Holders are the workers in whose
 where a database is shared. `Spent` names all keys that a round wrote for a holder; before the first round there is none.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Several
 from contextlib import AbstractContextManager
 from functools import partial
@@ -170,6 +170,18 @@ def settle(ctx: Context, holder: int, *stored: str) -> None:
     if attempts.overtaken(ctx):
         ctx.tensors[holder].delete(*stored)
         attempts.give_way(ctx)
+
+
+def settle_in(ctx: Context, round: int, holder: int, *stored: str, theirs: Container[str] = ()) -> None:
+    """The same after a step that needs nothing of the `round` any more to store something: its invocation may have come again, or its
+    caller have given it up, and the round's keys be gone. Then what it stored is taken back too, but not `theirs`, which it found there,
+    and Missing raised.
+    """
+    model = ctx.keys.model(round, holder)
+    if not ctx.tensors[holder].exists(model):
+        ctx.tensors[holder].delete(*(key for key in stored if key not in theirs))
+        raise Missing(f"{model}: round {round} is over")
+    settle(ctx, holder, *stored)
 
 
 def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:

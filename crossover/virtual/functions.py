@@ -79,6 +79,7 @@ class Functions:
     under_way: int = 0
     invocations: int = 0
     crashes: list[BaseException] = field(default_factory=list)  # what no step raises on purpose
+    timed_out: set[str] = field(default_factory=set)  # processes
     _idle: dict[str, list[Environment]] = field(default_factory=dict)
 
     def invoke(self, name: str, event: dict[str, Any]) -> Event:
@@ -137,6 +138,7 @@ class Functions:
         )
         if not kernel.wait(task.ended, function.timeout_s):
             process.kill()
+            self.timed_out.add(process.name)
             words = f"RequestId: {request_id} Error: Task timed out after {function.timeout_s:.2f} seconds"
             raise _failed("Sandbox.Timedout", words)
         if not process.alive:

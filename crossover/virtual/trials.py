@@ -162,7 +162,7 @@ class Trials:
             nemesis.history,
             outcome,
             "" if self._adds and not pass_by(nemesis.struck) else model,  # a worker may have been removed
-            killed=nemesis.killed,
+            killed=nemesis.killed | outcome.timed_out,
             outlived={each.role for each in nemesis.struck if each.kind == "duplicate" and each.side == "after"},
             by_itself=1 + sum(map(ends_client, nemesis.struck)) if pass_by(nemesis.struck) else 0,
             state_lost=self.architecture.state == "database" and len(lost) == databases,

@@ -112,6 +112,7 @@ class Outcome:
     crashes: list[BaseException]
     decisions: list[dict[str, Any]] = field(default_factory=list)  # after each epoch
     failures: list[str] = field(default_factory=list)  # how clients ended that were not the last
+    timed_out: frozenset[str] = frozenset()  # processes that Lambda killed
 
 
 @dataclass
@@ -310,6 +311,7 @@ class World:
             crashes,
             decisions,
             self.client.failures,
+            frozenset(self.functions.timed_out),
         )
 
     def left(self) -> dict[str, list[str]]:

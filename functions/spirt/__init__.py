@@ -39,7 +39,7 @@ def compute_gradients(ctx: Context, event: Event) -> None:
         gradient = gradients.compute(ctx, event, batch)
     with ctx.stage("store"):
         tensors.create(key, gradient)
-        databases.settle(ctx, event["worker"], key)
+        databases.settle_in(ctx, event["round"], event["worker"], key)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
@@ -93,7 +93,7 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
             rule, agree = ctx.experiment.aggregation, agreement.dropping(ctx, round)
             ctx.compute[worker].combine(averages, rule=rule, out=out, agree=agree)
     finally:  # also where an average is gone: copies of the others may have come too late
-        databases.settle(ctx, worker, out, *averages)
+        databases.settle_in(ctx, round, worker, out, *averages)
 
 
 @step(torch="unless_in_database", uses={"tensors"})

@@ -52,7 +52,7 @@ MENDED = {
     ),
     "and its state lies in databases": (
         *(small("spirt", workers=2), 0, 1),
-        [Fault(kind="outage", service="redis", at_s=38.083, seconds=200.0)],
+        [Fault(kind="outage", service="redis", at_s=37.5, seconds=200.0)],
     ),
     "and a supervisor has left something too": (
         *(small("mlless", workers=2), 0, 1),
@@ -121,6 +121,27 @@ MENDED = {
     "and the other peer has left since": (
         *(replace(small("p2p_instance", workers=2), exchange=GRADIENTS), 1, 1),
         [Fault(kind="queues_lost", service="rabbitmq", at_s=56.441)],
+    ),
+    "what an invocation stores that came again, when its round is long over, it takes back": (
+        *(small("spirt", workers=2), 1, 2),
+        [
+            Fault(kind="freeze", role="compute_gradients 1", request=15, seconds=60.0),
+            Fault(kind="duplicate", role="compute_gradients 1", request=1, side="after", seconds=0.1),
+        ],
+    ),
+    "and copies of others' averages": (
+        *(small("spirt", workers=2), 0, 2),
+        [
+            Fault(kind="freeze", role="aggregate_peers 1", request=7, seconds=60.0),
+            Fault(kind="duplicate", role="aggregate_peers 1", request=1, side="after", seconds=0.1),
+        ],
+    ),
+    "and what local steps came to": (
+        *(replace(small("spirt", workers=2), exchange=DELTA), 0, 2),
+        [
+            Fault(kind="freeze", role="compute_gradients 1", request=12, seconds=60.0),
+            Fault(kind="duplicate", role="compute_gradients 1", request=1, side="after", seconds=0.1),
+        ],
     ),
 }
 

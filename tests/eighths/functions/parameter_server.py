@@ -35,7 +35,7 @@ def send_gradient(ctx: Context, event: Event) -> None:
         gradient = gradients.compute(ctx, event, batch)
     with ctx.stage("store"):
         tensors.create(key, gradient)
-        databases.settle(ctx, SERVER, key)
+        databases.settle_in(ctx, event["round"], SERVER, key)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
