@@ -5,7 +5,7 @@ one before once everybody has left that behind. Holders are the workers in whose
 where a database is shared. `Spent` names all keys that a round wrote for a holder; before the first round there is none.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from contextlib import AbstractContextManager
 from functools import partial
@@ -15,7 +15,7 @@ from crossover.algorithms.outer import OUTER, outer_update
 from crossover.context import Context
 from crossover.dataplane.protocols import StateKeys, TensorStore
 from crossover.dataplane.vector import Kind, Vector, decode
-from crossover.errors import Missing
+from crossover.errors import Missing, StaleAttempt
 from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
@@ -80,8 +80,10 @@ def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, d
 
 
 def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> None:
-    """The state of `round` that any of them holds, to every one; the seeded model where nobody holds one."""
+    """The state of `round` that any of them holds, to every one; in round 0 the seeded model where none does. Raises Missing."""
     donor = next((w for w in holders if ctx.tensors[w].exists(source.model(round, w))), None)
+    if donor is None and round:
+        raise Missing(source.model(round, holders[0]))
     for worker in holders:
         target = state_keys(ctx.experiment, ctx.keys, round, worker)
         if donor is None:
@@ -166,22 +168,31 @@ def _newest(days: Calendar, decided: int) -> int:
 
 
 def settle(ctx: Context, holder: int, *stored: str) -> None:
-    """After a step has stored something: raises StaleAttempt, and takes it back, where the run was resumed meanwhile."""
+    """After a step has stored something: raises StaleAttempt where the run was resumed meanwhile, and takes it back, unless the next
+    attempt is yet to take it over: that one clears away what it finds then.
+    """
     if attempts.overtaken(ctx):
-        ctx.tensors[holder].delete(*stored)
+        if attempts.spare(ctx):
+            ctx.tensors[holder].delete(*stored)
         attempts.give_way(ctx)
 
 
-def settle_in(ctx: Context, round: int, holder: int, *stored: str, theirs: Container[str] = ()) -> None:
-    """The same after a step that needs nothing of the `round` any more to store something: its invocation may have come again, or its
-    caller have given it up, and the round's keys be gone. Then what it stored is taken back too, but not `theirs`, which it found there,
-    and Missing raised.
+def settle_in(ctx: Context, round: int, holder: int, *stored: str, following: Several[str] = ()) -> None:
+    """As `settle`, after a step that stores something of the `round` without reading the round's keys once more. By then the round may be
+    over and its keys deleted: the invocation came a second time, or its caller had given it up. So it takes back what it stored, and raises
+    StaleAttempt. What it stored of the `following` round others may go by, whoever was the first to: that goes where that one is over too.
     """
-    model = ctx.keys.model(round, holder)
-    if not ctx.tensors[holder].exists(model):
-        ctx.tensors[holder].delete(*(key for key in stored if key not in theirs))
-        raise Missing(f"{model}: round {round} is over")
-    settle(ctx, holder, *stored)
+    if _over(ctx, round, holder):
+        ctx.tensors[holder].delete(*stored, *(following if _over(ctx, round + 1, holder) else ()))
+        raise StaleAttempt(
+            f"{ctx.keys.model(round, holder)} is gone: round {round} is over, or the database has lost its memory"
+        )
+    settle(ctx, holder, *stored, *following)
+
+
+def _over(ctx: Context, round: int, holder: int) -> bool:
+    """Of a round that had begun: its model goes in the same command as its other keys."""
+    return not ctx.tensors[holder].exists(ctx.keys.model(round, holder))
 
 
 def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:

@@ -70,7 +70,7 @@ def take_own_steps(ctx: Context, event: Event, *, out: str) -> None:
     with ctx.stage("store"):
         kind = Kind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
         keys = own_keys(ctx.experiment, ctx.keys, round + 1, worker)
-        vectors = ((key, Vector(kind, buffers.view(vector))) for key, vector in zip(keys, after, strict=True))
-        theirs = [key for key, vector in vectors if not tensors.create(key, vector)]
+        for key, vector in zip(keys, after, strict=True):
+            tensors.create(key, Vector(kind, buffers.view(vector)))
         tensors.create(out, own_steps.contribution(ctx, event, begun))
-        databases.settle_in(ctx, round, worker, out, *keys, theirs=theirs)
+        databases.settle_in(ctx, round, worker, out, following=keys)

@@ -143,6 +143,14 @@ MENDED = {
             Fault(kind="duplicate", role="compute_gradients 1", request=1, side="after", seconds=0.1),
         ],
     ),
+    "but not the optimizer's vectors that others go by": (
+        *(replace(small("spirt", workers=2), exchange=DELTA), 1, 3),
+        [
+            Fault(kind="freeze", role="compute_gradients 1", request=9, seconds=23.2),
+            Fault(kind="client_dies", at_s=39.8, seconds=0.1),
+            Fault(kind="duplicate", role="compute_gradients 1", request=1, side="after", seconds=0.31),
+        ],
+    ),
 }
 
 
