@@ -184,9 +184,9 @@ _CHANGES_NOTHING = re.compile(
 
 def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
     """A few faults at what changes something. In half of the schedules the run is resumed while somebody's write is under way: it arrives
-    when others have gone on, and its sender may be gone by then.
+    when others have gone on, and its sender may be gone by then. In half of the others the broker loses what it was just told.
     """
-    faults = list[Fault]()
+    faults, kinds = list[Fault](), [kind for kind in terrain.kinds if kind in _OF_ONE_ROLE]
     count = chance.randint(3, 5)
     if chance.random() < 0.5:
         role, number = _write(terrain, [role for role in terrain.requests if role != "client"], chance, later=0.0)
@@ -196,10 +196,17 @@ def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
         faults.append(Fault(kind="client_dies", at_s=round(at_s + 0.01, 3), seconds=_spread(chance, 0.1, 10.0)))
         if chance.random() < 0.5:
             faults.append(Fault(kind="kill", **place, side="after"))
+    elif (told := [at_s for role in terrain.requests for at_s in _published(terrain, role)]) and chance.random() < 0.5:
+        faults.append(
+            Fault(
+                kind="queues_lost", service="rabbitmq", at_s=round(chance.choice(told) + _spread(chance, 0.01, 3.0), 3)
+            )
+        )
+        kinds = [kind for kind in kinds if kind in ("lose", "message", "duplicate")]  # who begins anew says it again
     while len(faults) < count:
         role, number = _write(terrain, list(terrain.requests), chance, later=0.4)
         place = {"role": role, "request": number, "side": chance.choice(get_args(Side))}
-        match chance.choice([kind for kind in terrain.kinds if kind in _OF_ONE_ROLE]):
+        match chance.choice(kinds):
             case "kill" | "slow":  # who is slow strikes no one request: another kill
                 faults.append(Fault(kind="kill", **place))
             case "freeze":
@@ -219,11 +226,15 @@ def _behind_another(terrain: Terrain, place: Mapping[str, Any], chance: random.R
     """How much later a message comes again: mostly shortly behind a later one of its sender, where there is one. One that is held up before
     holds its sender up too, so then any time will do.
     """
-    sent = [at_s for at_s, what in terrain.requests[place["role"]] if what.startswith("basic.publish")]
+    sent = _published(terrain, place["role"])
     later = sent[place["request"] :]
     if place["side"] == "before" or not later or chance.random() < 0.3:
         return _spread(chance, 0.1, 300.0)
     return round(float(chance.choice(later) - sent[place["request"] - 1]) + _spread(chance, 0.01, 10.0), 3)
+
+
+def _published(terrain: Terrain, role: str) -> list[float]:
+    return [at_s for at_s, what in terrain.requests[role] if what.startswith("basic.publish")]
 
 
 def _write(terrain: Terrain, roles: Sequence[str], chance: random.Random, *, later: float) -> tuple[str, int]:
