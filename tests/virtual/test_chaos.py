@@ -111,13 +111,13 @@ def test_who_has_seen_enough_does_not_wait_for_the_seeds_that_are_left() -> None
         assert next(each_trial).seed == 0
 
 
-@pytest.mark.parametrize("architecture", ["mlless", "spirt"])  # whose first step declares queues
 def test_new_processes_go_on_where_those_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crossover.virtual.trials._SEEDS_OF_A_PROCESS", 2)
 
     assert [trial.seed for trial in side_by_side(trials("single"), range(3, 9), processes=2)] == list(range(3, 9))
 
 
+@pytest.mark.parametrize("architecture", ["mlless", "spirt"])  # whose first step declares queues
 def test_an_invocation_that_comes_again_when_the_run_is_over_leaves_nothing(architecture: str) -> None:
     late = Fault(kind="duplicate", role="initialise 0", request=1, side="after", seconds=290.0)
     trial = trials(architecture).under((late,), 5)
