@@ -151,12 +151,14 @@ def _overwrites(entry: Entry) -> bool:
 
 def deleted_after_the_last_read(run: Judged) -> list[str]:
     """Whoever asks for a value for the first time finds it, if it was ever there: nobody has deleted it by then, unless its attempt was
-    overtaken, the asker's rank taken over, or the run is over. A retry or a resumption may heal the loss, so that such a run ends well all
-    the same.
+    overtaken, the asker's rank taken over, another invocation of the asker's has gone on beside it, or the run is over. A retry or a
+    resumption may heal the loss, so that such a run ends well all the same.
     """
     had, deleted, stale, found = set[tuple[str, str, str]](), dict[tuple[str, str], Entry](), set[str](), list[str]()
     holder, given_up = dict[str, str](), set[str]()  # a rank's, and those who were
+    began_s = dict[str, float]()  # of each process
     for entry in run.history.entries:
+        began_s.setdefault(entry.process, entry.at_s)
         if entry.outcome and not entry.changed:
             continue
         place, reader = (entry.server, entry.key), (entry.server, entry.key, entry.role)
@@ -176,8 +178,11 @@ def deleted_after_the_last_read(run: Judged) -> list[str]:
         if entry.found:
             had.add(reader)
         elif place in deleted and reader not in had and not (_attempt(entry.key) in stale or entry.process in given_up):
+            gone = deleted[place]
+            if gone.role == entry.role and gone.process != entry.process and began_s[entry.process] < gone.at_s:
+                continue
             late = f"{entry.role} ({entry.process}) asks for it at {entry.at_s:.3f} s"
-            found.append(f"{_told('deleted', deleted[place])}; {late}")
+            found.append(f"{_told('deleted', gone)}; {late}")
     return found
 
 

@@ -151,6 +151,14 @@ MENDED = {
             Fault(kind="duplicate", role="compute_gradients 1", request=1, side="after", seconds=0.31),
         ],
     ),
+    "a supervisor whose twin has gone on without it asks for words that are gone, and gives way": (
+        *(small("mlless", workers=2), 400_003, 3),
+        [
+            Fault(kind="duplicate", role="supervise 0", request=1, seconds=0.013),
+            Fault(kind="duplicate", role="train 0", request=1, seconds=0.1),
+            Fault(kind="freeze", role="supervise 0", request=4, seconds=11.618),
+        ],
+    ),
 }
 
 
