@@ -30,9 +30,10 @@ _PORT_LOST = {  # what it says when another program has taken the port of ...
         "no_reg_reply_from_epmd",
     ),
 }
-_ERLANG = (
-    "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"  # two schedulers that sleep while idle: training needs the cores
-)
+# One scheduler of each kind, asleep while idle: training needs the cores. Erlang reads its thousand modules by handing each search of a
+# folder from one kind to the other, and on busy cores every such hand-over waits its turn: with two of each a start took 59 s beside two
+# trainings, with one 10 to 38 s, alone 6.4 s either way.
+_ERLANG = "+S 1:1 +SDcpu 1:1 +SDio 1 +sbwt none +sbwtdcpu none +sbwtdio none"
 
 
 class RabbitServer(AbstractContextManager[Any]):
