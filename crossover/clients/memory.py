@@ -1,7 +1,8 @@
 """Clients of a run in this process: what it stores lies in memory."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from crossover import runtime
 from crossover.dataplane.connecting import object_tensors
@@ -17,10 +18,11 @@ from crossover.experiment import Experiment
 
 class MemoryClients:
     """Memory stores for a run in this process. Once it is stopped nobody gets a client or a slot any more: its steps end where they begin,
-    and its programs before they compute.
+    and its programs before they compute. `slots`: how many of them compute at a time, one for each core unless said: a training step may
+    hold gigabytes, and SPIRT has a function for every minibatch of every worker.
     """
 
-    def __init__(self, *, workers: int, shared_tensors: bool = False) -> None:
+    def __init__(self, *, workers: int, shared_tensors: bool = False, slots: int = 0) -> None:
         self.object_store = MemoryObjectStore(Traffic())
         self.shared_tensors = shared_tensors
         count = 1 if shared_tensors else workers
@@ -28,6 +30,7 @@ class MemoryClients:
         self.message_bus = MemoryMessageBus(Traffic())
         self.run_machine: Callable[[str, Event], Event] = _nobody_runs_machines
         self._stopped = runtime.event()
+        self._slots, self._slot_is_free = slots or os.cpu_count() or 1, runtime.condition()
 
     def stop(self) -> None:
         """End the run; what it has stored stays."""
@@ -60,9 +63,21 @@ class MemoryClients:
         self._go_on()
         return self.message_bus.beside(traffic)
 
-    def slot(self) -> AbstractContextManager[float]:
-        self._go_on()
-        return nullcontext(0.0)
+    @contextmanager
+    def slot(self) -> Iterator[float]:
+        """To compute; yields the seconds it was waited for."""
+        began_s = runtime.monotonic()
+        with self._slot_is_free:
+            while not self._slots:
+                self._slot_is_free.wait()
+            self._slots -= 1
+        try:
+            self._go_on()
+            yield runtime.monotonic() - began_s
+        finally:
+            with self._slot_is_free:
+                self._slots += 1
+                self._slot_is_free.notify_all()
 
 
 def _nobody_runs_machines(name: str, event: Event) -> Event:
