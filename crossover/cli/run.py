@@ -1,9 +1,12 @@
 """`crossover run`: train once, show each epoch as it ends, leave a folder with the results."""
 
+import fcntl
 import json
+import os
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -75,12 +78,13 @@ def run(
         experiment = _check_deployed(experiment, config)
     if wasted := idle(experiment):
         print(f"note: {wasted}", file=sys.stderr, flush=True)
-    try:
-        with as_ctrl_c(), show_progress(experiment, where=on, out=folder) as on_progress:
-            finished = _start(experiment, on, folder, on_progress, resume=resume or "")
-    except BaseException:
-        _say_how_to_go_on(config, on, folder)
-        raise
+    with _alone_in(folder):
+        try:
+            with as_ctrl_c(), show_progress(experiment, where=on, out=folder) as on_progress:
+                finished = _start(experiment, on, folder, on_progress, resume=resume or "")
+        except BaseException:
+            _say_how_to_go_on(config, on, folder)
+            raise
     _summarise(finished)
     for tool in log or []:
         print(f"{tool}: {tracking.log(finished, tool.value, where=str(finished.path / tool.value))}")
@@ -179,17 +183,44 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(
             f"--out {folder}: holds other files; expected a new or empty folder, or one of an earlier run"
         )
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with _made(folder), tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:  # now, not after an hour of training
         raise ConfigError(f"--out {folder}: cannot be written to: {error.strerror}") from error
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """With the folder there; a run that cannot start leaves no empty one."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
     finally:
-        for each in missing:  # a run that cannot start leaves no empty folder
+        for each in missing:
             with suppress(OSError):
                 each.rmdir()
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """While no other process trains there: one that was stopped and still writes down how far it came would mix with its own resumption.
+
+    Raises UserError where one does.
+    """
+    with _made(folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"{folder}: another run is at work there; wait until it has ended, or give another --out"
+                ) from error
+            yield
+        finally:
+            os.close(descriptor)  # which gives the lock back
 
 
 def _ours(folder: Path) -> bool:

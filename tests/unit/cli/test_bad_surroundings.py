@@ -52,6 +52,30 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(capsys: pyte
     assert "--out /proc/nowhere: cannot be written to" in capsys.readouterr().err
 
 
+def test_a_folder_in_which_another_run_is_at_work_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One that was stopped may still write how far it came when it is resumed: the two together left a folder of no use."""
+    command = ("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out"))
+    statuses = list[int]()
+
+    def meanwhile(*arguments: object, **named: object) -> None:
+        monkeypatch.setattr(running, "run_inline", lambda *arguments, **named: pytest.fail("trains beside it"))
+        statuses.append(exit_status(*command))
+        raise DataError("mine")
+
+    monkeypatch.setattr(running, "run_inline", meanwhile)
+    assert exit_status(*command) == 2
+    assert statuses == [2]
+    said = capsys.readouterr().err
+    assert "another run is at work there" in said
+    assert "mine" in said
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(running, "run_inline", meanwhile)
+    exit_status(*command)
+    assert capsys.readouterr().err.count("mine") == 1, "the lock went with the run that held it"
+
+
 def test_a_run_that_cannot_start_leaves_no_empty_folder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
