@@ -207,7 +207,7 @@ def _made(folder: Path) -> Iterator[None]:
 def _alone_in(folder: Path) -> Iterator[None]:
     """While no other process trains there: one that was stopped and still writes down how far it came would mix with its own resumption.
 
-    Raises UserError where one does.
+    Raises UserError where one does. Some network file systems lock no folder: there nobody is kept out.
     """
     with _made(folder):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -218,6 +218,8 @@ def _alone_in(folder: Path) -> Iterator[None]:
                 raise UserError(
                     f"{folder}: another run is at work there; wait until it has ended, or give another --out"
                 ) from error
+            except OSError:
+                pass
             yield
         finally:
             os.close(descriptor)  # which gives the lock back

@@ -76,6 +76,23 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(
     assert capsys.readouterr().err.count("mine") == 1, "the lock went with the run that held it"
 
 
+def test_a_file_system_that_locks_no_folder_keeps_nobody_from_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """NFS answers so: it locks only what is open for writing, which a folder never is."""
+
+    def begun(*arguments: object, **named: object) -> None:
+        raise DataError("mine")
+
+    def refused(*arguments: object) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(running, "run_inline", begun)
+    monkeypatch.setattr("fcntl.flock", refused)
+    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 2
+    assert "mine" in capsys.readouterr().err
+
+
 def test_a_run_that_cannot_start_leaves_no_empty_folder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
