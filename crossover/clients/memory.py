@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from crossover import runtime
+from crossover.clients.pools import Pool
 from crossover.dataplane.connecting import object_tensors
 from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
@@ -30,7 +31,7 @@ class MemoryClients:
         self.message_bus = MemoryMessageBus(Traffic())
         self.run_machine: Callable[[str, Event], Event] = _nobody_runs_machines
         self._stopped = runtime.event()
-        self._slots = _Slots(slots or os.cpu_count() or 1)
+        self._slots = Pool(slots or os.cpu_count() or 1)
 
     def stop(self) -> None:
         """End the run; what it has stored stays."""
@@ -66,30 +67,10 @@ class MemoryClients:
     @contextmanager
     def slot(self) -> Iterator[float]:
         """To compute; yields the seconds it was waited for."""
-        with self._slots.one() as waited_s:
-            self._go_on()
-            yield waited_s
-
-
-class _Slots:
-    """How many compute at a time."""
-
-    def __init__(self, count: int) -> None:
-        self._free, self._changed = count, runtime.condition()
-
-    @contextmanager
-    def one(self) -> Iterator[float]:
         began_s = runtime.monotonic()
-        with self._changed:
-            while not self._free:
-                self._changed.wait()
-            self._free -= 1
-        try:
+        with self._slots.place():
+            self._go_on()
             yield runtime.monotonic() - began_s
-        finally:
-            with self._changed:
-                self._free += 1
-                self._changed.notify_all()
 
 
 def _nobody_runs_machines(name: str, event: Event) -> Event:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from crossover.clients.pools import Pool
 from crossover.errors import Unavailable
 from crossover.local.lambda_runtime.api import SHUT_DOWN, RuntimeApi
 from crossover.local.lambda_runtime.environment import Environment, Outcome
@@ -25,7 +26,6 @@ from crossover.local.lambda_runtime.function import (
     TooLarge,
     TooManyRequests,
 )
-from crossover.local.lambda_runtime.pools import Pool
 from crossover.local.lambda_runtime.reporting import lines, report
 from crossover.local.lambda_runtime.zygotes import Kind, Runtime, Zygote
 

@@ -1,9 +1,10 @@
-"""How many environments work at once: the local stand-in for a cloud's plenty, on a machine with a few cores."""
+"""How many work at once: what stands for a cloud's plenty on a machine with a few cores."""
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Iterator
+
+from crossover import runtime
 
 
 class Pool:
@@ -11,8 +12,8 @@ class Pool:
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._queue: deque[threading.Event] = deque()
-        self._lock = threading.Lock()
+        self._queue: deque[runtime.Event] = deque()
+        self._lock = runtime.lock()
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
@@ -23,7 +24,7 @@ class Pool:
             self._leave()
 
     def _enter(self) -> None:
-        turn = threading.Event()
+        turn = runtime.event()
         with self._lock:
             if self._free:
                 self._free -= 1
