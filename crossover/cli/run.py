@@ -1,8 +1,10 @@
 """`crossover run`: train once, show each epoch as it ends, leave a folder with the results."""
 
-import fcntl
+import errno
+import hashlib
 import json
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -207,22 +209,20 @@ def _made(folder: Path) -> Iterator[None]:
 def _alone_in(folder: Path) -> Iterator[None]:
     """While no other process trains there: one that was stopped and still writes down how far it came would mix with its own resumption.
 
-    Raises UserError where one does. Some network file systems lock no folder: there nobody is kept out.
+    Raises UserError where one does. What is held is a name that Linux keeps for a socket without a file: it goes with
+    the process, also with one that is killed, and a new run's folder need not be made before there is anything to
+    write into it. Elsewhere (macOS) there are no such names, and nobody is kept out.
     """
-    with _made(folder):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+            held.bind(f"\0crossover-run-{name}")
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
                 raise UserError(
                     f"{folder}: another run is at work there; wait until it has ended, or give another --out"
                 ) from error
-            except OSError:
-                pass
-            yield
-        finally:
-            os.close(descriptor)  # which gives the lock back
+        yield
 
 
 def _ours(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,7 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(
 
     def meanwhile(*arguments: object, **named: object) -> None:
         monkeypatch.setattr(running, "run_inline", lambda *arguments, **named: pytest.fail("trains beside it"))
+        assert not (tmp_path / "out").exists(), "a run that is killed now would leave it"
         statuses.append(exit_status(*command))
         raise DataError("mine")
 
@@ -76,19 +78,20 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(
     assert capsys.readouterr().err.count("mine") == 1, "the lock went with the run that held it"
 
 
-def test_a_file_system_that_locks_no_folder_keeps_nobody_from_training(
+def test_a_system_without_names_of_sockets_keeps_nobody_from_training(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """NFS answers so: it locks only what is open for writing, which a folder never is."""
+    """macOS answers so: there a socket's name is a file's, and may not begin with a zero byte."""
 
     def begun(*arguments: object, **named: object) -> None:
         raise DataError("mine")
 
-    def refused(*arguments: object) -> None:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    class Nameless(socket.socket):
+        def bind(self, address: object, /) -> None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     monkeypatch.setattr(running, "run_inline", begun)
-    monkeypatch.setattr("fcntl.flock", refused)
+    monkeypatch.setattr("socket.socket", Nameless)
     assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 2
     assert "mine" in capsys.readouterr().err
 
