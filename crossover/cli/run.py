@@ -87,9 +87,9 @@ def run(
         except BaseException:
             _say_how_to_go_on(config, on, folder)
             raise
-    _summarise(finished)
-    for tool in log or []:
-        print(f"{tool}: {tracking.log(finished, tool.value, where=str(finished.path / tool.value))}")
+        _summarise(finished)
+        for tool in log or []:
+            print(f"{tool}: {tracking.log(finished, tool.value, where=str(finished.path / tool.value))}")
 
 
 def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgress", *, resume: str) -> "RunFolder":
