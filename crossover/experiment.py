@@ -18,6 +18,7 @@ NonNegative = Annotated[float, Ge(0.0)]
 Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
 
 MOST_MEMORY_MB = 10_240  # of a function
+MOST_THREADS = 256  # more than EC2 instances that train have; from some thousands on OpenMP ends the process
 
 Attack = Literal["none", "sign_flip", "gaussian", "label_flip", "non_finite"]
 
@@ -94,7 +95,7 @@ class Training:
     metric: Metric = field(default_factory=Metric)
     target: float | None = None  # stop once the metric on the validation set is there
     # torch threads per process: part of what bitwise equality needs. auto: as many as the vCPUs that are paid for; fixed when a run starts.
-    threads: Positive | Literal["auto"] = 1
+    threads: Annotated[int, Ge(1), Le(MOST_THREADS)] | Literal["auto"] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +202,7 @@ class Exchange:
     rank: Positive = 4  # powersgd
     share: Annotated[float, Gt(0.0), Le(1.0)] = 0.01  # top_k: of the elements
     bits: Annotated[int, Ge(2), Le(8)] = 8  # qsgd, as are bucket and norm
-    bucket: Annotated[int, Ge(128)] = 512
+    bucket: Annotated[int, Ge(128), Le(65_536)] = 512  # elements that share a scale; eight at a time lie in memory
     norm: Literal["l2", "max"] = "max"
     error_feedback: bool | None = None  # what a round leaves out goes into the next; None: with powersgd and top_k
     minibatches_per_invocation: Positive | Literal["all"] = "all"  # of long functions
@@ -308,37 +309,6 @@ class Experiment:
         """Those that `baseline` names, but for the experiment's own architecture."""
         named = (self.baseline,) if isinstance(self.baseline, str) else self.baseline
         return tuple(name for name in dict.fromkeys(named) if name not in ("none", self.module))
-
-    def companions(self) -> tuple["Experiment", ...]:
-        """What `baseline` asks for beside this: the same model, data and seed."""
-        return tuple(
-            self.gpu_fleet(f"{self.name}-gpu") if name == "gpu" else self.alone(f"{self.name}-single")
-            for name in self.baselines
-        )
-
-    def gpu_fleet(self, name: str) -> "Experiment":
-        """The same on as many GPUs, which exchange gradients after each batch, as published."""
-        return replace(self, name=name, architecture="gpu", baseline="none", exchange=Exchange())
-
-    def alone(self, name: str) -> "Experiment":
-        """The same by one worker: an update of as many minibatches as all workers' together, and as the GPU fleet does after each batch
-        where `exchange.every` is left to an architecture that accumulates an epoch. A function has the default memory.
-        """
-        every = self.exchange.every or 1
-        if self.exchange.what != "gradients":
-            every = 1  # a step for each minibatch, whenever models are exchanged
-        return replace(
-            self,
-            name=name,
-            architecture="single",
-            baseline="none",
-            workers=1,
-            aggregation=Aggregation(),
-            faults=Faults(),
-            storage=replace(self.storage, channel="redis"),
-            exchange=Exchange(every=every if every == "epoch" else self.workers * every),
-            functions=replace(self.functions, memory_mb={"default": self.functions.memory_of("", torch=True)}),
-        )
 
     def resolved(self) -> dict[str, Any]:
         """Plain JSON of every field, defaults included: what `from_resolved` reads back. Architectures' sections stand beside the rest."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from crossover.cli.arguments import Config, Debug, Yes, accepted, tell
 from crossover.cli.credentials import aws_errors_explained, check_credentials
 from crossover.cli.docker import check_docker
+from crossover.companions import companions
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.instances import processor
@@ -45,7 +46,7 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
     if not yes and not sys.stdin.isatty():
         raise UserError("deploy: nobody to ask, since the input is no terminal; add --yes")
     with aws_errors_explained():
-        for each in (experiment, *experiment.companions()):  # baselines are deployed by the same command
+        for each in (experiment, *companions(experiment)):  # baselines are deployed by the same command
             refuse_what_cannot_work(each, config=config, tell=tell)
     from crossover.simulation.processors import idle  # simulation comes with it: not for --help
 
@@ -151,7 +152,7 @@ def stages(experiment: Experiment) -> list[str]:
 def expected_minutes(experiment: Experiment) -> dict[str, int]:
     """By stack, in the order of deployment; baselines come before their experiment."""
     found: dict[str, int] = {}
-    for each in (*experiment.companions(), experiment):
+    for each in (*companions(experiment), experiment):
         shared = shared_stacks(each)
         found |= {f"{each.project}-{part}": EXPECTED_MINUTES[part] for part in shared}
         found[f"{each.project}-{each.name}"] = EXPECTED_MINUTES["experiment"] if shared else ALONE_MINUTES

@@ -8,6 +8,7 @@ import typer
 
 from crossover.cli.arguments import Config, Debug, Yes, tell
 from crossover.cli.credentials import aws_errors_explained, check_credentials
+from crossover.companions import companions
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment
 from crossover.surroundings import shared_stacks
@@ -49,7 +50,7 @@ def destroy(
 
 def _experiments(experiment: Experiment) -> list[str | None]:
     """Names: the experiment first, since its stack depends on those of its baselines."""
-    return [experiment.name, *(companion.name for companion in experiment.companions())]
+    return [experiment.name, *(companion.name for companion in companions(experiment))]
 
 
 def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator[str]:

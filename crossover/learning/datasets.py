@@ -17,13 +17,18 @@ from crossover.algorithms import buffers
 from crossover.algorithms.seeds import permutation, seed
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
-from crossover.learning import cifar10, fitness, mnist
+from crossover.learning import cifar10, fitness, mnist, sizes
 from crossover.learning.samples import Dataset, Samples
-from crossover.learning.sizes import held_out
 
-__all__ = ["Dataset", "Samples", "load"]
+__all__ = ["Dataset", "Samples", "load", "training_samples"]
 
 _STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones are not taken for new ones
+
+
+def training_samples(experiment: Experiment) -> int:
+    """How many the experiment trains on; loaded where only that tells. Raises as `load`."""
+    known = sizes.split(experiment)
+    return known[0] if known else len(load(experiment).train_labels)
 
 
 def load(experiment: Experiment) -> Dataset:
@@ -83,7 +88,7 @@ def _split(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
             raise ConfigError(f"data.validation: {experiment.data.dataset} has no test split; give a share such as 0.2")
         validation, kept = (samples.test_inputs, samples.test_labels), ids
     else:
-        held = held_out(count, share)
+        held = sizes.held_out(count, share)
         chosen = torch.tensor(ids[:held], dtype=torch.int64)
         validation, kept = (samples.inputs[chosen], samples.labels[chosen]), ids[held:]
     rest = torch.tensor(sorted(kept[: experiment.data.limit]), dtype=torch.int64)

@@ -1,9 +1,11 @@
 """The baselines that an experiment asks for, after it; and which of them goes on when resumed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from crossover.architecture import architecture_of
+from crossover.companions import companions
+from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder, read
 from crossover.running import provenance, resumption
@@ -17,7 +19,7 @@ FOLDER = "baseline"  # of the GPU fleet; the others' begin so
 def folders(out: Path, experiment: Experiment) -> dict[Path, Experiment]:
     """Every run's folder, in their order: the experiment's own, `out`, and its baselines' within."""
     beside = {
-        out / (FOLDER if each.module == "gpu" else f"{FOLDER}-{each.module}"): each for each in experiment.companions()
+        out / (FOLDER if each.module == "gpu" else f"{FOLDER}-{each.module}"): each for each in companions(experiment)
     }
     return {out: experiment, **beside}
 
@@ -40,6 +42,7 @@ def with_baseline(
     AWS.
     """
     wanted = [(folder, fixed(each, cores=cores)) for folder, each in folders(out, experiment).items()]
+    _check_divided(each for _, each in wanted[1:])
     if resume:
         first = next((n for n, (folder, _) in enumerate(wanted) if resumption.holds(folder)), 0)
         (folder, each), *wanted = wanted[first:]
@@ -47,6 +50,18 @@ def with_baseline(
     for folder, each in wanted:
         run(each, folder, None)
     return read(out)
+
+
+def _check_divided(beside: Iterable[Experiment]) -> None:
+    """Before the experiment itself trains, not after. Raises ConfigError where the data cannot be divided as a baseline needs it."""
+    from crossover.learning.datasets import training_samples  # torch comes with them
+    from crossover.learning.staging import plan
+
+    for each in beside:
+        try:
+            plan(architecture_of(each).resolve(each), training_samples(each))
+        except ConfigError as error:
+            raise ConfigError(f"baseline: {each.module}, {each.name}, cannot run: {error}") from error
 
 
 def _unfinished(experiment: Experiment, folder: Path, *, where: str) -> Unfinished:

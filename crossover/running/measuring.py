@@ -22,7 +22,7 @@ from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.event import Event
 from crossover.experiment import Experiment, ImageSize
-from crossover.learning import datasets, sizes
+from crossover.learning import datasets
 from crossover.learning.staging import minibatches_of
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.stack import Deployed
@@ -150,10 +150,8 @@ def one_round(experiment: Experiment) -> Experiment:
 
 def _span(experiment: Experiment, every: int) -> int:
     """Epochs that a round of so many local steps goes through. Raises what loading data of the user's own raises."""
-    known, data = sizes.split(experiment), experiment.data
-    samples = known[0] if known else len(datasets.load(experiment).train_labels)
-    batch_size = experiment.training.batch_size
-    minibatches = minibatches_of(samples, experiment.workers, batch_size, drop_last=data.drop_last)
+    samples, batch_size = datasets.training_samples(experiment), experiment.training.batch_size
+    minibatches = minibatches_of(samples, experiment.workers, batch_size, drop_last=experiment.data.drop_last)
     return Calendar(minibatches or every, every, experiment.training.epochs).span
 
 

@@ -13,6 +13,7 @@ from math import exp, inf, log
 from typing import NamedTuple
 
 from crossover.architecture import architecture_of
+from crossover.companions import alone, gpu_fleet
 from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
@@ -215,7 +216,7 @@ def with_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
         raise ConfigError(f"breakeven: {', '.join(sorted(twice))} was given twice")
     given = {_rival_of(experiment) for experiment in experiments}
     fleet = replace(first, gpu=replace(first.gpu, instances=max(1, first.workers // first.gpu.gpus_per_instance)))
-    rivals = {name: _alone(first, name, on) for name, on in ALONE.items()} | {"gpu": fleet.gpu_fleet("gpu")}
+    rivals = {name: _alone(first, name, on) for name, on in ALONE.items()} | {"gpu": gpu_fleet(fleet, "gpu")}
     return (*experiments, *(rival for name, rival in rivals.items() if name not in given))
 
 
@@ -235,7 +236,7 @@ def _rival_of(experiment: Experiment) -> str:
 def _alone(first: Experiment, name: str, on: str) -> Experiment:
     """With every vCPU that it pays for."""
     training = replace(first.training, threads="auto")
-    return replace(first.alone(name), training=training, sections={**first.sections, "single": {"on": on}})
+    return replace(alone(first, name), training=training, sections={**first.sections, "single": {"on": on}})
 
 
 Changed = tuple[Experiment, Workload]
@@ -284,7 +285,7 @@ def _staffed(experiment: Experiment, own: Workload, *, workers: int, filed: int 
     """
     if architecture_of(experiment).alone:
         every = experiment.exchange.every or 1
-        together = every if every == "epoch" else max(1, every * workers // filed)
+        together = every if every == "epoch" else min(own.minibatches, max(1, every * workers // filed))
         return replace(experiment, exchange=replace(experiment.exchange, every=together)), own
     each, batch = sum(own.samples) * experiment.workers // workers, experiment.training.batch_size
     gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))

@@ -9,7 +9,8 @@ from crossover.experiment import Experiment
 from crossover.simulation.calibration import AWS
 from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.services import vcpus
-from crossover.simulation.simulate import simulate
+from crossover.simulation.simulate import simulate, sizes_of
+from crossover.simulation.workload import calendar
 
 
 def paid(experiment: Experiment) -> float:
@@ -44,10 +45,17 @@ WORTH_SAYING = 0.01  # of an epoch's dollars
 
 
 def idle(experiment: Experiment) -> str:
-    """What `training.threads` leaves of the paid vCPUs, and the dollars that this wastes; "" where all are used, or next to none wasted."""
+    """What `training.threads` leaves of the paid vCPUs, and the dollars that this wastes, or how many have none; "" where all are used, or
+    next to none wasted.
+    """
     count, whole = threads(experiment), paid(experiment)
-    if not architecture_of(experiment).trains or count >= whole:
+    if not architecture_of(experiment).trains or whole <= count <= ceil(whole):
         return ""
+    if count > whole:
+        return (
+            f"training.threads: {count} share the {whole:.3g} vCPUs that a worker pays for, and gain nothing over "
+            f"{ceil(whole)}, which auto would be"
+        )
     words = f"training.threads: {count} leaves {whole - count:.2g} of the {whole:.3g} vCPUs idle that a worker pays for"
     try:
         one, all_ = (_epoch_usd(experiment, each) for each in (count, ceil(whole)))
@@ -61,4 +69,9 @@ def idle(experiment: Experiment) -> str:
 
 
 def _epoch_usd(experiment: Experiment, count: int) -> float:
-    return simulate(replace(experiment, training=replace(experiment.training, threads=count, epochs=1)), AWS).usd
+    """Of the first round, by the epochs that it goes through; of the first epoch where it has several rounds."""
+    architecture = architecture_of(experiment)
+    sizes = sizes_of(experiment, architecture)
+    epochs = calendar(architecture.resolve(experiment), sizes).decided(1)
+    first = replace(experiment.training, threads=count, epochs=epochs)
+    return simulate(replace(experiment, training=first), AWS, workload=sizes).usd / epochs

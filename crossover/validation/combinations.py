@@ -12,6 +12,7 @@ from dataclasses import fields
 from crossover.algorithms import compression
 from crossover.algorithms.rules import bears
 from crossover.architecture import Architecture, steps
+from crossover.companions import companions
 from crossover.errors import ConfigError
 from crossover.experiment import OF_TRAINING, Exchange, Experiment, ImageSize, Metric, Outer
 from crossover.learning import sizes
@@ -340,7 +341,7 @@ def gpus_are_workers(e: Experiment) -> str | None:
 
 
 def baseline_has_room_for_its_name(e: Experiment) -> str | None:
-    for companion in e.companions():
+    for companion in companions(e):
         if reason := name_fits(companion) or project_fits(companion):
             return f"baseline: {companion.module} deploys {companion.name!r} beside {e.name!r}, which does not fit; {reason}"
     return None

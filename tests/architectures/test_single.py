@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from crossover.architecture import architecture_of
+from crossover.companions import companions
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, Gpu, from_resolved
 from crossover.reports.folder import RunFolder
 from crossover.running import baseline
+from crossover.simulation.workload import Workload
 from crossover.validation import validate
 from tests.architectures.harness import small
 from tests.architectures.trained import assert_equal_to_reference
@@ -55,18 +57,38 @@ def test_beside_an_experiment_it_updates_by_as_many_minibatches_as_all_workers_t
         {"name": "four", "architecture": "spirt", "baseline": ["gpu", "single"], "exchange": {"every": 3}}
         | {"aggregation": {"rule": "median"}, "functions": {"memory_mb": {"default": 3000, "update_model": 512}}}
     )
-    fleet, alone = experiment.companions()
+    fleet, alone = companions(experiment)
     assert (fleet.name, fleet.architecture, fleet.exchange.every) == ("four-gpu", "gpu", None)
     assert (alone.name, alone.architecture, alone.workers, alone.exchange.every) == ("four-single", "single", 1, 12)
     assert from_resolved(json.loads(json.dumps(experiment.resolved()))) == experiment
     assert validate(alone.resolved()) == alone
     assert (
-        replace(experiment, exchange=replace(experiment.exchange, every="epoch")).companions()[1].exchange.every
+        companions(replace(experiment, exchange=replace(experiment.exchange, every="epoch")))[1].exchange.every
         == "epoch"
     )
     models = replace(experiment, exchange=replace(experiment.exchange, what="model", every=24))
-    assert models.companions()[1].exchange.every == 4
+    assert companions(models)[1].exchange.every == 4
     assert replace(fleet, baseline=("gpu", "single")).baselines == ("single",)
+
+
+def test_beside_workers_whose_last_minibatches_are_small_it_updates_once_an_epoch() -> None:
+    """5 workers of 288 samples have 5 minibatches of 60 each; one of 1,438 has 24, not 25."""
+    experiment = validate(
+        {"name": "five", "architecture": "all_reduce", "baseline": "single", "workers": 5, "exchange": {"every": 5}}
+    )
+    (alone,) = companions(experiment)
+    assert alone.exchange.every == 24
+    assert Workload.of(alone).minibatches == 24
+
+
+def test_a_baseline_that_cannot_run_is_refused_before_the_experiment_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of data of one's own only loading tells how many there are: two minibatches for each of five workers, nine for one."""
+    experiment = replace(small("all_reduce", workers=5, every=2), baseline="single")
+    monkeypatch.setattr("crossover.learning.sizes.split", lambda experiment: None)
+    with pytest.raises(ConfigError, match=r"baseline: single.*exchange\.every: 10"):
+        baseline.with_baseline(lambda *_: pytest.fail("trained"), experiment, tmp_path)
 
 
 def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp_path: Path) -> None:

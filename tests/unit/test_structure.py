@@ -48,13 +48,15 @@ ALLOWED = {
     "crossover.architecture": BASE | {"crossover.instances", "crossover.own_code", "crossover.workflow"},
     "crossover.aggregation": CONTEXT | {"crossover.workflow"},
     "crossover.training": CONTEXT | {"crossover.workflow", "crossover.costs", "crossover.fleet"},
+    "crossover.companions": {"crossover.experiment", "crossover.learning"},
     "crossover.surroundings": WORKFLOW,
     "crossover.costs": WORKFLOW | {"crossover.aws_calls", "crossover.surroundings"},
     "crossover.fleet": WORKFLOW - {"crossover.training"},
     "crossover.asl": WORKFLOW,
-    "crossover.validation": WORKFLOW | {"crossover.asl", "crossover.surroundings"},
+    "crossover.validation": WORKFLOW | {"crossover.asl", "crossover.companions", "crossover.surroundings"},
     "crossover.reports": WORKFLOW | {"crossover.costs"},
-    "crossover.simulation": WORKFLOW | {"crossover.costs", "crossover.reports", "crossover.surroundings"},
+    "crossover.simulation": WORKFLOW
+    | {"crossover.companions", "crossover.costs", "crossover.reports", "crossover.surroundings"},
     "crossover.advice": WORKFLOW
     | {
         "crossover.costs",

@@ -10,6 +10,7 @@ from typing import Any
 
 from crossover import aws_calls
 from crossover.cli.findings import Finding
+from crossover.companions import companions
 from crossover.costs import infrastructure
 from crossover.experiment import BROKER_VERSION, Experiment
 from crossover.surroundings import shared_stacks
@@ -45,7 +46,7 @@ class Choice:
 
 def matters(experiment: Experiment) -> bool:
     """Whether anything of the experiment or its baseline stands in a network; functions and a bucket do not."""
-    return any(shared_stacks(each) for each in (experiment, *experiment.companions()))
+    return any(shared_stacks(each) for each in (experiment, *companions(experiment)))
 
 
 def choose(session: Any, experiment: Experiment) -> Choice:
@@ -117,7 +118,7 @@ def _judged(session: Any, experiment: Experiment, found: Choice) -> tuple[bool, 
 
 def needs(session: Any, experiment: Experiment) -> Iterator[Need]:
     """What the experiment, its baseline and the shared stacks want from a zone."""
-    experiments = [experiment, *experiment.companions()]
+    experiments = [experiment, *companions(experiment)]
     wanted = [infrastructure.of(each) for each in experiments]
     types = {fleet.instance_type: fleet.setting for each in wanted for fleet in each.fleets}
     yield from _instance_types(session, types)

@@ -15,7 +15,7 @@ import yaml
 from crossover.cli.main import main
 from crossover.costs import prices
 from crossover.errors import ConfigError
-from crossover.experiment import Training
+from crossover.experiment import Experiment, Training
 from crossover.reports import display
 from crossover.simulation import AWS
 from crossover.simulation import breakeven as swept
@@ -28,7 +28,7 @@ from tests.architectures.harness import small
 
 @pytest.fixture(scope="module")
 def found() -> Breakeven:
-    experiment = small("spirt", workers=4, epochs=5)
+    experiment = small("spirt", workers=4, epochs=5, every="epoch")
     return breakeven(
         [experiment, replace(experiment, name="other", architecture="all_reduce")], AWS, prices.load(), repetitions=3
     )
@@ -50,14 +50,21 @@ def test_one_of_each_and_a_fleet_of_as_many_gpus_stand_beside() -> None:
 
 
 def test_one_worker_alone_updates_by_as_many_minibatches_as_any_number_of_workers_together() -> None:
-    one, *rest = with_rivals([small("all_reduce", workers=4, every=2)])
+    one, *rest = with_rivals([small("all_reduce", workers=4, every=1)])
     function = next(each for each in rest if each.name == "one-function")
-    own = Workload.of(one)
-    for entrants in ([one, function], [function, one], [function]):  # whichever file comes first
+    own = Workload.of(function)
+
+    def on(entrants: list[Experiment], workers: int) -> tuple[object, int]:
         axes = swept._axes(entrants, own)
-        sixteen, _ = next(change for axis, value, change in axes if (axis, value) == ("workers", 16))(function, own)
-        every = 32 if one in entrants else 16  # of its own 8 minibatches each counts as a worker
-        assert (function.exchange.every, sixteen.exchange.every, sixteen.workers) == (8, every, 1)
+        changed, _ = next(change for axis, value, change in axes if (axis, value) == ("workers", workers))(
+            function, own
+        )
+        return changed.exchange.every, changed.workers
+
+    assert (function.exchange.every, own.minibatches) == (4, 7)
+    for entrants in ([one, function], [function, one], [function]):  # whichever file comes first
+        assert on(entrants, 4) == (4, 1)
+        assert on(entrants, 16) == (7, 1), "they would have a minibatch each: an update an epoch"
 
 
 def test_what_does_not_train_the_same_is_refused() -> None:

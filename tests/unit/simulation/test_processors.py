@@ -51,6 +51,21 @@ def test_vcpus_that_idle_are_told_with_the_dollars_that_they_waste() -> None:
     assert "vCPUs idle" in idle(unknown) and "$" not in idle(unknown)
 
 
+@pytest.mark.parametrize(("name", "every"), [("all-reduce-cifar10", 48), ("gpu", 12), ("p2p-instance", 18)])
+def test_of_rounds_that_go_on_beyond_an_epoch_one_is_projected(name: str, every: int) -> None:
+    """What warns must not refuse: one epoch of such a run is no run."""
+    asked = experiment(name, "exchange.what=model", f"exchange.every={every}", "training.epochs=3")
+    assert ("an epoch [projected]" in idle(asked)) is (
+        name == "all-reduce-cifar10"
+    )  # the others would waste next to nothing
+
+
+def test_more_threads_than_there_are_vcpus_are_told() -> None:
+    asked = experiment("all-reduce-cifar10", "training.threads=3")
+    assert idle(asked).startswith("training.threads: 3 share the 1.52 vCPUs")
+    assert "2, which auto would be" in idle(asked)
+
+
 def test_two_threads_are_as_measured_and_more_are_a_range() -> None:
     assert [AWS.speed_up(n) for n in (0.5, 1.0)] == [0.5, 1.0]
     assert AWS.speed_up(2) == pytest.approx(1.87, abs=0.01)
