@@ -19,6 +19,7 @@ from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
 from crossover.architecture import architecture_of, imported
+from crossover.companions import companions
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.surroundings import most_minibatches, shared_stacks
@@ -35,7 +36,7 @@ def compose(app: App, experiment: Experiment, *, now: datetime | None = None, la
     """
     now = now or datetime.now(UTC)
     stack = _with_shared(app, experiment, now=now, layers=layers)
-    for companion in experiment.companions():  # one command deploys all
+    for companion in companions(experiment):  # one command deploys all
         stack.add_stack_dependency(_with_shared(app, companion, now=now, layers=layers))
     return stack
 

@@ -166,6 +166,7 @@ PROGRAM = Program(main, instances, step="train_single")
 ARCHITECTURE = Architecture(
     "single",
     run=life.tree(initialise, train, collect),
+    why_not="it is alone, and sends them to nobody",
     settings=Single,
     checks=checks,
     claims={"equals_reference", "same_calls", "survives_kills", "resumes", "stops"},

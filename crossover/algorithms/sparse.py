@@ -109,5 +109,7 @@ def _parts(update: Tensor, *, elements: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _refuse_infinite(values: Tensor) -> None:
-    if values.numel() and not bool(values.sum().isfinite()):
+    if bool(values.sum().isfinite()):
+        return  # at once; a sum of finite values may be infinite all the same
+    if not bool(values.isfinite().all()):
         raise ValueError("update: contains NaN or infinite values")

@@ -78,8 +78,8 @@ def check_every(experiment: Experiment, minibatches: int) -> None:
     said = f"exchange.every: {every} is more than the {minibatches} minibatches that each worker has in an epoch"
     if what == "gradients":
         raise ConfigError(
-            f"{said}; at most {minibatches} is expected, or epoch, which is all of them; exchange.what: model or delta goes on beyond "
-            "an epoch's end"
+            f"{said}; at most {minibatches} is expected, or epoch, which is all of them; only local steps, exchange.what: model or delta "
+            "where an architecture has them, go on beyond an epoch's end"
         )
     if every % minibatches or every > minibatches * epochs:
         below = min(every // minibatches, epochs) * minibatches

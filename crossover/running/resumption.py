@@ -159,7 +159,7 @@ def differing(asked: Experiment, there: Experiment) -> list[str]:
     """`training.epochs: 3, there 14`; what a run may cost is no setting of the run's."""
     mine, other = dict(flat(asked.resolved())), dict(flat(there.resolved()))
     return [
-        f"{name}: {mine.get(name)!r}, there {other.get(name)!r}"
+        f"{name}: {json.dumps(mine.get(name))}, there {json.dumps(other.get(name))}"
         for name in sorted(mine.keys() | other.keys())
         if not name.startswith("lifetime.") and mine.get(name) != other.get(name)
     ]

@@ -194,7 +194,8 @@ def dropping_is_borne(e: Experiment) -> str | None:
 def models_average(e: Experiment) -> str | None:
     if e.exchange.what != "gradients" and e.aggregation.rule != "mean":
         return (
-            f"aggregation.rule: {e.aggregation.rule} combines gradients, and exchange.what: {e.exchange.what} averages models; "
+            f"aggregation.rule: {e.aggregation.rule} combines gradients, and exchange.what: {e.exchange.what} averages "
+            f"{_OBJECTS[e.exchange.what]}; "
             "expected mean, or exchange.what: gradients"
         )
     return None
@@ -234,9 +235,10 @@ def errors_are_fed_back(e: Experiment) -> str | None:
     if kept and kind == "none":
         return "exchange.error_feedback: true, and without compression nothing is left out that could be fed back; leave it out"
     if kept and kind != "powersgd" and not compression.named(e.exchange).contracts:
+        smaller = "a smaller exchange.bucket, " if e.exchange.bucket > 128 else ""
         return (
             f"exchange.error_feedback: qsgd of {e.exchange.bits} bits in buckets of {e.exchange.bucket} may leave out more than there was, "
-            "which fed back grows from round to round; expected more exchange.bits, a smaller exchange.bucket, or false: qsgd is unbiased"
+            f"which fed back grows from round to round; expected more exchange.bits, {smaller}or false: qsgd is unbiased"
         )
     return None
 
@@ -404,10 +406,13 @@ def exchange_can_be_had(e: Experiment, architecture: Architecture) -> str | None
     if (ways := architecture.exchanges.get(what)) is None:
         return f"exchange.what: {e.architecture} does not exchange {_OBJECTS[what]}; expected {' or '.join(architecture.exchanges)}"
     if kind not in ways:
-        why = "" if what == "model" or not architecture.why_not else f": {architecture.why_not}"
+        if kind in architecture.exchanges.get("delta", ()):
+            why = "what models moved by can be compressed, exchange.what: delta, a model itself would be changed everywhere"
+        else:
+            why = architecture.why_not
         return (
-            f"exchange.compression: {e.architecture} does not compress {_OBJECTS[what]} by {kind}{why}; expected {' or '.join(ways)}. "
-            "docs/exchange.md says what each can do, and why not the rest"
+            f"exchange.compression: {kind}: {e.architecture} does not compress {_OBJECTS[what]} so{why and f': {why}'}; "
+            f"expected {' or '.join(ways)}. docs/exchange.md says what each can do, and why not the rest"
         )
     return None
 

@@ -131,6 +131,7 @@ ARCHITECTURE = Architecture(
         collect,
     ),
     tensor_hosts="shared",
+    why_not="its filter chooses, element by element, what of each step is worth sending",
     settings=MLLess,
     checks=checks,
     claims={"survives_kills", "resumes", "stops", "adds_what_others_average"},

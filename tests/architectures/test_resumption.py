@@ -154,7 +154,7 @@ def test_other_settings_are_named(failed: Path) -> None:
     other = replace(experiment("all_reduce"), training=replace(experiment("all_reduce").training, epochs=9))
     with pytest.raises(ConfigError, match=r"other settings: training.epochs: 9, there 3; set them as they were"):
         run_inline(other, failed, quietly, resume=True)
-    with pytest.raises(ConfigError, match=r"architecture: 'scatter_reduce', there 'all_reduce'"):
+    with pytest.raises(ConfigError, match=r'architecture: "scatter_reduce", there "all_reduce"'):
         run_inline(experiment("scatter_reduce"), failed, quietly, resume=True)
     assert resumption.holds(failed)
 

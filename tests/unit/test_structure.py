@@ -68,7 +68,7 @@ ALLOWED = {
     "crossover.local": DATA | {"crossover.clients"},
     "functions": WORKFLOW | {"crossover.aggregation"},
     "peers": WORKFLOW | {"functions", "crossover.fleet"},
-    "cdk": WORKFLOW | {"crossover.asl", "crossover.surroundings", "crossover.validation"},
+    "cdk": WORKFLOW | {"crossover.asl", "crossover.companions", "crossover.surroundings", "crossover.validation"},
     "stacks": WORKFLOW | {"crossover.asl", "cdk", "functions", "peers"},
 }
 # They put the parts together and may import all of them.

@@ -76,6 +76,12 @@ def test_what_is_no_update_is_refused_and_changes_nothing(update: Tensor, says: 
     assert not target.any()
 
 
+def test_what_is_finite_is_taken_also_where_its_sum_is_not() -> None:
+    target = torch.zeros(100)
+    add_to(target, encode(torch.arange(4), torch.full((4,), 3e38), elements=100))
+    assert target[:4].eq(3e38).all() and not target[4:].any()
+
+
 @given(noise=st.lists(st.tuples(st.integers(0, 43), st.integers(0, 255)), max_size=6), cut=st.integers(0, 44))
 def test_mutated_bytes_are_refused_or_harmless(noise: list[tuple[int, int]], cut: int) -> None:
     update, target = sample(), torch.zeros(100)

@@ -425,18 +425,36 @@ def test_what_an_architecture_cannot_exchange_is_refused() -> None:
     """Before, SPIRT took `exchange.what: model` and trained by gradients all the same."""
     for asked, says in (
         ({"what": "model"}, "exchange.what: mlless does not exchange models; expected gradients"),
-        ({"compression": "top_k"}, "exchange.compression: mlless does not compress gradients by top_k; expected none"),
+        (
+            {"compression": "top_k"},
+            "exchange.compression: top_k: mlless does not compress gradients so: its filter chooses",
+        ),
     ):
         with pytest.raises(ConfigError, match=re.escape(says)):
             validate({"name": "x", "architecture": "mlless", "exchange": asked})
-    for architecture, way, why in (
-        ("spirt", "qsgd", "does not compress gradients by qsgd: its databases average float32 in place; expected none"),
-        ("scatter_reduce", "powersgd", "by powersgd: cut into chunks, powersgd's factors, a few percent of a gradient"),
+    for architecture, workers, way, why in (
+        (
+            "spirt",
+            4,
+            "qsgd",
+            "qsgd: spirt does not compress gradients so: its databases average float32 in place; expected none",
+        ),
+        ("scatter_reduce", 4, "powersgd", "so: cut into chunks, powersgd's factors, a few percent of a gradient"),
+        ("single", 1, "fp16", "so: it is alone, and sends them to nobody"),
     ):
         with pytest.raises(ConfigError, match=why) as refused:
-            validate({"name": "x", "architecture": architecture, "exchange": {"compression": way}})
+            validate({"name": "x", "architecture": architecture, "workers": workers, "exchange": {"compression": way}})
         assert str(refused.value).count("exchange.compression") == 1  # said once
     assert validate({"name": "x", "architecture": "all_reduce", "exchange": {"what": "model"}})
+    with pytest.raises(ConfigError, match=r"fp16: all_reduce does not compress models so: .*exchange\.what: delta"):
+        validate({"name": "x", "architecture": "all_reduce", "exchange": {"what": "model", "compression": "fp16"}})
+
+
+def test_a_bucket_as_small_as_it_can_be_is_not_to_be_smaller() -> None:
+    for bucket, told in ((256, True), (128, False)):
+        asked = {"compression": "qsgd", "bits": 3, "bucket": bucket, "norm": "l2", "error_feedback": True}
+        refused = str(combinations.errors_are_fed_back(experiment({"exchange": asked})))
+        assert "more exchange.bits" in refused and ("a smaller exchange.bucket" in refused) is told
 
 
 def test_memory_is_given_to_steps_that_exist() -> None:
