@@ -118,7 +118,7 @@ def test_local_steps_go_on_beyond_an_epoch_by_whole_ones_within_the_run() -> Non
     ):
         with pytest.raises(ConfigError, match=said):
             asked(every, "model")
-    with pytest.raises(ConfigError, match=r"at most 4 is expected, .* exchange\.what: model or delta goes on"):
+    with pytest.raises(ConfigError, match=r"at most 4 is expected, .* exchange\.what: model or delta where .* go on"):
         asked(8, "gradients")
 
 
