@@ -1,10 +1,11 @@
-"""The table of accuracies in docs/exchange.md: the reference trained on the digits with each setting of the exchange, seed by seed beside
-the same seed with gradients after every minibatch.
+"""The table of accuracies in docs/exchange.md: the reference trained on the digits with each setting of the exchange, and what does not end
+with its bits trained inline, seed by seed beside the same seed with gradients after every minibatch.
 
     python -m docs.exchange_digits [--processes 2]
 """
 
 import argparse
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from math import sqrt
@@ -12,9 +13,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from crossover import validation
-from crossover.experiment import Exchange, Experiment, Outer
+from crossover.experiment import Exchange, Experiment, Outer, PeerToPeer
 from crossover.learning.datasets import load
 from crossover.learning.reference import train_reference
+from crossover.running import run_inline
+from functions.mlless.settings import MLLess
 
 SEEDS = range(1, 11)
 T_95 = 2.262  # Student's t of 9 degrees of freedom, two-sided: ten pairs
@@ -28,12 +31,31 @@ SETTINGS = (  # an epoch is 6 minibatches of a worker
     Exchange(every=1, compression="qsgd", bits=8),
     Exchange(every=1, compression="top_k", share=0.01),
     Exchange(every=1, compression="powersgd", rank=4),
+    Exchange(every="epoch", what="delta", outer=Outer(momentum=0.5), compression="top_k", share=0.01),
+    Exchange(every="epoch", what="delta", outer=Outer(momentum=0.5), compression="powersgd", rank=4),
 )
+
+
+def others(own: Experiment) -> dict[str, Experiment]:
+    """What does not end with the reference's bits, by its line's name."""
+    mlless = replace(own, architecture="mlless", exchange=Exchange())
+    peers = replace(own, architecture="p2p_instance", exchange=SYNCHRONOUS)
+    unhurried = PeerToPeer(mode="asynchronous", min_gradients=own.workers - 1)
+    return {
+        "MLLess, threshold 0.7": mlless.with_settings(MLLess(threshold=0.7)),
+        "MLLess, threshold 0.3": mlless.with_settings(MLLess(threshold=0.3)),
+        "P2P, synchronous, momentum 0": replace(peers, training=replace(own.training, momentum=0.0)),
+        "P2P, asynchronous, momentum 0": replace(peers, training=replace(own.training, momentum=0.0), p2p=unhurried),
+    }
 
 
 def final(experiment: Experiment) -> float:
     """The accuracy that training ends with, in percent."""
-    return 100 * train_reference(experiment, load(experiment))[2][-1].val_metric
+    if experiment.architecture == "all_reduce":
+        return 100 * train_reference(experiment, load(experiment))[2][-1].val_metric
+    with tempfile.TemporaryDirectory() as folder:
+        trained = run_inline(experiment, Path(folder) / "run", lambda *_: None)
+        return float(100 * trained.result["epochs"][-1]["val_metric"])
 
 
 def label(exchange: Exchange) -> str:
@@ -61,16 +83,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=2)
     own = validation.load(Path("config/all-reduce.yaml"))
-    ways = [SYNCHRONOUS, *SETTINGS]
-    asked = [replace(own, seed=seed, exchange=exchange) for exchange in ways for seed in SEEDS]
+    ways = {label(exchange): replace(own, exchange=exchange) for exchange in (SYNCHRONOUS, *SETTINGS)} | others(own)
+    asked = [replace(experiment, seed=seed) for experiment in ways.values() for seed in SEEDS]
     with ProcessPoolExecutor(parser.parse_args().processes) as pool:
         found = list(pool.map(final, asked))
     by_setting = [found[start : start + len(SEEDS)] for start in range(0, len(found), len(SEEDS))]
     print(
         "| exchange | accuracy at the end, % (range) | difference to synchronous, points (95 %) |\n| --- | --- | --- |"
     )
-    for exchange, accuracies in zip(ways, by_setting, strict=True):
-        print(line(label(exchange), accuracies, by_setting[0]))
+    for name, accuracies in zip(ways, by_setting, strict=True):
+        print(line(name, accuracies, by_setting[0]))
 
 
 if __name__ == "__main__":
