@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from crossover.experiment import Aggregation, Exchange, Experiment, Faults
 from crossover.learning import sizes
+from crossover.learning.staging import minibatches_of
 
 
 def companions(experiment: Experiment) -> tuple[Experiment, ...]:
@@ -47,7 +48,5 @@ def alone(experiment: Experiment, name: str) -> Experiment:
 
 def _minibatches(experiment: Experiment) -> int | None:
     """Of one worker's epoch over all data: fewer than all workers' together, whose last ones are smaller; None where only loading tells."""
-    known, batch_size = sizes.split(experiment), experiment.training.batch_size
-    if known is None:
-        return None
-    return max(1, known[0] // batch_size if experiment.data.drop_last else -(-known[0] // batch_size))
+    known, drop_last = sizes.split(experiment), experiment.data.drop_last
+    return known and minibatches_of(known[0], 1, experiment.training.batch_size, drop_last=drop_last)

@@ -1,6 +1,6 @@
 """The baselines that an experiment asks for, after it; and which of them goes on when resumed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from crossover.architecture import architecture_of
@@ -42,7 +42,7 @@ def with_baseline(
     AWS.
     """
     wanted = [(folder, fixed(each, cores=cores)) for folder, each in folders(out, experiment).items()]
-    _check_divided(each for _, each in wanted[1:])
+    _check_divided([each for _, each in wanted[1:]])
     if resume:
         first = next((n for n, (folder, _) in enumerate(wanted) if resumption.holds(folder)), 0)
         (folder, each), *wanted = wanted[first:]
@@ -52,14 +52,15 @@ def with_baseline(
     return read(out)
 
 
-def _check_divided(beside: Iterable[Experiment]) -> None:
+def _check_divided(beside: Sequence[Experiment]) -> None:
     """Before the experiment itself trains, not after. Raises ConfigError where the data cannot be divided as a baseline needs it."""
     from crossover.learning.datasets import training_samples  # torch comes with them
     from crossover.learning.staging import plan
 
+    samples = training_samples(beside[0]) if beside else 0  # the same data for all, loaded once
     for each in beside:
         try:
-            plan(architecture_of(each).resolve(each), training_samples(each))
+            plan(architecture_of(each).resolve(each), samples)
         except ConfigError as error:
             raise ConfigError(f"baseline: {each.module}, {each.name}, cannot run: {error}") from error
 
