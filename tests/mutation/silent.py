@@ -1,0 +1,96 @@
+"""Faults that once gave a wrong result without a word: each is planted in a copy of the source, where the test that it names must fail.
+
+    python -m tests.mutation.silent where          which can be planted in the source as it is
+    python -m tests.mutation.silent run [NAME ..]  the test of each, in a copy of the source with the fault
+
+silent_faults.toml holds them, found by their source text as those of protocol.py are.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation import mutants, protocol
+from tests.mutation.protocol import Edit
+
+LISTED = Path(__file__).parent / "silent_faults.toml"
+FOR_TESTS = (
+    "tests",
+    "benchmarks",
+    "docs",
+    "layer",
+    "pyproject.toml",
+    "requirements.txt",
+    "requirements-dev.txt",
+    "Makefile",
+    "README.md",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`loses`: what would be wrong; `test`: the pytest node that tells."""
+
+    name: str
+    loses: str
+    test: str
+    edits: tuple[Edit, ...]
+
+
+def listed() -> list[Fault]:
+    """The faults of silent_faults.toml."""
+    read = tomllib.loads(LISTED.read_text("utf-8")).get("fault", [])
+    return [
+        Fault(each["name"], each["loses"], each["test"], tuple(Edit(**edit) for edit in each["edit"])) for each in read
+    ]
+
+
+def outcome(fault: Fault) -> str:
+    """ "found", "missed", or that no test ran: the last lines of pytest then."""
+    as_protocol = protocol.Fault(fault.name, "planted", fault.loses, (), fault.edits)
+    with protocol.planted(as_protocol) as folder:
+        for name in FOR_TESTS:
+            source = protocol.ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "out", "results"))
+            else:
+                shutil.copy2(source, folder / name)
+        ended = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", fault.test],
+            cwd=folder,
+            env=protocol.environment(folder),
+            capture_output=True,
+            text=True,
+            timeout=mutants.LONGEST_S,  # a test that takes longer hangs
+            check=False,
+        )
+    if ended.returncode == 1:
+        return "found"
+    return "missed" if ended.returncode == 0 else f"no test ran: {ended.stdout[-500:]}{ended.stderr[-500:]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["where", "run"])
+    parser.add_argument("names", nargs="*")
+    asked = parser.parse_args()
+    faults = [fault for fault in listed() if not asked.names or fault.name in asked.names]
+    bad = 0
+    for fault in faults:
+        if asked.what == "where":
+            why = protocol.missing(protocol.Fault(fault.name, "planted", fault.loses, (), fault.edits), protocol.ROOT)
+            said = "; ".join(why) or "can be planted"
+        else:
+            why = [] if (said := outcome(fault)) == "found" else [said]
+        bad += bool(why)
+        print(f"{fault.name}: {said}", flush=True)
+    print(f"{len(faults) - bad} of {len(faults)}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
