@@ -43,13 +43,13 @@ else
 endif
 
 .PHONY: test
-test: setup redis-module redis-module-torch lint ## Run the tests with a sample of the sweeps, and the linters; PYTEST="-k name" passes options on
+test: setup redis-module lint ## Run the tests with a sample of the sweeps, and the linters; PYTEST="-k name" passes options on
 	@# The CDK's command, before two workers ask for it at once; the tests say what they do without.
 	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; export npm_config_prefer_offline=true; ($(call thrice,npx --yes $(CDK) --version)) || true
 	$(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
 .PHONY: test-every-call
-test-every-call: setup redis-module redis-module-torch ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
+test-every-call: setup redis-module ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
 	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
 SEEDS ?= 0-999
@@ -91,11 +91,9 @@ bench: setup redis-module ## Benchmarks to benchmarks/out/<name>.json; ONLY=name
 	@for file in $(if $(ONLY),benchmarks/$(ONLY).py,$(wildcard benchmarks/*.py)); do \
 		name=$$(basename $$file .py); [ $$name = report ] || { echo "benchmark $$name"; $(PYTHON) -m benchmarks.$$name; }; done
 
-.PHONY: redis-module redis-module-torch
+.PHONY: redis-module
 redis-module: packages ## Build the tensor engine, redis_module/build/tensors.so (g++ only)
 	@$(MAKE) --no-print-directory -s -C redis_module core
-redis-module-torch: setup ## Build its torch variant with scripts, redis_module/build/tensors-torch.so
-	@$(MAKE) --no-print-directory -s -C redis_module torch PYTHON=$(abspath $(PYTHON))
 
 # PyTorch for ARM and the data plane's packages, pruned and packed; a minute from nothing, nothing to do while they are up to date.
 .PHONY: layer

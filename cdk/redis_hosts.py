@@ -12,7 +12,6 @@ from constructs import Construct
 
 from cdk import grants
 from cdk.hosts import (
-    CPU_BUILD,
     FIRST_VERSION,
     boot_script,
     common_facts,
@@ -30,9 +29,7 @@ from cdk.unbuilt import PLACEHOLDER, refuse_deployment
 from crossover import instances
 from crossover.experiment import Experiment
 from crossover.instances import processor
-from layer.contents import pinned
 
-ROOT = Path(__file__).parents[1]
 PORT = 6379
 BOOT_TIMEOUT_S = 1_500
 PASSWORD_LENGTH = 40
@@ -41,8 +38,7 @@ PASSWORD_LENGTH = 40
 class RedisHosts(Construct):
     """`urls` by rank, `secret_arn` of the password. Each host uploads its certificate to `hosts/redis/<rank>.pem`.
 
-    `built`: the folder with the tensor module for the hosts' processor. The variant with PyTorch is compiled on each host, beside the
-    PyTorch that it is linked with.
+    `built`: the folder with the tensor module for the hosts' processor.
     """
 
     def __init__(
@@ -69,8 +65,7 @@ class RedisHosts(Construct):
         )
         acknowledge(secret, {"AwsSolutions-SMG4": "Lives for hours; rotating it would need a function in the VPC."})
         self.secret_arn = secret.secret_arn
-        self._with_torch = experiment.database.variant == "torch"
-        self._module = self._source() if self._with_torch else self._built_module(built)
+        self._module = self._built_module(built)
         self._profile = iam.CfnInstanceProfile(self, "Profile", roles=[self._role().role_name])
         database = experiment.database
         image = debian_image(Stack.of(self), database.instance_type)
@@ -89,9 +84,6 @@ class RedisHosts(Construct):
             refuse_deployment(self, "TensorModule", what=what, target=f"host-module PROCESSOR={kind}")
             built = PLACEHOLDER / "python" / "README.txt"
         return assets.Asset(self, "Module", path=str(built.resolve()))
-
-    def _source(self) -> assets.Asset:
-        return assets.Asset(self, "Source", path=str(ROOT / "redis_module"), exclude=["build", "*.md", ".*"])
 
     def _role(self) -> iam.Role:
         """Read the module and the password, write certificates and the boot's log, answer the session manager."""
@@ -175,6 +167,5 @@ class RedisHosts(Construct):
             "BUCKET": self._storage.bucket.bucket_name,
             "PORT": str(PORT),
             "THREADS": str(self._experiment.database.threads),
-            "TORCH": pinned("torch") + CPU_BUILD if self._with_torch else "",
         }
         return user_data(self._script.find_in_map("redis", "script"), facts)

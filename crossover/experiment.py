@@ -145,7 +145,6 @@ class Database:
     compute: Literal["in_database", "fetch"] = (
         "in_database"  # fetch where the database lacks the optimizer's or rule's command
     )
-    variant: Literal["core", "torch"] = "core"  # torch: hosts run scripts, TorchScript models and DAGs, too
     instance_type: str = "m7g.large"
     image_generation: Positive = 1  # raised by one: hosts made anew, from the newest image
     threads: Positive = 1
@@ -360,6 +359,8 @@ def renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
         (section, name), (now, named) = old.split("."), new.split(".")
         if name in sections.get(section, {}):
             sections.setdefault(now, {}).setdefault(named, sections[section].pop(name))
+    if sections.get("database", {}).get("variant") == "core":  # the only one that there is now
+        del sections["database"]["variant"]
     return sections
 
 

@@ -1,5 +1,5 @@
 # A Redis host's first boot: the tensor module, a certificate of its own, the server behind a password.
-# The header also sets RANK, SIGNAL_URL, SECRET, MODULE, BUCKET, PORT, THREADS and TORCH: what pip calls it, or empty.
+# The header also sets RANK, SIGNAL_URL, SECRET, MODULE, BUCKET, PORT and THREADS.
 concluded() { # complete|failed: CloudFormation's wait condition hears of it; a failed host is of no use
   [ "$1" = complete ] && status=SUCCESS || status=FAILURE
   attempt cloud signal "$SIGNAL_URL" "$NAME" "$status" "$LOG"
@@ -14,18 +14,8 @@ agent
 
 # Debian's unit lets redis-server execute nothing outside /usr/lib.
 install -d -m 0755 /usr/lib/crossover
-if [ -z "$TORCH" ]; then
-  attempt cloud get "$MODULE" /usr/lib/crossover/tensors.so
-  chmod 0755 /usr/lib/crossover/tensors.so
-else # MODULE is the source
-  apt install -y --no-install-recommends g++ make python3-venv
-  python3 -m venv /usr/lib/crossover/venv
-  attempt /usr/lib/crossover/venv/bin/python -m pip install --quiet --no-cache-dir $TORCH
-  attempt cloud get "$MODULE" /var/cache/module.zip
-  python3 -m zipfile -e /var/cache/module.zip /var/cache/module
-  make -s -j"$(nproc)" -C /var/cache/module torch PYTHON=/usr/lib/crossover/venv/bin/python
-  install -m 0755 /var/cache/module/build/tensors-torch.so /usr/lib/crossover/tensors.so
-fi
+attempt cloud get "$MODULE" /usr/lib/crossover/tensors.so
+chmod 0755 /usr/lib/crossover/tensors.so
 
 address=$(attempt cloud metadata local-ipv4)
 install -d -m 0750 -o root -g redis /etc/redis/tls
@@ -64,9 +54,6 @@ chmod 0640 /etc/redis/redis.conf
 # again within seconds (jemalloc returns pieces of 8 MB and more at once, to be cleared once more).
 install -d /etc/systemd/system/redis-server.service.d
 printf '[Service]\nEnvironment=MALLOC_CONF=thp:always,oversize_threshold:0\n' >/etc/systemd/system/redis-server.service.d/memory.conf
-# PyTorch writes the machine code of some operations when they are first wanted. Its BLAS asks where its memory should lie (mbind), which
-# Debian's unit answers by ending the process: refused, it does without.
-[ -z "$TORCH" ] || printf '[Service]\nMemoryDenyWriteExecute=no\nSystemCallErrorNumber=EPERM\n' >/etc/systemd/system/redis-server.service.d/torch.conf
 systemctl daemon-reload
 systemctl enable --now redis-server || { journalctl --no-pager -n 40 -u redis-server; false; }
 

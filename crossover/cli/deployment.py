@@ -241,11 +241,9 @@ def _end_marked() -> None:
 
 
 def hosts_processor(experiment: Experiment) -> str:
-    """That of the Redis hosts, for which the tensor module is built; empty where there are none, or where they build it themselves."""
+    """That of the Redis hosts, for which the tensor module is built; empty where there are none."""
     from crossover.costs import infrastructure
 
-    if experiment.database.variant == "torch":
-        return ""
     hosted = any(fleet.purpose == infrastructure.DATABASE for fleet in infrastructure.of(experiment).fleets)
     return processor(experiment.database.instance_type) if hosted else ""
 

@@ -22,7 +22,7 @@ from crossover.reports.bands import Band
 
 # With which an epoch takes as long and moves as much; what they make dearer by the hour is priced anew.
 _ALIKE = re.compile(
-    r"(name|project|owner|seed|recipe|baseline|(faults|lifetime|network)\..*|data\.directory|database\.(image_generation|variant)"
+    r"(name|project|owner|seed|recipe|baseline|(faults|lifetime|network)\..*|data\.directory|database\.image_generation"
     r"|training\.(epochs|learning_rate|nesterov|weight_decay|label_smoothing|schedule|warm_up|plateau_\w+|early_stopping"
     r"|target|metric\..*))$"
 ).match

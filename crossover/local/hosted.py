@@ -4,7 +4,6 @@ import fcntl
 import re
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 
 _SECRET_ARN = re.compile(r"arn:aws:secretsmanager:[\w:/+=.@-]+")
-_TORCH = re.compile(r"^TORCH='[^']", re.MULTILINE)  # of cdk/boot/redis.sh
 _MODULE = Path(__file__).resolve().parents[2] / "redis_module"
 
 
@@ -43,7 +41,7 @@ class Servers:
         server = RedisServer(
             self._folder / "redis" / identity,
             password=secret(found.group().rstrip(".:")) if found else None,
-            module=tensor_module(torch=bool(_TORCH.search(user_data))),
+            module=tensor_module(),
         )
         with self._kept(server) as over:
             if not over:
@@ -138,11 +136,9 @@ class Servers:
             self.stop_broker(name)
 
 
-def tensor_module(*, torch: bool = False) -> Path:
-    """The tensor engine's .so, built when it is missing or older than its source; with `torch` the one that is linked with this process's
-    PyTorch. Raises MissingTool, RunFailed."""
-    variant, name = ("torch", "tensors-torch.so") if torch else ("core", "tensors.so")
-    target = _MODULE / "build" / name
+def tensor_module() -> Path:
+    """The tensor engine's .so, built when it is missing or older than its source. Raises MissingTool, RunFailed."""
+    target = _MODULE / "build" / "tensors.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -153,8 +149,8 @@ def tensor_module(*, torch: bool = False) -> Path:
             raise MissingTool(
                 "g++ and make: needed to build the tensor engine; install them with: apt-get install g++ make"
             )
-        command = ["make", "-C", str(_MODULE), variant, f"PYTHON={sys.executable}"]
+        command = ["make", "-C", str(_MODULE), "core"]
         built = subprocess.run(command, capture_output=True, text=True, check=False)
         if built.returncode or not target.exists():
-            raise RunFailed(f"make -C {_MODULE.name} {variant} failed:\n{(built.stdout + built.stderr)[-2000:]}")
+            raise RunFailed(f"make -C {_MODULE.name} core failed:\n{(built.stdout + built.stderr)[-2000:]}")
         return target

@@ -47,7 +47,7 @@ class RedisServer(AbstractContextManager[Any]):
         self._module = [_quoted(str(module.resolve())), *module_arguments] if module else []
         self._tls = tls
         self._durable = durable
-        self._program = tools.need(tools.REDIS, scripts=module is not None and "torch" in module.name)
+        self._program = tools.need(tools.REDIS)
         self.program, self.logs = tools.REDIS, [self._folder / "redis.log"]
         self.port = 0
         self.tls_port = 0

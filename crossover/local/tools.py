@@ -31,16 +31,11 @@ def find(program: str) -> str | None:
     return shutil.which(program)
 
 
-def need(program: str, *, scripts: bool = False) -> str:
-    """Its path; `scripts`: of a Redis that can load the tensor module with PyTorch. Raises MissingTool with what to install."""
+def need(program: str) -> str:
+    """Its path. Raises MissingTool with what to install."""
     found = find(program)
     if found is None:
         raise MissingTool(f"{program}: not found on this machine; install it with: apt-get install {PACKAGES[program]}")
-    if scripts and Path(found).name.startswith("valkey"):
-        raise MissingTool(
-            f"{found}: Valkey resolves a module's symbols apart from its own (RTLD_DEEPBIND), so that PyTorch frees what another "
-            f"allocator gave; scripts in the database need Redis: apt-get install {PACKAGES[REDIS]}"
-        )
     return found
 
 

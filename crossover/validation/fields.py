@@ -33,8 +33,9 @@ NAMED: dict[tuple[str, str], Mapping[str, object]] = {
 FORMER = {
     **{old: f"is called {new} now" for old, new in MOVED.items()},
     "training.target_accuracy": "is called training.target now",
-    "database.engine": "leave it out, because every host runs this project's tensor module; RedisAI's scripts and models want "
-    "database.variant: torch",
+    "database.engine": "leave it out, because every host runs this project's tensor module",
+    "database.variant": "leave it out: the module with PyTorch (scripts, TorchScript models and DAGs in the database) was taken out, "
+    "because nothing here gained by it; redis_module/README.md says where it is",
 }
 
 

@@ -12,11 +12,8 @@ struct RedisModuleType;
 struct RedisModuleIO;
 struct RedisModuleDigest;
 struct RedisModuleBlockedClient;
-struct RedisModuleCallReply;
 struct RedisModuleCommand;
 struct RedisModuleServerInfoData;
-struct RedisModuleUser;
-struct RedisModuleScanCursor;
 }
 
 namespace abi {
@@ -46,8 +43,6 @@ inline constexpr int flag_lua = 1 << 0;
 inline constexpr int flag_multi = 1 << 1;
 inline constexpr int flag_read_only = 1 << 4;
 inline constexpr int flag_aof = 1 << 6;
-inline constexpr int flag_replicated = 1 << 12;
-inline constexpr int flag_loading = 1 << 13;
 inline constexpr int flag_deny_blocking = 1 << 21;
 
 // Key specification flags
@@ -57,21 +52,7 @@ inline constexpr std::uint64_t key_overwrite = 1 << 2;
 inline constexpr std::uint64_t key_remove = 1 << 3;
 inline constexpr std::uint64_t key_access = 1 << 4;
 inline constexpr std::uint64_t key_update = 1 << 5;
-inline constexpr std::uint64_t key_insert = 1 << 6;
 inline constexpr std::uint64_t key_delete = 1 << 7;
-inline constexpr std::uint64_t key_incomplete = 1 << 9;
-
-// Replies of Call
-inline constexpr int reply_unknown = -1;
-inline constexpr int reply_string = 0;
-inline constexpr int reply_error = 1;
-inline constexpr int reply_integer = 2;
-inline constexpr int reply_array = 3;
-inline constexpr int reply_null = 4;
-inline constexpr int reply_map = 5;
-inline constexpr int reply_set = 6;
-inline constexpr int reply_bool = 7;
-inline constexpr int reply_double = 8;
 
 inline constexpr int option_handle_io_errors = 1 << 0;
 inline constexpr int notify_module = 1 << 13;
@@ -166,7 +147,6 @@ struct CommandInfo {
 
 // name in Redis, result, parameters. The first list must be present; the second may be missing in a server.
 #define ABI_REQUIRED(X)                                                                                           \
-    X(Alloc, void*, (std::size_t))                                                                                \
     X(Free, void, (void*))                                                                                        \
     X(CreateCommand, int, (Ctx*, const char*, CommandFunction, const char* flags, int first, int last, int step)) \
     X(SetModuleAttribs, void, (Ctx*, const char*, int version, int api))                                          \
@@ -186,11 +166,9 @@ struct CommandInfo {
     X(OpenKey, Key*, (Ctx*, String*, int mode))                                                                   \
     X(CloseKey, void, (Key*))                                                                                     \
     X(KeyType, int, (Key*))                                                                                       \
-    X(DeleteKey, int, (Key*))                                                                                     \
     X(ModuleTypeGetType, RedisModuleType*, (Key*))                                                                \
     X(ModuleTypeGetValue, void*, (Key*))                                                                          \
     X(ModuleTypeSetValue, int, (Key*, RedisModuleType*, void*))                                                   \
-    X(SetExpire, int, (Key*, TimeMs))                                                                             \
     X(SetAbsExpire, int, (Key*, TimeMs))                                                                          \
     X(SaveUnsigned, void, (RedisModuleIO*, std::uint64_t))                                                        \
     X(LoadUnsigned, std::uint64_t, (RedisModuleIO*))                                                              \
@@ -223,29 +201,7 @@ struct CommandInfo {
     X(TryAlloc, void*, (std::size_t))                                                                             \
     X(KeyAtPosWithFlags, void, (Ctx*, int position, int flags))                                                   \
     X(GetCommand, RedisModuleCommand*, (Ctx*, const char*))                                                       \
-    X(SetCommandInfo, int, (RedisModuleCommand*, const CommandInfo*))                                             \
-    X(CreateTimer, std::uint64_t, (Ctx*, TimeMs, void (*)(Ctx*, void*), void*))                                   \
-    X(StopTimer, int, (Ctx*, std::uint64_t, void**))                                                              \
-    X(GetSelectedDb, int, (Ctx*))                                                                                 \
-    X(SelectDb, int, (Ctx*, int))                                                                                 \
-    X(GetThreadSafeContext, Ctx*, (Blocked*))                                                                     \
-    X(FreeThreadSafeContext, void, (Ctx*))                                                                        \
-    X(ThreadSafeContextLock, void, (Ctx*))                                                                        \
-    X(ThreadSafeContextUnlock, void, (Ctx*))                                                                      \
-    X(Call, RedisModuleCallReply*, (Ctx*, const char*, const char* format, ...))                                  \
-    X(FreeCallReply, void, (RedisModuleCallReply*))                                                               \
-    X(CallReplyType, int, (RedisModuleCallReply*))                                                                \
-    X(CallReplyInteger, long long, (RedisModuleCallReply*))                                                       \
-    X(CallReplyLength, std::size_t, (RedisModuleCallReply*))                                                      \
-    X(CallReplyArrayElement, RedisModuleCallReply*, (RedisModuleCallReply*, std::size_t))                         \
-    X(CallReplyStringPtr, const char*, (RedisModuleCallReply*, std::size_t*))                                     \
-    X(GetCurrentUserName, String*, (Ctx*))                                                                        \
-    X(GetModuleUserFromUserName, RedisModuleUser*, (String*))                                                     \
-    X(FreeModuleUser, int, (RedisModuleUser*))                                                                    \
-    X(SetContextUser, void, (Ctx*, const RedisModuleUser*))                                                       \
-    X(ScanCursorCreate, RedisModuleScanCursor*, ())                                                               \
-    X(ScanCursorDestroy, void, (RedisModuleScanCursor*))                                                          \
-    X(Scan, int, (Ctx*, RedisModuleScanCursor*, void (*)(Ctx*, String*, Key*, void*), void*))
+    X(SetCommandInfo, int, (RedisModuleCommand*, const CommandInfo*))
 
 #define ABI_OPTIONAL(X)                                                                           \
     X(AddACLCategory, int, (Ctx*, const char*))                         /* Redis 7.4, Valkey 8 */ \

@@ -110,25 +110,14 @@ Options::Options(const Arguments& arguments, std::size_t start, const std::vecto
             for (const OptionRule& r : rules) names += (names.empty() ? "" : ", ") + std::string(r.name);
             refuse(arguments.command(), ": argument ", i, " is ", shown(arguments[i]), "; expected one of ", names);
         }
-        const bool counts = rule->operands == counted;
-        const std::size_t first = counts ? i + 2 : i + 1, rest = arguments.size() - std::min(arguments.size(), first);
-        const std::size_t operands =
-            counts ? static_cast<std::size_t>(arguments.integer(i + 1, rule->name, 0, 1 << 20)) : rule->operands;
-        if (rest < operands)
+        const std::size_t first = i + 1, rest = arguments.size() - first;
+        if (rest < rule->operands)
             refuse(arguments.command(), ": ", rule->name, " at argument ", i, " has ", rest, " values; expected ",
-                   operands);
+                   rule->operands);
         if (!places_.emplace(rule->name, first).second)
             refuse(arguments.command(), ": ", rule->name, " is given twice, again at argument ", i);
-        counts_[rule->name] = operands;
-        i = first + operands;
+        i = first + rule->operands;
     }
-}
-
-std::vector<std::size_t> Options::places(std::string_view name) const {
-    std::vector<std::size_t> out;
-    if (has(name))
-        for (std::size_t k = 0; k < counts_.at(name); ++k) out.push_back(place(name) + k);
-    return out;
 }
 
 std::size_t Options::required(std::string_view name) const {

@@ -44,14 +44,12 @@ private:
     std::string command_;
 };
 
-inline constexpr std::size_t counted = static_cast<std::size_t>(-1);  // the first operand says how many follow
-
 struct OptionRule {
     std::string_view name;
     std::size_t operands;
 };
 
-// The options behind a command's fixed arguments, in any order: name -> index of the first operand (behind the count).
+// The options behind a command's fixed arguments, in any order: name -> index of the first operand.
 class Options {
 public:
     Options(const Arguments& arguments, std::size_t start, const std::vector<OptionRule>& rules);
@@ -59,13 +57,10 @@ public:
     bool has(std::string_view name) const { return places_.contains(name); }
     std::size_t place(std::string_view name) const { return places_.at(name); }
     std::size_t required(std::string_view name) const;
-    // The operands of a counted option; none when it is absent.
-    std::vector<std::size_t> places(std::string_view name) const;
 
 private:
     const Arguments& arguments_;
     std::map<std::string_view, std::size_t> places_;
-    std::map<std::string_view, std::size_t> counts_;
 };
 
 std::optional<std::int64_t> parse_integer(std::string_view text);

@@ -35,13 +35,6 @@ struct CommandFacts {
 std::vector<CommandFacts> tensor_commands();
 std::vector<CommandFacts> aggregate_commands();
 std::vector<CommandFacts> update_commands();
-#ifdef WITH_TORCH
-std::vector<CommandFacts> script_commands();
-std::vector<CommandFacts> model_commands();
-std::vector<CommandFacts> run_commands();
-std::vector<CommandFacts> config_commands();
-std::vector<CommandFacts> dag_commands();
-#endif
 
 // Runs a handler, turning Refused into an error reply.
 int run_handler(abi::Ctx* ctx, abi::String** argv, int argc, void (*handler)(const Call&),

@@ -127,16 +127,6 @@ void fill(const Arguments& arguments, TensorSet& set, const Tensor* old) {
     }
 }
 
-}  // namespace
-
-Tensor tensor_of(const Arguments& arguments) {
-    TensorSet set = read_tensor_set(arguments);
-    if (set.only_if_missing || set.expiry.at) refuse(arguments.command(), ": NX and PX have no meaning within a DAG");
-    check_data(arguments, set);
-    fill(arguments, set, nullptr);
-    return std::move(set.tensor);
-}
-
 RedisAIFormat redisai_format(const Arguments& arguments) {
     arguments.at_least(2, "AI.TENSORGET key [META] [BLOB | VALUES]");
     RedisAIFormat format{};
@@ -154,8 +144,6 @@ RedisAIFormat redisai_format(const Arguments& arguments) {
     if (!format.meta && !format.blob && !format.values) format.meta = format.blob = true;
     return format;
 }
-
-namespace {
 
 void tensor_set(const Call& call) {
     const Arguments& arguments = call.arguments;
@@ -247,26 +235,17 @@ void tensor_stats(const Call& call) {
     call.arguments.exactly(1, "TENSOR.STATS");
     const LiveTensors live = live_tensors();
     const PoolState state = pool::state();
-    const auto number = [&](std::string_view name, std::uint64_t value) {
-        reply_bulk(call.ctx, name);
-        abi::ReplyWithLongLong(call.ctx, static_cast<long long>(value));
-    };
-    const auto word = [&](std::string_view name, std::string_view value) {
-        reply_bulk(call.ctx, name);
-        reply_bulk(call.ctx, value);
-    };
-    abi::ReplyWithArray(call.ctx, 22);
-    number("tensors", live.payloads);
-    number("bytes", live.bytes);
-    number("spare_bytes", memory::spare_bytes());
-    number("jobs_queued", state.queued);
-    number("jobs_running", state.running);
-    number("jobs_held", held_jobs());
-    number("threads", static_cast<std::uint64_t>(state.threads));
-    number("intra_op_threads", static_cast<std::uint64_t>(state.intra_op_threads));
-    word("build", module_build);
-    word("simd", kernels::instruction_set());
-    word("version", module_version_text);
+    abi::ReplyWithArray(call.ctx, 20);
+    reply_field(call.ctx, "tensors", live.payloads);
+    reply_field(call.ctx, "bytes", live.bytes);
+    reply_field(call.ctx, "spare_bytes", memory::spare_bytes());
+    reply_field(call.ctx, "jobs_queued", state.queued);
+    reply_field(call.ctx, "jobs_running", state.running);
+    reply_field(call.ctx, "jobs_held", held_jobs());
+    reply_field(call.ctx, "threads", static_cast<std::uint64_t>(state.threads));
+    reply_field(call.ctx, "intra_op_threads", static_cast<std::uint64_t>(state.intra_op_threads));
+    reply_field(call.ctx, "simd", kernels::instruction_set());
+    reply_field(call.ctx, "version", module_version_text);
 }
 
 }  // namespace

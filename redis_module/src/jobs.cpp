@@ -10,9 +10,6 @@ using words::shown;
 
 namespace {
 
-constexpr const char* timed_out_text = "TIMEOUT the command ran longer than its TIMEOUT; nothing was stored";
-constexpr std::string_view timed_out = "TIMEOUT ";
-
 std::string output_of(const Job& job) {
     return job.command + ": output";
 }
@@ -58,12 +55,7 @@ void store(abi::Ctx* ctx, Job& job) {
 }
 
 int reply(abi::Ctx* ctx, abi::String**, int) {
-    auto* pointer = static_cast<Job*>(abi::GetBlockedClientPrivateData(ctx));
-    if (!pointer || pointer->refusal.starts_with(timed_out)) {
-        abi::ReplyWithSimpleString(ctx, "TIMEDOUT");  // documented as no error
-        return abi::ok;
-    }
-    Job& job = *pointer;
+    Job& job = *static_cast<Job*>(abi::GetBlockedClientPrivateData(ctx));
     try {
         if (must_wait(job))  // the pause began after hand_back had looked
             refuse_as("TRYAGAIN", job.command, ": the server was paused meanwhile; nothing was stored, send it again");
@@ -89,39 +81,14 @@ int reply(abi::Ctx* ctx, abi::String**, int) {
 }
 
 // After the reply, or in its place when the client has left.
-void release(abi::Ctx* ctx, void* data) {
-    const std::unique_ptr<Job> job(static_cast<Job*>(data));
-    if (!job) return;
-    if (job->timer) abi::StopTimer(ctx, job->timer, nullptr);
-    if (job->finished) job->finished(job->refusal);
+void release(abi::Ctx*, void* data) {
+    delete static_cast<Job*>(data);
 }
 
 // Jobs whose clients are blocked, on the main thread.
 std::list<Job*>& waiting() {
     static std::list<Job*>& instance = *new std::list<Job*>;
     return instance;
-}
-
-void unblock(Job& job, void* data) {
-    job.answered = true;
-    waiting().erase(job.place);
-    abi::UnblockClient(job.client, data);
-}
-
-// Whether it had not begun.
-bool withdraw(Job& job) {
-    return job.withdraw ? job.withdraw(job) : pool::withdraw(job.ended);
-}
-
-// The server's own time-out for blocked clients loses the reply when a worker finishes at that very moment, so the
-// module keeps the time itself. hand_back drops the job when its worker has ended.
-void on_timeout(abi::Ctx*, void* data) {
-    Job& job = *static_cast<Job*>(data);
-    if (job.answered) return;
-    if (job.finished) job.finished(timed_out_text);
-    unblock(job, nullptr);
-    job.ended = true;
-    if (withdraw(job)) delete &job;
 }
 
 std::vector<Job*>& held() {
@@ -132,12 +99,11 @@ std::vector<Job*>& held() {
 // On the main thread: only the other commands of this turn come between the look at a pause and the reply.
 void hand_back(void* data) {
     auto* job = static_cast<Job*>(data);
-    if (job->answered) {
-        delete job;
-    } else if (must_wait(*job)) {
+    if (must_wait(*job)) {
         held().push_back(job);
     } else {
-        unblock(*job, job);
+        waiting().erase(job->place);
+        abi::UnblockClient(job->client, job);
     }
 }
 
@@ -147,37 +113,12 @@ void on_disconnect(abi::Ctx*, abi::Blocked* client) {
     if (found == waiting().end()) return;
     Job& job = **found;
     job.ended = true;
-    if (!withdraw(job)) return;
+    if (!pool::withdraw(job.ended)) return;
     refuse_job(job, "ERR the client left while the command waited; nothing was stored");
     hand_back(&job);
 }
 
-// Nothing may fail between the blocking of the client and the queueing but the queueing itself.
-void enqueue(abi::Ctx* ctx, std::unique_ptr<Job> job) {
-    std::list<Job*> node{job.get()};
-    Job* pointer = job.get();
-    job->client = abi::BlockClient(ctx, reply, nullptr, release, 0);
-    abi::SetDisconnectCallback(job->client, on_disconnect);
-    job->place = node.begin();
-    waiting().splice(waiting().end(), node);
-    if (job->timeout_ms) job->timer = abi::CreateTimer(ctx, job->timeout_ms, on_timeout, pointer);
-    try {
-        if (job->submit) {
-            job->submit(ctx, *job);
-        } else {
-            pool::submit(job->ended, [pointer] { compute_job(*pointer); }, [pointer] { hand_over(*pointer); });
-        }
-    } catch (...) {
-        if (job->timer) abi::StopTimer(ctx, job->timer, nullptr);
-        waiting().erase(job->place);
-        abi::AbortBlock(job->client);
-        throw;
-    }
-    job.release();
-}
-
-}  // namespace
-
+// On a worker: what has failed is in the job's refusal.
 void compute_job(Job& job) {
     try {
         if (pool::stopping() || job.ended) throw pool::Stopped{};
@@ -193,9 +134,26 @@ void compute_job(Job& job) {
     }
 }
 
-void hand_over(Job& job) {
-    abi::EventLoopAddOneShot(hand_back, &job);
+// Nothing may fail between the blocking of the client and the queueing but the queueing itself.
+void enqueue(abi::Ctx* ctx, std::unique_ptr<Job> job) {
+    std::list<Job*> node{job.get()};
+    Job* pointer = job.get();
+    job->client = abi::BlockClient(ctx, reply, nullptr, release, 0);
+    abi::SetDisconnectCallback(job->client, on_disconnect);
+    job->place = node.begin();
+    waiting().splice(waiting().end(), node);
+    try {
+        const auto hand_over = [pointer] { abi::EventLoopAddOneShot(hand_back, pointer); };
+        pool::submit(job->ended, [pointer] { compute_job(*pointer); }, hand_over);
+    } catch (...) {
+        waiting().erase(job->place);
+        abi::AbortBlock(job->client);
+        throw;
+    }
+    job.release();
 }
+
+}  // namespace
 
 void require_blocking(abi::Ctx* ctx, std::string_view command) {
     const int flags = abi::GetContextFlags(ctx);

@@ -25,19 +25,10 @@ struct Job {
     std::optional<abi::TimeMs> lifetime_ms;  // PX
     std::function<void(abi::Ctx*)> reply;    // in place of OK, or of 1 with NX
     bool stores = true;                      // else it only answers, also while the server must not change
-    // On the main thread, whatever the outcome; there may be no client any more, so it must not touch keys.
-    std::function<void(const std::string& refusal)> finished;
-    // In place of the pool's queue: brings the job to wait elsewhere, and takes it away unless it has begun (`ended` is
-    // true then). Who runs it there calls compute_job and hand_over.
-    std::function<void(abi::Ctx*, Job&)> submit;
-    std::function<bool(Job&)> withdraw;
-    abi::TimeMs timeout_ms = 0;  // 0: none
-    std::size_t bytes = 0;       // that the results will need, for the check against maxmemory
+    std::size_t bytes = 0;                   // that the results will need, for the check against maxmemory
     abi::Blocked* client = nullptr;
-    std::uint64_t timer = 0;
     std::atomic<bool> ended{false};   // nobody waits for it any more
     std::list<Job*>::iterator place;  // among those with a blocked client
-    bool answered = false;            // by the result or by the timer, whichever came first; the main thread's alone
     bool propagate = false;
     std::string refusal;
     std::string out_of_memory;  // that refusal, made beforehand
@@ -49,11 +40,6 @@ void require_blocking(abi::Ctx* ctx, std::string_view command);
 // Checks the results' keys and the memory they will need, then blocks the client and queues the job. With NX and an
 // existing first result it replies 0 at once.
 void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job);
-
-// On a worker: what has failed is in the job's refusal.
-void compute_job(Job& job);
-// From any thread: to the main thread, which stores and replies.
-void hand_over(Job& job);
 
 // Finished jobs that wait until the server may change again.
 std::size_t held_jobs();

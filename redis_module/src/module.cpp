@@ -11,13 +11,7 @@
 #include "memory.hpp"
 #include "pool.hpp"
 #include "refused.hpp"
-#include "script_type.hpp"
 #include "version.hpp"
-#ifdef WITH_TORCH
-#include "script/configuration.hpp"
-#include "script/engine.hpp"
-#include "script/model_type.hpp"
-#endif
 
 namespace {
 
@@ -36,15 +30,6 @@ bool read_redisai_setting(const Arguments& arguments, std::size_t i, Settings& s
             std::max(1, static_cast<int>(arguments.integer(i + 1, "INTRA_OP_PARALLELISM", 0, 256)));
     } else if (same_word(arguments[i], "INTER_OP_PARALLELISM")) {
         arguments.integer(i + 1, "INTER_OP_PARALLELISM", 0, 256);  // jobs are what runs beside each other here
-#ifdef WITH_TORCH
-    } else if (same_word(arguments[i], "BACKENDSPATH")) {
-        configuration().backends_path = arguments.at(i + 1, "BACKENDSPATH");
-    } else if (same_word(arguments[i], "MODEL_CHUNK_SIZE")) {
-        configuration().model_chunk_bytes =
-            static_cast<std::size_t>(arguments.integer(i + 1, "MODEL_CHUNK_SIZE", 1, std::int64_t{1} << 40));
-    } else if (same_word(arguments[i], "TORCH")) {
-        arguments.at(i + 1, "TORCH");  // a path; torch is linked in
-#endif
     } else {
         return false;
     }
@@ -127,15 +112,8 @@ void load_module(abi::Ctx* ctx, const Settings& settings) {
     if (abi::AddACLCategory) abi::AddACLCategory(ctx, "tensor");
     abi::SetModuleOptions(ctx, abi::option_handle_io_errors);
     if (!register_tensor_type(ctx)) refuse("the server refused the type xo-tensor");
-    if (!register_script_type(ctx)) refuse("the server refused the type xo-script");
     for (const auto& group : {tensor_commands(), aggregate_commands(), update_commands()})
         for (const CommandFacts& facts : group) create(ctx, facts);
-#ifdef WITH_TORCH
-    if (!register_model_type(ctx)) refuse("the server refused the type xo-models");
-    for (const auto& group : {script_commands(), model_commands(), run_commands(), config_commands(), dag_commands()})
-        for (const CommandFacts& facts : group) create(ctx, facts);
-    engine::start(settings.intra_op_threads);
-#endif
     memory::set_spare_limit(static_cast<std::size_t>(settings.spare_mb) << 20);
     abi::SubscribeToServerEvent(ctx, abi::cron_event, on_cron);
     abi::SubscribeToServerEvent(ctx, abi::shutdown_event, on_shutdown);

@@ -31,8 +31,7 @@ struct Pool {
     std::deque<Task> jobs;
     std::deque<Task> helpers;  // parts of running jobs: they go first
     std::vector<std::thread> threads;
-    std::size_t running = 0, parked = 0;
-    std::condition_variable settled;  // running or parked changed while stopping
+    std::size_t running = 0;
     int job_threads = 0;
     int intra_op_threads = 1;
     std::atomic<bool> stopping{false};
@@ -62,7 +61,6 @@ void work(bool takes_jobs) {
         job_ended = nullptr;
         lock.lock();
         if (!helps) --pool.running;
-        if (pool.stopping) pool.settled.notify_all();
         if (!task.then) continue;
         lock.unlock();
         task.then();
@@ -123,25 +121,8 @@ void stop() {
         pool.stopping = true;
     }
     pool.wake.notify_all();
-    std::unique_lock lock(pool.mutex);
-    pool.settled.wait(lock, [&] { return pool.running == pool.parked; });
-    const bool all_end = pool.parked == 0;
-    lock.unlock();
-    for (std::thread& thread : pool.threads) all_end ? thread.join() : thread.detach();
+    for (std::thread& thread : pool.threads) thread.join();
     pool.threads.clear();
-}
-
-Parked::Parked() {
-    Pool& pool = the_pool();
-    const std::scoped_lock lock(pool.mutex);
-    ++pool.parked;
-    if (pool.stopping) pool.settled.notify_all();
-}
-
-Parked::~Parked() {
-    Pool& pool = the_pool();
-    const std::scoped_lock lock(pool.mutex);
-    --pool.parked;
 }
 
 bool stopping() {

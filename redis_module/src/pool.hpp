@@ -30,16 +30,6 @@ PoolState state();
 // Thrown out of a job that was to end.
 struct Stopped {};
 
-// While one lives, the thread waits for the server's lock, which a server that shuts down never gives: stop() leaves it
-// behind.
-class Parked {
-public:
-    Parked();
-    ~Parked();
-    Parked(const Parked&) = delete;
-    Parked& operator=(const Parked&) = delete;
-};
-
 using Body = std::function<void(std::size_t first, std::size_t count)>;
 // body(first, count) over [0, total) in blocks, on up to intra-op-threads threads, the caller among them.
 // Blocks do not depend on the number of threads, so neither do results. Throws what a body threw first, once all have

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <type_traits>
 
-// `code` is the first word of a Redis error: ERR, WRONGTYPE, NOKEY, OOM, TIMEOUT.
+// `code` is the first word of a Redis error: ERR, WRONGTYPE, NOKEY, OOM.
 class Refused : public std::exception {
 public:
     Refused(std::string_view code, std::string_view text) : message_(std::string(code) + ' ' + std::string(text)) {}

@@ -4,12 +4,8 @@
 #include <string_view>
 
 #include "arguments.hpp"
-#include "replies.hpp"
 #include "tensor.hpp"
 
-// The tensor that AI.TENSORSET's arguments describe, and the format that AI.TENSORGET's ask for.
-Tensor tensor_of(const Arguments& arguments);
-RedisAIFormat redisai_format(const Arguments& arguments);
 std::string read_kind(const Arguments& arguments, std::size_t i);
 // The strings arguments[first..], each with a zero byte behind it.
 std::string joined_strings(const Arguments& arguments, std::size_t first);

@@ -3,8 +3,3 @@
 inline constexpr const char* module_name = "tensors";
 inline constexpr int module_version = 10000;  // 1.0.0
 inline constexpr const char* module_version_text = "1.0.0";
-#ifdef WITH_TORCH
-inline constexpr const char* module_build = "torch";
-#else
-inline constexpr const char* module_build = "core";
-#endif

@@ -1,6 +1,5 @@
 """The Redis host's boot script, run whole on this machine: AWS, apt and systemd are stand-ins, Redis, OpenSSL and the module are real."""
 
-import io
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,10 +44,8 @@ STUBS = {
     "sleep": "exec /bin/sleep 0.05",
     "install": 'args=(); while [ $# -gt 0 ]; do case "$1" in -o|-g) shift 2 ;; *) args+=("$1"); shift ;; esac; done\n'
     'exec /usr/bin/install "${args[@]}"',
-    **{name: f"echo {name} is not there; exit 127" for name in ("aws", "curl", "unzip", "g++")},
-    "make": '[ -n "$BUILT" ] || exit 127; echo "make $*" >>"$HOST/calls"; mkdir "$4/build"; cp "$BUILT" "$4/build/tensors-torch.so"',
-    "python3": 'if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$HOST/bin/python" "$3/bin/python"; else exec "$PYTHON" "$@"; fi',
-    "python": 'echo "python $*" >>"$HOST/calls"',
+    **{name: f"echo {name} is not there; exit 127" for name in ("aws", "curl", "unzip", "g++", "make")},
+    "python3": 'exec "$PYTHON" "$@"',
 }
 FOLDERS = ("/etc/redis", "/etc/systemd", "/usr/lib/crossover", "/usr/local", "/var/lib/redis", "/var/log", "/var/cache")
 AGENT_URL = "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/latest/debian_$(dpkg --print-architecture)/amazon-ssm-agent.deb"
@@ -59,7 +55,7 @@ class Host:
     """A folder that stands for a host's root, and the AWS around it."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.aws, self.torch = root, FakeAws(), ""
+        self.root, self.aws = root, FakeAws()
         (root / "bin").mkdir()
         for folder in ("etc/redis", "usr/lib", "usr/local/lib", "var/lib/redis", "var/log", "var/cache"):
             (root / folder).mkdir(parents=True)
@@ -84,7 +80,6 @@ class Host:
             "BUCKET": "bucket",
             "PORT": str(self.port),
             "THREADS": "1",
-            "TORCH": self.torch,
         }
         return "".join(f"{key}='{value}'\n" for key, value in facts.items()) + boot_script("redis.sh")
 
@@ -92,7 +87,7 @@ class Host:
         text = (script or self.script).replace(AGENT_URL, f"{self.aws.url}/agent.deb")
         for folder in FOLDERS:
             text = text.replace(folder, f"{self.root}{folder}")
-        stand_ins = {"HOST": str(self.root), "NO_MODULE": "", "HANG": "", "BUILT": "", "PYTHON": sys.executable}
+        stand_ins = {"HOST": str(self.root), "NO_MODULE": "", "HANG": "", "PYTHON": sys.executable}
         stand_ins |= self.aws.environment | environment
         return subprocess.run(
             ["timeout", "100", "bash", "-c", text],
@@ -178,26 +173,6 @@ def test_a_host_comes_up_with_module_password_and_a_certificate_of_its_own(host:
     assert installed == ["ca-certificates openssl redis-server"]  # nothing else is wanted
     assert all("-o DPkg::Lock::Timeout=600" in call for call in host.calls() if call.startswith("apt-get"))
     assert host.aws.logs["/crossover/x/boot x-redis-2/i-0123"][-1] == "x-redis-2: boot complete"
-
-
-def test_a_host_with_pytorch_compiles_the_module_beside_it(host: Host) -> None:
-    """What is compiled is not asked here: the module that the stand-in for make leaves is the one without PyTorch."""
-    host.torch = "torch==2.13.0 --extra-index-url https://example.org"
-    source = io.BytesIO()
-    with zipfile.ZipFile(source, "w") as packed:
-        packed.writestr("Makefile", "torch:\n")
-    host.aws.objects["assets/module.so"] = source.getvalue()
-    done = host.boot(BUILT=str(MODULE))
-    assert done.returncode == 0, host.log + done.stderr
-    assert host.outcome()["Status"] == "SUCCESS"
-    library, cache = host.root / "usr/lib/crossover", host.root / "var/cache"
-    assert (library / "tensors.so").read_bytes() == MODULE.read_bytes()
-    assert f"python -m pip install --quiet --no-cache-dir {host.torch}" in host.calls()
-    (make,) = (call for call in host.calls() if call.startswith("make "))
-    assert make.endswith(f"-C {cache}/module torch PYTHON={library}/venv/bin/python")
-    assert (cache / "module/Makefile").exists()
-    unit = host.root / "etc/systemd/system/redis-server.service.d/torch.conf"
-    assert unit.read_text() == "[Service]\nMemoryDenyWriteExecute=no\nSystemCallErrorNumber=EPERM\n"
 
 
 def test_a_boot_that_fails_says_why_and_ends_the_host(host: Host) -> None:

@@ -1,6 +1,5 @@
 """The Redis hosts: Debian on Graviton, nothing open but Redis from the functions, no secret in the user data."""
 
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -57,14 +56,13 @@ def test_user_data_is_short_and_holds_no_secret(large: Assembly) -> None:
 
 def test_user_data_names_what_the_script_reads(assembly: Assembly) -> None:
     text = flat(resources(assembly.experiment, "AWS::EC2::Instance").popitem()[1]["UserData"])
-    header = dict(line.split("=", 1) for line in text.splitlines()[1:13])
+    header = dict(line.split("=", 1) for line in text.splitlines()[1:12])
     common = {"REGION", "LOGS", "NAME", "BOOT_S"}
-    assert set(header) == common | {"RANK", "SIGNAL_URL", "SECRET", "MODULE", "BUCKET", "PORT", "THREADS", "TORCH"}
+    assert set(header) == common | {"RANK", "SIGNAL_URL", "SECRET", "MODULE", "BUCKET", "PORT", "THREADS"}
     assert header["RANK"] == "'3'"
     assert header["LOGS"] == "'/crossover/crossover/boot'"
     assert header["NAME"] == "'crossover-spirt-redis-3'"
     assert header["MODULE"].startswith("'s3://cdk-hnb659fds-assets-")
-    assert header["TORCH"] == "''"
 
 
 @pytest.mark.parametrize(("instance_type", "kind"), [("m7g.large", "arm64"), ("m7i.large", "amd64")])
@@ -77,17 +75,6 @@ def test_the_module_travels_as_it_was_built(
     assert "TensorModuleIsBuilt" not in made.experiment["Rules"]
     (module,) = made.folder.glob("asset.*.so")
     assert module.read_text() == f"for {kind}"
-
-
-def test_with_pytorch_the_source_travels(synth: Synthesize, spirt: Experiment) -> None:
-    made = synth(database=replace(spirt.database, variant="torch", instance_type="m7g.xlarge"))
-    assert "TensorModuleIsBuilt" not in made.experiment["Rules"]
-    (host, *_) = resources(made.experiment, "AWS::EC2::Instance").values()
-    assert host["InstanceType"] == "m7g.xlarge"
-    (torch,) = re.findall(r"^TORCH='(.*)'$", flat(host["UserData"]), re.MULTILINE)
-    assert re.fullmatch(r"torch==\d+\.\d+\.\d+.*", torch)
-    (source,) = (path for path in made.folder.glob("asset.*") if (path / "Makefile").exists())
-    assert (source / "src" / "script" / "model.cpp").exists() and not (source / "build").exists()
 
 
 def test_without_the_module_a_template_refuses_deployment_and_says_what_to_do(assembly: Assembly) -> None:
@@ -164,7 +151,7 @@ def test_another_boot_makes_other_hosts(
     assembly: Assembly, synth: Synthesize, spirt: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Script, settings that it gets, type (the boot divides its memory up), generation of the image, module."""
-    for change in ({"threads": 2}, {"instance_type": "m7g.xlarge"}, {"image_generation": 2}, {"variant": "torch"}):
+    for change in ({"threads": 2}, {"instance_type": "m7g.xlarge"}, {"image_generation": 2}):
         changed = synth(database=replace(spirt.database, **change))
         assert check_update(assembly.experiment, changed.experiment) == set(), change
     for name in ("redis.sh", "common.sh", "cloud.py"):

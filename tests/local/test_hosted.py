@@ -22,7 +22,7 @@ def test_a_server_that_is_starting_at_the_end_is_stopped(
         return SimpleNamespace(url="redis://127.0.0.1:1", stop=lambda: stopped.append(kind))
 
     monkeypatch.setattr(hosted, kind, start)
-    monkeypatch.setattr(hosted, "tensor_module", lambda *, torch: None)
+    monkeypatch.setattr(hosted, "tensor_module", lambda: None)
     if kind == "RedisServer":
         servers.start_instance("i-1", {hosted.ROLE_TAG: "redis"}, "10.0.0.1", "")
     else:

@@ -1,35 +1,19 @@
 """Servers for the tensor module's tests."""
 
 import os
-import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from crossover.errors import MissingTool
-from crossover.local import tools
 from tests.redis_module.servers import Client, Server, Start, build, starting
 
 
 @pytest.fixture(scope="session")
 def core_module() -> Path:
-    """The variant without torch; CROSSOVER_TENSORS=asan or tsan: watched by a sanitizer, for a server that bears with it."""
+    """CROSSOVER_TENSORS=asan or tsan: watched by a sanitizer, for a server that bears with it."""
     variant = os.environ.get("CROSSOVER_TENSORS")
     return build(variant, f"tensors-{variant}.so") if variant else build("core", "tensors.so")
-
-
-@pytest.fixture(scope="session")
-def torch_module() -> Path:
-    """The variant with scripts; about a minute of compiling the first time."""
-    if find_spec("torch") is None:
-        pytest.skip("the script variant needs torch, which is not installed here")
-    try:
-        tools.need(tools.REDIS, scripts=True)
-    except MissingTool as error:
-        pytest.skip(str(error))
-    return build("torch", "tensors-torch.so", PYTHON=sys.executable)
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import redis
 
-from tests.redis_module.servers import Client, Server, Start, starting, statistics, until
+from tests.redis_module.servers import Client, Server, Start, statistics, until
 from tests.redis_module.test_persistence import digest
 from tests.redis_module.test_server import connected, encode, replies, sent
 from tests.redis_module.vectors import floats, get, put
@@ -311,51 +310,3 @@ def test_many_jobs_beside(pair: tuple[Server, Server], event: Callable[[Pair], N
     assert same(servers.master, servers.replica)
     client.execute_command("DEBUG", "RELOAD")
     assert digest(client) == before
-
-
-SCRIPT = """
-def count(tensors: List[Tensor], keys: List[str], args: List[str]):
-    value = 0
-    while value < 1000000000:
-        value = int(str(redis.execute("INCR", keys[0])))
-        if value >= 0:
-            redis.execute("RPUSH", keys[1], "x")
-            redis.execute("DEL", keys[1])
-"""
-
-
-@pytest.fixture
-def script_pair(torch_module: Path) -> Iterator[tuple[Server, Server]]:
-    with starting(torch_module) as start:
-        yield paired(start)
-
-
-@pytest.mark.slow
-def test_scripts_wait_for_the_end_of_a_pause(script_pair: tuple[Server, Server]) -> None:
-    master, replica = script_pair
-    client = master.client()
-    store = ("AI.SCRIPTSTORE", "s", "CPU", "ENTRY_POINTS", 1, "count", "SOURCE", SCRIPT)
-    with under_way(master, store, ("CLIENT", "PAUSE", FOREVER_MS, "WRITE")) as (waiting, _):
-        until(lambda: held(client), what="the script's compilation")
-        assert not client.exists("s")
-        client.client_unpause()
-        assert replies(waiting, 1) == ["+OK"]
-
-    def counted() -> int:
-        return int(client.get("n") or 0)
-
-    with sent(master, "AI.SCRIPTEXECUTE", "s", "count", "KEYS", 2, "n", "list"):
-        for _ in range(20):
-            before = counted()
-            until(lambda before=before: counted() > before + 5, what="the script's next calls")  # type: ignore[misc]
-            client.client_pause(FOREVER_MS, all=False)
-            paused = counted()
-            assert [counted() for _ in range(50)] == [paused] * 50
-            client.client_unpause()
-        with lagging(master, replica):
-            client.execute_command("FAILOVER")
-            paused = counted()
-            assert [counted() for _ in range(50)] == [paused] * 50
-            client.execute_command("FAILOVER", "ABORT")
-            until(lambda: counted() > paused, what="the script's next calls")
-        assert master.stop(signal.SIGTERM) == 0

@@ -155,3 +155,45 @@ def test_a_save_in_the_background_sees_one_moment(start: Start) -> None:
     server.start()
     for i in range(10):
         assert same_bits(get(server.client(), f"t{i}"), np.full(1000, i, np.float32))
+
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def type_id(name: str, encoding: int) -> bytes:
+    """A module type as a file names it: nine letters of 6 bits, 10 bits of its encoding's version."""
+    number = 0
+    for letter in name:
+        number = number << 6 | LETTERS.index(letter)
+    return (number << 10 | encoding).to_bytes(8, "big")
+
+
+@pytest.mark.parametrize(("name", "encoding"), [("xo-script", 2), ("xo-models", 1)])
+def test_a_file_with_scripts_or_models_is_refused_in_words(start: Start, name: str, encoding: int) -> None:
+    """Values of types that this module once had in a second build."""
+    server = start()
+    put(server.client(), "t", floats([1]))
+    server.client().save()
+    server.stop()
+    file = server.folder / "dump.rdb"
+    whole = file.read_bytes()
+    assert whole.count(type_id("xo-tensor", 1)) == 1
+    file.write_bytes(whole.replace(type_id("xo-tensor", 1), type_id(name, encoding))[:-8] + bytes(8))  # without a sum
+    with pytest.raises(AssertionError, match=f"no matching module type '{name}'"):
+        server.start()
+    server.process.wait(timeout=120)
+    file.write_bytes(whole)
+    server.start()
+    assert get(server.client(), "t") == [1]
+
+
+@pytest.mark.parametrize("command", ["AI.SCRIPTSTORE", "AI.SCRIPTSET", "AI.MODELSTORE"])
+def test_a_log_with_scripts_or_models_is_refused_in_words(start: Start, command: str) -> None:
+    server = start(config=ALWAYS)
+    put(server.client(), "t", floats([1]))
+    server.stop()
+    (log,) = (server.folder / "appendonlydir").glob("*.incr.aof")
+    log.write_bytes(log.read_bytes() + f"*2\r\n${len(command)}\r\n{command}\r\n$1\r\ns\r\n".encode())
+    with pytest.raises(AssertionError, match=f"Unknown command '{command}'"):
+        server.start()
+    server.process.wait(timeout=120)

@@ -129,13 +129,3 @@ def test_valkey_runs_the_same_module(start_any: Start, valkey: list[str]) -> Non
     for refused in (("TENSOR.MEAN", 1, "g0", "OUT", "m"), ("TENSOR.INFO", "g0")):
         with pytest.raises(redis.exceptions.NoPermissionError):
             worker.execute_command(*refused)
-
-
-@pytest.mark.slow
-def test_valkey_refuses_torch_in_words(torch_module: Path, valkey: list[str]) -> None:
-    """Debian's has a shared allocator of its own, beside which PyTorch would end the process while it is loaded."""
-    with (
-        starting(torch_module) as start,
-        pytest.raises(AssertionError, match=r"Expected Redis for the variant with scripts"),
-    ):
-        start(program=valkey)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TENSORS = ("tests/redis_module", "-m", "not slow")
-# What takes scripts, megabytes or minutes. Beside them stand servers that choose their program themselves, and those are left out.
-SCRIPTS_AND_LONG = ("tests/redis_module", "-m", "slow", "--ignore", "tests/redis_module/test_platforms.py")
 STORE = tuple(f"tests/conformance/test_{name}.py" for name in ("tensor_store", "tensor_compute", "redis_client"))
 BUS = ("tests/conformance/test_message_bus.py", "tests/conformance/test_rabbitmq.py")
 # SPIRT and the P2Ps end with the bits of the single-process reference; MLLess as it does in one process.

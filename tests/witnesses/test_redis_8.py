@@ -4,10 +4,10 @@ import pytest
 
 from crossover.local.tools import CHOSEN_BY, REDIS
 from tests.witnesses.environments import environment
-from tests.witnesses.suites import SCRIPTS_AND_LONG, STORE, TENSORS, hold
+from tests.witnesses.suites import STORE, TENSORS, hold
 
 
-@pytest.mark.parametrize("suites", [TENSORS, STORE, pytest.param(SCRIPTS_AND_LONG, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("suites", [TENSORS, STORE])
 def test_the_suites_hold(suites: tuple[str, ...]) -> None:
     server = environment("redis_8") / "redis-server"
     hold(suites, with_server=server, chosen_by=CHOSEN_BY[REDIS])

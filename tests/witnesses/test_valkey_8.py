@@ -1,4 +1,4 @@
-"""Valkey 8, which many distributions have instead of Redis: the tensor module without scripts, the tensor store and the client."""
+"""Valkey 8, which many distributions have instead of Redis: the tensor module, the tensor store and the client."""
 
 import pytest
 

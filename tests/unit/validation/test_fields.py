@@ -135,6 +135,8 @@ def test_an_old_name_is_refused_with_the_new_one() -> None:
         assert problem.startswith(f"{old}: is unknown; is called {new} now")
     (problem,) = problems(database={"engine": "redisai"})
     assert problem.startswith("database.engine: is unknown; leave it out")
+    (problem,) = problems(database={"variant": "torch"})
+    assert problem.startswith("database.variant: is unknown; leave it out: the module with PyTorch")
 
 
 def test_a_run_of_an_earlier_version_is_read_with_the_names_of_today() -> None:
@@ -143,4 +145,5 @@ def test_a_run_of_an_earlier_version_is_read_with_the_names_of_today() -> None:
     earlier["training"]["sync_every"] = earlier["exchange"].pop("every")
     for name in ("compression", "bits", "bucket", "norm"):
         earlier["p2p"][name] = earlier["exchange"].pop(name)
+    earlier["database"]["variant"] = "core"
     assert from_resolved(earlier) == kept
