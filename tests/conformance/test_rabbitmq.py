@@ -1,7 +1,11 @@
-"""What only a broker can do to a bus: break connections, restart, refuse a login."""
+"""What only a broker can do to a bus: break connections, restart, refuse a login, take nothing more."""
 
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pika
 import pika.exceptions as amqp
 import pytest
 
@@ -10,8 +14,10 @@ from crossover.dataplane import connecting
 from crossover.dataplane.rabbitmq import RabbitMessageBus
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, Refused, Unavailable
+from crossover.local import tools
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.tls import TlsFiles, self_made
+from tests.clocks import Passing
 from tests.conformance.servers import PASSWORD, USERNAME, Proxy
 
 
@@ -111,22 +117,69 @@ def test_bad_urls_are_refused_without_their_secret(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_broker_that_is_away_for_half_a_minute_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at Amazon MQ's maintenance; the clock goes by the pauses alone."""
-    now_s = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now_s
-        now_s += seconds
+def away(monkeypatch: pytest.MonkeyPatch, clock: Passing, *, until_s: float, each_s: float = 0.0) -> None:
+    """Every connection is refused until then, `each_s` after it was asked for."""
 
     def attempt(bus: RabbitMessageBus, work: Any) -> int:
-        if now_s < 30.0:
+        clock.now_s += each_s
+        if clock.now_s < until_s:
             raise amqp.AMQPConnectionError
         return 1
 
-    monkeypatch.setattr(runtime, "sleep", sleep)
     monkeypatch.setattr(RabbitMessageBus, "_attempt", attempt)
-    bus = bus_at("amqp://127.0.0.1:1")
-    for _ in range(100):  # the pauses are drawn
-        now_s = 0.0
-        assert bus._do("q", lambda channel: 0) == 1
+
+
+def test_a_broker_that_is_away_for_half_a_minute_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at Amazon MQ's maintenance; the clock goes by the pauses alone."""
+    clock, bus = Passing(), bus_at("amqp://127.0.0.1:1")
+    away(monkeypatch, clock, until_s=30.0)
+    with runtime.use(clock):
+        for _ in range(100):  # the pauses are drawn
+            clock.now_s = 0.0
+            assert bus._do("q", lambda channel: 0) == 1
+
+
+@pytest.mark.parametrize("each_s", [0.0, 1.0, 20.0, 70.0])
+@pytest.mark.xfail(strict=True, reason="attempts are counted, however long each takes")
+def test_a_broker_that_stays_away_is_asked_for_a_minute(monkeypatch: pytest.MonkeyPatch, each_s: float) -> None:
+    """Then what has been begun ends, so that it is asked twice at least; however long each attempt takes."""
+    clock, bus = Passing(), bus_at("amqp://127.0.0.1:1")
+    away(monkeypatch, clock, until_s=7200.0, each_s=each_s)
+    with runtime.use(clock), pytest.raises(Unavailable):
+        bus._do("q", lambda channel: 0)
+    assert 60.0 <= clock.now_s - each_s <= 62.0 + each_s
+    assert len(clock.slept_s) >= 1
+
+
+@pytest.fixture
+def short_of_disk(rabbit: RabbitServer) -> Iterator[RabbitServer]:
+    """The broker, which says that its disk is full: it takes nothing more from those who send."""
+    assert rabbit._process is not None
+    environment = dict(
+        each.split("=", 1) for each in Path(f"/proc/{rabbit._process.pid}/environ").read_text().split("\0") if each
+    )
+
+    def limit(free: str) -> None:
+        command = [Path(tools.need(tools.RABBITMQ)).with_name("rabbitmqctl"), "set_disk_free_limit", free]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+
+    limit("99999GB")
+    yield rabbit
+    limit("50MB")
+
+
+@pytest.mark.xfail(strict=True, reason="it is asked again and again, and each answer takes a minute")
+def test_a_broker_that_takes_nothing_more_is_unavailable_at_once(short_of_disk: RabbitServer, run: str) -> None:
+    connections = 0
+
+    def connect(parameters: pika.ConnectionParameters) -> Any:
+        nonlocal connections
+        connections += 1
+        assert connections == 1, "asked again"
+        assert parameters.blocked_connection_timeout <= 5
+        return pika.BlockingConnection(parameters)
+
+    bus = RabbitMessageBus(short_of_disk.url, username=USERNAME, password=PASSWORD, traffic=Traffic(), connect=connect)
+    bus.declare(queues=[f"{run}/q"])
+    with pytest.raises(Unavailable, match=f"{run}/q: the broker takes no messages: .* disk or memory"):
+        bus.publish(f"{run}/q", b"1")

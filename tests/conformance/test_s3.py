@@ -6,6 +6,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ReadTimeoutError
 from botocore.stub import ANY, Stubber
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from crossover import runtime
 from crossover.dataplane.s3 import ATTEMPTS, Chain, S3ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused, Unavailable
+from tests.clocks import Passing
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +80,6 @@ def test_codes_become_errors_that_name_the_object(code: str, status: int, error:
 def test_a_body_that_breaks_off_is_read_again() -> None:
     class Broken(io.BytesIO):
         def read(self, *_: Any) -> bytes:
-            from botocore.exceptions import ReadTimeoutError
-
             raise ReadTimeoutError(endpoint_url="s3")
 
     store, stub = stubbed()
@@ -87,6 +87,23 @@ def test_a_body_that_breaks_off_is_read_again() -> None:
     stub.add_response("get_object", {"Body": io.BytesIO(b"whole")})
     with stub:
         assert store.get("k") == b"whole"
+
+
+@pytest.mark.parametrize("each_s", [0.0, 5.0, 65.0])
+@pytest.mark.xfail(strict=True, reason="attempts are counted, however long each takes")
+def test_a_bucket_that_does_not_answer_is_asked_for_some_seconds_and_twice(each_s: float) -> None:
+    """However long it is silent each time."""
+    clock = Passing()
+
+    class Silent:
+        def head_object(self, **_: Any) -> None:
+            clock.now_s += each_s
+            raise ReadTimeoutError(endpoint_url="s3")
+
+    with runtime.use(clock), pytest.raises(Unavailable):
+        S3ObjectStore("bucket", Traffic(), client=Silent()).exists("k")  # type: ignore[arg-type]
+    assert 12.0 <= clock.now_s - each_s <= 16.0 + each_s
+    assert len(clock.slept_s) >= 1
 
 
 def test_a_deletion_that_fails_is_told() -> None:

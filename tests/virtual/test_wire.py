@@ -160,6 +160,14 @@ def test_a_server_that_does_not_serve_is_unavailable(way: Way, process: Begin, h
     assert [each.within_s for each in way.carried if each.operation == "TENSOR.GET"] == [120.0]
 
 
+@pytest.mark.xfail(strict=True, reason="it waits four times for so long")
+def test_a_silent_server_is_waited_for_once_whatever_is_asked(way: Way, process: Begin) -> None:
+    way.fails("EXISTS", *["silent"] * 8)
+    with pytest.raises(Unavailable):
+        process().tensors(SPIRT, 0, Traffic()).exists("k")
+    assert way.count("EXISTS") == 1
+
+
 def test_a_server_that_loses_its_memory(servers: Servers, process: Begin) -> None:
     clients = process()
     tensors, other = (clients.tensors(SPIRT, worker, Traffic()) for worker in (0, 1))
