@@ -56,6 +56,18 @@ class Backoff:
         return runtime.uniform(0.0, min(self._first_s * 2.0 ** (state.attempt_number - 1), self._most_s))
 
 
+class Patience:
+    """The end of a tenacity.Retrying: `within_s` after its first attempt has failed, however long each takes; so there are two at least."""
+
+    def __init__(self, within_s: float) -> None:
+        self._within_s, self._until_s = within_s, math.inf
+
+    def __call__(self, state: Any) -> bool:
+        now_s = runtime.monotonic()
+        self._until_s = min(self._until_s, now_s + self._within_s)
+        return now_s >= self._until_s
+
+
 class Due:
     """Now and then within a wait: `first_s` after it began, and then every `every_s`."""
 

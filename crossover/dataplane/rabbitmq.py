@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pika
 import pika.exceptions as amqp
-from tenacity import Retrying, retry_if_exception, stop_after_attempt
+from tenacity import Retrying, retry_if_exception
 
 from crossover import runtime
 from crossover.dataplane.addresses import shown
@@ -20,11 +20,12 @@ from crossover.dataplane.messages import arrival, checked, read_arrival
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, Refused, Unavailable
-from crossover.waiting import Backoff
+from crossover.waiting import Backoff, Patience
 
 T = TypeVar("T")
 
-_ATTEMPTS, _LONGEST_PAUSE_S = 64, 2.0  # about a minute: a broker that restarts is back by then, and soon found
+_WITHIN_S, _LONGEST_PAUSE_S = 60.0, 2.0  # a broker that restarts is back by then, and soon found
+_BLOCKED_S = 1.0  # a broker that is short of disk or memory says so, and takes nothing until somebody has made room
 _HEARTBEAT_S = 60
 _CLASSIC = {"x-queue-type": "classic"}
 _MAILBOX = {**_CLASSIC, "x-max-length": 1, "x-overflow": "drop-head"}
@@ -37,7 +38,8 @@ class RabbitMessageBus:
     """A broker's queues. Connections are made when needed, one per thread, and made again when they break; nothing is lost by that.
 
     What was sent when a connection broke is sent again: messages may come twice, which every protocol here bears. Raises Refused (not
-    declared, wrong login, too long), Unavailable (no broker after several attempts).
+    declared, wrong login, too long), Unavailable (no broker for about a minute, or one that takes
+    nothing more).
     """
 
     def __init__(
@@ -180,7 +182,7 @@ class RabbitMessageBus:
         """`work` on this thread's channel; after a broken connection once more on a new one."""
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
-            stop=stop_after_attempt(_ATTEMPTS),
+            stop=Patience(_WITHIN_S),
             wait=Backoff(0.1, _LONGEST_PAUSE_S),
             sleep=runtime.sleep,
             reraise=True,
@@ -196,6 +198,8 @@ class RabbitMessageBus:
             if error.reply_code == 404:
                 raise Refused(f"{name}: not declared; `initialise` declares what a run uses") from None
             raise Refused(f"{name}: {error.reply_text}") from None
+        except amqp.ConnectionBlockedTimeout:
+            raise Unavailable(f"{name}: the broker takes no messages: it is short of disk or memory") from None
         except amqp.NackError:
             raise Unavailable(f"{name}: the broker could not take the message") from None
         except (amqp.AMQPError, OSError) as error:
@@ -233,8 +237,9 @@ class RabbitMessageBus:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may fare better: connections break, a wrong password stays wrong."""
-    if isinstance(error, amqp.ProbableAuthenticationError | amqp.ProbableAccessDeniedError) or _unverified(error):
+    """Whether another attempt may fare better: connections break, a wrong password stays wrong, a full disk stays full."""
+    lasting = amqp.ProbableAuthenticationError | amqp.ProbableAccessDeniedError | amqp.ConnectionBlockedTimeout
+    if isinstance(error, lasting) or _unverified(error):
         return False
     return isinstance(error, amqp.AMQPConnectionError | amqp.ChannelWrongStateError | OSError)
 
@@ -275,7 +280,7 @@ def _parameters(url: str, *, username: str, password: str, certificate: str | No
         port or (5671 if encrypted else 5672),
         credentials=pika.PlainCredentials(username, password, erase_on_connect=False),
         heartbeat=_HEARTBEAT_S,
-        blocked_connection_timeout=60,
+        blocked_connection_timeout=_BLOCKED_S,
         socket_timeout=10,
         stack_timeout=20,
         ssl_options=encrypted,

@@ -22,7 +22,8 @@ def redis_py(address: RedisAddress, *, timeout_s: float, connect_s: float, idle_
         protocol=2,
         socket_timeout=timeout_s,
         socket_connect_timeout=connect_s,
-        retry=Retry(_Pauses(cap=0.5, base=0.02), 3),
+        # A connection that breaks is made anew; a server that is silent has been waited for.
+        retry=Retry(_Pauses(cap=0.5, base=0.02), 3, supported_errors=(redis.ConnectionError,)),
     )
     return redis.Redis.from_pool(pool)
 

@@ -16,14 +16,14 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 from botocore.exceptions import ConnectionError as NoConnection
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity import Retrying, retry_if_exception_type
 
 from crossover import runtime
 from crossover.dataplane.buffers import joined, views
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused, Unavailable
-from crossover.waiting import Backoff
+from crossover.waiting import Backoff, Patience
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AT_ONCE = 1_000  # keys that one DeleteObjects takes
-# Of one request. The pauses between them, by chance, add up to 11 s on average and 22 s at most. botocore is told to ask once: since 1.44
-# its first pauses are of 50 ms, and six attempts were over before a bucket that was away for a second had come back.
-ATTEMPTS, _LONGEST_PAUSE_S = 12, 4.0
+# For how long one request is asked again, and the longest pause in between. botocore is told to ask once: since 1.44 its first pauses are
+# of 50 ms, and six attempts were over before a bucket that was away for a second had come back.
+_WITHIN_S, _LONGEST_PAUSE_S = 12.0, 4.0
 READ_TIMEOUT_S = 60
 SETTINGS = Config(
     retries={"mode": "standard", "total_max_attempts": 1},
@@ -172,7 +172,7 @@ def _meaning(error: ClientError, *, code: str, status: int, key: str, where: str
 def _again() -> Retrying:
     return Retrying(
         retry=retry_if_exception_type(Unavailable),
-        stop=stop_after_attempt(ATTEMPTS),
+        stop=Patience(_WITHIN_S),
         wait=Backoff(0.05, _LONGEST_PAUSE_S),
         sleep=runtime.sleep,
         reraise=True,
