@@ -3,11 +3,17 @@
 Each test here goes in by the door that the stranger took. What a finding's mend is made of has its tests where it lies.
 """
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.mutation import protocol, silent
 
 FAULTS = silent.listed()
+ROOT = Path(__file__).parents[2]
 
 
 # --- faults planted again: the old behaviours, each found by the test that it names -----------------------------------
@@ -29,6 +35,33 @@ def test_each_silent_fault_is_found(fault: silent.Fault) -> None:
 # --- damage: a byte, a kill, a full disk (2, 3) -----------------------------------------------------------------------
 
 # --- waits, space, decoders, certificates (4) -------------------------------------------------------------------------
+
+
+def on_a_small_disk(folder: Path, megabytes: int, *arguments: str, **variables: str) -> tuple[int, str]:
+    """A command line where `folder` is a disk of that size: its exit status, and what it said on standard error."""
+    mounted = f'mount -t tmpfs -o size={megabytes}m none "{folder}" && exec "$0" "$@"'
+    namespace = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    command = [*namespace, "sh", "-c", mounted, sys.executable, "-m", "crossover.cli", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.xfail(strict=True, reason="only the broker tells, in the midst of the run")
+def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    (disk := tmp_path / "disk").mkdir()
+    run = ("run", "config/p2p-instance.yaml", "--on", "local", "--set", "training.epochs=1")
+    status, said = on_a_small_disk(disk, 150, *run, "--out", str(tmp_path / "run"), TMPDIR=str(disk))
+    assert status == 2
+    for words in (str(disk), "300 MB are needed", "157 MB are free", "200 MB", "TMPDIR"):
+        assert words in said
+
+    status, said = on_a_small_disk(disk, 20, *run, "--out", str(disk / "run"))
+    assert status == 2
+    for words in (str(disk / "run"), "50 MB are needed", "20 MB are free", "--out"):
+        assert words in said
+
 
 # --- what the virtual world sees (5) ----------------------------------------------------------------------------------
 
