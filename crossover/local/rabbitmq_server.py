@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from crossover.errors import RunFailed
-from crossover.local import processes, tools
+from crossover.local import processes, space, tools
 from crossover.local.ports import free_ports
 from crossover.local.tls import TlsFiles
 
@@ -142,7 +142,7 @@ class RabbitServer(AbstractContextManager[Any]):
             "load_definitions": definitions,
             "max_message_size": 16 * 2**20,  # RabbitMQ 4's own; earlier releases would take what AWS refuses
             "vm_memory_high_watermark.absolute": "2GB",
-            "disk_free_limit.absolute": "200MB",
+            "disk_free_limit.absolute": f"{space.BROKER_MB}MB",
             "log.console": "false",
             "log.file": self._folder / "rabbit.log",
         }

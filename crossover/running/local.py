@@ -18,6 +18,7 @@ from crossover.running.following import OnProgress
 from crossover.running.members import in_step
 from crossover.running.resumption import Unfinished
 from crossover.running.stack import Deployed
+from crossover.surroundings import talks
 
 if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud
@@ -27,10 +28,11 @@ def run_local(
     experiment: Experiment, out: Path, on_progress: OnProgress, *, workspace: Path | None = None, resume: bool = False
 ) -> RunFolder:
     """The same through the cloud on one machine: synthesize, deploy, run, tear down. `resume`: what `out` holds unfinished."""
-    from crossover.local import processes, tools
+    from crossover.local import processes, space, tools
     from crossover.local.cloud import LocalCloud
 
     tools.check()
+    space.check(out, talks=talks(architecture_of(experiment)))
     with processes.temporary_folder() as folder:
 
         def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:

@@ -48,7 +48,6 @@ def on_a_small_disk(folder: Path, megabytes: int, *arguments: str, **variables: 
     return done.returncode, done.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="only the broker tells, in the midst of the run")
 def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_path: Path) -> None:
     (disk := tmp_path / "disk").mkdir()
     run = ("run", "config/p2p-instance.yaml", "--on", "local", "--set", "training.epochs=1")
