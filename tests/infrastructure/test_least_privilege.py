@@ -5,7 +5,7 @@ import pytest
 from crossover import workflow
 from crossover.architecture import steps
 from functions.spirt import ARCHITECTURE
-from tests.infrastructure.assemblies import Assembly, actions_of, flat, listed, only, resources, statements
+from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, listed, resources, statements
 
 STEPS = steps(ARCHITECTURE)
 
@@ -45,9 +45,17 @@ def test_a_step_may_do_exactly_what_it_declares(assembly: Assembly, step: workfl
     assert actions_of(template, function["Role"]) == expected
 
 
+@pytest.mark.xfail(strict=True, reason="each may write the certificates of all")
 def test_a_redis_host_may_do_exactly_this(assembly: Assembly) -> None:
-    template = assembly.experiment
-    profile = only(template, "AWS::IAM::InstanceProfile")
+    hosts = list(resources(assembly.experiment, "AWS::EC2::Instance").values())
+    assert len(hosts) == 4
+    for host in hosts:
+        (rank,) = (each["Value"] for each in host["Tags"] if each["Key"] == "crossover:rank")
+        may_do_exactly_this(assembly.experiment, host, rank)
+
+
+def may_do_exactly_this(template: Json, host: Json, rank: str) -> None:
+    profile = resources(template, "AWS::IAM::InstanceProfile")[host["IamInstanceProfile"]["Ref"]]
     (bucket,) = resources(template, "AWS::S3::Bucket")
     (secret,) = resources(template, "AWS::SecretsManager::Secret")
     allowed = actions_of(template, {"Fn::GetAtt": [profile["Roles"][0]["Ref"], "Arn"]})
@@ -64,21 +72,22 @@ def test_a_redis_host_may_do_exactly_this(assembly: Assembly) -> None:
     assert rest == {
         "logs:CreateLogStream": boots,
         "logs:PutLogEvents": boots,
-        "s3:PutObject": {f"<{bucket}.Arn>/hosts/redis/*"},
+        "s3:PutObject": {f"<{bucket}.Arn>/hosts/redis/{rank}.pem"},
         "secretsmanager:GetSecretValue": {f"<{secret}>"},
     }
 
 
+@pytest.mark.xfail(strict=True, reason="each may write the certificates of all")
 def test_only_hosts_write_certificates(assembly: Assembly) -> None:
-    """Functions trust what lies there (aws.md 10)."""
+    """Each its own: functions trust what lies there (aws.md 10)."""
     writers = {
-        owner
+        owner: {flat(r).rpartition("/")[2] for r in listed(statement["Resource"])}
         for owner, statement in statements(assembly.experiment)
         if any(a.startswith("s3:Put") for a in listed(statement["Action"]))
         and any("hosts" in flat(r) or flat(r).endswith(".Arn>/*") for r in listed(statement["Resource"]))
     }
-    assert len(writers) == 1
-    assert "Redis" in writers.pop()
+    assert all("Redis" in each for each in writers)
+    assert sorted(map(sorted, writers.values())) == [["0.pem"], ["1.pem"], ["2.pem"], ["3.pem"]]
 
 
 def test_a_functions_own_code_makes_no_network_interfaces(assembly: Assembly) -> None:
