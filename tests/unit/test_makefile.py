@@ -38,6 +38,31 @@ def test_one_is_run_alone() -> None:
     ]
 
 
+ODD = ["x;touch {}", "$(shell touch {})", "$$(touch {})", "`touch {}`", "x && touch {}", "x' ; touch {} '", "x\ny"]
+ASKED = [("run", "ON"), ("run", "OUT"), ("chaos", "SEEDS"), ("bench", "ONLY"), ("host-module", "PROCESSOR")]
+
+
+@pytest.mark.parametrize(
+    ("target", "variable", "value"), [*(("run", "ARCH", each) for each in ODD), *((*each, ODD[0]) for each in ASKED)]
+)
+@pytest.mark.parametrize("given", ["command line", "environment"])
+@pytest.mark.xfail(strict=True, reason="the shell runs it")
+def test_what_is_no_plain_name_is_refused_and_not_run(
+    tmp_path: Path, target: str, variable: str, value: str, given: str
+) -> None:
+    command = ["make", "--no-print-directory", "-o", "setup", "-o", "redis-module", "-o", "cross-compiler", target]
+    command += ["CROSSOVER=echo", "PYTHON=echo"]
+    wish, surroundings = value.format(tmp_path / "touched"), dict(os.environ)
+    if given == "environment":
+        surroundings[variable] = wish
+    else:
+        command.append(f"{variable}={wish}")
+    done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
+    assert not (tmp_path / "touched").exists()
+    assert done.returncode != 0
+    assert f"{variable}: expected a plain name" in done.stderr
+
+
 PROGRAM = """#!/bin/sh
 echo "$(basename "$0") $*" >> {calls}
 for line in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do echo "Selecting package $line"; echo "warning $line" >&2; done

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit import around_runtime
+from tests.unit import around_runtime, encodings
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk")
@@ -316,3 +316,38 @@ def test_a_way_around_is_found(text: str) -> None:
 )
 def test_what_is_a_functions_own_is_none(text: str) -> None:
     assert not list(around_runtime.around(text))
+
+
+# --- text says how it is encoded --------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="46 places say none")
+def test_every_text_that_is_read_or_written_says_its_encoding() -> None:
+    """A locale may be ASCII, and YAML, code and logs are not."""
+    files = [ROOT / "app.py", *(file for part in (*PACKAGES, "layer") for file in (ROOT / part).rglob("*.py"))]
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {called}"
+        for file in files
+        for called, line in encodings.unsaid(file.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "unsaid"),
+    [
+        ("path.read_text()", True),
+        ("path.read_text('utf-8')", False),
+        ("(a / b).write_text(c)", True),
+        ("path.write_text(c, encoding='utf-8')", False),
+        ("open(path)", True),
+        ("open(path, 'rb')", False),
+        ("path.open('a')", True),
+        ("path.open('wb')", False),
+        ("exchange.open(replica)", False),
+        ("subprocess.run(command, text=True)", True),
+        ("subprocess.run(command, text=True, encoding='utf-8')", False),
+    ],
+)
+def test_an_encoding_that_is_not_said_is_found(text: str, unsaid: bool) -> None:
+    assert bool(list(encodings.unsaid(text))) == unsaid
