@@ -1,0 +1,439 @@
+"""Modules of torch itself, as an experiment names them (`zoo:attention`), and two small data sets for them.
+
+Nothing of this project is in the modules: what a plain loop makes of them is what a run must make of them.
+"""
+
+import math
+import random
+
+import torch
+from torch import Tensor, nn
+from torch.ao.quantization import MinMaxObserver
+from torch.nn.utils import parametrizations, prune
+from torch.nn.utils.parametrize import register_parametrization
+
+from crossover.experiment import Experiment
+from crossover.learning.datasets import Samples
+
+PLACES, WIDTH, WORDS, CLASSES = 4, 8, 7, 3
+Shape = tuple[int, ...]
+
+
+def rows(experiment: Experiment) -> Samples:
+    """(64, 4, 8) float32, three classes that a random projection decides."""
+    random_ = torch.Generator().manual_seed(1)
+    inputs = torch.randn(64, PLACES, WIDTH, generator=random_)
+    return Samples(inputs, (inputs.mean(1) @ torch.randn(WIDTH, CLASSES, generator=random_)).argmax(1), CLASSES)
+
+
+def tokens(experiment: Experiment) -> Samples:
+    """(64, 4) int64; asked for is the next token, at the first places of each sample: 1 to 4 answers."""
+    random_ = torch.Generator().manual_seed(2)
+    words = torch.randint(WORDS, (64, PLACES + 1), generator=random_)
+    lengths = torch.randint(1, PLACES + 1, (64, 1), generator=random_)
+    labels = words[:, 1:].where(torch.arange(PLACES) < lengths, -100)
+    return Samples(words[:, :-1], labels, WORDS)
+
+
+class Model(nn.Module):
+    """`body` on (N, 4, 8), the mean over the places, `head`."""
+
+    def __init__(self, body: nn.Module, width: int = WIDTH) -> None:
+        super().__init__()
+        self.body, self.head = body, nn.Linear(width, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = self.body(inputs)
+        found = found[0] if isinstance(found, tuple) else found
+        logits: Tensor = self.head(found.flatten(1) if found.ndim == 2 else found.mean(1))
+        return logits
+
+
+class Flat(nn.Sequential):
+    """Its layers on (N, 32)."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = super().forward(inputs.flatten(1))
+        return found
+
+
+def flat(*layers: nn.Module) -> nn.Module:
+    return Model(Flat(*layers), 16)
+
+
+# --- those that train -------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(PLACES))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.heads(inputs, inputs, inputs, attn_mask=self.mask, need_weights=False)[0]
+        return found
+
+
+def attention(classes: int, shape: Shape) -> nn.Module:
+    return Model(Attention())
+
+
+def transformer(classes: int, shape: Shape) -> nn.Module:
+    return Model(nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.2, batch_first=True))
+
+
+def gru(classes: int, shape: Shape) -> nn.Module:
+    return Model(nn.GRU(WIDTH, 8, batch_first=True))
+
+
+def lstm(classes: int, shape: Shape) -> nn.Module:
+    return Model(nn.LSTM(WIDTH, 8, num_layers=2, dropout=0.2, batch_first=True))
+
+
+def convolution(classes: int, shape: Shape) -> nn.Module:
+    return Model(nn.Sequential(nn.Conv1d(PLACES, 6, 3, padding=1), nn.ReLU(), nn.MaxPool1d(1)))
+
+
+def group_norm(classes: int, shape: Shape) -> nn.Module:
+    return Model(nn.Sequential(nn.Conv1d(PLACES, 6, 1), nn.GroupNorm(2, 6), nn.GELU()))
+
+
+def layer_norm(classes: int, shape: Shape) -> nn.Module:
+    return Model(nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.SiLU()))
+
+
+def instance_norm(classes: int, shape: Shape) -> nn.Module:
+    return Model(nn.Sequential(nn.InstanceNorm1d(PLACES, affine=True), nn.Linear(WIDTH, WIDTH), nn.Tanh()))
+
+
+def dropout(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), nn.Dropout(0.5), nn.PReLU())
+
+
+class Fourier(nn.Module):
+    """Random features (Rahimi and Recht 2007), drawn once: a buffer in the file, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", torch.randn(32, 16))
+        self.register_buffer("phases", 2 * math.pi * torch.rand(16), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.cos(inputs @ self.frequencies + self.phases)
+
+
+def random_features(classes: int, shape: Shape) -> nn.Module:
+    return flat(Fourier())
+
+
+class Persistent(Fourier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("phases", self.phases)
+
+
+def random_features_in_the_file(classes: int, shape: Shape) -> nn.Module:
+    return flat(Persistent())
+
+
+class Masked(nn.Linear):
+    """Of its first weights the larger half stays."""
+
+    def __init__(self) -> None:
+        super().__init__(32, 16)
+        self.register_buffer("mask", (self.weight.detach().abs() > self.weight.detach().abs().median()).float())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.linear(inputs, self.weight * self.mask, self.bias)
+
+
+def mask_from_weights(classes: int, shape: Shape) -> nn.Module:
+    return flat(Masked(), nn.ReLU())
+
+
+def pruned(classes: int, shape: Shape) -> nn.Module:
+    return flat(prune.l1_unstructured(nn.Linear(32, 16), "weight", amount=0.5), nn.ReLU())
+
+
+def weight_norm(classes: int, shape: Shape) -> nn.Module:
+    return flat(parametrizations.weight_norm(nn.Linear(32, 16)), nn.ReLU())
+
+
+class Symmetric(nn.Module):
+    def forward(self, whole: Tensor) -> Tensor:
+        return whole.triu() + whole.triu(1).mT
+
+
+def parametrized(classes: int, shape: Shape) -> nn.Module:
+    layer = nn.Linear(WIDTH, WIDTH)
+    register_parametrization(layer, "weight", Symmetric())
+    return Model(nn.Sequential(layer, nn.Tanh()))
+
+
+class Anchored(nn.Linear):
+    """What the first weights are taken from, as L2-SP does (Li et al. 2018)."""
+
+    def __init__(self) -> None:
+        super().__init__(32, 16)
+        self.register_buffer("anchor", self.weight.detach().clone())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.linear(inputs, self.weight - 0.5 * self.anchor, self.bias)
+
+
+def anchored(classes: int, shape: Shape) -> nn.Module:
+    return flat(Anchored(), nn.ReLU())
+
+
+class Listed(nn.Module):
+    """Holds its parameters a second time, where torch does not look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(32, 16), nn.Linear(16, 16)])
+        self.pairs = [(layer.weight, layer.bias) for layer in self.layers]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for weight, bias in self.pairs:
+            inputs = torch.tanh(nn.functional.linear(inputs, weight, bias))  # type: ignore[arg-type]
+        return inputs
+
+
+def listed(classes: int, shape: Shape) -> nn.Module:
+    return flat(Listed())
+
+
+class Extractor(nn.Sequential):
+    """The usual recipe for a frozen body: in eval, whatever the model is in."""
+
+    def train(self, mode: bool = True) -> "Extractor":
+        return super().train(False)
+
+
+def _body() -> list[nn.Module]:
+    """As if it had been trained elsewhere: statistics, and the layer's own momentum, are what they are."""
+    norm = nn.BatchNorm1d(16, momentum=0.01)
+    norm.running_mean, norm.running_var = torch.randn(16), torch.rand(16) + 0.5
+    return [nn.Flatten(), nn.Linear(32, 16), norm, nn.ReLU()]
+
+
+def frozen_extractor(classes: int, shape: Shape) -> nn.Module:
+    return Model(Extractor(*_body()).requires_grad_(False), 16)
+
+
+def extractor_whose_weights_train(classes: int, shape: Shape) -> nn.Module:
+    return Model(Extractor(*_body()), 16)
+
+
+def batch_norm(classes: int, shape: Shape) -> nn.Module:
+    return Model(nn.Sequential(nn.Flatten(), nn.Linear(32, 16), nn.BatchNorm1d(16), nn.ReLU()), 16)
+
+
+def frozen_batch_norm_in_training(classes: int, shape: Shape) -> nn.Module:
+    """Frozen by requires_grad alone: its statistics train, in torch too."""
+    model = batch_norm(classes, shape)
+    model.get_submodule("body").requires_grad_(False)
+    return model
+
+
+def frozen_first_layer(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16).requires_grad_(False), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+
+
+class Adapted(nn.Module):
+    """Low rank beside a frozen layer (Hu et al. 2021)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(32, 16).requires_grad_(False)
+        self.down, self.up = nn.Linear(32, 2, bias=False), nn.Linear(2, 16, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.base(inputs) + self.up(self.down(inputs))
+        return found.tanh()
+
+
+def adapters(classes: int, shape: Shape) -> nn.Module:
+    return flat(Adapted())
+
+
+class Language(nn.Module):
+    """Next tokens, the words' weights used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.body = nn.Embedding(WORDS, WIDTH), nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(self.words(tokens))[0])
+        return logits.transpose(1, -1)
+
+
+def tied(classes: int, shape: Shape) -> nn.Module:
+    return Language()
+
+
+def embedding_with_padding(classes: int, shape: Shape) -> nn.Module:
+    return nn.Sequential(nn.Embedding(WORDS, WIDTH, padding_idx=0), nn.Conv1d(PLACES, PLACES, 1), Last())
+
+
+class Last(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WORDS)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).transpose(1, -1)
+
+
+# --- those that are refused ---------------------------------------------------------------------------------------------
+
+
+def instance_norm_with_statistics(classes: int, shape: Shape) -> nn.Module:
+    return Model(nn.Sequential(nn.InstanceNorm1d(PLACES, track_running_stats=True), nn.Linear(WIDTH, WIDTH)))
+
+
+def spectral_norm(classes: int, shape: Shape) -> nn.Module:
+    return flat(parametrizations.spectral_norm(nn.Linear(32, 16)))
+
+
+class Codebook(nn.Module):
+    """Moved by an exponential average, as in VQ-VAE (van den Oord et al. 2017)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("codes", torch.randn(5, 32))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        chosen = torch.cdist(inputs, self.codes).argmin(1)
+        if self.training:
+            self.codes[chosen[0]] = 0.9 * self.codes[chosen[0]] + 0.1 * inputs[0].detach()
+        return self.codes[chosen]
+
+
+def codebook(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 32), Codebook(), nn.Linear(32, 16))
+
+
+def observer(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), MinMaxObserver())
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.steps += 1
+        return inputs * min(1.0, self.steps / 10)
+
+
+def step_counter(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), Counting())
+
+
+class Remembering(nn.Module):
+    """Carries on where the minibatch before ended, in a place that no state_dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.past: list[Tensor] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = inputs + sum(each.mean(0) for each in self.past)
+        if self.training:
+            self.past = [found.detach()]
+        return found
+
+
+def remembering(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), Remembering())
+
+
+def gradient_hook(classes: int, shape: Shape) -> nn.Module:
+    layer = nn.Linear(32, 16)
+    layer.weight.register_hook(lambda gradient: gradient * 0)
+    return flat(layer)
+
+
+def post_accumulate_hook(classes: int, shape: Shape) -> nn.Module:
+    layer = nn.Linear(32, 16)
+    layer.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    return flat(layer)
+
+
+def half(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16)).to(torch.bfloat16)
+
+
+def double(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16)).double()
+
+
+def own_momentum(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), nn.BatchNorm1d(16, momentum=0.01))
+
+
+def cumulative_momentum(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), nn.BatchNorm1d(16, momentum=None))
+
+
+def all_frozen(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16)).requires_grad_(False)
+
+
+def shared_memory(classes: int, shape: Shape) -> nn.Module:
+    layer = nn.Linear(32, 16)
+    layer.register_buffer("same", layer.weight.detach())
+    return flat(layer)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.norm(self.norm(inputs).tanh())
+        return found
+
+
+def norm_used_twice(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), Twice())
+
+
+class Idle(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(32, 16)
+        self.idle = nn.Parameter(torch.ones(3))
+
+
+def idle_parameter(classes: int, shape: Shape) -> nn.Module:
+    return flat(Idle())
+
+
+def drawn_elsewhere(classes: int, shape: Shape) -> nn.Module:
+    layer = nn.Linear(32, 16)
+    nn.init.constant_(layer.bias, random.random())
+    return flat(layer)
+
+
+TRAINED = {
+    each.__name__: (each, "rows")
+    for each in (
+        attention, transformer, gru, lstm, convolution, group_norm, layer_norm, instance_norm, dropout, random_features,
+        random_features_in_the_file, mask_from_weights, pruned, weight_norm, parametrized, anchored, listed,
+        frozen_extractor, extractor_whose_weights_train, batch_norm, frozen_batch_norm_in_training, frozen_first_layer,
+        adapters,
+    )
+} | {each.__name__: (each, "tokens") for each in (tied, embedding_with_padding)}  # fmt: skip
+# By what is named in each.
+REFUSED = {
+    instance_norm_with_statistics: "running_mean", spectral_norm: "_u", codebook: "codes", observer: "min_val",
+    step_counter: "steps", remembering: "gradient", gradient_hook: "weight", post_accumulate_hook: "weight",
+    half: "torch.bfloat16", double: "torch.float64", own_momentum: "momentum", cumulative_momentum: "momentum",
+    all_frozen: "frozen", shared_memory: "same", norm_used_twice: "norm", idle_parameter: "idle", drawn_elsewhere: "again",
+}  # fmt: skip
