@@ -59,12 +59,15 @@ class Resources:
             self.facts[run] = RunFacts.from_json(json.loads(objects.get(Keys(run).experiment)))
         return self.facts[run]
 
-    def take_learner(self, run: str, facts: RunFacts) -> "Learner":
+    def take_learner(self, run: str, facts: RunFacts, objects: ObjectStore) -> "Learner":
         with self.lock:
             idle = self.learners.setdefault(run, [])
             if idle:
                 return idle.pop()
-        return self.make_learner(facts.experiment, facts.manifest)
+        learner = self.make_learner(facts.experiment, facts.manifest)
+        if facts.constants:
+            learner.take_constants(objects.get(Keys(run).constants))
+        return learner
 
     def return_learner(self, run: str, learner: "Learner") -> None:
         with self.lock:
@@ -184,7 +187,7 @@ class Context:
     def learner(self) -> "Learner":
         """This invocation's learner; only steps marked torch=True have one."""
         if self._learner is None:
-            self._learner = self.resources.take_learner(self.run, self.facts)
+            self._learner = self.resources.take_learner(self.run, self.facts, self.objects)
             self._learner.slot = self._slot
         return self._learner
 

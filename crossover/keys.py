@@ -31,6 +31,11 @@ class Keys:
     def experiment(self) -> str:
         return f"runs/{self.run}/experiment.json"
 
+    @property
+    def constants(self) -> str:
+        """What the run's model has besides its vector: buffers that nothing changes."""
+        return f"runs/{self.run}/constants"
+
     def deadline(self, began: float) -> str:
         """When the attempt that began then (unix seconds) ends, whoever follows it: a MOMENT. One each: a late function of an earlier one
         meets its own alone.

@@ -17,6 +17,7 @@ class RunFacts:
     parameters: int  # P
     buffers: int  # B
     created_at: float
+    constants: bool = False  # whether what no vector holds of the model lies beside these, at `Keys.constants`
     money: Mapping[str, Any] = field(
         default_factory=dict
     )  # what a run with a budget is judged by: crossover/costs/spending.py
@@ -29,5 +30,6 @@ class RunFacts:
             experiment=from_resolved(plain["experiment"]),
             manifest=plain["data_manifest"],
             money=plain.get("money", {}),
+            constants=plain.get("constants", False),
             **{name: plain[name] for name in names},
         )

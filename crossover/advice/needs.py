@@ -20,16 +20,19 @@ HOST_SHARE = 0.7  # of a database host's memory that vectors may fill
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What bounds every candidate: bytes of a vector, of one sample's activations, of an evaluation's forward pass."""
+    """What bounds every candidate: bytes of a vector, of one sample's activations, of an evaluation's forward pass, of what no vector holds
+    of the model.
+    """
 
     vector_bytes: int
     kept_bytes: float
     evaluation_bytes: int
+    fixed_bytes: int = 0
 
     def step_mb(self, batch_size: int) -> float:
         """What a process that computes gradients of so many samples needs, at its peak."""
         computing = max(OF_KEPT * batch_size * self.kept_bytes, OF_EVALUATION * self.evaluation_bytes)
-        return RUNTIME_MB + (HELD_VECTORS * self.vector_bytes + computing) / 2**20
+        return RUNTIME_MB + (HELD_VECTORS * self.vector_bytes + self.fixed_bytes + computing) / 2**20
 
 
 def problem(candidate: Candidate, sizes: Sizes, on_hand: Collection[str]) -> tuple[str, str]:

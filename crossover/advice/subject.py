@@ -67,6 +67,7 @@ def of(
         vector_bytes=workload.vector_bytes,
         kept_bytes=max(found.kept_bytes, WIDER * measured.sample_bytes / OF_KEPT if measured else 0.0),
         evaluation_bytes=found.evaluation_bytes,
+        fixed_bytes=found.fixed_bytes,
     )
     sigma = BY_RATIO if measured is not None else 0.0 if known else BY_COUNT
     on_gpu = ON_GPU if workload.model in AWS.sample_s else BY_COUNT  # a probe on this machine does not tell either

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from crossover.experiment import Training
 
+MOMENTUM = 0.1  # of BatchNorm's running statistics, torch's default
+
 
 def statistics_momentum(sync_every: int) -> float:
     """A step that follows many minibatches takes their average; one that follows each averages as torch does by default."""
-    return 0.1 if sync_every == 1 else 1.0
+    return MOMENTUM if sync_every == 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,21 @@
-"""A torch module whose parameters, gradients and BatchNorm statistics are views of two flat vectors.
+"""A torch module whose trained parameters, gradients and BatchNorm statistics are views of two flat vectors.
 
-model = [P parameters | B buffers], gradient = [P gradient | B minibatch statistics], both (P + B,) float32. The P parameters stand in the
-module's own order; the B values are, for each BatchNorm layer in module order, its means and then its variances.
+model = [P parameters | B buffers], gradient = [P gradient | B minibatch statistics], both (P + B,) float32. The P are the parameters that
+the factory left to be trained (`requires_grad`), in the module's own order. The B values are, for each BatchNorm layer that is in training
+when the module is, in module order, its means and then its variances.
+
+What is frozen is in neither: parameters that take no gradient, and the statistics of a BatchNorm layer that stays in evaluation while the
+module trains. Nor are other buffers: they are the module's own, as it was built.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from crossover.errors import Corrupt, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +28,19 @@ class _Norm:
 
 
 class FlatModel:
-    """`module` with its memory replaced by the vectors `model` and `gradient`, allocated here once."""
+    """`module`, whose memory of what is trained is that of the vectors `model` and `gradient`, allocated here once."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self._norms = _norms(module)
-        distinct = list(module.parameters())  # a parameter that is used twice stands here once
-        self.shapes = tuple(tuple(parameter.shape) for parameter in distinct)
-        self.parameters = sum(parameter.numel() for parameter in distinct)
+        self.module = module.train()
+        distinct = trained(module)  # a parameter that is used twice stands here once
+        self.norms = moving_norms(module)
+        self._norms = list(_placed(self.norms.values()))
+        self.shapes = tuple(tuple(parameter.shape) for parameter in distinct.values())
+        self.parameters = sum(parameter.numel() for parameter in distinct.values())
         self.buffers = sum(2 * norm.layer.num_features for norm in self._norms)
         self.model = torch.zeros(self.parameters + self.buffers)
         self.gradient = torch.zeros_like(self.model)
-        self._replace_parameters(distinct)
+        self._replace_parameters(list(distinct.values()))
         for norm in self._norms:
             # The layer writes the minibatch's own statistics: running = 1.0 * minibatch + 0.0 * running. Its count has no use then.
             norm.layer.momentum = 1.0
@@ -43,24 +51,51 @@ class FlatModel:
         offset = 0
         for old in distinct:
             part = slice(offset, offset + old.numel())
-            new = nn.Parameter(self.model[part].view(old.shape), requires_grad=old.requires_grad)
+            new, memory = old, self.model[part].view(old.shape)
+            if old.is_meta:
+                new = nn.Parameter(memory)
+            else:  # the parameter itself goes on: its module may hold it elsewhere too
+                old.data = memory
             new.grad = self.gradient[part].view(old.shape)  # backward adds into it in place
             views[id(old)], offset = new, part.stop
         for module in self.module.modules():
             for name, old_parameter in list(module._parameters.items()):
                 if old_parameter is not None:
-                    module._parameters[name] = views[id(old_parameter)]
+                    module._parameters[name] = views.get(id(old_parameter), old_parameter)
 
     def train(self) -> None:
         """Layers write minibatch statistics behind the gradient, which starts at zero."""
         self.gradient.zero_()
         self._point_statistics(self.gradient)
         self.module.train()
+        for name in self.norms.keys() ^ moving_norms(self.module).keys():
+            raise Refused(
+                f"training.model: the BatchNorm layer {name} is in training at some steps and in evaluation at others"
+            )
 
     def evaluate(self) -> None:
         """Layers read the statistics behind the model."""
         self._point_statistics(self.model)
         self.module.eval()
+
+    def frozen(self) -> dict[str, Tensor]:
+        """The parameters that are not trained, by name."""
+        return {name: each.detach() for name, each in self.module.named_parameters() if not each.requires_grad}
+
+    def constants(self) -> dict[str, Tensor]:
+        """The buffers that are not in the vectors, by name, those that stay out of a state_dict too."""
+        own = {id(part) for norm in self.norms.values() for part in (norm.running_mean, norm.running_var)}
+        return {name: each for name, each in self.module.named_buffers() if id(each) not in own}
+
+    def take_constants(self, constants: Mapping[str, Tensor]) -> None:
+        """Those of the same module elsewhere."""
+        here = self.constants()
+        if {name: (each.shape, each.dtype) for name, each in constants.items()} != {
+            name: (each.shape, each.dtype) for name, each in here.items()
+        }:
+            raise Corrupt(f"constants: {', '.join(constants)} of the run's model; this module has {', '.join(here)}")
+        for name, own in here.items():
+            own.copy_(constants[name])
 
     def _point_statistics(self, vector: Tensor) -> None:
         # `.data`: the same memory under a version count of its own; backward, which saves the statistics, would otherwise take the
@@ -72,18 +107,30 @@ class FlatModel:
 
 def flattened(module: nn.Module) -> Tensor:
     """[P parameters | B running statistics] of an ordinary module, as FlatModel orders them."""
-    parts = [parameter.detach() for parameter in module.parameters()]
-    for norm in _norms(module):
-        assert norm.layer.running_mean is not None and norm.layer.running_var is not None
-        parts += [norm.layer.running_mean, norm.layer.running_var]
+    parts = [parameter.detach() for parameter in trained(module).values()]
+    for layer in moving_norms(module.train()).values():
+        assert layer.running_mean is not None and layer.running_var is not None
+        parts += [layer.running_mean, layer.running_var]
     return torch.cat([part.reshape(-1).to(torch.float32) for part in parts])
 
 
-def _norms(module: nn.Module) -> list[_Norm]:
-    found, offset = [], 0
-    for layer in module.modules():
-        if isinstance(layer, _BatchNorm) and layer.track_running_stats:
-            middle, end = offset + layer.num_features, offset + 2 * layer.num_features
-            found.append(_Norm(layer, slice(offset, middle), slice(middle, end)))
-            offset = end
-    return found
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that take a gradient, each once, by name."""
+    return {name: each for name, each in module.named_parameters() if each.requires_grad}
+
+
+def moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
+    """The BatchNorm layers whose statistics a forward pass moves while `module` is as it is, by name."""
+    return {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats and layer.training
+    }
+
+
+def _placed(layers: Iterable[_BatchNorm]) -> Iterator[_Norm]:
+    offset = 0
+    for layer in layers:
+        middle, end = offset + layer.num_features, offset + 2 * layer.num_features
+        yield _Norm(layer, slice(offset, middle), slice(middle, end))
+        offset = end

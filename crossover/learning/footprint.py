@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from crossover.algorithms.schedule import image_side
 from crossover.experiment import Training
+from crossover.learning import flat
 from crossover.learning.images import to_side
 from crossover.learning.learner import skeleton
 
@@ -26,7 +27,8 @@ class Footprint:
     """Of one model on one kind of input. `macs`: multiply-accumulates of one sample forward.
 
     `kept_bytes`: what the forward pass of one sample leaves for the backward pass. `widest_bytes`: the largest layer's inputs and
-    outputs of one sample, which is what an evaluation holds.
+    outputs of one sample, which is what an evaluation holds. `fixed_bytes`: of frozen parameters and other buffers, which each process
+    has and none sends.
     """
 
     parameters: int
@@ -34,6 +36,7 @@ class Footprint:
     macs: int
     kept_bytes: float
     widest_bytes: int
+    fixed_bytes: int = 0
 
     @property
     def evaluation_bytes(self) -> int:
@@ -43,17 +46,20 @@ class Footprint:
 
 def of_module(module: nn.Module, sample: Tensor) -> Footprint:
     """Of a module that takes batches of `sample`, one input without its first dimension."""
-    parameters = list(module.parameters())
-    own = {each.untyped_storage().data_ptr() for each in (*parameters, *module.buffers())}
+    memory = {each.untyped_storage().data_ptr(): each for each in (*module.parameters(), *module.buffers())}
+    own, learnt, norms = set(memory), flat.trained(module), flat.moving_norms(module.train())
+    elements = sum(each.numel() for each in learnt.values())
+    statistics = sum(2 * each.num_features for each in norms.values())
     few, more = (_kept(module, _batch(sample, count), own) for count in OF_SAMPLES)
     with torch.no_grad(), _layer_by_layer(), FlopCounterMode(display=False) as counted:
         module.eval()(_batch(sample, 1))
     return Footprint(
-        parameters=sum(each.numel() for each in parameters),
-        buffers=sum(e.numel() for name, e in module.named_buffers() if name.endswith(("running_mean", "running_var"))),
+        parameters=elements,
+        buffers=statistics,
         macs=counted.get_total_flops() // 2,
         kept_bytes=(more - few) / (OF_SAMPLES[1] - OF_SAMPLES[0]),
         widest_bytes=_widest(module, _batch(sample, 1)),
+        fixed_bytes=sum(each.nbytes for each in memory.values()) - 4 * (elements + statistics),
     )
 
 
@@ -70,8 +76,8 @@ def _layer_by_layer() -> Iterator[None]:
 
 def of_model(name: str, *, classes: int | None, sample: Tensor) -> Footprint:
     """Of `training.model` on such samples."""
-    flat = skeleton(name, classes, tuple(sample.shape))
-    module = flat.to_empty(device="cpu") if any(each.is_meta for each in flat.parameters()) else flat
+    built = skeleton(name, classes, tuple(sample.shape))
+    module = built.to_empty(device="cpu") if any(each.is_meta for each in built.parameters()) else built
     with torch.no_grad():
         for each in (*module.parameters(), *module.buffers()):
             each.zero_()

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from crossover.algorithms.randomness import generator
 from crossover.algorithms.seeds import seed
 from crossover.errors import ConfigError, Refused
 from crossover.experiment import Experiment, Training
+from crossover.learning import tensor_file, trial
 from crossover.learning.affine import constants
 from crossover.learning.batch import Batch
 from crossover.learning.flat import FlatModel, flattened
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 # Samples of an evaluation's forward pass. Measured for MobileNet: 1,024 take half as long again and three times the memory.
 _AT_ONCE = 256
+_FROZEN = "frozen"  # what the digest of a run's frozen parameters is called beside its buffers
 # Modules draw their first weights, and the user's own their dropout, from torch's global generator.
 _drawing = threading.Lock()
 
@@ -67,7 +70,7 @@ class Learner:
         self.slot = slot
         self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
         self._refuses = experiment.aggregation.non_finite == "refuse"
-        self._flat = FlatModel(skeleton(experiment.training.model, classes, input_shape))
+        self._flat = FlatModel(skeleton(experiment.training.model, classes, input_shape, seed_=experiment.seed))
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self._objective = Objective(experiment.training)
         self._factory = registry.factory(experiment.training.model)
@@ -81,9 +84,26 @@ class Learner:
 
     def initial_model(self) -> memoryview:
         """The model vector that `experiment.seed` alone decides, the same on every worker; also left in `model`."""
-        module = _built(self._experiment.training.model, self._classes, self._input_shape, seed_=self._experiment.seed)
-        self._flat.model.copy_(flattened(module))
+        self._flat.model.copy_(flattened(self._build()))
         return self.model
+
+    def constants(self) -> bytes:
+        """What of the module is in no vector and the same throughout a run: its other buffers, and a digest of what is frozen. Empty where
+        all is in the vector.
+        """
+        about = {_FROZEN: tensor_file.digest(self._flat.frozen())}
+        return tensor_file.encode(self._flat.constants(), about) if self.fixed() else b""
+
+    def fixed(self) -> dict[str, Tensor]:
+        """The same as tensors, by name."""
+        return self._flat.frozen() | self._flat.constants()
+
+    def take_constants(self, constants: bytes) -> None:
+        """The buffers that the run began with. Raises ConfigError where what is frozen is built to other bits here."""
+        take_constants(self._flat, constants, self._experiment.training.model)
+
+    def _build(self) -> nn.Module:
+        return _built(self._experiment.training.model, self._classes, self._input_shape, seed_=self._experiment.seed)
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
         """The mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
@@ -140,6 +160,7 @@ class Learner:
         metric of the user's own do not take is told before anything starts. Raises OwnCodeError, ConfigError, Refused.
         """
         self.initial_model()
+        began = trial.held(self._flat.constants())
         model, exchange = self._experiment.training.model, self._experiment.exchange
         if exchange.compression == "powersgd" and (reason := powersgd.problem(self.shapes, rank=exchange.rank)):
             raise ConfigError(reason)
@@ -153,6 +174,12 @@ class Learner:
         for epoch in first_of_each_size(batch.inputs, self._experiment.training):
             self.compute_gradient(batch, epoch=epoch, round=0, worker=0, minibatch=0)
         self.evaluate([batch])
+        if ":" in model:
+            compute = partial(self.compute_gradient, batch, epoch=1, round=0, worker=0, minibatch=0)
+            decays = bool(self._experiment.training.weight_decay)
+            problem = trial.problem(self._flat, began, compute, partial(self.evaluate, [batch]), decays=decays)
+            if problem := problem or trial.built_again(self._flat, self._build()):
+                raise faults.told("training.model", model, problem, place=faults.of_definition(self._factory))
 
     @contextmanager
     def _seeded(self, what: str, *key: int) -> Iterator[None]:
@@ -232,12 +259,25 @@ def shapes_of(name: str, classes: int | None, input_shape: Shape) -> tuple[Shape
     return FlatModel(skeleton(name, classes, input_shape)).shapes
 
 
-def skeleton(name: str, classes: int | None, input_shape: Shape) -> nn.Module:
-    """The module without weights of its own: FlatModel brings the memory. A module from outside may need real tensors to be built."""
+def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
+    """As `Learner.take_constants`."""
+    tensors, about = tensor_file.decode(constants)
+    flat.take_constants(tensors)
+    if about[_FROZEN] != tensor_file.digest(flat.frozen()):
+        raise ConfigError(
+            f"training.model: {model}: its frozen parameters, {', '.join(flat.frozen())}, are built to other bits here than where the run "
+            "was started, on another kind of machine; a buffer (register_buffer) is carried from there, or fill them by torch.rand"
+        )
+
+
+def skeleton(name: str, classes: int | None, input_shape: Shape, *, seed_: int = 0) -> nn.Module:
+    """The module without weights of its own: FlatModel brings the memory of what is trained. One from outside may need real tensors to be
+    built; what is not trained it has from `seed_`.
+    """
     if name in registry.MODELS:
         with torch.device("meta"), _Unfilled():
             return registry.factory(name)(classes, input_shape)
-    return _built(name, classes, input_shape, seed_=0)
+    return _built(name, classes, input_shape, seed_=seed_)
 
 
 class _Unfilled(TorchFunctionMode):

@@ -95,17 +95,21 @@ def prepare(
     fingerprint = made_of.dataset.fingerprint if made_of.dataset else ""
     if run:
         _check_resumed(run, experiment, objects, fingerprint=fingerprint, code=made_of.code)
+    constants = b""
     if architecture.aggregates:
         sizes = _of_gradients(architecture.aggregates(experiment), experiment)
     else:
-        sizes = _of_training(experiment, made_of, data)
+        sizes, constants = _of_training(experiment, made_of, data)
     run = run or new_run_id()
+    if constants:
+        objects.put(Keys(run).constants, constants)
     calendar = calendar_of(experiment, sizes["data_manifest"])
     facts = {
         "run": run,
         "experiment": experiment.resolved(),
         "data": fingerprint,
         **sizes,
+        "constants": bool(constants),
         "created_at": runtime.time(),
         "money": spending.facts(experiment, side_by_side=calendar.side_by_side(0)),
         "versions": made_of.versions,
@@ -115,16 +119,21 @@ def prepare(
     return Prepared(run, experiment, architecture, objects, facts)
 
 
-def _of_training(experiment: Experiment, made_of: Materials, data: Sequence[ObjectStore]) -> dict[str, Any]:
-    """What a run's facts say of data and model, once the data is staged."""
+def _of_training(
+    experiment: Experiment, made_of: Materials, data: Sequence[ObjectStore]
+) -> tuple[dict[str, Any], bytes]:
+    """What a run's facts say of data and model, once the data is staged; and what a model of one's own has besides its vector."""
+    from crossover.learning.learner import is_own, learner_for
     from crossover.learning.staging import first_samples, stage
 
     assert made_of.dataset is not None, "an architecture that trains has data"
+    tried = learner_for(experiment, made_of.dataset) if own_code.used(experiment) else None
+    if tried is not None:
+        tried.try_out(first_samples(made_of.dataset))
     manifest = stage(experiment, made_of.dataset, data)
-    learner = made_of.learner(experiment, manifest)
-    if own_code.used(experiment):
-        learner.try_out(first_samples(made_of.dataset))
-    return {"data_manifest": manifest, "parameters": learner.parameters, "buffers": learner.buffers}
+    learner = tried or made_of.learner(experiment, manifest)
+    sizes = {"data_manifest": manifest, "parameters": learner.parameters, "buffers": learner.buffers}
+    return sizes, learner.constants() if is_own(experiment.training) else b""
 
 
 def _of_gradients(plan: Plan, experiment: Experiment) -> dict[str, Any]:

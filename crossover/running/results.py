@@ -51,7 +51,8 @@ def _model(prepared: Prepared, final: Mapping[str, Any]) -> bytes:
 
     key = prepared.keys.final_model(final["parameters_sha256"])
     vector = decode(prepared.objects.get(key), key=key, kind=Kind.MODEL)
-    return safetensors_bytes(prepared.experiment, prepared.facts["data_manifest"], vector)
+    constants = prepared.objects.get(prepared.keys.constants) if prepared.facts.get("constants") else None
+    return safetensors_bytes(prepared.experiment, prepared.facts["data_manifest"], vector, constants=constants)
 
 
 def _aggregated(prepared: Prepared, plan: Plan, final: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

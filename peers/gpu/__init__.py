@@ -75,6 +75,8 @@ def device_learner(ctx: Context) -> "CudaLearner | None":
         affine=manifest["affine"],
         device=device,
     )
+    if ctx.facts.constants:
+        learner.take_constants(ctx.objects.get(ctx.keys.constants))
     ctx.resources.learners.setdefault(ctx.run, []).append(learner)  # type: ignore[arg-type]  # it offers what Learner offers
     return learner
 

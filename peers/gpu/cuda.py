@@ -87,6 +87,7 @@ class CudaLearner:
             self._flat = FlatModel(skeleton(training.model, classes, input_shape))
             self._prepare = Preparation(affine, memory_format=training.memory_format)
             self._flat.module.to(device)
+            self._take_fixed()
             if training.memory_format == "channels_last":
                 torch.backends.cudnn.benchmark = True
         self._objective = Objective(training)
@@ -106,6 +107,16 @@ class CudaLearner:
     def initial_model(self) -> memoryview:
         self.model[:] = self._host.initial_model()
         return self.model
+
+    def take_constants(self, constants: bytes) -> None:
+        self._host.take_constants(constants)
+        self._take_fixed()
+
+    def _take_fixed(self) -> None:
+        """What no vector holds, as it is on the host: drawn on the device it would be other bits."""
+        fixed = self._host.fixed()
+        for name, own in (self._flat.frozen() | self._flat.constants()).items():
+            own.copy_(fixed[name])
 
     def on_device(self, batch: Batch, *, epoch: int) -> Batch:
         """The batch, augmented, on its way to the device through a stream of its own: another may be computed meanwhile."""

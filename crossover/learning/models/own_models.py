@@ -4,10 +4,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from crossover import own_code, runtime
+from crossover.algorithms.update import MOMENTUM
+from crossover.learning.flat import moving_norms, trained
 from crossover.own_code import faults
 
 FIELD = "training.model"
@@ -36,11 +39,30 @@ def _problem(module: object, *, known: tuple[Any, ...]) -> str:
     parameters = dict(module.named_parameters())
     if not parameters:
         return "returned a module without parameters: there is nothing to train"
+    learnt = trained(module)
+    if not learnt:
+        return "returned a module whose parameters are all frozen: there is nothing to train"
     if lazy := [each for each, parameter in parameters.items() if is_lazy(parameter)]:
         return f"returned a module whose {lazy[0]} gets its shape from the first input; give its layer the shape"
-    if unfit := {each: parameter for each, parameter in parameters.items() if not parameter.is_floating_point()}:
+    if unfit := {each: parameter for each, parameter in learnt.items() if parameter.dtype != torch.float32}:
         each, parameter = next(iter(unfit.items()))
-        return f"returned a module whose {each} is {parameter.dtype}; parameters of float are expected"
+        return (
+            f"returned a module whose {each} is {parameter.dtype}; what is trained is torch.float32 here, which module.float() makes of it "
+            "(training.precision: bf16 computes in bfloat16)"
+        )
+    if hooked := [each for each, parameter in learnt.items() if _hooks(parameter)]:
+        return (
+            f"returned a module whose {hooked[0]} has a hook on its gradient, which not every process would run alike; change the gradient "
+            "in a torch.autograd.Function, or freeze what is not to move"
+        )
+    if twice := _sharing(module, learnt):
+        return f"returned a module whose {twice} share memory, of which each has its own here; .clone() one, or make both one parameter"
+    for each, norm in moving_norms(module.train()).items():
+        if norm.momentum != MOMENTUM:
+            return (
+                f"returned a module whose {each}.momentum is {norm.momentum}; running statistics move by {MOMENTUM} at each "
+                f"synchronisation after one minibatch, else to the round's own: {MOMENTUM} is expected, or a layer kept in eval"
+            )
     layout = [(each, tuple(parameter.shape)) for each, parameter in parameters.items()]
     layouts: dict[tuple[Any, ...], _Layout] = runtime.kept(
         "layouts of own models", dict
@@ -49,6 +71,22 @@ def _problem(module: object, *, known: tuple[Any, ...]) -> str:
     if layout != first:
         (before, now), *_ = [pair for pair in _paired(first, layout) if pair[0] != pair[1]]
         return f"returned another shape when called again: {before}, then {now}; it must depend on its arguments alone"
+    return ""
+
+
+def _hooks(parameter: nn.Parameter) -> bool:
+    return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+def _sharing(module: nn.Module, learnt: dict[str, nn.Parameter]) -> str:
+    """Which of what is trained has its memory in common with another parameter or buffer; empty: none."""
+    owners: dict[int, str] = {}
+    for name, each in [*learnt.items(), *module.named_parameters(), *module.named_buffers()]:
+        owner = owners.get(at := each.untyped_storage().data_ptr(), name)
+        if at and owner != name:
+            return f"{owner} and {name}"
+        if name in learnt:
+            owners[at] = name
     return ""
 
 

@@ -1,0 +1,106 @@
+"""What a module of the user's own does besides what is carried from worker to worker, seen on one minibatch."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from crossover.algorithms import buffers
+from crossover.learning import tensor_file
+from crossover.learning.flat import FlatModel, flattened, trained
+
+Held = dict[str, object]  # by name, what tells two values apart
+
+
+def problem(
+    flat: FlatModel, began: Held, compute: Callable[[], object], evaluate: Callable[[], object], *, decays: bool
+) -> str:
+    """Why a run would not be what torch makes of the module, in words; empty where it would. `began`: its constants as it was built.
+    `compute`: the same gradient each time. `decays`: whether there is a weight decay.
+    """
+    if unsaved := tensor_file.problem(flat.module.state_dict() | flat.constants()):
+        return f"returned a module whose {unsaved}"
+    calls, reached = Counter[str](), set[str]()
+    hooks = [layer.register_forward_pre_hook(_counted(calls, name)) for name, layer in flat.norms.items()]
+    learnt = trained(flat.module)
+    for name, each in learnt.items():
+        note = partial(_noted, reached, name)
+        hooks.append(each.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
+    compute()
+    for hook in hooks:
+        hook.remove()
+    gradient, once = bytes(buffers.view(flat.gradient)), held(_all(flat.module))
+    compute()
+    changed = _differing(once, held(_all(flat.module)))
+    evaluate()
+    if changed := _differing(began, held(flat.constants())) + changed:
+        return (
+            f"changes {changed[0]} in a forward pass, which stays in one process: parameters and BatchNorm's statistics are carried "
+            "from worker to worker; make it one of these, compute it from the inputs, or leave it as it was built"
+        )
+    if bytes(buffers.view(flat.gradient)) != gradient:
+        return (
+            "has another gradient when the same minibatch is computed again at the same weights: it keeps something between forward "
+            "passes, or draws random numbers elsewhere than from torch; nothing of that is carried from worker to worker"
+        )
+    if wrong := [name for name in flat.norms if calls[name] != 1]:
+        return (
+            f"calls its BatchNorm layer {wrong[0]} {calls[wrong[0]]} times in a forward pass, and the statistics of one call are "
+            "carried; give each use a layer of its own"
+        )
+    if decays and (idle := [name for name in learnt if name not in reached]):
+        return (
+            f"has {idle[0]}, which takes no part in the loss: training.weight_decay would shrink it here, where torch leaves it alone; "
+            "freeze it by requires_grad_(False), or leave it out"
+        )
+    return ""
+
+
+def built_again(flat: FlatModel, module: nn.Module) -> str:
+    """What differs between two builds from one seed, in words; `flat.model`: the first one's weights. Empty: nothing."""
+    other = flattened(module)
+    again = FlatModel(module)
+    same = tensor_file.digest(flat.frozen() | flat.constants()) == tensor_file.digest(
+        again.frozen() | again.constants()
+    )
+    if same and torch.equal(flat.model, other):
+        return ""
+    return "returned other weights or buffers when called again with the same seed; it must draw them from torch alone"
+
+
+def _all(module: nn.Module) -> dict[str, object]:
+    """Every number and tensor that a layer holds, by name."""
+    return {
+        f"{name}.{attribute}".lstrip("."): value
+        for name, layer in module.named_modules()
+        for attribute, value in {**layer._buffers, **vars(layer)}.items()
+    }
+
+
+def held(values: Mapping[str, object]) -> Held:
+    """Of those that are numbers or tensors, what tells two values apart."""
+    found: Held = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor) and value.layout == torch.strided:
+            found[name] = tuple(value.shape), value.dtype, crc32(buffers.view(value.detach().contiguous()))
+        elif isinstance(value, int | float):
+            found[name] = repr(value)  # NaN equals itself
+    return found
+
+
+def _differing(one: Held, other: Held) -> list[str]:
+    return [name for name in one | other if one.get(name) != other.get(name)]
+
+
+def _counted(calls: Counter[str], name: str) -> Callable[..., None]:
+    def count(*_: object) -> None:
+        calls[name] += 1
+
+    return count
+
+
+def _noted(reached: set[str], name: str, _: Tensor) -> None:
+    reached.add(name)
