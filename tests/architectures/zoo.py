@@ -437,3 +437,29 @@ REFUSED = {
     half: "torch.bfloat16", double: "torch.float64", own_momentum: "momentum", cumulative_momentum: "momentum",
     all_frozen: "frozen", shared_memory: "same", norm_used_twice: "norm", idle_parameter: "idle", drawn_elsewhere: "again",
 }  # fmt: skip
+
+
+# --- answers: losses and metrics that count them --------------------------------------------------------------------------
+
+
+def sparse(experiment: Experiment) -> Samples:
+    """As `tokens`, 0 to 4 answers: of two thirds of the samples none, so that whole minibatches, and whole steps, have none."""
+    made, random_ = tokens(experiment), torch.Generator().manual_seed(3)
+    silent = torch.rand(64, 1, generator=random_) < 2 / 3
+    return Samples(made.inputs, made.labels.masked_fill(silent, -100), WORDS)
+
+
+def summed(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross entropy as a sum, and over how many answers."""
+    return nn.functional.cross_entropy(outputs, labels, reduction="sum"), (labels != -100).sum()
+
+
+def right(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
+    answered = labels != -100
+    return int((outputs.argmax(1) == labels).logical_and(answered).sum()), int(answered.sum())
+
+
+def moody(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Counts what the model is sure of: nobody can know that before the run."""
+    sure = outputs.detach().softmax(1).amax(1) > 0.2
+    return (nn.functional.cross_entropy(outputs, labels, reduction="none") * sure).sum(), sure.sum()
