@@ -23,12 +23,12 @@ MOST_THREADS = 256  # more than EC2 instances that train have; from some thousan
 Attack = Literal["none", "sign_flip", "gaussian", "label_flip", "non_finite"]
 
 
-LOWER_IS_BETTER = ("mean_absolute_error",)  # of the metrics that come with the project
+LOWER_IS_BETTER = ("mean_absolute_error", "perplexity")  # of the metrics that come with the project
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What the model is judged by on the validation set: `accuracy`, `mean_absolute_error` or package.module:name."""
+    """What the model is judged by on the validation set: `accuracy`, `perplexity`, `mean_absolute_error` or package.module:name."""
 
     name: str = "accuracy"
     higher_is_better: bool | None = None  # null: as its name implies; one's own must say it

@@ -26,8 +26,8 @@ def non_finite(gradient: Tensor, *, generator: torch.Generator) -> Tensor:
 
 
 def label_flip(labels: Tensor, *, classes: int) -> Tensor:
-    """Class c becomes classes - 1 - c."""
-    return classes - 1 - labels
+    """Class c becomes classes - 1 - c; what asks for no answer (below 0) stays so."""
+    return torch.where(labels < 0, labels, classes - 1 - labels)
 
 
 def attacked(vector: Tensor, *, attack: str, scale: float, generator: torch.Generator, buffers: int = 0) -> Tensor:

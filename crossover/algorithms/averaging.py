@@ -1,4 +1,4 @@
-"""The sample-weighted mean of flat vectors, bit for bit the one that the tensor database computes."""
+"""The weighted mean of flat vectors, bit for bit the one that the tensor database computes."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,16 @@ def mean(vectors: Sequence[Tensor], weights: Sequence[float], *, out: Tensor | N
     """The mean of k vectors of (D,) float32, weighted by sample counts.
 
     Equal weights: the vectors are summed in the given order, then divided once by float32(k). Otherwise the sum of float32(w_i) * g_i,
-    product and sum rounded separately, is divided once by float32(sum of w). One vector: copied. Every architecture uses this order, so all
-    end with the same bits. `out`, (D,) float32, receives the result where given; it must be none of `vectors`.
+    product and sum rounded separately, is divided once by float32(sum of w). One vector: copied. One without weight is left out. Every
+    architecture uses this order, so all end with the same bits. `out`, (D,) float32, receives the result where given; it must be none of
+    `vectors`.
 
     Raises ValueError on no vectors, unequal lengths, or weights that are not one non-negative number each with a positive sum.
     """
     _check(vectors, weights)
     result = torch.empty_like(vectors[0]) if out is None else out
+    vectors = [vector for vector, weight in zip(vectors, weights, strict=True) if weight]
+    weights = [weight for weight in weights if weight]
     if len(vectors) == 1:
         return result.copy_(vectors[0])
     equal = all(weight == weights[0] for weight in weights)

@@ -19,7 +19,8 @@ class RunningMean:
         if not weights or min(weights) < 0 or sum(weights) <= 0:
             raise ValueError(f"weights: {list(weights)}; non-negative numbers with a positive sum are needed")
         self._weights = list(weights)
-        self._equal = len(set(weights)) == 1
+        self._counted = [weight for weight in weights if weight]  # one without weight is left out
+        self._equal = len(set(self._counted)) == 1
         self.total = total
         self.added = added
         self._product: Tensor | None = None
@@ -37,7 +38,10 @@ class RunningMean:
         """The next vector, (D,). What is added is not kept."""
         if self.complete:
             raise ValueError(f"mean: all {self.added} vectors are in it already")
-        weight, first = self._weights[self.added], self.added == 0
+        weight, first = self._weights[self.added], not any(self._weights[: self.added])
+        self.added += 1
+        if not weight:
+            return
         if self._equal:
             self.total.copy_(vector) if first else self.total.add_(vector)
         elif first:
@@ -49,12 +53,11 @@ class RunningMean:
                 piece = vector[start : start + _PIECE]
                 product = torch.mul(piece, float(weight), out=self._product[: piece.numel()])
                 self.total[start : start + _PIECE].add_(product)
-        self.added += 1
 
     def result(self) -> Tensor:
         """The mean, in `total`; once, when complete."""
         if not self.complete:
             raise ValueError(f"mean: {self.added} of {len(self._weights)} vectors are in it")
-        if len(self._weights) > 1:  # one vector is copied
-            self.total.div_(float(len(self._weights) if self._equal else sum(self._weights)))
+        if len(self._counted) > 1:  # one vector is copied
+            self.total.div_(float(len(self._counted) if self._equal else sum(self._counted)))
         return self.total

@@ -26,12 +26,13 @@ LABELS = (torch.int64, torch.float32, torch.uint8, *_OTHERS)
 @dataclass(frozen=True, slots=True)
 class Batch:
     """inputs (N, ...) of a dtype in INPUTS as the data set has them, labels (N, ...) of one in LABELS; sample_ids (N,) int64, unique in the
-    data set.
+    data set. `answers`: what the run weighs it by, how many answers its loss counts; None where nobody has said so.
     """
 
     inputs: Tensor
     labels: Tensor
     sample_ids: Tensor
+    answers: int | None = None
 
     @property
     def samples(self) -> int:

@@ -4,13 +4,13 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from crossover import own_code
 from crossover.algorithms import buffers, powersgd
@@ -27,7 +27,7 @@ from crossover.learning.images import Preparation, at_size, augmented, first_of_
 from crossover.learning.memory import keep_freed_memory
 from crossover.learning.models import registry
 from crossover.learning.models.layers import Dropout
-from crossover.learning.objectives import Objective
+from crossover.learning.objectives import Evaluation, Judged, Objective
 from crossover.own_code import faults
 
 if TYPE_CHECKING:
@@ -39,15 +39,6 @@ _AT_ONCE = 256
 _FROZEN = "frozen"  # what the digest of a run's frozen parameters is called beside its buffers
 # Modules draw their first weights, and the user's own their dropout, from torch's global generator.
 _drawing = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Mean loss, of cross entropy without label smoothing, and the metric of `training.metric`, over `samples`."""
-
-    loss: float
-    metric: float
-    samples: int
 
 
 class Learner:
@@ -73,6 +64,7 @@ class Learner:
         self._flat = FlatModel(skeleton(experiment.training.model, classes, input_shape, seed_=experiment.seed))
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self._objective = Objective(experiment.training)
+        self._shown: Any = None  # outputs of one sample
         self._factory = registry.factory(experiment.training.model)
         self._own = is_own(experiment.training)
         self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
@@ -123,7 +115,7 @@ class Learner:
             with self._seeded("dropout", experiment.seed, round, worker, minibatch):
                 with self._autocast():
                     outputs = self._forward(inputs, where=where)
-                loss = self._objective.loss(outputs, batch.labels)
+                loss = self._objective.loss(outputs, batch.labels, answers=batch.answers)
                 value = float(loss.detach())
                 if not math.isfinite(value) and self._refuses:
                     raise Refused(
@@ -136,9 +128,23 @@ class Learner:
         return value
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """`model`, with the statistics behind it, on `batches`. Raises ValueError where there are none."""
+        """`model`, with the statistics behind it, on `batches`. Raises ValueError where there are none, Refused without an answer."""
+        return self._objective.evaluation(*self._judged(batches))
+
+    def answers(self, batch: Batch) -> int:
+        """How many a loss of the user's own counts in the minibatch: it is asked, with the outputs of one sample for all."""
+        if self._shown is None:
+            with torch.inference_mode():
+                self._begin()
+                self._flat.evaluate()
+                self._shown = self._forward(self._prepare(batch.inputs[:1]), where="a first sample")
+        like = tree_map(lambda part: part[:1].expand(len(batch.labels), *part.shape[1:]), self._shown)
+        return self._objective.answers(like, batch.labels)
+
+    def _judged(self, batches: Iterable[Batch]) -> tuple[list[Judged], int]:
+        """Of each part of an evaluation; and how many samples they are."""
         keep_freed_memory()
-        loss, metric, samples = 0.0, 0.0, 0
+        judged, samples = list[Judged](), 0
         for batch in batches:
             with self.slot(), torch.inference_mode():
                 self._begin()
@@ -148,12 +154,9 @@ class Learner:
                 ):
                     with self._autocast():
                         outputs = self._forward(self._prepare(inputs), where="evaluation")
-                    part = self._objective.judged(outputs, labels)
-                    loss, metric = loss + part[0], metric + part[1]
+                    judged.append(self._objective.judged(outputs, labels))
             samples += batch.samples
-        if not samples:
-            raise ValueError("batches: none given; an evaluation needs at least one sample")
-        return Evaluation(loss / samples, metric / samples, samples)
+        return judged, samples
 
     def try_out(self, batch: Batch) -> None:
         """A gradient of each size that images have in the run, and an evaluation, of `batch` from the initial model: what model, loss or
@@ -173,11 +176,11 @@ class Learner:
             raise faults.told("training.model", model, problem, place=faults.of_definition(self._factory))
         for epoch in first_of_each_size(batch.inputs, self._experiment.training):
             self.compute_gradient(batch, epoch=epoch, round=0, worker=0, minibatch=0)
-        self.evaluate([batch])
+        self._judged([batch])
         if ":" in model:
             compute = partial(self.compute_gradient, batch, epoch=1, round=0, worker=0, minibatch=0)
             decays = bool(self._experiment.training.weight_decay)
-            problem = trial.problem(self._flat, began, compute, partial(self.evaluate, [batch]), decays=decays)
+            problem = trial.problem(self._flat, began, compute, partial(self._judged, [batch]), decays=decays)
             if problem := problem or trial.built_again(self._flat, self._build()):
                 raise faults.told("training.model", model, problem, place=faults.of_definition(self._factory))
 

@@ -1,12 +1,14 @@
 """What is minimised and what the model is judged by: `training.loss` and `training.metric`, ours by name or the user's own.
 
 Labels are classes (int64), for which outputs have one value per class in dimension 1, as torch's cross entropy takes them: (N, classes) for
-labels (N,), (N, classes, T) for labels (N, T). Or they are numbers of the outputs' shape. A class of -100 is not there, for cross entropy
-and accuracy alike. One's own loss and metric are called with (outputs, labels).
+labels (N,), (N, classes, T) for labels (N, T). Or they are numbers of the outputs' shape. A class of -100 asks for no answer, of cross
+entropy, accuracy and perplexity alike. One's own loss and metric are called with (outputs, labels), and return their mean over the samples,
+or (sum, count): over whatever answers they count.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossover import own_code
+from crossover.errors import Refused
 from crossover.experiment import Training
 from crossover.own_code import faults
 
@@ -23,6 +26,18 @@ _OF_NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bce_with_logits": F.binary_cross_entropy_with_logits,
 }
 _LOSS, _METRIC = "training.loss", "training.metric.name"
+PERPLEXITY = "perplexity"
+_LARGEST_EXPONENT = 709.0  # of a float
+Judged = tuple[float, int, float, int]  # a loss summed, over how many answers; a metric summed, over how many
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean loss, of cross entropy without label smoothing, and the metric of `training.metric`, over all answers of `samples`."""
+
+    loss: float
+    metric: float
+    samples: int
 
 
 class Objective:
@@ -37,19 +52,51 @@ class Objective:
             for name, field in ((training.loss, _LOSS), (training.metric.name, _METRIC))
         )
 
-    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The mean over the minibatch, a scalar to differentiate."""
-        return self._loss(_wide(outputs), labels, smoothing=self._training.label_smoothing)
+    def loss(self, outputs: Tensor, labels: Tensor, *, answers: int | None = None) -> Tensor:
+        """The mean over the minibatch's answers, a scalar to differentiate; without any, 0. Raises OwnCodeError where it is of others than
+        the `answers` that the run weighs it by.
+        """
+        mean, count = self._loss(_wide(outputs), labels, smoothing=self._training.label_smoothing)
+        if answers not in (None, count):
+            problem = f"counts {count} answers where it counted {answers} before the run; labels alone must decide how many they are"
+            raise faults.told(_LOSS, self._training.loss, problem, place=faults.of_definition(self._own_loss))
+        return mean
 
-    def judged(self, outputs: Tensor, labels: Tensor) -> tuple[float, float]:
-        """Loss, of cross entropy without label smoothing, and metric: each its mean times the number of samples."""
-        outputs, samples = _wide(outputs), len(labels)
-        return float(self._loss(outputs, labels, smoothing=0.0)) * samples, self._metric(outputs, labels)
+    def answers(self, outputs: Tensor, labels: Tensor) -> int:
+        """How many the loss counts; `outputs`: of the right shape, whatever their values."""
+        with torch.no_grad():
+            return self._loss(_wide(outputs), labels, smoothing=0.0)[1]
+
+    def judged(self, outputs: Tensor, labels: Tensor) -> Judged:
+        """Loss, of cross entropy without label smoothing, and metric."""
+        outputs = _wide(outputs)
+        mean, answers = self._loss(outputs, labels, smoothing=0.0)
+        loss = float(mean) * answers
+        return (
+            loss,
+            answers,
+            *((loss, answers) if self._training.metric.name == PERPLEXITY else self._metric(outputs, labels)),
+        )
+
+    def evaluation(self, judged: Sequence[Judged], samples: int) -> Evaluation:
+        """All that was judged, as means over all answers. Raises ValueError without samples, Refused without an answer."""
+        loss, answers, metric, counted = (
+            (sum(column) for column in zip(*judged, strict=True)) if judged else (0, 0, 0, 0)
+        )
+        if not samples:
+            raise ValueError("batches: none given; an evaluation needs at least one sample")
+        if not answers or not counted:
+            raise Refused(f"data.validation: none of the {samples} samples that validate asks for an answer")
+        value = metric / counted
+        if self._training.metric.name == PERPLEXITY:
+            value = math.exp(value) if value < _LARGEST_EXPONENT else math.inf
+        return Evaluation(loss / answers, value, samples)
 
     def problem(self, outputs: object, labels: Tensor, *, classes: int | None) -> str:
         """Why our loss or our metric cannot take what the model returned, in words; empty where they can."""
         loss, metric = self._training.loss, self._training.metric.name
-        by_class = [name for name in (loss, metric) if name in ("cross_entropy", "accuracy") and not _numbers(labels)]
+        counted = ("cross_entropy", "accuracy", PERPLEXITY)
+        by_class = [name for name in (loss, metric) if name in counted and not _numbers(labels)]
         by_number = [name for name in (loss, metric) if ":" not in name and name not in by_class]
         if not by_class and not by_number:
             return ""
@@ -66,39 +113,54 @@ class Objective:
             return f"{found}; {by_number[0]} needs the same shape, such as outputs.reshape(labels.shape)"
         return ""
 
-    def _loss(self, outputs: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
+    def _loss(self, outputs: Tensor, labels: Tensor, *, smoothing: float) -> tuple[Tensor, int]:
+        """(the mean, of how many answers)."""
         name = self._training.loss
         if name == "cross_entropy":
-            return F.cross_entropy(outputs, labels, label_smoothing=smoothing)
+            count = int(answered(labels).sum())
+            # A mean of no answers would be 0 / 0.
+            reduction = "mean" if count else "sum"
+            return F.cross_entropy(outputs, labels, label_smoothing=smoothing, reduction=reduction), count
         if self._own_loss is None:
-            return _OF_NUMBERS[name](outputs, labels)
-        value = self._called(self._own_loss, _LOSS, name, outputs, labels)
+            return _OF_NUMBERS[name](outputs, labels), len(labels)
+        value, count = self._called(self._own_loss, _LOSS, name, outputs, labels)
         if not isinstance(value, Tensor) or (torch.is_grad_enabled() and not value.requires_grad):
             problem = f"returned {value!r:.60}; the mean over the minibatch is expected, made of the outputs by torch"
             raise faults.told(_LOSS, name, problem, place=faults.of_definition(self._own_loss))
-        return value.reshape(())
+        return value.reshape(()), count
 
-    def _metric(self, outputs: Tensor, labels: Tensor) -> float:
-        """Its mean over the samples, times their number."""
+    def _metric(self, outputs: Tensor, labels: Tensor) -> tuple[float, int]:
+        """(its sum, over how many answers)."""
         name = self._training.metric.name
         if name == "accuracy":
-            right, answers = accuracy(outputs, labels)
-            return right * len(labels) / max(1, answers)
+            return accuracy(outputs, labels)
         if self._own_metric is None:
-            return float((outputs - labels).abs().mean()) * len(labels)
-        value = float(self._called(self._own_metric, _METRIC, name, outputs, labels))
+            return float((outputs - labels).abs().mean()) * len(labels), len(labels)
+        mean, count = self._called(self._own_metric, _METRIC, name, outputs, labels)
+        value = float(mean)
         if not math.isfinite(value):
             problem = f"returned {value} for {len(labels)} samples; a finite number is expected, the mean over them"
             raise faults.told(_METRIC, name, problem, place=faults.of_definition(self._own_metric))
-        return value * len(labels)
+        return value * count, count
 
-    def _called(self, own: Callable[..., Any], field: str, name: str, outputs: Tensor, labels: Tensor) -> Any:
+    def _called(
+        self, own: Callable[..., Any], field: str, name: str, outputs: Tensor, labels: Tensor
+    ) -> tuple[Any, int]:
+        """(the mean, of how many answers) by a function that returns its mean over the samples, or (sum, count)."""
         with own_code.blame(field, name, what=own):
             value = own(outputs, labels.clone())  # over memory that nobody may write to
-        if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
-            return value
-        found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        problem = f"returned {found}; one number is expected, the mean over the samples"
+        if isinstance(value, tuple) and len(value) == 2 and all(map(_single, value)):
+            count = int(value[1])
+            if count == value[1] and count >= 0:
+                return value[0] / max(1, count), count
+        if _single(value):
+            return value, len(labels)
+        found = (
+            f"a tensor {tuple(value.shape)}"
+            if isinstance(value, Tensor)
+            else f"{value!r:.60}, a {type(value).__name__}"
+        )
+        problem = f"returned {found}; one number is expected, the mean over the samples, or two, their sum and how many it counts"
         raise faults.told(field, name, problem, place=faults.of_definition(own))
 
 
@@ -108,8 +170,17 @@ def accuracy(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
     """
     if _numbers(labels):
         return int(((outputs > 0) == (labels > 0.5)).sum()), labels.numel()
-    counted = labels != NO_CLASS
+    counted = answered(labels)
     return int(((outputs.argmax(1) == labels) & counted).sum()), int(counted.sum())
+
+
+def answered(labels: Tensor) -> Tensor:
+    """Where classes ask for an answer, (N, ...) bool."""
+    return labels != NO_CLASS
+
+
+def _single(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
 def _numbers(labels: Tensor) -> bool:

@@ -21,6 +21,7 @@ from crossover.algorithms.outer import moved, step_outside
 from crossover.algorithms.randomness import generator
 from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import Update
+from crossover.algorithms.weights import weights
 from crossover.experiment import Experiment
 from crossover.learning.datasets import Dataset
 from crossover.learning.learner import Learner, learner_for
@@ -29,7 +30,7 @@ from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What an epoch ended with, or several without an evaluation in between; `train_loss` is the mean over their samples."""
+    """What an epoch ended with, or several without an evaluation in between; `train_loss` is the mean over their answers."""
 
     train_loss: float
     val_loss: float
@@ -76,6 +77,7 @@ class _Reference:
         self.plan = plan(experiment, len(dataset.train_labels))
         self.per_round = self.plan.minibatches if every in (None, "epoch") else int(every)
         self.minibatches = Minibatches(experiment, dataset, self.plan)
+        self.answers = self.minibatches.answers(learner.answers if ":" in experiment.training.loss else None)
         self.chunks = -(-len(dataset.validation_labels) // VALIDATION_CHUNK)
         self.learner = learner
         shapes, parameters = learner.shapes, learner.parameters
@@ -104,14 +106,14 @@ class _Reference:
                 losses += loss
             samples += sum(counts)
             names = [f"worker {worker}, round {self.round}: its average" for worker in range(self.experiment.workers)]
-            average = self._combined(contributions, counts, names)
+            average = self._combined(contributions, weights(counts), names)
             self.state = self._next(average, history)
             self.round += 1
             if on_round is not None:
                 on_round(self.round, self.state)
         self.learner.model[:] = buffers.view(self.state.model)
         result = self.learner.evaluate(self.minibatches.validation(chunk) for chunk in range(self.chunks))
-        return Epoch(losses / samples, result.loss, result.metric)
+        return Epoch(losses / max(1, samples), result.loss, result.metric)
 
     def _combined(self, contributions: Sequence[Tensor], counts: Sequence[int], names: Sequence[str]) -> Tensor:
         """What all contributions come to, or what each worker's codec makes of its own."""
@@ -124,24 +126,25 @@ class _Reference:
         return in_one_process(self.codecs, contributions, combine, round=self.round)
 
     def _worker(self, worker: int, numbers: range, history: History) -> tuple[Tensor, int, float]:
-        """(contribution, samples, summed loss) of one worker's minibatches of the round."""
+        """(contribution, answers, summed loss) of one worker's minibatches of the round."""
         what = self.experiment.exchange.what
         gradients, counts, losses, model, own = [], [], 0.0, self.state.model, self.state.own[worker]
         for position, number in enumerate(numbers):
             epochs, of_epoch = divmod(number, self.plan.minibatches)
-            batch = self.minibatches.train(worker, of_epoch)
+            answers = self.answers[worker][of_epoch]
+            batch = replace(self.minibatches.train(worker, of_epoch), answers=answers)
             self.learner.model[:] = buffers.view(model)
             loss = self.learner.compute_gradient(
                 batch, epoch=epochs + 1, round=self.round, worker=worker, minibatch=position
             )
             gradients.append(self._published(worker))
-            counts.append(batch.samples)
-            losses += loss * batch.samples
+            counts.append(answers)
+            losses += loss * answers
             if what != "gradients":
                 update = self._update(history, number=number, per_step=1)
                 model, own = step(model, gradients.pop(), own, update)
         if what == "gradients":
-            return mean(gradients, counts), sum(counts), losses
+            return mean(gradients, weights(counts)), sum(counts), losses
         self._keep(worker, own)
         delta = moved(self.state.model, model, buffers=self.learner.buffers)
         return model if what == "model" else delta, sum(counts), losses

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from crossover import keys
-from crossover.errors import ConfigError
+from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
 
 if TYPE_CHECKING:  # torch is heavy, and a plan is made in places that lack it
@@ -126,9 +126,17 @@ def _nearest(value: int, candidates: range, works: Callable[[int], bool]) -> lis
     return [c for c in (below, above) if c is not None]
 
 
-def stage(experiment: Experiment, dataset: "Dataset", stores: Sequence[Store]) -> dict[str, Any]:
-    """Write what is not there yet and return the manifest, which is written last: where it exists, the rest does.
+def stage(
+    experiment: Experiment,
+    dataset: "Dataset",
+    stores: Sequence[Store],
+    *,
+    answers: "Callable[[Batch], int] | None" = None,
+) -> dict[str, Any]:
+    """Write what is not there yet and return the manifest, which is written last: where it exists, the rest does. Raises DataError where
+    no minibatch has an answer.
 
+    `answers`: how many a loss of the user's own counts in a minibatch.
     `stores`: one for all workers, or one per worker by rank; a worker's own store holds its minibatches, the validation chunks and the
     manifest.
     """
@@ -137,18 +145,21 @@ def stage(experiment: Experiment, dataset: "Dataset", stores: Sequence[Store]) -
     plan_ = plan(experiment, len(dataset.train_labels))
     scale, shift = affine.constants(dataset.train_inputs, experiment.data.preprocess)
     chunks = range(0, len(dataset.validation_labels), VALIDATION_CHUNK)
+    minibatches = Minibatches(experiment, dataset, plan_)
+    counts = minibatches.answers(answers)
+    if not any(map(any, counts)):
+        raise DataError(f"data.dataset: {dataset.name}: no label of the training samples asks for an answer")
     manifest = {
         "dataset": dataset.name,
         "classes": dataset.classes,
         "input_shape": list(dataset.train_inputs.shape[1:]),
         "affine": {"scale": scale, "shift": shift},
         "minibatches": plan_.minibatches,
-        "counts": plan_.counts,
+        "counts": counts,
         "validation_chunks": len(chunks),
         "train_samples": sum(map(sum, plan_.counts)),
         "validation_samples": len(dataset.validation_labels),
     }
-    minibatches = Minibatches(experiment, dataset, plan_)
     for rank, store in enumerate(stores):
         if store.exists(keys.data_manifest(dataset.fingerprint)):
             continue
@@ -174,6 +185,18 @@ class Minibatches:
         self._experiment, self._dataset, self._plan = experiment, dataset, plan
         order = permutation(len(dataset.train_labels), seed=seed("staging", experiment.seed))
         self._order = torch.tensor(order, dtype=torch.int64)
+
+    def answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
+        """What each minibatch weighs, by worker and minibatch: as many as it has answers. `of`: how many that is."""
+        from crossover.learning.objectives import answered
+
+        if of is not None:
+            minibatches = range(self._plan.minibatches)
+            return [[of(self.train(worker, m)) for m in minibatches] for worker in range(len(self._plan.partitions))]
+        if self._experiment.training.loss != "cross_entropy":
+            return self._plan.counts
+        each = answered(self._dataset.train_labels).reshape(len(self._order), -1).sum(1)[self._order].tolist()
+        return [[sum(each[part.start : part.stop]) for part in partition] for partition in self._plan.partitions]
 
     def train(self, worker: int, minibatch: int) -> "Batch":
         from crossover.algorithms.attacks import label_flip

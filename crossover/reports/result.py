@@ -216,9 +216,9 @@ def _epochs(epochs: Sequence[Mapping[str, Any]], run: costs.Run) -> list[dict[st
 
 
 def train_losses(records: Sequence[Record]) -> dict[int, float]:
-    """Mean training loss by epoch, weighted by samples; a cell that was computed twice counts once.
+    """Mean training loss by epoch, weighted by answers; a cell that was computed twice counts once.
 
-    A long invocation's record has `losses`, (epoch, mean, samples) of every epoch it worked on, in place of one `loss`.
+    A long invocation's record has `losses`, (epoch, mean, answers) of every epoch it worked on, in place of one `loss`.
     """
     once = {cell(r): r for r in records if r["outcome"] == "ok"}
     total: dict[int, float] = defaultdict(float)
@@ -226,13 +226,13 @@ def train_losses(records: Sequence[Record]) -> dict[int, float]:
     for record in once.values():
         parts = record.get("losses") or []
         if record.get("loss") is not None:
-            parts = [*parts, (record["epoch"], record["loss"], record.get("samples") or 1.0)]
+            parts = [*parts, (record["epoch"], record["loss"], record.get("answers", record.get("samples") or 1.0))]
         for epoch, loss, weight in parts:
             if not math.isfinite(loss):
                 continue  # of a worker that was dropped
             total[epoch] += float(weight) * float(loss)
             samples[epoch] += float(weight)
-    return {epoch: total[epoch] / samples[epoch] for epoch in sorted(samples)}
+    return {epoch: total[epoch] / samples[epoch] for epoch in sorted(samples) if samples[epoch]}
 
 
 def _finite(value: Any) -> Any:

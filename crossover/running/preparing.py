@@ -130,7 +130,8 @@ def _of_training(
     tried = learner_for(experiment, made_of.dataset) if own_code.used(experiment) else None
     if tried is not None:
         tried.try_out(first_samples(made_of.dataset))
-    manifest = stage(experiment, made_of.dataset, data)
+    own_loss = tried.answers if tried is not None and ":" in experiment.training.loss else None
+    manifest = stage(experiment, made_of.dataset, data, answers=own_loss)
     learner = tried or made_of.learner(experiment, manifest)
     sizes = {"data_manifest": manifest, "parameters": learner.parameters, "buffers": learner.buffers}
     return sizes, learner.constants() if is_own(experiment.training) else b""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from crossover.algorithms.weights import weights
 from crossover.context import Context
 from crossover.event import Event
 from crossover.experiment import Experiment
@@ -124,12 +125,17 @@ def ends_epoch(ctx: Context, event: Event) -> bool:
     return calendar(ctx.facts).ends_epoch(event["round"])
 
 
-def minibatch_samples(facts: RunFacts, round: int, *, worker: int) -> list[int]:
-    """How many samples the worker's minibatches of the round have."""
+def answers(facts: RunFacts, round: int, *, worker: int) -> list[int]:
+    """How many answers the worker's minibatches of the round have: where each sample has one, how many samples."""
     counts: list[int] = facts.manifest["counts"][worker]
     return [counts[number] for number in calendar(facts).numbers(round)]
 
 
+def minibatch_samples(facts: RunFacts, round: int, *, worker: int) -> list[int]:
+    """What the worker's minibatches of the round weigh in its mean."""
+    return weights(answers(facts, round, worker=worker))
+
+
 def round_samples(facts: RunFacts, round: int) -> list[int]:
-    """How many samples the contribution of each worker to the round stands for, by rank."""
-    return [sum(minibatch_samples(facts, round, worker=worker)) for worker in range(len(facts.manifest["counts"]))]
+    """What the contribution of each worker weighs in the round's mean, by rank."""
+    return weights([sum(answers(facts, round, worker=worker)) for worker in range(len(facts.manifest["counts"]))])

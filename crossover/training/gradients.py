@@ -1,5 +1,6 @@
 """What every architecture does alike: the gradient of one minibatch, and the update that ends a round. torch stays behind the learner."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from crossover import keys
@@ -8,19 +9,20 @@ from crossover.algorithms.update import Update
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.event import Event
-from crossover.training.calendar import calendar
+from crossover.training.calendar import calendar, minibatch_samples
 
 if TYPE_CHECKING:
     from crossover.learning.batch import Batch
 
 
 def fetch_batch(ctx: Context, event: Event) -> "Batch":
-    """The event's minibatch from the worker's own bucket."""
+    """The event's minibatch from the worker's own bucket, and what it weighs."""
     from crossover.learning.batch import decode
 
     worker = event["worker"]
     _, number = calendar(ctx.facts).place(event["round"], event["minibatch"])
-    return decode(ctx.data[worker].get(keys.minibatch(ctx.facts.data, worker, number)))
+    batch = decode(ctx.data[worker].get(keys.minibatch(ctx.facts.data, worker, number)))
+    return replace(batch, answers=ctx.facts.manifest["counts"][worker][number])
 
 
 def compute(ctx: Context, event: Event, batch: "Batch") -> Vector:
@@ -30,7 +32,7 @@ def compute(ctx: Context, event: Event, batch: "Batch") -> Vector:
     where = {name: event[name] for name in ("round", "worker", "minibatch")}
     epoch, _ = calendar(ctx.facts).place(event["round"], event["minibatch"])
     loss = ctx.learner.compute_gradient(batch, epoch=epoch, **where)
-    ctx.note(loss=loss, samples=batch.samples)
+    note(ctx, loss, samples=batch.samples, answers=batch.samples if batch.answers is None else batch.answers)
     faults, data = ctx.experiment.faults, ctx.learner.gradient
     if event["worker"] in faults.workers and faults.attack not in ("none", "label_flip"):
         from crossover.algorithms import attacks, buffers
@@ -47,7 +49,19 @@ def compute(ctx: Context, event: Event, batch: "Batch") -> Vector:
                 buffers=ctx.facts.buffers,
             )
         )
-    return Vector(Kind.GRADIENT, data, samples=batch.samples)
+    weighs = minibatch_samples(ctx.facts, event["round"], worker=event["worker"])[event["minibatch"]]
+    return Vector(Kind.GRADIENT, data, samples=weighs)
+
+
+def note(ctx: Context, loss: float, *, samples: int, answers: float) -> None:
+    """For the record: a mean loss, over how many samples, and over how many answers where these are not as many."""
+    ctx.notes.pop("answers", None)
+    ctx.note(loss=loss, samples=samples, **({} if answers == samples else {"answers": answers}))
+
+
+def noted_answers(ctx: Context) -> float:
+    """Over how many answers the loss is the mean that was noted last."""
+    return float(ctx.notes.get("answers", ctx.notes["samples"]))
 
 
 def update(

@@ -22,7 +22,7 @@ def take(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") -> "tuple[Te
 
     round, model = event["round"], buffers.tensor(ctx.learner.model)
     history, own = agreement.known(ctx, round), tuple(optimizer)
-    losses, samples = 0.0, 0
+    losses, samples, answers = 0.0, 0, 0.0
     for minibatch in range(calendar(ctx.facts).minibatches_in(round)):
         place = {**event, "minibatch": minibatch}
         with ctx.stage("fetch"):
@@ -32,8 +32,9 @@ def take(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") -> "tuple[Te
             update = gradients.update(ctx, round, history=history, minibatch=minibatch)
             moved, own = step(model, gradient, own, update)
             model.copy_(moved)
-        losses, samples = losses + ctx.notes["loss"] * batch.samples, samples + batch.samples
-    ctx.note(loss=losses / samples, samples=samples)
+        counted = gradients.noted_answers(ctx)
+        losses, samples, answers = losses + ctx.notes["loss"] * counted, samples + batch.samples, answers + counted
+    gradients.note(ctx, losses / max(1, answers), samples=samples, answers=answers)
     return own
 
 

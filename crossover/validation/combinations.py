@@ -29,7 +29,7 @@ FUNCTION_NAME_LIMIT = 64  # AWS Lambda, a state machine may have 80; names are p
 LONGEST_STEP = 24
 KNOWN_DATASETS = tuple(sizes.DATA)
 KNOWN_LOSSES = ("cross_entropy", "mse", "bce_with_logits")
-KNOWN_METRICS = ("accuracy", "mean_absolute_error")
+KNOWN_METRICS = ("accuracy", "perplexity", "mean_absolute_error")
 _OBJECTS = {"gradients": "gradients", "model": "models", "delta": "what models moved by"}
 
 
@@ -102,6 +102,8 @@ def metric_fits_the_loss(e: Experiment) -> str | None:
             "training.metric.name: accuracy counts right classes, and mse has none; expected mean_absolute_error, or "
             "package.module:name"
         )
+    if metric == "perplexity" and loss != "cross_entropy":
+        return f"training.metric.name: perplexity is exp of cross_entropy, not of {loss}; expected another metric"
     if metric == "mean_absolute_error" and loss == "cross_entropy":
         return "training.metric.name: mean_absolute_error is of numbers, cross_entropy has classes; expected accuracy"
     return None

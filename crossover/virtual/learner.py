@@ -15,7 +15,7 @@ from torch import Tensor
 from crossover.algorithms import buffers
 from crossover.experiment import Experiment
 from crossover.learning.batch import Batch
-from crossover.learning.learner import Evaluation
+from crossover.learning.objectives import Evaluation
 from crossover.learning.samples import Dataset
 
 PARAMETERS, BUFFERS = 10, 2

@@ -15,7 +15,7 @@ from typing import Any
 from crossover.errors import NoProjection, RunFailed
 from crossover.experiment import Experiment
 from crossover.learning.batch import Batch
-from crossover.learning.learner import Evaluation
+from crossover.learning.objectives import Evaluation
 from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.kernel import Host, Link
 from crossover.simulation.services import Client, Service

@@ -13,7 +13,7 @@ from crossover.errors import RunFailed
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.learning.batch import Batch
-from crossover.learning.learner import Evaluation
+from crossover.learning.objectives import Evaluation
 from crossover.simulation.calibration import PURE_COMPUTE
 from crossover.simulation.usage import Tally
 from crossover.virtual.kernel import Process

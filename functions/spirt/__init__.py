@@ -11,7 +11,7 @@ from crossover.dataplane.vector import Kind, exchanged
 from crossover.errors import WaitTimeout
 from crossover.event import Event
 from crossover.training import agreement, attempts, databases, gradients
-from crossover.training.calendar import ends_epoch
+from crossover.training.calendar import ends_epoch, minibatch_samples, round_samples
 from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step
 from functions.spirt import state
 
@@ -47,9 +47,16 @@ def average_in_database(ctx: Context, event: Event) -> None:
     """Table 1, Compute: the mean over the worker's minibatches, inside its database."""
     round, worker = event["round"], event["worker"]
     names = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
+    if ctx.experiment.exchange.what == "gradients":
+        names = _weighing(names, minibatch_samples(ctx.facts, round, worker=worker))
     with ctx.stage("average"):
         ctx.compute[worker].mean(names, out=ctx.keys.average(round, worker))
         databases.settle(ctx, worker, ctx.keys.average(round, worker))
+
+
+def _weighing(names: list[str], weights: list[int]) -> list[str]:
+    """Those that stand for an answer: in a database, a vector that stands for nothing would count once."""
+    return [name for name, weight in zip(names, weights, strict=True) if weight]
 
 
 @step(uses={"bus"})
@@ -91,7 +98,8 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
                     own.create(copy, ctx.tensors[peer].get(ctx.keys.average(round, peer), kind=kind))
         with ctx.stage("aggregate"):
             rule, agree = ctx.experiment.aggregation, agreement.dropping(ctx, round)
-            ctx.compute[worker].combine(averages, rule=rule, out=out, agree=agree)
+            weighing = _weighing(averages, round_samples(ctx.facts, round)) if rule.rule == "mean" else averages
+            ctx.compute[worker].combine(weighing, rule=rule, out=out, agree=agree)
     finally:  # also where an average is gone: copies of the others may have come too late
         databases.settle_in(ctx, round, worker, out, *averages)
 

@@ -20,9 +20,9 @@ from crossover.experiment import Experiment
 from crossover.learning.batch import Batch
 from crossover.learning.flat import FlatModel
 from crossover.learning.images import Preparation, at_size, augmented
-from crossover.learning.learner import Evaluation, Learner, Shape, is_own, skeleton
+from crossover.learning.learner import Learner, Shape, is_own, skeleton
 from crossover.learning.models.layers import Dropout
-from crossover.learning.objectives import Objective
+from crossover.learning.objectives import Evaluation, Judged, Objective
 
 NATIVE_BF16 = (8, 0)  # compute capability from which bfloat16 is in hardware; a T4 has 7.5
 LARGEST_SCALE, GOOD_IN_A_ROW = 2.0**16, 2_000  # as torch.amp.GradScaler begins, and grows
@@ -124,7 +124,7 @@ class CudaLearner:
         inputs = augmented(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch)
         with torch.cuda.stream(self._copies):
             moved = [part.pin_memory().to(self.device, non_blocking=True) for part in (inputs, batch.labels)]
-        return Batch(moved[0], moved[1], batch.sample_ids)
+        return replace(batch, inputs=moved[0], labels=moved[1])
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
@@ -155,22 +155,21 @@ class CudaLearner:
                 self._scale.overflowed()
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        loss, metric, samples = 0.0, 0.0, 0
+        judged, samples = list[Judged](), 0
         with torch.cuda.device(self.device), torch.inference_mode(), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
             self._flat.evaluate()
             for batch in batches:
                 inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
-                part = self._objective.judged(self._outputs(self._prepare(inputs)), labels)
-                loss, metric = loss + part[0], metric + part[1]
+                judged.append(self._objective.judged(self._outputs(self._prepare(inputs)), labels))
                 samples += batch.samples
-        return Evaluation(loss / samples, metric / samples, samples)
+        return self._objective.evaluation(judged, samples)
 
     def _backward(self, batch: Batch, *, epoch: int) -> float:
         """The gradient, unscaled, in the device's flat vector; the loss."""
         self._flat.train()
         inputs = at_size(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
-        loss = self._objective.loss(self._outputs(inputs), batch.labels)
+        loss = self._objective.loss(self._outputs(inputs), batch.labels, answers=batch.answers)
         (loss * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         if self._scale.scale != 1.0:
             self._flat.gradient[: self.parameters].div_(self._scale.scale)

@@ -64,7 +64,7 @@ class LatestMailboxes:
             out.add_(torch.mul(other, weight, out=self._product))
             total += weight
             applied[message.peer] = message.round
-        out.div_(total)
+        out.div_(total) if total else out.copy_(own.values)
         parameters = self._ctx.facts.parameters
         out[parameters:] = own.values[parameters:]
         self._remember(round, applied)

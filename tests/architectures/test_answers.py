@@ -62,7 +62,6 @@ def plain(experiment: Experiment, *, every: int) -> nn.Module:
     return module
 
 
-@pytest.mark.xfail(strict=True, reason="weighed by samples; a minibatch without an answer is a nan")
 @pytest.mark.sampled
 @pytest.mark.parametrize("training", [OURS, OWN], ids=["ours", "own"])
 @pytest.mark.parametrize("split", [(2, 2, 1), (4, 3, 2), (8, 2, "epoch")], ids=str)
@@ -88,14 +87,12 @@ def test_a_run_is_one_pass_over_all_answers(
     assert all(math.isfinite(epoch["train_loss"]) for epoch in found["epochs"])
 
 
-@pytest.mark.xfail(strict=True, reason="is unknown")
 def test_perplexity_is_exp_of_the_mean_over_all(tmp_path: Path) -> None:
     experiment = experiment_of("all-reduce", metric=Metric(name="perplexity"))
     final = run_inline(experiment, tmp_path, lambda progress: None).result["final"]
     assert final["val_metric"] == pytest.approx(math.exp(final["val_loss"]), rel=1e-12)
 
 
-@pytest.mark.xfail(strict=True, reason="a tuple is refused, whatever it counts")
 def test_a_count_that_labels_alone_do_not_decide_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"training\.loss: 'zoo:moody'.*labels alone"):
         run_inline(experiment_of("all-reduce", loss="zoo:moody", epochs=3), tmp_path, lambda progress: None)

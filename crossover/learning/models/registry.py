@@ -1,8 +1,8 @@
 """Models by name: `training.model` of the experiment is a name from here, or `package.module:factory` for one's own.
 
 A factory is called with the number of classes (None where labels are numbers) and the shape of one input, and returns a torch module. Ours
-take images (C, H, W) to logits. BatchNorm layers' statistics travel with what is trained; other buffers of a module must be constants, which
-a run carries once, from where it was started. A frozen parameter is built by each process, from the seed.
+take images (C, H, W) to logits. BatchNorm layers' statistics travel with what is trained; other buffers must be constants, which a run
+carries once, from where it was started. A frozen parameter is built by each process, from the seed.
 """
 
 import difflib

@@ -218,9 +218,9 @@ class Invocation:
         with self.ctx.stage("compute"):
             gradient = gradients.compute(self.ctx, place, batch)
             use(buffers.tensor(gradient.data))
-        loss, samples = self.ctx.notes["loss"], gradient.samples
-        self._losses[self.epoch][0] += loss * samples
-        self._losses[self.epoch][1] += samples
+        answers = gradients.noted_answers(self.ctx)
+        self._losses[self.epoch][0] += self.ctx.notes["loss"] * answers
+        self._losses[self.epoch][1] += answers
         self._computed += 1
         self._slowest_s = max(self._slowest_s, runtime.monotonic() - began_s)
         self.position = Position(self.round, self.position.minibatch + 1)
@@ -249,9 +249,9 @@ class Invocation:
         )
 
     def _note_losses(self) -> None:
-        for name in ("loss", "samples"):  # of the last minibatch; the epochs' own follow
+        for name in ("loss", "samples", "answers"):  # of the last minibatch; the epochs' own follow
             self.ctx.notes.pop(name, None)
-        means = [[epoch, total / samples, samples] for epoch, (total, samples) in sorted(self._losses.items())]
+        means = [[epoch, total / max(1, counted), counted] for epoch, (total, counted) in sorted(self._losses.items())]
         self.ctx.notes["losses"] = means
         self.ctx.notes |= {"until": [self.round, self.position.minibatch], "attempt": self.event["attempt"]}
 

@@ -21,15 +21,17 @@ class TrainingLoss:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._loss, self._samples, self._epoch = 0.0, 0, 0
+        self._loss, self._samples, self._answers, self._epoch = 0.0, 0, 0.0, 0
 
-    def count(self, epoch: int, samples: int) -> None:
+    def count(self, epoch: int) -> None:
         """One more minibatch, whose loss the context has just noted."""
         if epoch != self._epoch:
-            self._loss, self._samples, self._epoch = 0.0, 0, epoch
-        self._loss += self._ctx.notes["loss"] * samples
-        self._samples += samples
-        self._ctx.note(loss=self._loss / self._samples, samples=self._samples)
+            self._loss, self._samples, self._answers, self._epoch = 0.0, 0, 0.0, epoch
+        answers = gradients.noted_answers(self._ctx)
+        self._loss += self._ctx.notes["loss"] * answers
+        self._samples += self._ctx.notes["samples"]
+        self._answers += answers
+        gradients.note(self._ctx, self._loss / max(1, self._answers), samples=self._samples, answers=self._answers)
 
 
 class OnInstance:
@@ -45,7 +47,7 @@ class OnInstance:
             place = {**event, "minibatch": minibatch}
             gradient = gradients.compute(ctx, place, self.batch(place))
             mean.add(buffers.tensor(gradient.data))
-            self._loss.count(event["epoch"], gradient.samples)
+            self._loss.count(event["epoch"])
         mean.result()
 
     def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
@@ -53,7 +55,7 @@ class OnInstance:
             place = {**event, "minibatch": minibatch}
             gradient = gradients.compute(self._ctx, place, self.batch(place))
             replica.step(buffers.tensor(gradient.data), minibatch=minibatch, history=history)
-            self._loss.count(event["epoch"], gradient.samples)
+            self._loss.count(event["epoch"])
 
     def batch(self, place: Event) -> "Batch":
         return gradients.fetch_batch(self._ctx, place)

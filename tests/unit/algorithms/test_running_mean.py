@@ -10,7 +10,7 @@ from crossover.algorithms.running_mean import RunningMean
 
 
 @given(
-    weights=st.lists(st.integers(1, 600), min_size=1, max_size=9),
+    weights=st.lists(st.integers(0, 600), min_size=1, max_size=9).filter(lambda weights: weights[0] > 0),
     equal=st.booleans(),
     pause=st.integers(0, 8),
     seed=st.integers(0, 1000),
@@ -26,6 +26,15 @@ def test_it_equals_the_mean_of_all(weights: list[int], equal: bool, pause: int, 
             running = RunningMean(weights, total=running.total.clone(), added=running.added)
         running.add(vector.clone())
     assert torch.equal(running.result(), mean(vectors, weights))
+
+
+@given(weights=st.lists(st.integers(0, 3), min_size=1, max_size=9).filter(any), seed=st.integers(0, 1000))
+def test_what_weighs_nothing_might_as_well_not_be_there(weights: list[int], seed: int) -> None:
+    """To the bit, whatever it holds: a database is not told of it at all."""
+    random = torch.Generator().manual_seed(seed)
+    vectors = [torch.randn(50, generator=random) if weight else torch.full((50,), torch.nan) for weight in weights]
+    kept = [(vector, weight) for vector, weight in zip(vectors, weights, strict=True) if weight]
+    assert torch.equal(mean(vectors, weights), mean([each[0] for each in kept], [each[1] for each in kept]))
 
 
 def test_it_knows_how_many_belong_into_it() -> None:

@@ -1,0 +1,73 @@
+"""What of a module is in the flat vectors, and what is left to it."""
+
+import pytest
+import torch
+from torch import nn
+
+from crossover.errors import ConfigError, Corrupt, Refused
+from crossover.learning import tensor_file
+from crossover.learning.flat import FlatModel, flattened
+from crossover.learning.learner import take_constants
+
+
+class Warming(nn.Module):
+    """Keeps its layer in evaluation from the third step on: what a schedule of the user's own might do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.seen = nn.BatchNorm1d(2), 0
+
+    def train(self, mode: bool = True) -> "Warming":
+        self.seen += mode
+        super().train(mode)
+        self.norm.train(mode and self.seen < 3)
+        return self
+
+
+def test_a_layer_that_changes_sides_is_refused_by_name() -> None:
+    flat = FlatModel(Warming())
+    flat.train()
+    with pytest.raises(Refused, match=r"BatchNorm layer norm is in training at some steps"):
+        flat.train()
+
+
+def frozen(seed: int) -> FlatModel:
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        nn.Linear(2, 3).requires_grad_(False), nn.BatchNorm1d(3).requires_grad_(False), nn.Linear(3, 2)
+    )
+    module.register_buffer("table", torch.randn(4))
+    return FlatModel(module)
+
+
+def constants_of(flat: FlatModel) -> bytes:
+    return tensor_file.encode(flat.constants(), {"frozen": tensor_file.digest(flat.frozen())})
+
+
+def test_the_vector_has_what_is_trained_and_moving_statistics() -> None:
+    flat = frozen(1)
+    assert (flat.parameters, flat.buffers) == (8, 6)
+    assert set(flat.frozen()) == {"0.weight", "0.bias", "1.weight", "1.bias"} and set(flat.constants()) == {"table"}
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).requires_grad_(False)
+    module[2].requires_grad_(True)
+    assert flattened(module).numel() == flat.model.numel()
+
+
+def test_buffers_come_from_where_the_run_was_started() -> None:
+    one, other = frozen(1), frozen(1)
+    one.constants()["table"].fill_(7.0)
+    take_constants(other, constants_of(one), "task:factory")
+    assert torch.equal(other.constants()["table"], torch.full((4,), 7.0))
+
+
+def test_frozen_parameters_that_are_built_to_other_bits_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"task:factory: its frozen parameters, 0\.weight, .* other bits here"):
+        take_constants(frozen(2), constants_of(frozen(1)), "task:factory")
+
+
+def test_the_constants_of_another_module_are_no_run_of_this_one() -> None:
+    other = nn.Linear(2, 3)
+    other.register_buffer("other", torch.ones(2))
+    with pytest.raises(Corrupt, match="table of the run's model; this module has other"):
+        take_constants(FlatModel(other), constants_of(frozen(1)), "task:factory")

@@ -1,0 +1,47 @@
+"""Files of tensors: the safetensors library reads what is written, and what is damaged is no file."""
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from crossover.errors import Corrupt
+from crossover.learning import tensor_file
+
+TENSORS = {
+    "scalar": torch.tensor(3),
+    "turned": torch.arange(6.0).view(2, 3).mT,
+    "half": torch.ones(3, dtype=torch.bfloat16),
+    "none": torch.empty(0, 2),
+    "flags": torch.tensor([True, False]),
+}
+
+
+def test_what_is_written_is_read_here_and_elsewhere() -> None:
+    body = tensor_file.encode(TENSORS, {"about": "this"})
+    here, about = tensor_file.decode(body)
+    assert about == {"about": "this"}
+    for found in (here, load(body)):
+        assert found.keys() == TENSORS.keys()
+        assert all(
+            torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in TENSORS.items()
+        )
+
+
+@pytest.mark.parametrize("length", [0, 4, 9, 60, -1])
+def test_a_part_of_a_file_is_none(length: int) -> None:
+    with pytest.raises(Corrupt, match="tensor file"):
+        tensor_file.decode(tensor_file.encode(TENSORS, {})[:length])
+
+
+def test_a_tensor_that_has_no_place_is_named() -> None:
+    assert tensor_file.problem(TENSORS) == ""
+    assert "sparse is Tensor" in tensor_file.problem({"sparse": torch.eye(2).to_sparse()})
+    assert "state is dict" in tensor_file.problem({"state": {}})
+    assert "wave is torch.complex64" in tensor_file.problem({"wave": torch.ones(2, dtype=torch.complex64)})
+
+
+def test_a_digest_is_of_names_and_values() -> None:
+    one = {"a": torch.ones(2)}
+    assert tensor_file.digest({}) == ""
+    assert tensor_file.digest(one) == tensor_file.digest({"a": torch.ones(2)})
+    assert len({tensor_file.digest(each) for each in (one, {"b": torch.ones(2)}, {"a": torch.zeros(2)})}) == 3
