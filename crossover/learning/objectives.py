@@ -155,11 +155,7 @@ class Objective:
                 return value[0] / max(1, count), count
         if _single(value):
             return value, len(labels)
-        found = (
-            f"a tensor {tuple(value.shape)}"
-            if isinstance(value, Tensor)
-            else f"{value!r:.60}, a {type(value).__name__}"
-        )
+        found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         problem = f"returned {found}; one number is expected, the mean over the samples, or two, their sum and how many it counts"
         raise faults.told(field, name, problem, place=faults.of_definition(own))
 

@@ -3,13 +3,21 @@
 Each test here goes in by the door that the stranger took. What a finding's mend is made of has its tests where it lies.
 """
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from crossover import own_code, validation
+from crossover.algorithms.seeds import seed as seed_of
+from crossover.cli.main import main
+from crossover.learning.datasets import load as load_dataset
 from tests.mutation import protocol, silent
 
 FAULTS = silent.listed()
@@ -67,5 +75,105 @@ def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_pat
 # --- benchmarks run; the tensor module keeps what the mission uses (6, 7) ---------------------------------------------
 
 # --- a model is the model that was trained (8 to 12) ------------------------------------------------------------------
+
+NETS = """
+import torch
+from torch import nn
+from crossover.learning.datasets import Samples
+
+def rows(experiment):
+    random = torch.Generator().manual_seed(1)
+    inputs = torch.randn(80, 4, generator=random)
+    labels = (inputs.prod(1) > 0).long()
+    labels[torch.rand(80, generator=random) < 0.5] = -100
+    return Samples(inputs, labels, 2)
+
+class Features(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("directions", torch.randn(4, 32))
+        self.head = nn.Linear(32, 2)
+    def forward(self, inputs):
+        return self.head(torch.cos(inputs @ self.directions))
+
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)).requires_grad_(False)
+        self.body[1].running_mean.fill_(0.5)
+        self.head = nn.Linear(8, 2)
+    def train(self, mode=True):
+        super().train(mode)
+        self.body.eval()
+        return self
+    def forward(self, inputs):
+        return self.head(self.body(inputs).relu())
+
+class Power(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 2))
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+def features(classes, shape): return Features()
+def frozen(classes, shape): return Frozen()
+def power(classes, shape): return Power()
+"""
+
+
+def trained(folder: Path, model: str, *, where: str = "inline", seed: int = 1) -> int:
+    """What the command ends with; its results in `folder`/out."""
+    (folder / "nets.py").write_text(NETS)
+    settings = {
+        "optimizer": "adamw",
+        "momentum": 0,
+        "weight_decay": 0.1,
+        "learning_rate": 0.01,
+        "epochs": 2,
+        "batch_size": 4,
+    }
+    (folder / "nets.yaml").write_text(
+        f"name: nets\narchitecture: all-reduce\nworkers: 2\nseed: {seed}\ntraining:\n  model: nets:{model}\n"
+        + "".join(f"  {name}: {value}\n" for name, value in settings.items())
+        + "exchange:\n  every: 1\ndata:\n  dataset: nets:rows\n  preprocess: none\n"
+    )
+    own_code.look_in(folder)
+    return main(["run", str(folder / "nets.yaml"), "--on", where, "--out", str(folder / "out")])
+
+
+def reloaded(folder: Path, model: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    space: dict[str, Any] = {}
+    exec((folder / "nets.py").read_text(), space)
+    module, saved = space[model](2, (4,)), load_file(folder / "out" / "model.safetensors")
+    module.load_state_dict(saved, strict=True)
+    return module.eval(), saved
+
+
+@pytest.mark.parametrize(("model", "where"), [("features", "inline"), ("frozen", "inline"), ("features", "local")])
+def test_a_reloaded_file_scores_what_the_run_reported(model: str, where: str, tmp_path: Path) -> None:
+    """In plain torch: random features in a buffer, and a frozen body kept in evaluation; half of the labels ask for nothing."""
+    assert trained(tmp_path, model, where=where) == 0
+    module, saved = reloaded(tmp_path, model)
+    experiment = validation.load(tmp_path / "nets.yaml")
+    dataset = load_dataset(experiment)
+    with torch.inference_mode():
+        found = module(dataset.validation_inputs).argmax(1)
+    asked = dataset.validation_labels != -100
+    share = int((found == dataset.validation_labels)[asked].sum()) / int(asked.sum())
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["final"]["val_metric"] == share
+    torch.manual_seed(seed_of("model", 1))
+    space: dict[str, Any] = {}
+    exec(NETS, space)
+    begun = space[model](2, (4,))
+    still = {*dict(begun.named_buffers()), *(name for name, each in begun.named_parameters() if not each.requires_grad)}
+    assert {name for name, value in begun.state_dict().items() if torch.equal(value, saved[name])} == still
+
+
+def test_what_is_not_carried_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trained(tmp_path, "power") != 0
+    said = capsys.readouterr().err
+    assert "nets:power" in said and "_u" in said and not (tmp_path / "out" / "model.safetensors").exists()
+
 
 # --- a verdict is one (13 to 15) --------------------------------------------------------------------------------------

@@ -259,15 +259,15 @@ def test_losses_and_metrics_against_their_definitions() -> None:
     outputs, labels = torch.randn(6, 3, 5), torch.randint(3, (6, 5))
     labels[0, 1:] = -100  # no answer is asked for
     assert torch.equal(classes.loss(outputs, labels), torch.nn.CrossEntropyLoss(label_smoothing=0.1)(outputs, labels))
-    loss, metric = classes.judged(outputs, labels)
+    loss, answers, metric, counted = classes.judged(outputs, labels)
     answered = labels != -100
-    hits = (outputs.argmax(1) == labels)[answered].double().mean()
-    assert metric == pytest.approx(6 * float(hits))
-    assert loss == pytest.approx(6 * float(torch.nn.CrossEntropyLoss()(outputs, labels)))
+    assert answers == counted == int(answered.sum()) == 26
+    assert metric == int((outputs.argmax(1) == labels)[answered].sum())
+    assert loss == pytest.approx(26 * float(torch.nn.CrossEntropyLoss()(outputs, labels)))
     numbers = Objective(Training(loss="mse", metric=Metric(name="mean_absolute_error")))
-    assert numbers.judged(torch.tensor([[1.0], [4.0]]), torch.tensor([[2.0], [1.0]])) == (10.0, 4.0)
+    assert numbers.judged(torch.tensor([[1.0], [4.0]]), torch.tensor([[2.0], [1.0]])) == (10.0, 2, 4.0, 2)
     yes = Objective(Training(loss="bce_with_logits"))
-    assert yes.judged(torch.tensor([-1.0, 2.0, 3.0, 4.0]), torch.tensor([0.0, 1.0, 0.0, 1.0]))[1] == 3.0
+    assert yes.judged(torch.tensor([-1.0, 2.0, 3.0, 4.0]), torch.tensor([0.0, 1.0, 0.0, 1.0]))[2:] == (3, 4)
 
 
 def test_what_is_tried_out_is_told_with_what_becomes_of_the_inputs(folders: Folders) -> None:
