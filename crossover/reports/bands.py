@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from crossover.reports import display
 
 SURE = 0.95  # the share of paired draws from which on one is said to be cheaper, or sooner
+LEVEL = 1.01  # by how much at least: a lead that would be printed as 1.00x is none
 OPEN = "too close to call"
 
 

@@ -74,7 +74,6 @@ def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_pat
 # --- a verdict is one (13 to 15) --------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="a single run's margin over its own repeat is called a victory")
 def test_of_three_runs_of_one_file_none_wins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = {"seed": 1, "paper_method_usd": 7e-6, "full_usd": 0.002, "cpu_share": 0.9}
     for name, seconds in (("same1", 0.152), ("same2", 0.149), ("same3", 0.116)):
