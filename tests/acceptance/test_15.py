@@ -13,6 +13,8 @@ import pytest
 
 from crossover.cli import main as cli
 from crossover.reports import folder
+from crossover.simulation import AWS, assumptions
+from crossover.simulation.calibration import Calibration
 from tests.mutation import protocol, silent
 from tests.unit.advice.few import few_candidates
 from tests.unit.reports import recorded
@@ -92,7 +94,7 @@ def test_of_three_runs_of_one_file_none_wins(tmp_path: Path, capsys: pytest.Capt
 NETWORK = """
 from torch import nn
 
-def network(classes):
+def network(classes, input_shape):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, classes))
 """
 OWN = """
@@ -119,7 +121,6 @@ def told(*arguments: str) -> int:
     return ended.value.code
 
 
-@pytest.mark.xfail(strict=True, reason="project knows our own models alone, and repeats other epochs than advise")
 def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path, tmp_path: Path) -> None:
     """Of a model of one's own; seconds apart from those until everything stands, which a run does not have."""
     with few_candidates():
@@ -133,7 +134,6 @@ def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path,
         assert projected["seconds"]["p50"] == pytest.approx(said["seconds"]["p50"] - said["before_s"], rel=0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="it ends like an answer")
 def test_nothing_holds_that_is_no_advice(own: Path, tmp_path: Path) -> None:
     with few_candidates():
         assert (
@@ -141,10 +141,27 @@ def test_nothing_holds_that_is_no_advice(own: Path, tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.xfail(strict=True, reason="the price of a simulation that was cut off is its last line")
 def test_what_cannot_run_has_no_total(capsys: pytest.CaptureFixture[str]) -> None:
     config = str(CONFIG / "all-reduce-cifar10.yaml")
     sized = ("--parameters", "1300000000", "--set", "training.epochs=1", "--repetitions", "20")
     assert told("project", config, *sized) == 2
     said = capsys.readouterr()
     assert "$" not in said.out and "AWS would not run it so, and there is no total" in said.err
+
+
+def test_what_an_answer_rests_on_turns_it_by_the_factor_that_is_told() -> None:
+    """Of three by construction: a function's dollars follow the vCPU's speed, and a GPU's the GPU's."""
+
+    def cheapest(cloud: Calibration) -> str:
+        usd = {"a function": cloud.mac_s / AWS.mac_s, "a GPU": 2.5 * AWS.gpu_efficiency / cloud.gpu_efficiency}
+        return min(usd, key=lambda name: usd[name])
+
+    for what, paced in assumptions.assumed(AWS, gpus=True):
+        (turn,) = assumptions.turns(cheapest, paced)
+        assert cheapest(paced(turn.before)) == cheapest(AWS) != cheapest(paced(turn.after)) == turn.other
+        assert turn.after == pytest.approx(2.5 if "vCPU" in what else 0.4, rel=0.011)
+    said = assumptions.words(cheapest, AWS, gpus=True)
+    assert (
+        said.startswith("It rests on a core of this machine for a vCPU of ARM (2.5")
+        and "x slower, it would be a GPU)" in said
+    )
