@@ -21,7 +21,7 @@ from tests.unit.reports import recorded
 
 FAULTS = silent.listed()
 ROOT = Path(__file__).parents[2]
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = ROOT / "config"
 
 
 # --- faults planted again: the old behaviours, each found by the test that it names -----------------------------------
