@@ -17,15 +17,9 @@ from crossover.advice.wishes import Wishes
 from crossover.errors import NoProjection
 from crossover.reports import bands, display
 from crossover.reports.bands import Band, band
+from crossover.simulation import repetitions
 from crossover.simulation.repetitions import REPETITIONS, Outcome, draws, possible, repeated
 
-LEVELS = (
-    -1.645,
-    -0.67,
-    0.0,
-    0.67,
-    1.645,
-)  # a normal distribution's p5, quartiles and p95: the printed p95 is not less than its own
 ROOM = 0.9  # of a wish
 THIN = 0.02  # a candidate of the front that is quicker by less than this than a cheaper one is left out
 
@@ -48,6 +42,11 @@ class Finalist:
     def usd(self) -> Band:
         """In full."""
         return band([each.usd for each in self._ran])
+
+    def by_draw(self, figure: str) -> list[float]:
+        """`seconds` or `usd` of each repetition, infinite where AWS would not run it; finalists of one question have the same draws."""
+        before_s = self.before_s if figure == "seconds" else 0.0
+        return [value + before_s for value in repetitions.figures(self.outcomes, figure)]
 
     @property
     def _ran(self) -> Sequence[Outcome]:
@@ -121,7 +120,7 @@ def advise(
     question: Question, wishes: Wishes, sizes: Sizes, *, processes: int | None = None, repetitions: int = REPETITIONS
 ) -> Advice:
     """The same question, wishes and sizes give the same advice. Raises NoProjection where no candidate can be."""
-    everything = list(ways.of(question.base, samples=question.samples, prices=question.prices))
+    everything = list(ways.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb))
     refused = {each: needs.problem(each, sizes, wishes.on_hand) for each in everything}
     left = [each for each in everything if not refused[each][1]]
     searched = search(question, left, processes=processes)
@@ -192,25 +191,12 @@ class _Judge:
 
     def of(self, found: Sequence[tuple[Candidate, Figures]]) -> tuple[Finalist, ...]:
         new = [(candidate, figures) for candidate, figures in found if candidate not in self._known]
-        done = self._repeated([candidate for candidate, _ in new]) if new else []
+        tasks = [self._question.task(candidate) for candidate, _ in new]
+        done = repeated(tasks, self._draws, processes=self._processes) if tasks else []
         for (candidate, figures), outcomes in zip(new, done, strict=True):
             before_s = self._question.before_s(candidate)
             self._known[candidate] = Finalist(candidate, figures, outcomes, before_s)
         return tuple(self._known[candidate] for candidate, _ in found)
-
-    def _repeated(self, new: Sequence[Candidate]) -> list[tuple[Outcome, ...]]:
-        """A fifth of the draws at each of LEVELS, from where computing is quicker than thought to where it is slower; all alike where its
-        speed is known.
-        """
-        found: dict[Candidate, tuple[Outcome, ...]] = {}
-        unsure = [each for each in new if self._question.slower(1.0, each) is not self._question]
-        for candidates, levels in ((unsure, LEVELS), ([each for each in new if each not in unsure], (0.0,))):
-            for number, sigmas in enumerate(levels):
-                tasks = [self._question.slower(sigmas, each).task(each) for each in candidates]
-                done = repeated(tasks, self._draws[number :: len(levels)], processes=self._processes) if tasks else []
-                for each, outcomes in zip(candidates, done, strict=True):
-                    found[each] = (*found.get(each, ()), *outcomes)
-        return [found[each] for each in new]
 
 
 def _cheapest(each: tuple[Candidate, Figures]) -> tuple[float, float]:
@@ -284,8 +270,15 @@ def against_it(question: Question, finalist: Finalist, winner: Finalist) -> str:
     excess = {name: usd - its.get(name, 0.0) for name, usd in mine.items()}
     name = max(excess, key=lambda each: (excess[each], each))
     share = mine[name] / max(1e-12, sum(mine.values()))
-    dearer = display.times(finalist.usd.p50 / winner.usd.p50)
-    return f"{dearer} the dollars, {display.times(finalist.seconds.p50 / winner.seconds.p50)} the time; most for {name} ({share:.0%})"
+    dollars, time = (times_of(winner, finalist, figure) for figure in ("usd", "seconds"))
+    return f"{dollars} the dollars, {time} the time; most for {name} ({share:.0%})"
+
+
+def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
+    """`1.52x`, `1.02x (too close to call)`: how many times the winner's, in the middle, and whether paired draws tell them apart."""
+    ratio = other.seconds.p50 / winner.seconds.p50 if figure == "seconds" else other.usd.p50 / winner.usd.p50
+    led = bands.lead({"": winner.by_draw(figure), "other": other.by_draw(figure)})
+    return f"{display.times(ratio)}{'' if led is None or led.is_sure else f' ({bands.OPEN})'}"
 
 
 def _none(refused: Mapping[Candidate, tuple[str, str]], searched: Searched) -> str:
@@ -318,13 +311,12 @@ def sentence(found: Advice) -> str:
             needs.append(f"a budget of {display.usd(winner.usd.p95)}")
         text += f" It would take {' and '.join(needs)}."
     for rival in rivals_of(found):
-        ratio = display.times(rival.usd.p50 / winner.usd.p50)
-        time = display.times(rival.seconds.p50 / winner.seconds.p50)
-        text += f" {KINDS[rival.kind]} costs {ratio} and takes {time} ({rival.candidate.words})"
+        dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "seconds"))
+        text += f" {KINDS[rival.kind]} costs {dollars} and takes {time}: {rival.candidate.words}"
         if found.met and found.wishes.short_by(rival.seconds, rival.usd) > 1:
             text += ", more than was wished"
         turn = turning_point(found.question, winner.candidate, rival.candidate)
-        if turn is not None and turn >= 2 and winner.usd.p50 < rival.usd.p50:
+        if turn is not None and turn >= 2 and bands.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
             text += f"; for fewer than {turn:.1f} epochs it would be the cheaper one"
         text += "."
     return text + "".join(f" {each}" for each in cautions(winner.candidate))
@@ -339,10 +331,10 @@ def line(found: Advice) -> str:
     exchanged = found.drives[shared.candidate].exchanged
     if shared is winner:
         return f"{text} Between its {winner.candidate.workers} workers {exchanged}."
-    time, usd = shared.seconds.p50 / winner.seconds.p50, shared.usd.p50 / winner.usd.p50
+    dollars, time = (times_of(winner, shared, figure) for figure in ("usd", "seconds"))
     return (
-        f"{text} Shared out, at its cheapest ({shared.candidate.words}), it takes {display.times(time)} the time and costs "
-        f"{display.times(usd)} the dollars: {exchanged}."
+        f"{text} Shared out, at its cheapest ({shared.candidate.words}), it takes {time} the time and costs "
+        f"{dollars} the dollars: {exchanged}."
     )
 
 

@@ -3,7 +3,7 @@
 Axes follow from what an architecture says of itself, so a new one has its candidates without a line here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import ceil
@@ -97,8 +97,12 @@ class Share:
     compression: Compressed = "none"
 
 
-def of(base: Experiment, *, samples: int, prices: Prices) -> Iterator[Candidate]:
-    """All candidates for `base`, whose epochs have so many training samples. The same ones in the same order each time."""
+def of(
+    base: Experiment, *, samples: int, prices: Prices, least_mb: Callable[[int], int] | None = None
+) -> Iterator[Candidate]:
+    """All candidates for `base`, whose epochs have so many training samples. The same ones in the same order each time. `least_mb`: the
+    smallest function that holds a minibatch of so many samples, which competes beside those of MEMORY_MB.
+    """
     seen = set[Candidate]()
     for name in architectures():
         architecture = load(name)
@@ -106,9 +110,11 @@ def of(base: Experiment, *, samples: int, prices: Prices) -> Iterator[Candidate]
             continue
         for share in shares(base, architecture, samples=samples):
             for candidate in _of_share(base, architecture, share, prices):
-                if candidate not in seen:
-                    seen.add(candidate)
-                    yield candidate
+                least = least_mb(candidate.batch_size) if least_mb and candidate.memory_mb else 0
+                for sized in (candidate, *([replace(candidate, memory_mb=least, threads=1)] if least else [])):
+                    if sized not in seen:
+                        seen.add(sized)
+                        yield sized
 
 
 # --- what a worker does ----------------------------------------------------------------------------------------------

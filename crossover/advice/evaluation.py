@@ -18,7 +18,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import MOST_MEMORY_MB, Experiment
 from crossover.simulation import figures
 from crossover.simulation.calibration import Calibration
-from crossover.simulation.repetitions import Draw, Outcome, Task, as_drawn, outcome, simulated_epochs
+from crossover.simulation.repetitions import SIMULATED_EPOCHS, Draw, Outcome, Task, as_drawn, outcome, simulated_epochs
 from crossover.simulation.services import vcpus
 from crossover.simulation.simulate import Simulated, simulate
 from crossover.simulation.workload import Workload
@@ -29,7 +29,6 @@ from crossover.validation import check_deployment, validate
 T = TypeVar("T")
 
 USUAL_HOST = "m7g.large"
-EPOCHS = 2  # that a projection simulates; those after the first are alike
 CALM = 0.96  # stragglers of one seed make a run up to 2 % quicker than none, and a short one more
 LUCKY_SIGMAS = 3.0
 SURE_SIGMAS = 4.0  # a mean of stragglers is not further below its middle
@@ -74,8 +73,6 @@ class Question:
     samples: int
     calibration: Calibration
     prices: Prices
-    level_sigma: float = 0.0  # how sure the speed of computing is: of its logarithm, the same through a run
-    gpu_sigma: float = 0.0  # of a GPU's, which nobody has measured
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def _once(self, make: Callable[..., T], *arguments: Any) -> T:
@@ -86,31 +83,18 @@ class Question:
         found: T = self._known[key]
         return found
 
-    def slower(self, sigmas: float, candidate: Candidate) -> "Question":
-        """Where the candidate's computing takes so many of its sigmas longer than is thought."""
-        sigma = max(self.level_sigma, self.gpu_sigma) if candidate.gpu else self.level_sigma
-        if not sigma * sigmas:
-            return self
-        factor, cloud = exp(sigmas * sigma), self.calibration
-        speeds = {name: seconds * factor for name, seconds in cloud.sample_s.items()}
-        changed = replace(
-            cloud,
-            sample_s=speeds,
-            mac_s=cloud.mac_s * factor,
-            function_batch_s=cloud.function_batch_s * factor,  # of a small model most of what a probe measured
-            instance_batch_s=cloud.instance_batch_s * factor,
-            gpu_efficiency=cloud.gpu_efficiency / factor,
-        )
-        return replace(self, calibration=changed)
-
     def task(self, candidate: Candidate) -> Task:
         """What repetitions of the candidate simulate."""
         experiment = experiment_of(self.base, candidate)
-        return Task(experiment, self.calibration, self.workload_of(candidate), self.prices, EPOCHS)
+        return Task(experiment, self.calibration, self.workload_of(candidate), self.prices, SIMULATED_EPOCHS)
 
     def workload_of(self, candidate: Candidate) -> Workload:
         """With the minibatches of one worker, the one with most samples."""
         return self._once(self._workload, candidate.workers, candidate.batch_size, candidate.limit)
+
+    def sizes(self, experiment: Experiment) -> Workload:
+        """An experiment's own minibatches of this model and data."""
+        return self._workload(experiment.workers, experiment.training.batch_size, experiment.data.limit)
 
     def _workload(self, workers: int, batch_size: int, limit: int | None) -> Workload:
         each = -(-min(self.samples, limit or self.samples) // workers)
@@ -205,7 +189,7 @@ class Question:
     def _drawn_epochs(self, candidate: Candidate) -> int:
         """Whose stragglers decide: of a longer run those after the first round's, which stand for all the others."""
         epochs, span = self.base.training.epochs, self.span(candidate)
-        simulated = simulated_epochs(EPOCHS, span)
+        simulated = simulated_epochs(SIMULATED_EPOCHS, span)
         return epochs if epochs <= simulated else simulated - span
 
     def _luck(self, candidate: Candidate) -> tuple[float, float]:

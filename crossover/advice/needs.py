@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import ceil
 
 from crossover.advice.candidates import Candidate
 from crossover.experiment import MOST_MEMORY_MB
@@ -15,6 +16,7 @@ RUNTIME_MB = 300  # torch, boto3 and the interpreter: 226 to 276 measured
 HELD_VECTORS = 6  # model, gradient, average, momentum, one that comes in and one that goes out
 OF_KEPT = 2.5  # of a step's activations: MobileNet's 512 keep 820 MB and peaked at 1.7 to 2.3 GB
 OF_EVALUATION = 3.5  # of the widest layer's 256 samples: 443 MB for 128
+STEP_MB = 64  # between two sizes of function that are told apart
 HOST_SHARE = 0.7  # of a database host's memory that vectors may fill
 
 
@@ -33,6 +35,10 @@ class Sizes:
         """What a process that computes gradients of so many samples needs, at its peak."""
         computing = max(OF_KEPT * batch_size * self.kept_bytes, OF_EVALUATION * self.evaluation_bytes)
         return RUNTIME_MB + (HELD_VECTORS * self.vector_bytes + self.fixed_bytes + computing) / 2**20
+
+    def least_mb(self, batch_size: int) -> int:
+        """The smallest function that has so much; the largest there is where none has."""
+        return min(MOST_MEMORY_MB, STEP_MB * ceil(self.step_mb(batch_size) / STEP_MB))
 
 
 def problem(candidate: Candidate, sizes: Sizes, on_hand: Collection[str]) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """What is to be trained, as sizes: of the models and data sets that come with the project, and of the user's own."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -8,20 +9,17 @@ from crossover.advice.evaluation import Question
 from crossover.advice.needs import OF_KEPT, Sizes
 from crossover.advice.probe import KNOWN, Probe
 from crossover.costs import prices
-from crossover.errors import ConfigError, DataError
+from crossover.errors import ConfigError, DataError, NoProjection
 from crossover.experiment import Experiment
 from crossover.learning import sizes as data_sizes
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.workload import Workload
 
-# How sure the speed of computing is, in sigmas of its logarithm; assumed.
-BY_COUNT = 0.6  # by multiply-accumulates: two models that were measured took 0.6 and 2.6 times what theirs say
-BY_RATIO = 0.2  # by a ratio that was measured on another processor
+BY_RATIO = (
+    0.2  # how sure a speed is by a ratio that was measured on another processor, in sigmas of its logarithm; assumed
+)
 WIDER = 1.3  # than a peak that was measured here: another allocator, another processor; assumed
 MOST_SHARED = 0.99
-ON_GPU = (
-    0.42  # a share of the GPU's peak: half to twice of it from p5 to p95; what was measured on processors does not tell
-)
 
 
 def of(
@@ -69,10 +67,19 @@ def of(
         evaluation_bytes=found.evaluation_bytes,
         fixed_bytes=found.fixed_bytes,
     )
-    sigma = BY_RATIO if measured is not None else 0.0 if known else BY_COUNT
-    on_gpu = ON_GPU if workload.model in AWS.sample_s else BY_COUNT  # a probe on this machine does not tell either
-    question = Question(_plain(experiment), workload, training, calibration, prices.load(), sigma, on_gpu)
-    return question, bounds, [note]
+    calibration = calibration.unsure_of(workload.model)
+    if measured is not None:
+        calibration = replace(calibration, level_sigma=BY_RATIO)
+    return Question(_plain(experiment), workload, training, calibration, prices.load()), bounds, [note]
+
+
+def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
+    """How experiments of the same model and data come to what they move and compute; one's own by looking at them."""
+    try:
+        Workload.of(experiment)
+    except NoProjection:
+        return of(experiment)[0].sizes
+    return Workload.of
 
 
 def _threads(measured: Probe, calibration: Calibration) -> dict[str, float]:

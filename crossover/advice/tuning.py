@@ -4,14 +4,13 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from crossover.advice.candidates import LIGHT_MB, MEMORY_MB
-from crossover.advice.evaluation import EPOCHS, Question
+from crossover.advice.evaluation import Question
 from crossover.advice.needs import Sizes
 from crossover.architecture import architecture_of, steps
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.simulation.repetitions import Draw, Outcome, Task, outcome
+from crossover.simulation.repetitions import SIMULATED_EPOCHS, Draw, Outcome, Task, outcome
 from crossover.simulation.simulate import simulate
-from crossover.simulation.workload import Workload
 from crossover.workflow import Step
 
 EQUAL = 0.001  # dollars of a run that differ by less are the same
@@ -36,7 +35,11 @@ def tuned(question: Question, sizes: Sizes) -> list[Size]:
         raise ConfigError(
             f"--tune: {base.architecture} has no functions as {base.name} is set; expected an architecture that has"
         )
-    return [size for step in found for size in _fitting([_sized(question, sizes, step, mb) for mb in _of(base, step)])]
+    return [
+        size
+        for step in found
+        for size in _fitting([_sized(question, sizes, step, mb) for mb in _of(base, sizes, step)])
+    ]
 
 
 def _fitting(found: list[Size]) -> list[Size]:
@@ -45,10 +48,13 @@ def _fitting(found: list[Size]) -> list[Size]:
     return [*small[-1:], *(each for each in found if each.outcome is not None)]
 
 
-def _of(base: Experiment, step: Step) -> list[int]:
+def _of(base: Experiment, sizes: Sizes, step: Step) -> list[int]:
     torch = step.needs_torch(base)
     return sorted(
-        {*(MEMORY_MB if torch else (128, *LIGHT_MB, 1_024)), base.functions.memory_of(step.name, torch=torch)}
+        {
+            *((*MEMORY_MB, sizes.least_mb(base.training.batch_size)) if torch else (128, *LIGHT_MB, 1_024)),
+            base.functions.memory_of(step.name, torch=torch),
+        }
     )
 
 
@@ -60,7 +66,7 @@ def _sized(question: Question, sizes: Sizes, step: Step, memory_mb: int) -> Size
         return Size(step.name, memory_mb, own, None, f"needs {needed:,.0f} MB at its peak")
     memory = {**base.functions.memory_mb, step.name: memory_mb}
     experiment = replace(base, functions=replace(base.functions, memory_mb=memory))
-    task = Task(experiment, question.calibration, _workload(question), question.prices, EPOCHS)
+    task = Task(experiment, question.calibration, question.sizes(base), question.prices, SIMULATED_EPOCHS)
     found = outcome(task, Draw(base.seed, 0.0))
     return Size(step.name, memory_mb, own, found, next(iter(found.problems), ""))
 
@@ -72,7 +78,7 @@ def to_measure(question: Question, sizes: Sizes) -> tuple[str, list[int], float]
     """The function that takes most of the dollars, sizes to measure it at (what the file says among them), and seconds that its longest
     invocation at the smallest of them is projected to take. Raises ConfigError as `tuned` does.
     """
-    task = Task(question.base, question.calibration, _workload(question), question.prices, EPOCHS)
+    task = Task(question.base, question.calibration, question.sizes(question.base), question.prices, SIMULATED_EPOCHS)
     found = tuned(question, sizes)
     used = simulate(task.experiment, task.calibration, workload=task.workload, price_list=task.price_list).steps
     dearest = max(used, key=lambda name: (used[name].billed_ms * used[name].memory_mb, name))
@@ -94,15 +100,6 @@ def spread(sizes: list[int], own: list[int]) -> list[int]:
     for place in (sizes.index(each) for each in own):
         places = {*(places - {min(places, key=lambda each: abs(each - place))}), place}
     return [sizes[place] for place in sorted(places)]
-
-
-def _workload(question: Question) -> Workload:
-    """The experiment's own minibatches."""
-    base = question.base
-    each = -(-min(question.samples, base.data.limit or question.samples) // base.workers)
-    full, rest = divmod(each, base.training.batch_size)
-    last = (rest,) if rest and not base.data.drop_last else ()
-    return replace(question.workload, samples=(base.training.batch_size,) * full + last)
 
 
 def best(found: list[Size]) -> dict[str, Size]:

@@ -14,6 +14,8 @@ from crossover.errors import ConfigError, NoProjection
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
 
+NOTHING_HOLDS = 3  # the exit status of an answer that holds no wish
+
 Deadline = Annotated[str | None, typer.Option(help="Until the model must be there, such as 45min or 2h; held at p95.")]
 Budget = Annotated[str | None, typer.Option(help="Dollars that one run may cost in full; held at p95.")]
 Target = Annotated[float | None, typer.Option(help="What the metric on the validation set must reach; needs evidence.")]
@@ -52,7 +54,7 @@ def advise(
 ) -> None:
     """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
     from crossover.advice import advice as advising
-    from crossover.advice import evidence, subject, wishes, writing
+    from crossover.advice import evidence, resting, subject, wishes, writing
 
     wished = wishes.wishes(deadline, budget, target, on_hand)
     experiment = accepted(config, override)
@@ -93,7 +95,7 @@ def advise(
                 question, sizes, notes = subject.of(setting, measured=measured)
                 each.append((advising.advise(question, wished, sizes), notes))
         found, notes = min(each, key=lambda one: advising.standing(one[0]))
-        notes = [*said, *notes]
+        notes = [*said, *notes, resting.words(found)]
     except NoProjection as unknown:
         raise ConfigError(f"no advice for {experiment.name}, {wished.words}: {unknown}") from unknown
     show(found, notes)
@@ -104,6 +106,8 @@ def advise(
     print(f"report: {page.write(found, out, notes)}")
     print(f"[projected] {advising.sentence(found)}")
     print(f"[projected] {advising.line(found)}")
+    if not found.met:
+        raise typer.Exit(NOTHING_HOLDS)
 
 
 def show(found: "Advice", notes: list[str]) -> None:

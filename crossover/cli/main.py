@@ -1,6 +1,7 @@
 """The command `crossover`: its sub-commands, and what its exit status says.
 
-0 done; 1 our fault or the cloud's; 2 the user can mend it; 130 stopped by Ctrl-C. Tracebacks only with --debug. Nothing heavy is imported
+0 done; 1 our fault or the cloud's, or a run or check that failed; 2 the user can mend it; 3 nothing holds what was wished; 130 stopped by
+Ctrl-C. README has them as a table. Tracebacks only with --debug. Nothing heavy is imported
 here: `--help` and a mistake in a file answer at once.
 """
 
@@ -37,6 +38,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or a user's share of it
 
 app = typer.Typer(
     help="One training job on seven distributed architectures: deployed, measured, compared, torn down.",
+    epilog="Exit status: 0 done; 1 a run or check failed; 2 yours to mend; 3 nothing holds what advise was asked; 130 Ctrl-C.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

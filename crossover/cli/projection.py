@@ -51,6 +51,7 @@ def breakeven(
     debug: Debug = False,
 ) -> None:
     """Project where an architecture overtakes the cheapest of one function, one machine, one GPU and the GPU fleet."""
+    from crossover.advice.subject import sizes
     from crossover.costs import prices  # matplotlib comes with the page: not for --help
     from crossover.simulation import breakeven_page as page
     from crossover.simulation.breakeven import breakeven as swept
@@ -62,13 +63,9 @@ def breakeven(
                 f"{each.name}: {each.architecture} trains nothing, so nothing overtakes it; crossover project and compare show it"
             )
     console = Console(highlight=False)
-    try:
-        cloud = _calibration(calibration, experiments[0].architecture)
-        with waiting(f"{repetitions} repetitions of each run, over four axes"):
-            found = swept(experiments, cloud, prices.load(), repetitions=repetitions)
-    except NoProjection as unknown:
-        print(f"[projected] no projection: {unknown}")
-        return
+    cloud = _calibration(calibration, experiments[0].architecture)
+    with waiting(f"{repetitions} repetitions of each run, over four axes"):
+        found = swept(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0]))
     for axis in page.AXES:
         if found.of(axis):
             console.print(
@@ -83,6 +80,9 @@ def breakeven(
         print(f"note: {note}")
     print(f"report: {page.write(found, out)}")
     print(page.verdict(found))
+    given = {each.name for each in experiments}
+    if not any(point.would_run for point in found.here if point.name in given):
+        raise NoProjection("AWS would run none of these as its file says; the notes above say why")
 
 
 def project(
@@ -125,7 +125,7 @@ def project(
             )
         _judge()
         return
-    from crossover.simulation import Workload
+    from crossover.advice.subject import sizes
     from crossover.simulation import repetitions as repeating
 
     experiment = accepted(config, override)
@@ -137,21 +137,24 @@ def project(
     cloud = _calibration(calibration, experiment.architecture)
     if concurrency is not None:
         cloud = replace(cloud, concurrency=concurrency or None)
-    try:
-        workload = None if aggregates else Workload.of(experiment, parameters=parameters)
-        if workers is not None:
-            gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
-            experiment = replace(experiment, workers=workers, gpu=gpu)
-        with waiting(f"{repetitions} repetitions"):
-            found = repeating.project(experiment, cloud, workload=workload, repetitions=repetitions)
-    except NoProjection as unknown:
-        print(f"[projected] no projection: {unknown}")
-    else:
-        _show(found)
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
-            print(f"written: {out}")
+    workload = None
+    if not aggregates:
+        own = sizes(experiment)(experiment)
+        workload = own if parameters is None else own.sized(parameters)
+    if workers is not None:
+        gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
+        experiment = replace(experiment, workers=workers, gpu=gpu)
+    with waiting(f"{repetitions} repetitions"):
+        found = repeating.project(experiment, cloud, workload=workload, repetitions=repetitions)
+    if not found.would_run:
+        raise NoProjection(
+            f"{experiment.name}: AWS would not run it so, and there is no total: {'; '.join(found.problems)}"
+        )
+    _show(found)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+        print(f"written: {out}")
     if judge:
         _judge()
 
@@ -249,8 +252,6 @@ def _show(found: "Projection") -> None:
         print(f"outside what was measured: {limit}")
     for problem in found.problems:
         print(f"would not run so on AWS: {problem}")
-    if not run.finished:
-        print("the simulation ends where AWS would have ended the run: figures are those until then")
     print(
         f"[projected] {display.band(display.seconds, *found.band('seconds'))}; "
         f"{display.band(display.usd, *found.band('usd'))} in full; {display.bytes_(run.moved_bytes)} moved; "

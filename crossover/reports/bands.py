@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from crossover.reports import display
 
 SURE = 0.95  # the share of paired draws from which on one is said to be cheaper, or sooner
+LEVEL = 1.01  # by how much at least: a lead that would be printed as 1.00x is none
 OPEN = "too close to call"
 
 
@@ -37,6 +38,13 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
     return low + (at - floor(at)) * (ordered[min(floor(at) + 1, len(ordered) - 1)] - low)
 
 
+def of_errors(errors: Sequence[float]) -> str:
+    """Median, p90 and the worst of shares that something is off by."""
+    ordered = sorted(errors)
+    middle, most = (_percentile(ordered, share) for share in (0.5, 0.9))
+    return f"median **{middle:.1%}**, p90 {most:.1%}, worst {ordered[-1]:.1%}"
+
+
 def ahead(ours: Sequence[float], theirs: Sequence[float]) -> int:
     """In how many of the paired draws ours is the smaller."""
     return sum(mine < other for mine, other in zip(ours, theirs, strict=True))
@@ -48,16 +56,17 @@ def is_sure(count: int, of: int) -> bool:
 
 
 class Lead(NamedTuple):
-    """Who is first, and in how many of the `of` paired draws: before the one that comes closest, `second`."""
+    """Who is first, and in how many of the `of` paired draws: before whoever comes closest, `second`, whose middle is `ratio` times its."""
 
     first: str
     second: str
     wins: int
     of: int
+    ratio: float
 
     @property
     def is_sure(self) -> bool:
-        return is_sure(self.wins, self.of)
+        return is_sure(self.wins, self.of) and self.ratio >= LEVEL
 
 
 def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
@@ -65,8 +74,12 @@ def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
     if len(draws) < 2:
         return None
     first, *others = sorted(draws, key=lambda name: band(draws[name]).p50)
-    wins, second = min((ahead(draws[first], draws[other]), n) for n, other in enumerate(others))
-    return Lead(first=first, second=others[second], wins=wins, of=len(draws[first]))
+    middle = {name: band(each).p50 for name, each in draws.items()}
+    found = (
+        Lead(first, other, ahead(draws[first], draws[other]), len(draws[first]), middle[other] / middle[first])
+        for other in others
+    )
+    return min(found, key=lambda each: (each.is_sure, each.wins, each.ratio))
 
 
 def won(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Callable[[float], str]) -> str:
@@ -82,5 +95,4 @@ def won(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Cal
     second = f"{led.second} at {display.band(shown, *other)}"
     if not led.is_sure:
         return f"{led.first} at {display.band(shown, *own)} and {second} are {OPEN} as {what}: {led.first} is {drawn}"
-    ratio = display.times(other.p50 / own.p50)
-    return f"{led.first} is {what} with {display.band(shown, *own)}, {ratio} {better} than {second}, {drawn}"
+    return f"{led.first} is {what} with {display.band(shown, *own)}, {display.times(led.ratio)} {better} than {second}, {drawn}"

@@ -8,7 +8,7 @@ from typing import Any
 from crossover.experiment import Experiment
 from crossover.reports import display
 from crossover.reports.folder import RunFolder
-from crossover.reports.race import Result
+from crossover.reports.race import Result, setting_of
 
 MUST_AGREE = (
     ("experiment", "data", "dataset"),
@@ -24,7 +24,7 @@ MUST_AGREE = (
     ("data", "gradient_bytes"),
     ("data", "clients"),
 )
-MARKED = ("workers", "seed", "recipe")  # and every field of these sections:
+MARKED = ("workers", "recipe")  # and every field of these sections:
 MARKED_SECTIONS = ("training", "data", "aggregation", "faults", "exchange")
 COMMON = {each.name for each in fields(Experiment)}  # what is not among them is an architecture's own section
 ELSEWHERE = {
@@ -64,7 +64,7 @@ def marks(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     labels = _by(runs, names, lambda r: str(r["label"]))
     if len(labels) > 1:
         found.append(f"labels differ: {_listed(labels)}; local seconds are not AWS seconds")
-    found += _settings(runs, names)
+    found += [*_seeds(runs, names), *_settings(runs, names)]
     for what, key in (("price dates", "prices_as_of"), ("prices' regions", "region")):
         groups = _by(runs, names, lambda r, key=key: str(r["cost"].get(key)))  # type: ignore[misc]
         if len(groups) > 1:
@@ -97,6 +97,15 @@ def lost_records(run: RunFolder) -> str:
         return f"metrics.jsonl has {there} records, result.json was made from {counted}"
     ids = {record["run"] for record in run.records if "run" in record}
     return f"metrics.jsonl has records of {len(ids)} runs" if len(ids) > 1 else ""
+
+
+def _seeds(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+    """Whether settings have other seeds than one another; runs of one setting may differ in theirs."""
+    by_setting: dict[str, set[int]] = {}
+    for run in runs:
+        by_setting.setdefault(setting_of(run.result), set()).add(run.result["experiment"].get("seed", 0))
+    mark = _differs(runs, names, "experiment", "seed")
+    return [mark] if mark and len(set(map(frozenset, by_setting.values()))) > 1 else []
 
 
 def _settings(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:

@@ -34,6 +34,13 @@ class Comparison:
         return any(display.trains(run.result) for run in self.runs)
 
     @property
+    def to_goal(self) -> str:
+        """To what the columns of the goal are; empty where nobody named one."""
+        if not self.trains:
+            return "to the mean"
+        return "" if self.goal is None else f"to {display.judged(self.goal, self.metric)}"
+
+    @property
     def metric(self) -> Metric:
         """What the runs are judged by: the first one's, where they differ."""
         return self.entries[0].metric
@@ -42,14 +49,19 @@ class Comparison:
 Simulated = Callable[[Sequence[Mapping[str, Any]]], Sequence[OnAws | None]]
 
 
-def read(paths: Sequence[Path], *, mixed: bool = False, simulated: Simulated | None = None) -> Comparison:
+def read(
+    paths: Sequence[Path], *, at: float | None = None, mixed: bool = False, simulated: Simulated | None = None
+) -> Comparison:
     """The comparison of the run folders `paths`. Raises DataError (not a run), ConfigError (not comparable)."""
-    return of([folder.read(path) for path in paths], mixed=mixed, simulated=simulated)
+    return of([folder.read(path) for path in paths], at=at, mixed=mixed, simulated=simulated)
 
 
-def of(runs: Sequence[RunFolder], *, mixed: bool = False, simulated: Simulated | None = None) -> Comparison:
+def of(
+    runs: Sequence[RunFolder], *, at: float | None = None, mixed: bool = False, simulated: Simulated | None = None
+) -> Comparison:
     """Compare `runs`. Different data or models are refused; `mixed` lets them stand side by side, without a verdict. Prices of different
-    dates or regions: the verdict says nothing of dollars. `simulated`: what runs (result.json) would take on AWS, in the same draws.
+    dates or regions: the verdict says nothing of dollars. `at`: the metric's value that a run must reach. `simulated`: what runs
+    (result.json) would take on AWS, in the same draws.
     """
     if not runs:
         raise ConfigError("compare: no run was given; give the folders of at least one run")
@@ -61,7 +73,7 @@ def of(runs: Sequence[RunFolder], *, mixed: bool = False, simulated: Simulated |
         raise ConfigError(
             f"compare: these runs cannot be compared: {'; '.join(apart)}. With --mixed they stand side by side"
         )
-    goal, why = race.goal(results)
+    goal, why = race.goal(results, at)
     entries = tuple(_entry(run, name, goal) for run, name in zip(runs, names, strict=True))
     said = simulated(results) if simulated else [None] * len(runs)
     on_aws = {name: each for name, each in zip(names, said, strict=True) if each is not None}

@@ -1,19 +1,17 @@
 """The page of several runs side by side."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from crossover.reports import display, plots
 from crossover.reports.comparison import Comparison
 from crossover.reports.page import Page, Plot, Sheet, cost_sheet, plot, stages_sheet
-from crossover.reports.race import lead_changes, margin
 from crossover.reports.run_page import printed, subtitle, tiles
 
 Points = dict[str, list[tuple[float, float]]]
 
 
 def page(found: Comparison) -> Page:
-    """Verdict, table, curves over one another, where one overtakes another, and every run's stages and cost folded below."""
+    """Verdict, table, curves over one another, and every run's stages and cost folded below."""
     labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
     facts = f"{display.subject(found.runs[0].result)}, {len(found.runs)} runs"
     return Page(
@@ -26,7 +24,6 @@ def page(found: Comparison) -> Page:
         sheets=[
             _table(found),
             *_on_aws(found),
-            *_leads(found),
             *printed([entry.architecture for entry in found.entries]),
         ],
         folded=[
@@ -42,9 +39,9 @@ def page(found: Comparison) -> Page:
     )
 
 
-def _points(found: Comparison, figure: str, *, labelled: bool = True) -> Points:
+def _points(found: Comparison, figure: str) -> Points:
     return {
-        f"{entry.name} [{entry.label}]" if labelled else entry.name: [
+        f"{entry.name} [{entry.label}]": [
             (epoch[figure], epoch["val_metric"]) for epoch in run.result["epochs"] if epoch["val_metric"] is not None
         ]
         for run, entry in zip(found.runs, found.entries, strict=True)
@@ -94,21 +91,18 @@ def _bars(found: Comparison) -> list[Plot]:
 
 
 def _table(found: Comparison) -> Sheet:
-    goal = f"to {display.judged(found.goal, found.metric)}" if found.goal is not None else "to the goal"
-    if not found.trains:
-        goal = "to the mean"
+    goal = found.to_goal
     head = [
         "run", "label", *([f"best {found.metric.words}"] if found.trains else []),
-        f"time {goal}", f"papers' method {goal}", f"in full {goal}", "time", "papers' method", "in full", "moved", "invocations",
+        *([f"time {goal}", f"papers' method {goal}", f"in full {goal}"] if goal else []),
+        "time", "papers' method", "in full", "moved", "invocations",
     ]  # fmt: skip
     rows = [
         [
             entry.display_name,
             entry.label,
             *([display.judged(entry.best_metric, found.metric)] if found.trains else []),
-            display.seconds(entry.goal_s),
-            display.usd(entry.goal_paper_usd),
-            display.usd(entry.goal_full_usd),
+            *(entry.to_goal if goal else []),
             display.seconds(entry.duration_s),
             display.usd(entry.paper_method_usd),
             display.usd(entry.full_usd),
@@ -131,22 +125,3 @@ def _on_aws(found: Comparison) -> list[Sheet]:
     note = f"p50 (p5 to p95) of a simulation of each run with the epochs that it had: {words}."
     head = ["run", "time", "in full", ""]
     return [Sheet(title="On AWS, by simulation", head=head, rows=rows, note=note, words=1, label="projected")]
-
-
-def _leads(found: Comparison) -> list[Sheet]:
-    """Where one overtakes another, on time and on dollars. Runs of different labels do not race."""
-    if not found.trains or len(found.runs) < 2 or len({entry.label for entry in found.entries}) > 1:
-        return []
-    axes: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-        "time": ("elapsed_s", display.seconds),
-        "dollars, in full": ("full_usd", display.usd),
-        "dollars, papers' method": ("paper_method_usd", display.usd),
-    }
-    rows = []
-    for axis, (figure, shown) in axes.items():
-        changes = lead_changes(_points(found, figure, labelled=False), found.metric)
-        rows += [[axis, shown(x), name] for x, name in changes]
-    least = display.judged(margin(_points(found, "epoch"), found.metric), found.metric)
-    note = f"Who has the best {found.metric.words} so far, and from where on: by more than {least}, less is noise."
-    head, label = ["by", "from", "leader"], found.entries[0].label
-    return [Sheet(title="Where one overtakes another", head=head, rows=rows, note=note, words=1, label=label)]

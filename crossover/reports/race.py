@@ -1,20 +1,35 @@
-"""Who won: every run's row, the value of the metric at which runs are compared, the verdict, and where one overtakes another."""
+"""Who won: every run's row, the value of the metric at which runs are compared, and the verdict over repeated runs.
 
+Measured seconds, and dollars that follow from them, are raced between settings: runs of one setting differ in their seed alone. Two
+settings are paired by seed, and one has won where Student's interval of the ratio excludes 1. A single run has none, so it never wins.
+"""
+
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, inf, log, sqrt
+from statistics import fmean, stdev
 from typing import Any
 
+from crossover.errors import ConfigError
 from crossover.experiment import Metric
-from crossover.reports import display
+from crossover.reports import bands, display
 
 Result = Mapping[str, Any]
-LEVEL = 1.05  # one run each: a smaller margin is noise
-LEAD = 0.01  # of the metric's span, 1 for accuracy: a lead within a point changes hands by chance
+SEEDS = 3  # that two settings must have in common: fewer give no interval to speak of
+# Student's t by degrees of freedom from SEEDS - 1 on, two-sided: of time at 4 %, of dollars at 1 %, so that both err once in twenty.
+OF_TIME = (4.849, 3.482, 2.999, 2.757, 2.612, 2.517, 2.449, 2.398, 2.359, 2.328)
+OF_DOLLARS = (9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106)
+STARVED = 0.5  # of the seconds of its computing a run of this machine had a core for so many: nine tenths where nothing else runs
+UNEVEN = 0.8  # and so much of what the best of those compared had
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One run's row. `goal_*`: at the first epoch that reached the comparison's goal; None where it never did."""
+    """One run's row. `goal_*`: at the first epoch that reached the comparison's goal; None where it never did. `setting`: the same for runs
+    that differ in their seed alone. `cpu_share`: processor seconds of computing over its seconds; None where nothing was computed.
+    """
 
     name: str
     architecture: str
@@ -37,12 +52,20 @@ class Entry:
     goal_s: float | None = None
     goal_paper_usd: float | None = None
     goal_full_usd: float | None = None
+    setting: str
+    seed: int
+    cpu_share: float | None
 
     @property
     def display_name(self) -> str:
         """The name, with what a reader must know about the run's state."""
         failed = "" if self.outcome == "finished" else " (failed)"
         return f"{self.name}{failed}{'' if self.complete else ' (incomplete)'}"
+
+    @property
+    def to_goal(self) -> list[str]:
+        """Time, dollars by the papers' method and in full until the goal, as people read them."""
+        return [display.seconds(self.goal_s), display.usd(self.goal_paper_usd), display.usd(self.goal_full_usd)]
 
     @property
     def competes(self) -> bool:
@@ -54,20 +77,18 @@ def _values(result: Result) -> list[float]:
     return [epoch["val_metric"] for epoch in result["epochs"] if epoch["val_metric"] is not None]
 
 
-def goal(results: Sequence[Result]) -> tuple[float | None, str]:
-    """The metric's value at which runs are compared: the common target where all reached it, else what all of them reached."""
-    finished = [result for result in results if result["outcome"] == "finished"]
-    best = [found for run in finished if (found := display.metric_of(run).best(_values(run))) is not None]
-    if not best:
-        return None, ""
-    metric = display.metric_of(finished[0])
-    common = metric.worst(best)
-    assert common is not None
-    targets = {result["experiment"].get("training", {}).get("target") for result in results}
+def goal(results: Sequence[Result], at: float | None = None) -> tuple[float | None, str]:
+    """The metric's value at which runs are compared, named before anybody knew who is there first: `at`, or the target in all runs' files.
+
+    None where nobody named one. Raises ConfigError for a share that is none.
+    """
+    if at is not None:
+        if display.metric_of(results[0]).is_share and not 0 < at <= 1:
+            raise ConfigError(f"--at: {at:g} is no share; expected more than 0 and at most 1, such as 0.85")
+        return at, "--at"
+    targets = {run["experiment"].get("training", {}).get("target") for run in results if run["outcome"] == "finished"}
     target = targets.pop() if len(targets) == 1 else None
-    if target is not None and metric.reaches(common, target):
-        return float(target), "the target of all runs"
-    return common, f"the {metric.words} that all runs reached"
+    return (None, "") if target is None else (float(target), "the target of all runs")
 
 
 def entry(result: Result, name: str, goal: float | None) -> Entry:
@@ -80,6 +101,9 @@ def entry(result: Result, name: str, goal: float | None) -> Entry:
         first = _aggregated(result)
     return Entry(
         name=name,
+        setting=setting_of(result),
+        seed=int(result["experiment"].get("seed", 0)),
+        cpu_share=_cpu_share(result),
         architecture=result["architecture"],
         label=result["label"],
         cost_label=result["cost"]["label"],
@@ -103,6 +127,18 @@ def entry(result: Result, name: str, goal: float | None) -> Entry:
     )
 
 
+def setting_of(result: Result) -> str:
+    """A digest of what runs that may stand for one another have in common: all but the seed, where they ran, and what computed."""
+    experiment = {name: value for name, value in result["experiment"].items() if name != "seed"}
+    told = [experiment, *(result.get(name) for name in ("label", "where", "versions", "code"))]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def _cpu_share(result: Result) -> float | None:
+    computing = [stage for stage in result["stages"] if stage["stage"] == "compute" and stage["wall_s"] > 0]
+    return computing[0]["cpu_s"] / computing[0]["wall_s"] if computing else None
+
+
 def _aggregated(result: Result) -> Mapping[str, Any]:
     """An aggregation reaches its goal, the mean, at its end. Nothing where the mean is not what it must be."""
     final, cost = result.get("final") or {}, result["cost"]
@@ -112,78 +148,95 @@ def _aggregated(result: Result) -> Mapping[str, Any]:
     return {"elapsed_s": final["seconds"], **dollars}
 
 
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
 def verdict(entries: Sequence[Entry], goal: float | None, why: str, *, dollars: bool = True) -> str:
-    """What won, and by how much, in one line; without `dollars`, whose prices differ, of time alone."""
+    """What won, and by how much, in one line, or why nobody did; without `dollars`, whose prices differ, of time alone."""
+    if goal is None and any(entry.epochs for entry in entries):
+        return "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85); the curves stand side by side."
     racers = [entry for entry in entries if entry.competes]
-    left_out = [entry.name for entry in entries if not entry.competes]
-    aside = f" Left out: {', '.join(left_out)}." if left_out else ""
+    left = {entry.name: "" for entry in entries if not entry.competes}
     if len(racers) < 2:
-        return f"no verdict: fewer than two finished, complete runs to compare.{aside}"
+        return f"no verdict: fewer than two finished, complete runs to compare.{_aside(left)}"
     if len({entry.label for entry in racers}) > 1:
-        return f"no verdict: seconds and dollars of different labels are not comparable.{aside}"
+        return f"no verdict: seconds and dollars of different labels are not comparable.{_aside(left)}"
+    starving = _starved(racers)
+    left |= {
+        name: f" (its computing had a core for {display.percent(share)} of its time)"
+        for name, share in starving.items()
+    }
+    settings = _settings([entry for entry in racers if entry.name not in starving])
+    few = {name: runs for name, runs in settings.items() if len(runs) < SEEDS}
+    if len(settings) - len(few) >= 2:
+        settings = {name: runs for name, runs in settings.items() if name not in few}
+        left |= {name: f" ({len(runs)} of {SEEDS} seeds)" for name, runs in few.items()}
+    seeds = sorted(set.intersection(*map(set, settings.values()))) if settings else []
+    if len(settings) < 2 or len(seeds) < SEEDS:
+        counts = ", ".join(f"{name}: {len(runs)}" for name, runs in settings.items())
+        least = f"no verdict on measured seconds: it takes two settings with {SEEDS} seeds or more in common (--set seed=...)"
+        return f"{least}; seeds of {counts or 'none'}.{_aside(left)}"
     at = "At the mean of all gradients" if goal is None else f"At {display.judged(goal, racers[0].metric)} ({why})"
-    soonest = _won(racers, lambda e: e.goal_s, "soonest", "sooner", display.seconds)
+
+    def draws(of: Callable[[Entry], float | None]) -> dict[str, list[float]]:
+        return {name: [_middle(runs[seed], of) for seed in seeds] for name, runs in settings.items()}
+
+    soonest = _won(draws(lambda entry: entry.goal_s), "soonest", "sooner", OF_TIME)
     if not dollars:
-        return f"{at}: {soonest}. Dollars are not compared: their prices differ.{aside}"
+        return f"{at}: {soonest}. Dollars are not compared: their prices differ.{_aside(left)}"
     projected = " Dollars are projected from local seconds." if racers[0].cost_label == "projected" else ""
-    # Cheaper on AWS is said of paired draws alone, not of one run's local seconds.
+    # Cheaper on AWS is said of paired draws alone, not of local seconds.
     most, more = ("lowest", "less") if projected else ("cheapest", "cheaper")
-    parts = [
-        soonest,
-        _won(racers, lambda e: e.goal_full_usd, f"{most} in full", more, display.usd),
-        _won(racers, lambda e: e.goal_paper_usd, f"{most} by the papers' method", more, display.usd),
-    ]
-    return f"{at}: {'; '.join(parts)}.{projected}{aside}"
+    cheapest = _won(draws(lambda entry: entry.goal_full_usd), f"{most} in full", more, OF_DOLLARS)
+    return f"{at}: {'; '.join(filter(None, (soonest, cheapest)))}.{projected}{_aside(left)}"
 
 
-def _won(
-    racers: Sequence[Entry],
-    of: Callable[[Entry], float | None],
-    what: str,
-    better: str,
-    shown: Callable[[float | None], str],
-) -> str:
-    first, second = sorted(racers, key=lambda entry: of(entry) or 0.0)[:2]
-    mine, other = of(first) or 0.0, of(second) or 0.0
-    if other <= mine * LEVEL:
-        return f"{first.name} ({shown(mine)}) and {second.name} ({shown(other)}) are about level as {what}"
-    margin = f"{display.times(other / mine)} {better} than" if mine else "before"
-    return f"{first.name} is {what} with {shown(mine)}, {margin} {second.name} ({shown(other)})"
+def _aside(left: Mapping[str, str]) -> str:
+    return f" Left out: {', '.join(f'{name}{why}' for name, why in left.items())}." if left else ""
 
 
-def lead_changes(curves: Mapping[str, Sequence[tuple[float, float]]], metric: Metric) -> list[tuple[float, str]]:
-    """Where one run overtakes another: (x, name) whenever a run's metric at x beats the leader's by more than `margin`.
-
-    `curves`: (x, value of the metric) by run, x ascending: seconds or dollars. Between evaluations the best value so far is taken as moving
-    straight; a run takes part from its first evaluation on.
-    """
-    changes: list[tuple[float, str]] = []
-    lead, sign = margin(curves, metric), 1 if metric.rises else -1
-    upward = {name: [(x, sign * y) for x, y in points] for name, points in curves.items()}
-    for x in sorted({x for points in upward.values() for x, _ in points}):
-        now = {name: y for name, points in upward.items() if (y := _best_at(points, x)) is not None}
-        first = max(now, key=lambda name: now[name])
-        leader = changes[-1][1] if changes else None
-        if leader is None or (first != leader and now[first] > now[leader] + lead):
-            changes.append((x, first))
-    return changes
+def _starved(racers: Sequence[Entry]) -> dict[str, float]:
+    """Those of this machine whose computing waited for a core, by name, with the share of its time that it had one."""
+    shares = {e.name: e.cpu_share for e in racers if e.cpu_share is not None and e.label == "measured-local"}
+    least = max(STARVED, UNEVEN * max(shares.values(), default=0.0))
+    return {name: share for name, share in shares.items() if share < least}
 
 
-def margin(curves: Mapping[str, Sequence[tuple[float, float]]], metric: Metric) -> float:
-    """By how much a run must lead: a point of accuracy, or the same share of what another metric ran through."""
-    values = [y for points in curves.values() for _, y in points]
-    span = 1.0 if metric.is_share or not values else max(values) - min(values)
-    return LEAD * span
+def _settings(racers: Sequence[Entry]) -> dict[str, dict[int, list[Entry]]]:
+    """By what a setting is called, after its first run: its runs by seed."""
+    found: dict[str, dict[int, list[Entry]]] = {}
+    for entry in racers:
+        found.setdefault(entry.setting, {}).setdefault(entry.seed, []).append(entry)
+    return {_called([run for runs in by_seed.values() for run in runs]): by_seed for by_seed in found.values()}
 
 
-def _best_at(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """The highest value until `x`, rising straight between points; None before the first."""
-    best: float | None = None
-    before = 0.0
-    for at, y in points:
-        if at > x:
-            if best is None or y <= best:
-                return best
-            return best + (y - best) * (x - before) / (at - before)
-        best, before = y if best is None else max(y, best), at
-    return best
+def _called(runs: Sequence[Entry]) -> str:
+    return runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} more"
+
+
+def _middle(runs: Sequence[Entry], of: Callable[[Entry], float | None]) -> float:
+    """The mean logarithm of runs of one seed."""
+    return fmean(log(value) if (value := of(run) or 0.0) > 0 else -inf for run in runs)
+
+
+def _won(draws: Mapping[str, Sequence[float]], what: str, better: str, student: Sequence[float]) -> str:
+    """Who is first, and its interval against whoever comes closest; nothing of a figure that is zero somewhere. `draws`: logarithms."""
+    if any(value == -inf for values in draws.values() for value in values):
+        return ""
+    first, *others = sorted(draws, key=lambda name: fmean(draws[name]))
+    found = {
+        other: interval([b - a for a, b in zip(draws[first], draws[other], strict=True)], student) for other in others
+    }
+    second = min(found, key=lambda name: found[name][0])
+    low, middle, high = (exp(value) for value in found[second])
+    ratio = f"{display.times(middle)} ({display.times(low)} to {display.times(high)}, {len(draws[first])} seeds)"
+    if low <= 1 or middle < bands.LEVEL:
+        return f"{first} and {second} are {bands.OPEN} as {what}: {ratio}"
+    return f"{first} is {what}, {ratio} {better} than {second}"
+
+
+def interval(differences: Sequence[float], student: Sequence[float] = OF_TIME) -> tuple[float, float, float]:
+    """Student's, of the mean of so many: from, the mean, to."""
+    count, middle = len(differences), fmean(differences)
+    half = student[min(count - SEEDS, len(student) - 1)] * stdev(differences) / sqrt(count)
+    return middle - half, middle, middle + half

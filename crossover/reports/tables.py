@@ -106,19 +106,15 @@ def _stages(result: Result) -> Table:
 def comparison(found: Comparison) -> RenderableType:
     """Several runs: one row each, the marks, and the verdict last."""
     metric = found.metric
-    goal = f"to {display.judged(found.goal, metric)}" if found.goal is not None else "to the goal"
+    goal = found.to_goal
     table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
     table.add_column("run", style="bold", no_wrap=True)
     labels = {entry.label for entry in found.entries}
     if len(labels) > 1:  # else once, above: figures must stay whole where a terminal has 80 columns
         table.add_column("label", no_wrap=True)
-    if not found.trains:
-        goal = "to the mean"
     for column in (
         *([f"best {metric.words}"] if found.trains else []),
-        f"time {goal}",
-        f"papers' method {goal}",
-        f"in full {goal}",
+        *([f"time {goal}", f"papers' method {goal}", f"in full {goal}"] if goal else []),
         "time",
         "in full",
         "moved",
@@ -129,9 +125,7 @@ def comparison(found: Comparison) -> RenderableType:
             Text(entry.display_name),
             *([label(entry.label)] if len(labels) > 1 else []),
             *([display.judged(entry.best_metric, metric)] if found.trains else []),
-            display.seconds(entry.goal_s),
-            display.usd(entry.goal_paper_usd),
-            display.usd(entry.goal_full_usd),
+            *(entry.to_goal if goal else []),
             display.seconds(entry.duration_s),
             display.usd(entry.full_usd),
             display.bytes_(entry.moved_bytes),

@@ -17,10 +17,12 @@ from crossover.companions import alone, gpu_fleet
 from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
-from crossover.reports.bands import Band, band
+from crossover.reports.bands import Band, band, lead
+from crossover.simulation import assumptions
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.repetitions import (
     REPETITIONS,
+    SIMULATED_EPOCHS,
     Draw,
     Outcome,
     Task,
@@ -35,7 +37,6 @@ from crossover.simulation.repetitions import (
 from crossover.simulation.simulate import LABEL, described, models_of
 from crossover.simulation.workload import Workload, calendar
 
-SIMULATED_EPOCHS = 2
 PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
 BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # of the files' own
 WORKERS = (4, 8, 16, 32, 64)
@@ -109,6 +110,7 @@ class Breakeven:
     crossings: tuple[Crossing, ...]
     left_out: tuple[str, ...]
     prices_as_of: str
+    rests: str = ""  # on what the cheapest, as the files say, does; empty where that is too close to call
 
     def of(self, axis: str) -> list[Point]:
         return [point for point in self.points if point.axis == axis]
@@ -121,16 +123,18 @@ def breakeven(
     *,
     repetitions: int = REPETITIONS,
     processes: int | None = None,
+    sizes: Callable[[Experiment], Workload] = Workload.of,
 ) -> Breakeven:
-    """The experiments beside their rivals. All have the first one's draws.
+    """The experiments beside their rivals. All have the first one's draws. `sizes`: what each moves and computes.
 
     One that cannot be projected is left out. Raises NoProjection where that leaves nothing to compare, or the sizes are not known;
     ConfigError where the experiments do not train the same model on the same data.
     """
     entrants, left_out = _projectable(with_rivals(experiments))
+    calibration = calibration.unsure_of(entrants[0].training.model)
     asked, tasks = list[Asked](), list[Task]()
     counted = partial(_at_best, calibration=calibration, price_list=price_list)
-    as_filed = {entrant.name: Workload.of(entrant) for entrant in entrants}
+    as_filed = {entrant.name: sizes(entrant) for entrant in entrants}
     at_best = {entrant.name: counted(entrant, as_filed[entrant.name]) for entrant in entrants}
     for axis, value, change in _axes(entrants, as_filed[entrants[0].name]):
         for entrant in entrants:
@@ -168,15 +172,32 @@ def breakeven(
         for each in asked
     ]
     points = tuple(point for point in found if point.axis != "here")
+    here = tuple(point for point in found if point.axis == "here")
+    filed = {each.name: tasks[each.task] for each in asked if each.axis == "here"}
     return Breakeven(
         experiments=entrants,
         calibration=calibration,
-        here=tuple(point for point in found if point.axis == "here"),
+        here=here,
         points=points,
         crossings=tuple(crossings_of(points)),
         left_out=tuple(left_out),
         prices_as_of=price_list.as_of,
+        rests=_rests(here, filed, calibration),
     )
+
+
+def _rests(here: Sequence[Point], filed: Mapping[str, Task], calibration: Calibration) -> str:
+    """What the cheapest rests on, in the middle session, where paired draws tell that it is."""
+    led = lead(draws_of(here, "dollars"))
+    if led is None or not led.is_sure:
+        return ""
+    running = [point.name for point in here if point.would_run]
+
+    def cheapest(cloud: Calibration) -> str:
+        return min(running, key=lambda name: outcome(filed[name]._replace(calibration=cloud), Draw(1, 0.0)).usd)
+
+    gpus = any(filed[name].experiment.module == "gpu" or name == "one-gpu" for name in running)
+    return assumptions.words(cheapest, calibration, gpus=gpus)
 
 
 def _projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ...], list[str]]:

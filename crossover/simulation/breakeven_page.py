@@ -91,7 +91,7 @@ def crossings(found: Breakeven) -> list[list[str]]:
             each.axis,
             each.figure,
             f"{rounded(each.value.p50)} ({rounded(each.value.p5)} to {rounded(each.value.p95)})",
-            f"{each.count} of {each.of}",
+            f"{each.count} of {each.of}{'' if bands.is_sure(each.count, each.of) else f', {bands.OPEN}'}",
             each.before,
             each.after,
         ]
@@ -152,6 +152,7 @@ def notes(found: Breakeven) -> list[str]:
         f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
         "every architecture trains as many epochs; what an epoch teaches differs where models are updated more or less often",
         "a model that is only a number of parameters is taken for a convolutional one",
+        *([found.rests] if found.rests else []),
         *own,
         *_outside(found),
         *problems,

@@ -28,6 +28,10 @@ BACKWARD = 2  # the backward pass computes twice what the forward pass does
 # on a shared machine of the AVX-512 class. Only their ratio reaches a projection of the papers' rows: its level is fitted.
 REFERENCE_SAMPLE_S: Mapping[str, float] = {"mobilenet": 0.01073, "resnet18_cifar": 0.0306}
 
+# How sure the speed of computing is, in sigmas of its logarithm; assumed. By multiply-accumulates: two models that were measured took 0.6
+# and 2.6 times what theirs say. A share of a GPU's peak: half to twice of it from p5 to p95; what was measured on processors does not tell.
+BY_COUNT, ON_GPU = 0.6, 0.42
+
 # GPU peak in float32, multiply-accumulates per second: half of NVIDIA's data sheets' operations (T4, A10G, L4).
 GPU_PEAK_MACS_S = {"g4dn": 4.05e12, "g5": 15.6e12, "g6": 15.1e12}
 
@@ -98,9 +102,30 @@ class Calibration:
     compute_sigma: float = 0.08
     request_sigma: float = 0.15
     session_sigma: float = 0.2
+    # How sure the speed of computing is: of its logarithm, the same through a run; of a GPU's, which nobody has measured, apart.
+    level_sigma: float = 0.0
+    gpu_sigma: float = 0.0
 
     # From the least to the most that fits have seen: memory_mb, object_bytes, functions.
     measured: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def unsure_of(self, model: str) -> "Calibration":
+        """With how sure it is of the model's speed: of one that was measured, only a GPU's is not known."""
+        known = model in self.sample_s
+        return replace(
+            self, level_sigma=0.0 if known else BY_COUNT, gpu_sigma=ON_GPU if model in REFERENCE_SAMPLE_S else BY_COUNT
+        )
+
+    def paced(self, processors: float, gpus: float) -> "Calibration":
+        """Where a model's computing takes so many times as long: on processors, and on GPUs."""
+        return replace(
+            self,
+            sample_s={name: seconds * processors for name, seconds in self.sample_s.items()},
+            mac_s=self.mac_s * processors,
+            function_batch_s=self.function_batch_s * processors,  # of a small model most of what a probe measured
+            instance_batch_s=self.instance_batch_s * processors,
+            gpu_efficiency=self.gpu_efficiency / gpus,
+        )
 
     def gradient_s(self, workload: Workload, samples: int, *, threads: float, speed: float, batch_s: float) -> float:
         """One minibatch on a processor: `threads` vCPUs (or a part of one) of `speed`."""

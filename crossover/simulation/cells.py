@@ -12,7 +12,7 @@ from statistics import median
 
 from crossover.costs import prices
 from crossover.costs.billing import gb_seconds
-from crossover.reports.bands import Band, band
+from crossover.reports.bands import Band, band, of_errors
 from crossover.simulation.calibration import ASSUMED, AWS, Calibration
 from crossover.simulation.kernel import Luck
 from crossover.simulation.measurements import MIB, Cell, Round, rounds
@@ -246,8 +246,8 @@ def headline() -> str:
     cells = {each.cell for each in of}
     right = sum(not projected(cell).impossible for cell in cells)
     return (
-        f"Median error over {len(of)} figures of {len(cells)} measured cells held out: **{median(errors):.1%}** (goal: at most 25 %), "
-        f"the largest {max(errors):.0%}; before anything was measured {median(before):.1%}, the largest {max(before):.0%}. "
+        f"Error over {len(of)} figures of {len(cells)} measured cells held out: {of_errors(errors)} (goal: a median of at most 25 %); "
+        f"before anything was measured {of_errors(before)}. "
         f"Bands hold {sum(each.held for each in of)} of {len(of)}; their interval score is {scores[0]:.2f}, that of the median "
         f"x/÷ {CONSTANT} {scores[1]:.2f} (less is better). Said to be possible: {right} of {len(cells)}, all of which ran."
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
+from crossover.reports.bands import of_errors
 from crossover.reports.published import Row, rows
 from crossover.simulation.papers import (
     PAPERS,
@@ -118,7 +119,6 @@ def headline() -> str:
     errors, figures = row_errors(), [each.error for each in judged() if each.held_out]
     off = sum(each > 0.15 for each in figures)
     return (
-        f"Median error over the {len(errors)} rows held out: **{median_error():.1%}** (goal: at most 15 %); "
-        f"the largest: {max(errors.values()):.1%}. "
-        f"Over their {len(figures)} figures by themselves: {median(figures):.1%}, {off} of them off by more than 15 %."
+        f"Error over the {len(errors)} rows held out: {of_errors(list(errors.values()))} (goal: a median of at most 15 %). "
+        f"Over their {len(figures)} figures by themselves: {of_errors(figures)}, {off} of them off by more than 15 %."
     )

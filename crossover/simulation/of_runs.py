@@ -11,7 +11,16 @@ from crossover.experiment import from_resolved
 from crossover.reports import display
 from crossover.reports.on_aws import OnAws
 from crossover.simulation.calibration import AWS
-from crossover.simulation.repetitions import LIMITS, REPETITIONS, Task, draws, figures, problems, repeated
+from crossover.simulation.repetitions import (
+    LIMITS,
+    REPETITIONS,
+    SIMULATED_EPOCHS,
+    Task,
+    draws,
+    figures,
+    problems,
+    repeated,
+)
 from crossover.simulation.simulate import described, models_of, sizes_of
 from crossover.simulation.workload import calendar
 
@@ -53,4 +62,4 @@ def _task(result: Mapping[str, Any]) -> Task | None:
         calendar(architecture.resolve(experiment), workload)
     except (NoProjection, ConfigError, TypeError):
         return None
-    return Task(experiment, AWS, workload, prices.load())
+    return Task(experiment, AWS.unsure_of(workload.model), workload, prices.load(), SIMULATED_EPOCHS)

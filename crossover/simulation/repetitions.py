@@ -32,16 +32,27 @@ from crossover.simulation.workload import Workload, calendar
 REPETITIONS = 30
 # Where the real steps run, which takes a hundred times as long as a description of theirs:
 REAL_REPETITIONS, REAL_EPOCHS = 6, 2
+SIMULATED_EPOCHS = 2  # of a projection's repetition
+LEVELS = (
+    -1.645,
+    -0.67,
+    0.0,
+    0.67,
+    1.645,
+)  # a normal distribution's p5, quartiles and p95: the printed p95 is not less than its own
 PER_JOB = 5  # draws that a process takes at once
 WORTH_S = 3.0  # of processor time left: from here on more processes are worth their start
 LIMITS = "not in the band: prices, assumed figures, and whether the services are as the calibration says in the middle"
 
 
 class Draw(NamedTuple):
-    """One repetition. `session`: by how many sigmas its session's requests are slower than the middle one's."""
+    """One repetition. `session`: by how many sigmas its session's requests are slower than the middle one's; `level`: its computing than
+    is thought.
+    """
 
     seed: int
     session: float
+    level: float = 0.0
 
 
 class Task(NamedTuple):
@@ -84,12 +95,12 @@ Outcomes = Sequence[Outcome]
 
 def draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
     """The repetitions of a seed. Their sessions are the middles of `count` equally likely parts of the normal distribution, in an order of
-    the seed's: drawn freely, the p5 and p95 of thirty would be off by 0.4 sigma.
+    the seed's: drawn freely, the p5 and p95 of thirty would be off by 0.4 sigma. A fifth of them at each of LEVELS.
     """
     rng = random.Random(f"repetitions {seed}")
     sessions = [NormalDist().inv_cdf((n + 0.5) / count) for n in range(count)]
     rng.shuffle(sessions)
-    return tuple(Draw(rng.getrandbits(32), session) for session in sessions)
+    return tuple(Draw(rng.getrandbits(32), session, LEVELS[n % len(LEVELS)]) for n, session in enumerate(sessions))
 
 
 def at_most(repetitions: int, experiments: Sequence[Experiment]) -> int:
@@ -167,8 +178,10 @@ def _job(job: tuple[Sequence[Task], Sequence[Draw]]) -> list[list[Outcome]]:
 
 
 def as_drawn(calibration: Calibration, draw: Draw) -> Calibration:
-    """In the draw's session, with what it says of more than two threads."""
+    """In the draw's session, with what it says of more than two threads, and as fast at computing as its level says."""
     least, most = calibration.parallel_least, calibration.parallel_most
+    sure, on_gpu = calibration.level_sigma, max(calibration.level_sigma, calibration.gpu_sigma)
+    calibration = calibration.paced(exp(sure * draw.level), exp(on_gpu * draw.level)) if on_gpu else calibration
     beyond = least + (most - least) * random.Random(f"threads {draw.seed}").random()
     return replace(in_session(calibration, draw.session), parallel_beyond=beyond)
 
@@ -198,7 +211,7 @@ def outcome(task: Task, draw: Draw, simulated: Callable[[Task, Draw, int], Simul
     span = calendar(architecture.resolve(task.experiment), task.workload).span
     some = simulated_epochs(some, span)
     run = simulated(task, draw, min(epochs, some))
-    if epochs <= some or not run.finished:
+    if epochs <= some or not run.finished or not architecture.trains:
         return Outcome.of(run)
     return _lengthened(run, simulated(task, draw, span), epochs, task.price_list)
 
@@ -278,6 +291,11 @@ class Projection:
         return self.run.problems or problems(self.outcomes)
 
     @property
+    def would_run(self) -> bool:
+        """In the middle session, and in more than half of the repetitions."""
+        return not self.run.problems and 2 * len(possible(self.outcomes)) > len(self.outcomes)
+
+    @property
     def words(self) -> str:
         """What the bands are of."""
         sigma = self.run.calibration.session_sigma
@@ -311,7 +329,7 @@ def project(
     """The run of `experiment`, and so many repetitions of its seed. Raises as `simulate` does."""
     work, price_list = workload or sizes_of(experiment, architecture_of(experiment)), prices.load()
     run = simulate(experiment, calibration, workload=work, price_list=price_list)
-    task = Task(experiment, calibration, work, price_list)
+    task = Task(experiment, calibration.unsure_of(work.model), work, price_list, SIMULATED_EPOCHS)
     drawn = draws(experiment.seed, at_most(repetitions, [experiment]))
     (outcomes,) = repeated([task], drawn, processes=processes)
     return Projection(run=run, seed=experiment.seed, outcomes=outcomes)

@@ -187,7 +187,7 @@ def test_nonsense_is_refused(given: dict[str, str], words: str) -> None:
 def test_a_model_too_large_for_any_function_is_told() -> None:
     question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
     vast = type(sizes)(vector_bytes=8 * 2**30, kept_bytes=1.0, evaluation_bytes=1)
-    with pytest.raises(NoProjection, match=r"needs .* MB at its peak, and the function of 3,008 MB"):
+    with pytest.raises(NoProjection, match=r"needs .* MB at its peak, and the function of 10,240 MB"):
         advise(question, Wishes(on_hand=("lambda",)), vast, processes=1)
 
 

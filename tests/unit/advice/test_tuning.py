@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from crossover.advice import probe, sensitivity, subject, tuning
-from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Question
 from crossover.advice.probe import Probe
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, ImageSize
 from crossover.learning.memory import keep_freed_memory
+from crossover.simulation.repetitions import Draw, as_drawn
 from crossover.validation import load
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -22,7 +22,9 @@ def test_the_cheapest_size_of_each_function_holds_what_it_works_on() -> None:
     question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", ["training.epochs=2"]))
     found = tuning.tuned(question, sizes)
     chosen = tuning.best(found)["train"]
-    assert chosen.memory_mb == 2_560, "more would be paid for and stand idle, with one thread"
+    assert chosen.memory_mb == sizes.least_mb(question.base.training.batch_size) == 2_432, (
+        "more would be paid for and stand idle, with one thread"
+    )
     assert all(each.problem for each in found if each.step == "train" and each.memory_mb < 2_424)
     assert {each.step for each in found} == {"initialise", "train", "collect"}
     assert sum(each.own for each in found) == 3
@@ -67,12 +69,9 @@ def test_only_the_ratio_to_mobilenet_is_carried_over() -> None:
     )
     assert note.startswith("[measured-local]")
     counted, _, (guess,) = subject.of(asked)
-    assert counted.level_sigma > question.level_sigma > 0
+    assert counted.calibration.level_sigma > question.calibration.level_sigma > 0
     assert "multiply-accumulates" in guess
-    slower, cloud = (
-        question.slower(1.0, Candidate("all_reduce", 2, 60, 1, memory_mb=1_769)).calibration,
-        question.calibration,
-    )
+    slower, cloud = as_drawn(question.calibration, Draw(1, 0.0, 1.0)), question.calibration
     factor = slower.of_sample(question.workload) / cloud.of_sample(question.workload)
     assert factor > 1
     assert slower.function_batch_s / cloud.function_batch_s == pytest.approx(factor)
@@ -87,17 +86,13 @@ def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was(
     known = subject.of(load(CONFIG / "all-reduce-cifar10.yaml"))[0]
     measured = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0)
     probed = subject.of(load(CONFIG / "all-reduce-s3.yaml"), measured=measured)[0]
-    gpu, function = (
-        Candidate("gpu", 2, 60, 1, instance="g4dn.xlarge"),
-        Candidate("all_reduce", 2, 60, 1, memory_mb=1_769),
-    )
 
-    def factor(question: Question, candidate: Candidate) -> float:
-        return question.calibration.gpu_efficiency / question.slower(1.645, candidate).calibration.gpu_efficiency
+    def factor(question: Question) -> float:
+        return question.calibration.gpu_efficiency / as_drawn(question.calibration, Draw(1, 0.0, 1.645)).gpu_efficiency
 
-    assert known.slower(1.645, function) is known
-    assert factor(known, gpu) == pytest.approx(2.0, rel=0.01)  # half of what is assumed, at p95
-    assert factor(probed, gpu) > factor(known, gpu)
+    assert as_drawn(known.calibration, Draw(1, 0.0, 1.645)).sample_s == known.calibration.sample_s
+    assert factor(known) == pytest.approx(2.0, rel=0.01)  # half of what is assumed, at p95
+    assert factor(probed) > factor(known)
 
 
 def test_a_probe_measures(monkeypatch: pytest.MonkeyPatch) -> None:

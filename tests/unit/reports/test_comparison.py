@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,13 @@ import pytest
 from rich.console import Console
 
 from crossover.errors import ConfigError, DataError
-from crossover.experiment import Metric
-from crossover.reports import comparison, comparison_page, folder, race, run_page, tables
+from crossover.reports import comparison, comparison_page, folder, run_page, tables
 from crossover.reports.display import GAP
 from crossover.reports.folder import RunFolder
 from crossover.reports.on_aws import OnAws
 from tests.unit.reports.example_run import Example, spirt
 
 Save = Callable[..., RunFolder]
-ACCURACY = Metric()
 
 
 @pytest.fixture
@@ -34,17 +33,47 @@ SPIRT = spirt(epochs=6)
 FAST = spirt(epochs=6, speed=3.0, seed=1, architecture="all_reduce", name="all-reduce")
 
 
+def by_seed(run: RunFolder, *, seeds: tuple[int, ...] = (1, 2, 3)) -> list[RunFolder]:
+    """The run as three seeds had it, each a little slower than the one before."""
+    found = []
+    for seed in seeds:
+        slower = [each | {"elapsed_s": each["elapsed_s"] * (1 + seed / 100)} for each in run.result["epochs"]]
+        made = changed(run, experiment=run.result["experiment"] | {"seed": seed}, epochs=slower)
+        found.append(RunFolder(path=run.path.parent / f"{run.name}-{seed}", result=made.result, records=run.records))
+    return found
+
+
 def test_what_won_and_by_how_much(save: Save) -> None:
-    found = comparison.of([save("spirt", SPIRT), save("fast", FAST)])
-    slow, fast = found.entries
-    assert found.goal == min(slow.best_metric or 0, fast.best_metric or 0)
-    assert slow.goal_s and fast.goal_s and slow.goal_s > fast.goal_s
-    assert (
-        f"fast is soonest with {fast.goal_s:.1f}{GAP}s, {slow.goal_s / fast.goal_s:.2f}x sooner than spirt"
-        in found.verdict
-    )
+    found = comparison.of([*by_seed(save("spirt", SPIRT)), *by_seed(save("fast", FAST))], at=0.8)
+    slow, fast = found.entries[0], found.entries[3]
+    assert found.goal == 0.8 and slow.goal_s and fast.goal_s
+    ratio = f"{slow.goal_s / fast.goal_s:.2f}x"
+    won = f"At 80.0{GAP}% (--at): fast-1 and 2 more is soonest, {ratio} ({ratio} to {ratio}, 3 seeds) sooner than spirt-1 and 2 more"
+    assert found.verdict.startswith(won)
     assert found.verdict.endswith("Dollars are projected from local seconds.")
     assert found.marks == ()
+
+
+def test_single_runs_never_win(save: Save) -> None:
+    """Not by any margin, and not three of one setting and seed."""
+    pair = comparison.of([save("spirt", SPIRT), save("fast", FAST)], at=0.8)
+    assert pair.verdict == (
+        "no verdict on measured seconds: it takes two settings with 3 seeds or more in common (--set seed=...); "
+        "seeds of spirt: 1, fast: 1."
+    )
+    same = comparison.of([save(name, SPIRT) for name in ("same1", "same2", "same3")], at=0.8)
+    assert same.verdict.startswith("no verdict on measured seconds") and same.verdict.endswith("same1 and 2 more: 1.")
+
+
+def test_nobody_is_soonest_at_a_goal_that_was_chosen_afterwards(save: Save) -> None:
+    found = comparison.of([*by_seed(save("spirt", SPIRT)), *by_seed(save("fast", FAST))])
+    assert found.goal is None and found.to_goal == ""
+    assert found.verdict.startswith(
+        "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85)"
+    )
+    page = comparison_page.page(found)
+    assert not [column for sheet in page.sheets for column in sheet.head if "goal" in column]
+    assert page.plots[0].title == "Accuracy against time"
 
 
 def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws(save: Save) -> None:
@@ -79,27 +108,34 @@ def test_of_what_nobody_can_simulate_nothing_is_said(save: Save) -> None:
     assert not [each for each in comparison_page.page(found).sheets if each.title == "On AWS, by simulation"]
 
 
-def test_a_small_margin_is_no_victory(save: Save) -> None:
-    first, second = save("a", SPIRT), save("b", SPIRT)
-    assert "are about level as soonest" in comparison.of([first, second]).verdict
-    for factor, level in ((1.04, True), (1.06, False)):
-        slower = [epoch | {"elapsed_s": epoch["elapsed_s"] * factor} for epoch in second.result["epochs"]]
-        verdict = comparison.of([first, changed(second, epochs=slower)]).verdict
-        assert ("are about level as soonest" in verdict) == level
+def test_a_margin_that_repeats_do_not_show_is_no_victory(save: Save) -> None:
+    first, second = save("a", SPIRT), save("b", changed_name(SPIRT))
+    runs = by_seed(first)
+    level = [*by_seed(second, seeds=(1, 2)), *by_seed(slowed(second, 0.9), seeds=(3,))]
+    assert "are too close to call as soonest: 1.0" in comparison.of([*runs, *level], at=0.8).verdict
+    slower = by_seed(slowed(second, 1.06))
+    assert "a-1 and 2 more is soonest, 1.06x" in comparison.of([*runs, *slower], at=0.8).verdict
 
 
-def test_goals_are_the_common_target_or_what_all_reached(save: Save) -> None:
+def changed_name(example: Example) -> Example:
+    return replace(example, experiment=replace(example.experiment, name="another"))
+
+
+def slowed(run: RunFolder, factor: float) -> RunFolder:
+    return changed(run, epochs=[epoch | {"elapsed_s": epoch["elapsed_s"] * factor} for epoch in run.result["epochs"]])
+
+
+def test_goals_are_named_by_hand_or_the_target_of_all(save: Save) -> None:
     def with_target(run: RunFolder, target: float | None) -> RunFolder:
         experiment = run.result["experiment"]
         training = experiment["training"] | {"target": target}
-        result = {**run.result, "experiment": {**experiment, "training": training}}
-        return RunFolder(path=run.path, result=result, records=run.records)
+        return changed(run, experiment=experiment | {"training": training})
 
     pair = [save("a", SPIRT), save("b", FAST)]
     assert comparison.of([with_target(run, 0.6) for run in pair]).goal == 0.6
-    reached = comparison.of(pair).goal
-    assert comparison.of([with_target(run, 0.999) for run in pair]).goal == reached
-    assert comparison.of([with_target(pair[0], 0.6), with_target(pair[1], 0.7)]).goal == reached
+    assert comparison.of([with_target(run, 0.6) for run in pair], at=0.7).goal == 0.7
+    assert comparison.of(pair).goal is None
+    assert comparison.of([with_target(pair[0], 0.6), with_target(pair[1], 0.7)]).goal is None
 
 
 def changed(run: RunFolder, **changes: Any) -> RunFolder:
@@ -143,9 +179,10 @@ def test_dollars_of_different_prices_do_not_race(save: Save) -> None:
         ({"prices_as_of": "2026-12"}, "price dates differ: 2026-11 (a), 2026-12 (b); dollars are not compared"),
         ({"region": "eu-west-1"}, "prices' regions differ: us-east-1 (a), eu-west-1 (b); dollars are not compared"),
     ):
-        found = comparison.of([first, changed(second, cost=second.result["cost"] | changes)])
-        assert found.marks == (mark,)
-        assert "b is soonest with" in found.verdict and "cheapest" not in found.verdict
+        other = changed(second, cost=second.result["cost"] | changes)
+        assert comparison.of([first, other]).marks == (mark,)
+        found = comparison.of([*by_seed(first), *by_seed(other)], at=0.8)
+        assert "b-1 and 2 more is soonest" in found.verdict and "lowest" not in found.verdict
         assert found.verdict.endswith("Dollars are not compared: their prices differ.")
 
 
@@ -189,16 +226,16 @@ def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
     assert found.marks == (
         f"b is incomplete: metrics.jsonl has {len(lines) - 1} records, result.json was made from {len(lines)}",
     )
-    assert found.entries[1].display_name == "b (incomplete)" and found.verdict.endswith("Left out: b.")
+    assert found.entries[1].display_name == "b (incomplete)"
+    assert comparison.read([first.path, second.path], at=0.8).verdict.endswith("Left out: b.")
     metrics.write_text("".join(lines[:-1]) + lines[-1].replace('"run": "example"', '"run": "another"'))
     assert comparison.read([first.path, second.path]).marks == ("b is incomplete: metrics.jsonl has records of 2 runs",)
 
 
-def test_a_run_that_failed_half_way_has_no_say_in_the_goal(save: Save) -> None:
+def test_a_run_that_failed_half_way_is_left_out(save: Save) -> None:
     half = save("half", FAST, epochs=FAST.epochs[:2], failure="interrupted", final=None)
     runs = [save("a", SPIRT), save("b", FAST), half]
-    found = comparison.of(runs)
-    assert found.goal == comparison.of(runs[:2]).goal
+    found = comparison.of(runs, at=0.8)
     assert found.marks[0] == "half failed: interrupted" and found.verdict.endswith("Left out: half.")
 
 
@@ -224,7 +261,7 @@ def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
 
 
 def test_local_seconds_do_not_race_amazons(save: Save) -> None:
-    found = comparison.of([save("a", SPIRT), save("b", FAST, where="aws", label="measured-aws")])
+    found = comparison.of([save("a", SPIRT), save("b", FAST, where="aws", label="measured-aws")], at=0.8)
     assert found.verdict.startswith("no verdict: seconds and dollars of different labels")
     assert "local seconds are not AWS seconds" in found.marks[0]
 
@@ -237,16 +274,16 @@ def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> Non
         save("lossy", FAST, records=lost),
         save("uncounted", FAST, expected=None),
     ]
-    found = comparison.of(runs)
+    found = comparison.of(runs, at=0.8)
     assert found.marks[:3] == (
         "failed failed: out of memory",
         "lossy is incomplete: update_model: 24 of 24 records missing",
         "uncounted: completeness not checked: nobody counted the executed steps",
     )
     assert found.verdict.endswith("Left out: failed, lossy.")
-    assert "uncounted is soonest" in found.verdict
+    assert "seeds of a: 1, uncounted: 1." in found.verdict
     assert [entry.display_name for entry in found.entries][1:3] == ["failed (failed)", "lossy (incomplete)"]
-    alone = comparison.of(runs[:3])
+    alone = comparison.of(runs[:3], at=0.8)
     assert alone.verdict == "no verdict: fewer than two finished, complete runs to compare. Left out: failed, lossy."
 
 
@@ -272,27 +309,11 @@ def test_reading_folders(save: Save, tmp_path: Path) -> None:
 
 
 def test_the_csv_has_raw_figures(save: Save) -> None:
-    found = comparison.of([save("a", SPIRT), save("b, really", FAST)])
+    found = comparison.of([save("a", SPIRT), save("b, really", FAST)], at=0.8)
     rows = list(csv.DictReader(comparison.to_csv(found).splitlines()))
     assert [row["name"] for row in rows] == ["a", "b, really"]
     assert float(rows[0]["full_usd"]) == found.entries[0].full_usd
     assert float(rows[1]["goal_s"]) == found.entries[1].goal_s
-
-
-def test_where_one_overtakes_another() -> None:
-    curves = {"early": [(1.0, 0.5), (3.0, 0.7)], "late": [(2.0, 0.3), (4.0, 0.9)]}
-    assert race.lead_changes(curves, ACCURACY) == [(1.0, "early"), (4.0, "late")]
-    # Between its evaluations a run rises straight: at 2.0 `steady` stands at 0.7, not at 0.5.
-    steady = [(1.0, 0.5), (3.0, 0.9)]
-    assert race.lead_changes({"steady": steady, "b": [(2.0, 0.65)]}, ACCURACY) == [(1.0, "steady")]
-    assert race.lead_changes({"steady": steady, "b": [(2.0, 0.75)]}, ACCURACY) == [
-        (1.0, "steady"),
-        (2.0, "b"),
-        (3.0, "steady"),
-    ]
-    assert race.lead_changes({"a": [(1.0, 0.5)], "b": [(2.0, 0.505)]}, ACCURACY) == [(1.0, "a")]
-    assert race.lead_changes({"a": [(1.0, 0.9), (2.0, 0.1)], "b": [(2.0, 0.8)]}, ACCURACY) == [(1.0, "a")]
-    assert race.lead_changes({"a": []}, ACCURACY) == []
 
 
 def test_settings_of_their_architectures_own_are_marked(save: Save) -> None:
@@ -316,19 +337,13 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
         return changed(run, experiment=experiment | {"training": training}, epochs=epochs, final=final)
 
     runs = [save("spirt", SPIRT), save("fast", FAST)]
-    plain, found = comparison.of(runs), comparison.of([by_error(run) for run in runs])
+    plain, found = comparison.of(runs, at=0.8), comparison.of([by_error(run) for run in runs], at=4.0)
     assert [e.goal_s for e in found.entries] == [e.goal_s for e in plain.entries]
     assert [e.goal_full_usd for e in found.entries] == [e.goal_full_usd for e in plain.entries]
-    assert plain.goal is not None and found.goal == pytest.approx(20 * (1 - plain.goal))
-    assert "(the mean error that all runs reached)" in found.verdict and "fast is soonest" in found.verdict
+    raced = [by_error(each) for run in runs for each in by_seed(run)]
+    assert "fast-1 and 2 more is soonest" in comparison.of(raced, at=4.0).verdict
     errors = [epoch["val_metric"] for epoch in found.runs[0].result["epochs"]]
     assert found.entries[0].best_metric == min(errors) < max(errors)
-
-    def curves(of: comparison.Comparison) -> dict[str, list[tuple[float, float]]]:
-        return {run.name: [(e["elapsed_s"], e["val_metric"]) for e in run.result["epochs"]] for run in of.runs}
-
-    assert race.lead_changes(curves(found), found.metric)[0][1] == "fast"
-    assert race.lead_changes({"a": [(1.0, 5.0)], "b": [(2.0, 9.0), (3.0, 1.0)]}, found.metric)[-1] == (3.0, "b")
     text = rendered(tables.comparison(found)) + rendered(tables.summary(found.runs[0].result))
     page = str(comparison_page.page(found)) + str(run_page.page(found.runs[0]))
     for told in (text, page):

@@ -1,0 +1,82 @@
+"""Who won, of measured seconds: held against runs that were measured, of which nobody is ahead, or one by construction."""
+
+from random import Random
+
+import pytest
+
+from crossover.errors import ConfigError
+from crossover.reports import race
+from tests.unit.reports import recorded
+
+HAD_A_CORE = 0.8  # of the recorded runs three quarters; the others were made while the machine was busy
+
+
+@pytest.mark.parametrize("least_share", [0.0, HAD_A_CORE])
+def test_of_equal_runs_hardly_ever_one_wins(least_share: float) -> None:
+    rng, won = Random(15), 0
+    for _ in range(1_000):
+        drawn = recorded.paired(rng, rng.choice((3, 4, 5)), least_share=least_share)
+        won += bool(recorded.winners(recorded.verdict(drawn)))
+    assert won <= 65
+
+
+def test_a_setting_that_takes_half_as_long_again_is_found() -> None:
+    rng = Random(16)
+    said = [
+        recorded.winners(recorded.verdict(recorded.paired(rng, 5, times=1.5, least_share=HAD_A_CORE)))
+        for _ in range(100)
+    ]
+    assert sum(winners == {"a"} for winners in said) >= 80
+    assert sum("b" in winners for winners in said) <= 2
+
+
+def test_a_run_that_waited_for_a_core_takes_no_part() -> None:
+    quiet = {"elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
+    drawn = [
+        recorded.as_run(quiet | {"seed": seed} | busy, setting, times=times)
+        for seed in (1, 2, 3)
+        for setting, times, busy in (("a", 1.0 + seed / 100, {}), ("b", 9.91, {"cpu_share": 0.106}))
+    ]
+    said = recorded.verdict(drawn)
+    assert said.startswith("no verdict on measured seconds") and " is soonest" not in said
+    assert "b-1-1 (its computing had a core for 10.6\u00a0% of its time)" in said
+
+
+def test_repeats_of_one_seed_are_one_pair_and_three_seeds_are_the_least() -> None:
+    quiet = {"elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
+
+    def verdict(seeds: tuple[int, ...]) -> str:
+        return recorded.verdict(
+            [
+                recorded.as_run(quiet | {"seed": seed}, setting, times=times + n / 100, number=n)
+                for n, seed in enumerate(seeds)
+                for setting, times in (("a", 1.0), ("b", 2.0))
+            ]
+        )
+
+    assert verdict((1, 1, 1, 2)).startswith("no verdict on measured seconds: it takes two settings with 3 seeds")
+    assert "a-1-0 and 3 more is soonest, " in verdict(
+        (1, 1, 2, 3)
+    ) and ", 3 seeds) sooner than b-1-0 and 3 more" in verdict((1, 1, 2, 3))
+
+
+def test_seeds_that_only_one_of_two_settings_has_say_nothing() -> None:
+    quiet = {"elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
+    drawn = [recorded.as_run(quiet | {"seed": seed}, "a", times=1 + seed / 100) for seed in (1, 2, 3)]
+    drawn += [recorded.as_run(quiet | {"seed": seed}, "b", times=2.0) for seed in (3, 4, 5)]
+    assert recorded.verdict(drawn).startswith("no verdict on measured seconds")
+
+
+def test_a_goal_is_a_value_that_the_metric_can_have() -> None:
+    run = recorded.as_run(
+        {"seed": 1, "elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 1.0}, "a"
+    )
+    with pytest.raises(ConfigError, match=r"--at: 85 is no share; expected more than 0 and at most 1, such as 0\.85"):
+        race.goal([run.result], 85.0)
+    assert race.goal([run.result]) == (None, "")
+
+
+def test_the_interval_is_students() -> None:
+    """By hand: mean 2, deviation 1, three values: 4.849 / sqrt(3) on both sides."""
+    low, middle, high = race.interval([1.0, 2.0, 3.0])
+    assert (low, middle, high) == (pytest.approx(2 - 2.7996, abs=1e-3), 2.0, pytest.approx(2 + 2.7996, abs=1e-3))
