@@ -145,7 +145,11 @@ def trained(folder: Path, model: str, *, where: str = "inline", seed: int = 1) -
         + "exchange:\n  every: 1\ndata:\n  dataset: nets:rows\n  preprocess: none\n"
     )
     own_code.look_in(folder)
-    return main(["run", str(folder / "nets.yaml"), "--on", where, "--out", str(folder / "out")])
+    try:
+        main(["run", str(folder / "nets.yaml"), "--on", where, "--out", str(folder / "out")])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
 
 
 def reloaded(folder: Path, model: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
