@@ -1,5 +1,6 @@
 """The end of a run, however it comes: what is learned of the records afterwards, and what its folder says."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -229,9 +230,9 @@ def test_clients_take_renewed_credentials(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: Prepared) -> None:
     """Its invocation has ended between the listing and the look at it: the record is for the next look."""
-    objects = prepared.objects
+    objects, mark = prepared.objects, spirt().records[0]
     objects.put(prepared.keys.mark("ended"), [memoryview(b"{}")])
-    objects.put(prepared.keys.mark("going-on"), [memoryview(b'{"wall_s": 1.0}')])
+    objects.put(prepared.keys.mark("going-on"), [memoryview(json.dumps(mark).encode())])
 
     def hook(moment: str, operation: str) -> None:
         if (moment, operation) == ("before", "get"):
@@ -239,4 +240,4 @@ def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: Prepared
 
     prepared.objects = Proxy(objects, hook)
     read_records(prepared)
-    assert prepared.under_way == [{"wall_s": 1.0}]
+    assert prepared.under_way == [mark]
