@@ -1,8 +1,8 @@
 """JSON that came from elsewhere, held against the shape that its reader relies on before anybody uses it.
 
-A shape is a type (float: whole numbers too; None: null); a tuple: one of these; [shape]: a list of such, [shape, shape]: exactly two; a
-mapping: an object with these names, one that ends in "?" may be absent, others are let through; {str: shape}: an object of any names,
-{int: shape}: of decimal ones.
+A shape is a type (float: whole numbers too; None: null), or a text: this one; a tuple: one of these; [shape]: a list of such, [shape,
+shape]: exactly two; a mapping: an object with these names, one that ends in "?" may be absent, others are let through; {str: shape}: an
+object of any names, {int: shape}: of decimal ones.
 """
 
 import json
@@ -45,9 +45,7 @@ def misfits(value: Any, shape: Any, at: str = "") -> Iterator[str]:
         case list() if isinstance(value, list) and len(shape) in (1, len(value)):
             for n, each in enumerate(value):
                 yield from misfits(each, shape[n % len(shape)], f"{at}[{n}]")
-        case _ if value is not shape and (
-            shape is None or type(value) not in (shape, int if shape is float else shape)
-        ):
+        case _ if value != shape and (shape is None or type(value) not in (shape, int if shape is float else shape)):
             yield f"{at or 'the whole'}: {json.dumps(value)[:60]} is not {_said(shape)}"
 
 
@@ -59,4 +57,6 @@ def _said(shape: Any) -> str:
             return "an object"
         case list():
             return "a list" if len(shape) == 1 else f"a list of {len(shape)}"
+        case str():
+            return repr(shape)
     return {None: "null", str: "a text", int: "a whole number", float: "a number"}.get(shape, "true or false")
