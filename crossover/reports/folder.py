@@ -27,15 +27,17 @@ _METRIC = {"name?": str, "higher_is_better?": (bool, None)}
 _USD = {"paper_method_usd": float, "full_usd": float}
 # What every page and table relies on; what stands beside it is shown as it is.
 _SHAPE = {
-    "architecture": str, "where": str, "label": LABELS, "outcome": ("finished", "failed"), "started_at": str,
-
-        "duration_s": float,
-        "versions": {},
-        "incomplete?": [str],
-        "failure?": (str, None),
-        "completeness?": str,
-        "data?": {}
-    ,
+    "architecture": str,
+    "where": str,
+    "label": LABELS,
+    "outcome": ("finished", "failed"),
+    "started_at": str,
+    "duration_s": float,
+    "versions": {},
+    "incomplete?": [str],
+    "failure?": (str, None),
+    "completeness?": str,
+    "data?": {},
     "experiment": {
         "name": str,
         "architecture": str,
