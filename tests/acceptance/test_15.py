@@ -62,7 +62,6 @@ def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_pat
         assert words in said
 
 
-@pytest.mark.xfail(strict=True, reason="jsii ends in a traceback")
 def test_a_home_that_cannot_be_written_hinders_nothing(tmp_path: Path) -> None:
     (home := tmp_path / "home").touch()  # no folder: not even root can write into it
     surroundings = {"HOME": str(home), "CDK_OUTDIR": str(tmp_path / "assembly"), "CROSSOVER_WITHOUT_LAYERS": "1"}
