@@ -3,6 +3,13 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
+# What somebody gives to these goes into commands as it is: a name or a folder, and nothing that a shell would read otherwise.
+ODD := ; & | < > $$ ` ( ) { } [ ] ' " \ * ? ! \#
+odd = $(strip $(foreach each,$(ODD),$(findstring $(each),$(1))) $(word 2,$(1)))
+given = $(filter command environment,$(origin $(1)))
+$(foreach name,ARCH ON OUT SEEDS ONLY PROCESSOR,$(if $(call given,$(name)),$(if $(call odd,$(value $(name))),\
+	$(error $(name): expected a plain name or folder, not $(value $(name))))))
+
 ARCH ?= spirt
 ON ?= local
 # Two at a time, a file's tests in one process: they share its servers. In the folders' order, which has the long files first; xdist's own

@@ -59,7 +59,7 @@ class Sources:
             path = self.path(module)
             assert path is not None, module
             package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-            found = imports.read((self.root / path).read_text(), package=package)
+            found = imports.read((self.root / path).read_text(encoding="utf-8"), package=package)
             at_once = found.at_once.keys() | {module.rpartition(".")[0]} - {""}  # a parent package is imported first
             self._imports[module] = Imports(self._known(at_once), self._known(found.deferred.keys() - at_once))
         return self._imports[module]

@@ -124,7 +124,7 @@ class Functions(Construct):
         if "tensors" in step.uses and around.hosts:
             allowed += [
                 grants.secret(around.hosts.secret_arn),
-                grants.certificates(around.storage.bucket, "s3:GetObject"),
+                grants.certificates(around.storage.bucket),
             ]
         if "bus" in step.uses and around.broker:
             allowed.append(grants.secret(around.broker.secret))

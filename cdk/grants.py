@@ -86,9 +86,11 @@ def secret(secret_arn: str) -> Grant:
     return Grant(actions=["secretsmanager:GetSecretValue"], resources=[secret_arn])
 
 
-def certificates(bucket: s3.IBucket, action: str) -> Grant:
-    """The Redis hosts' certificates; only the hosts' role may write them."""
-    return Grant(actions=[action], resources=[bucket.arn_for_objects("hosts/redis/*")], why="One certificate per host.")
+def certificates(bucket: s3.IBucket) -> Grant:
+    """Read the Redis hosts' certificates."""
+    return Grant(
+        actions=["s3:GetObject"], resources=[bucket.arn_for_objects("hosts/redis/*")], why="One certificate per host."
+    )
 
 
 def logs(group_name: str, *, why: str = "Streams of its own log group.") -> Grant:

@@ -63,7 +63,7 @@ def user_data(script: str, facts: Mapping[str, str]) -> str:
 
 def boot_script(name: str) -> str:
     """`boot/<name>` without its comments, which count towards the limit; a line `@other@` stands for that file's text."""
-    text = re.sub(r"^ *# .*\n", "", (BOOT / name).read_text(), flags=re.MULTILINE)
+    text = re.sub(r"^ *# .*\n", "", (BOOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
     return re.sub(r"^@([\w.]+)@\n", lambda match: boot_script(match[1]), text, flags=re.MULTILINE)
 
 

@@ -74,5 +74,5 @@ def stage_image(out: Path) -> None:
     """The Dockerfile, and what pip installs by it: the versions are those of requirements.txt."""
     shutil.copyfile(DOCKERFILE, out / "Dockerfile")
     dataplane = sorted(pinned(name.replace("_", "-")) for name in packages.DATAPLANE)
-    (out / "dataplane.txt").write_text("\n".join(dataplane) + "\n")
-    (out / "torch.txt").write_text(pinned("torch") + "\n")
+    (out / "dataplane.txt").write_text("\n".join(dataplane) + "\n", encoding="utf-8")
+    (out / "torch.txt").write_text(pinned("torch") + "\n", encoding="utf-8")

@@ -66,7 +66,6 @@ class RedisHosts(Construct):
         acknowledge(secret, {"AwsSolutions-SMG4": "Lives for hours; rotating it would need a function in the VPC."})
         self.secret_arn = secret.secret_arn
         self._module = self._built_module(built)
-        self._profile = iam.CfnInstanceProfile(self, "Profile", roles=[self._role().role_name])
         database = experiment.database
         image = debian_image(Stack.of(self), database.instance_type)
         self._image = standing_image(self, image, generation=database.image_generation)
@@ -85,17 +84,21 @@ class RedisHosts(Construct):
             built = PLACEHOLDER / "python" / "README.txt"
         return assets.Asset(self, "Module", path=str(built.resolve()))
 
-    def _role(self) -> iam.Role:
-        """Read the module and the password, write certificates and the boot's log, answer the session manager."""
+    def _profile(self, rank: int) -> iam.CfnInstanceProfile:
+        """Read the module and the password, write its own certificate and the boot's log, answer the session manager. A role for each host:
+        one that was broken into must not pass for another.
+        """
         module, bucket = self._module, self._storage.bucket
+        certificate = bucket.arn_for_objects(f"hosts/redis/{rank}.pem")
         allowed = [
             grants.Grant(actions=["s3:GetObject"], resources=[module.bucket.arn_for_objects(module.s3_object_key)]),
-            grants.certificates(bucket, "s3:PutObject"),
+            grants.Grant(actions=["s3:PutObject"], resources=[certificate]),
             grants.secret(self.secret_arn),
             grants.logs(boot_log(self._experiment.project), why="Streams of the hosts' log group."),
             grants.session_manager(),
         ]
-        return grants.role(self, "Role", service="ec2", grants=allowed)
+        role = grants.role(self, f"Role{rank}", service="ec2", grants=allowed)
+        return iam.CfnInstanceProfile(self, f"Profile{rank}", roles=[role.role_name])
 
     def _host(self, rank: int) -> ec2.CfnInstance:
         """A host, and the wait for its own signal: the deployment fails with the first that does not come up.
@@ -126,7 +129,7 @@ class RedisHosts(Construct):
                 launch_template_id=self._image.ref, version=FIRST_VERSION
             ),
             instance_type=database.instance_type,
-            iam_instance_profile=self._profile.ref,
+            iam_instance_profile=self._profile(rank).ref,
             subnet_id=self._network.hosts_subnet,
             security_group_ids=[self._network.hosts_group],
             metadata_options=metadata_options(),

@@ -92,7 +92,7 @@ def synthesize(experiment: Experiment, out: Path, *, now: datetime | None = None
 
 def feature_flags() -> dict[str, Any]:
     """The `context` of cdk.json: the same templates whether the CDK command line or this project synthesizes."""
-    flags: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
+    flags: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text(encoding="utf-8"))["context"]
     return flags
 
 

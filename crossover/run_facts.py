@@ -6,6 +6,16 @@ from typing import Any
 
 from crossover.experiment import Experiment, from_resolved
 
+FACTS = {
+    "experiment": {},
+    "data": str,
+    "parameters": int,
+    "buffers": int,
+    "created_at": float,
+    "money?": {},
+    "data_manifest": {"minibatches": int, "counts?": [[int]], "validation_chunks?": int},
+}
+
 
 @dataclass(frozen=True)
 class RunFacts:

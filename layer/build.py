@@ -60,7 +60,7 @@ def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = N
             candidate.replace(target)
         finally:
             candidate.unlink(missing_ok=True)
-    description.write_text(json.dumps(asdict(built), indent=1) + "\n")
+    description.write_text(json.dumps(asdict(built), indent=1) + "\n", encoding="utf-8")
     return built
 
 
@@ -70,7 +70,7 @@ def cached(layer: Layer, folder: Path) -> Built | None:
     if not (target.exists() and description.exists()):
         return None
     try:
-        found = Built(**json.loads(description.read_text()))
+        found = Built(**json.loads(description.read_text(encoding="utf-8")))
     except (TypeError, ValueError):
         return None
     return found if found.made_of == made_of(layer) and found.sha256 == archive.sha256(target) else None

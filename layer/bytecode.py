@@ -31,7 +31,12 @@ class Interpreter:
         environment = {**os.environ, **self.variables, "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", **more}
         environment.pop("PYTHONPATH", None)
         ended = subprocess.run(
-            [*self.command, "-S", *arguments], env=environment, check=True, capture_output=True, text=True
+            [*self.command, "-S", *arguments],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
         )
         return ended.stdout
 

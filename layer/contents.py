@@ -32,7 +32,7 @@ def layers() -> tuple[Layer, Layer]:
 
 def pinned(name: str) -> str:
     """`name==version` as requirements.txt says."""
-    for line in (ROOT / "requirements.txt").read_text().splitlines():
+    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         found = re.match(rf"{re.escape(name)}==\S+", line)
         if found:
             return found[0]

@@ -46,7 +46,9 @@ def unpacked(folder: Path, packages: Sequence[str], *, architecture: str) -> Pat
     def fetch(work: Path) -> Path:
         _ask(work, "deb", "download", packages, architecture=architecture)
         for package in sorted(work.glob("*.deb")):
-            subprocess.run(["dpkg", "-x", package, work / "root"], check=True, capture_output=True, text=True)
+            subprocess.run(
+                ["dpkg", "-x", package, work / "root"], check=True, capture_output=True, text=True, encoding="utf-8"
+            )
         link = work / "root" / "lib"
         if not link.exists():  # base-files would make it
             link.symlink_to("usr/lib")
@@ -87,7 +89,7 @@ def _ask(work: Path, kind: str, command: str, packages: Sequence[str], *, archit
     for each in ("state/lists/partial", "cache/archives/partial", "parts", "root"):
         (work / each).mkdir(parents=True)
     (work / "status").touch()
-    (work / "sources").write_text(f"{kind} [signed-by={KEYRING}] {_archive()} {SUITE} main\n")
+    (work / "sources").write_text(f"{kind} [signed-by={KEYRING}] {_archive()} {SUITE} main\n", encoding="utf-8")
     settings = {
         "Dir::State": work / "state",
         "Dir::State::status": work / "status",
@@ -104,13 +106,15 @@ def _ask(work: Path, kind: str, command: str, packages: Sequence[str], *, archit
     }
     options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
     for words in (["update", "--error-on=any"], [command, *packages]):
-        subprocess.run(["apt-get", "-q", *options, *words], check=True, capture_output=True, text=True, cwd=work)
+        subprocess.run(
+            ["apt-get", "-q", *options, *words], check=True, capture_output=True, text=True, cwd=work, encoding="utf-8"
+        )
 
 
 def _archive() -> str:
     """Debian's archive as this machine's apt knows it."""
     asked = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]
-    listed = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(asked, check=True, capture_output=True, text=True, encoding="utf-8").stdout
     found = [line.split()[2] for line in listed.splitlines() if line.startswith("Debian Debian ")]
     if not found:
         raise MissingTool("Debian's archive: this machine's apt has no source of Debian's; run apt-get update first")

@@ -46,6 +46,7 @@ class Emulator:
             text=True,
             timeout=timeout_s,
             check=False,
+            encoding="utf-8",
         )
         if ended.returncode:
             raise subprocess.CalledProcessError(ended.returncode, ended.args, ended.stdout, ended.stderr)

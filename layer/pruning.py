@@ -50,7 +50,7 @@ def keeps(path: str) -> bool:
 
 def traced() -> frozenset[str]:
     """Paths of the Python files that PyTorch loads when it is imported and trains a model."""
-    return frozenset((HERE / f"torch-{TORCH}.txt").read_text().split())
+    return frozenset((HERE / f"torch-{TORCH}.txt").read_text(encoding="utf-8").split())
 
 
 def stubs() -> dict[str, bytes]:

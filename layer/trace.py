@@ -50,7 +50,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     target = HERE / f"torch-{TORCH}.txt"
-    target.write_text("\n".join(found) + "\n")
+    target.write_text("\n".join(found) + "\n", encoding="utf-8")
     print(f"{target.relative_to(ROOT)}: {len(found)} files")
     return 0
 

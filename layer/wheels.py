@@ -26,7 +26,9 @@ def fetch(requirements: Sequence[str], folder: Path) -> list[Path]:
     command += [word for platform in PLATFORMS for word in ("--platform", platform)]
     missing = [each for each in requirements if not _present(each, folder)]
     if missing:
-        ended = subprocess.run([*command, "--dest", str(folder), *missing], capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            [*command, "--dest", str(folder), *missing], capture_output=True, text=True, check=False, encoding="utf-8"
+        )
         if ended.returncode:
             raise NoWheels(f"pip cannot fetch {', '.join(missing)} for ARM and Python {PYTHON}: {ended.stderr.strip()}")
     return sorted(wheel for each in requirements if (wheel := _present(each, folder)))

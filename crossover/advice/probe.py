@@ -123,9 +123,9 @@ def _peak_bytes(work: Callable[[], object]) -> int:
     """The most memory that the process has while it works; 0 where the system does not say."""
     give_back_freed_memory()  # what an earlier step freed and the process keeps would hide this one's
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak begins anew
         work()
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
     return 1_024 * next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)

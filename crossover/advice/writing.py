@@ -31,7 +31,7 @@ def write(found: Advice, out: Path, *, config: Path) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     told = out / "advice.json"
-    earlier = json.loads(told.read_text()).get("files", {}) if told.exists() else {}
+    earlier = json.loads(told.read_text(encoding="utf-8")).get("files", {}) if told.exists() else {}
     paths = []
     for number, each in enumerate((found.winner, *found.alternatives), start=1):
         name = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"

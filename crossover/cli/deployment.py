@@ -202,7 +202,15 @@ def _run_node(
     kept = None if told is None else subprocess.PIPE
     try:
         return subprocess.run(
-            command, cwd=ROOT, env=environment, check=False, input=told, stdout=kept, stderr=kept, text=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            check=False,
+            input=told,
+            stdout=kept,
+            stderr=kept,
+            text=True,
+            encoding="utf-8",
         )
     except BaseException:  # npx's own children would go on deploying behind our back
         _end_marked()

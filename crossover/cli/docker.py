@@ -37,7 +37,9 @@ def check_docker(experiment: Experiment) -> None:
 def _asked(*command: str) -> tuple[str, str]:
     """(why it failed, or ""; its standard output)."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, encoding="utf-8"
+        )
     except FileNotFoundError:
         return "it is not on this machine", ""
     except subprocess.TimeoutExpired:

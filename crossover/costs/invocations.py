@@ -11,6 +11,14 @@ from typing import Any
 Record = Mapping[str, Any]
 Cell = tuple[str, int, int, int, int]  # step, worker, epoch, round, minibatch
 
+RECORD = {
+    **dict.fromkeys(("step", "request_id", "outcome"), str),
+    **dict.fromkeys(("worker", "epoch", "round", "minibatch"), int),
+    **dict.fromkeys(("started_at", "wall_s", "cpu_s"), float),
+    "stages": [{"stage": str, "wall_s": float, "cpu_s": float}],
+    "traffic": {str: {}},
+}
+
 CHANNELS = ("object_store", "tensor_store", "bus")
 FIGURES = ("bytes_in", "bytes_out", "requests")
 

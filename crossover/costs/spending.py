@@ -4,7 +4,6 @@ Prices and infrastructure travel in the run's facts, so that a decision needs ne
 of costs/cost.py on what the bucket holds: the records of what has ended, the marks of what is under way.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,9 +19,10 @@ from crossover.costs import prices as pricing
 from crossover.costs.cost import Quantities, Run, bill
 from crossover.costs.expectations import state_transitions
 from crossover.costs.infrastructure import Fleet, Infrastructure
-from crossover.costs.invocations import Record
+from crossover.costs.invocations import RECORD, Record
 from crossover.costs.prices import Price, Prices
 from crossover.costs.stopped import under_way
+from crossover.dataplane import plain
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing
 from crossover.experiment import Experiment
@@ -148,10 +148,11 @@ def read(objects: ObjectStore, keys: Keys, ended: dict[str, dict[str, Any]]) -> 
     """Put the records that are new into `ended`, by their keys, several at a time; the marks of invocations that have left none yet."""
     new = [key for key in objects.list(keys.records) if key not in ended]
     for key, body in zip(new, _bodies(partial(objects.get, key) for key in new), strict=True):
-        ended[key] = json.loads(body)
+        ended[key] = plain.read(body, RECORD, key=key)
     known = {keys.mark(record["request_id"]) for record in ended.values()}
     marks = [key for key in objects.list(keys.marks) if key not in known]
-    return [json.loads(body) for body in _bodies(partial(_if_there, objects, key) for key in marks) if body]
+    found = zip(marks, _bodies(partial(_if_there, objects, key) for key in marks), strict=True)
+    return [plain.read(body, RECORD, key=key) for key, body in found if body]
 
 
 def _bodies(gets: Iterable[Callable[[], T]]) -> list[T]:

@@ -2,8 +2,9 @@
 
 import json
 
+from crossover.dataplane import plain
 from crossover.dataplane.protocols import Buffer
-from crossover.errors import Corrupt, Refused
+from crossover.errors import Refused
 
 # Amazon MQ's RabbitMQ 4 may refuse more than 16 MiB; the same limit holds on one machine, so that a run that works there works on AWS.
 MAX_BODY_BYTES = 15 * 2**20
@@ -27,8 +28,5 @@ def arrival(round_: int, member: int) -> bytes:
 
 def read_arrival(body: bytes, *, queue: str) -> tuple[int, int]:
     """(round, member) of a barrier's message. Raises Corrupt."""
-    try:
-        message = json.loads(body)
-        return int(message["round"]), int(message["member"])
-    except (ValueError, TypeError, KeyError):
-        raise Corrupt(f"{queue}: {body[:80]!r} is no message of a barrier") from None
+    message = plain.read(body, {"round": int, "member": int}, key=queue)
+    return message["round"], message["member"]

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crossover import runtime
+from crossover.dataplane import plain
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import CrossoverError, RunFailed, ended_with
-from crossover.fleet.lease import NOBODY, Hearts
+from crossover.fleet.lease import FAILURE, NOBODY, Hearts
 from crossover.keys import Keys, current_run
 
 ECHOES = ("RunFailed", "WaitTimeout", "StaleAttempt")  # what a failure elsewhere looks like to the others
@@ -46,7 +47,9 @@ class ProgramsExecution:
         alive = self.alive()  # first: whoever ends afterwards has left its word before
         if self.objects.exists(self.keys.finished):
             return True
-        failures = [json.loads(self.objects.get(key)) for key in self.objects.list(self.keys.failures)]
+        failures = [
+            plain.read(self.objects.get(key), FAILURE, key=key) for key in self.objects.list(self.keys.failures)
+        ]
         if failures and (not self.tolerant or len(failures) >= self.members or not alive):
             raise _failure(failures, [key.rpartition("/")[2] for key in self.objects.list(self.keys.failures)])
         if not alive:

@@ -8,10 +8,12 @@ from types import TracebackType
 from typing import Any
 
 from crossover import runtime
+from crossover.dataplane import plain
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import CrossoverError, RunFailed, StaleAttempt, WaitTimeout
 from crossover.keys import Keys
 
+POINTER, BEAT, FAILURE = {"run": str, "members": int}, {"attempt": int, "over": bool}, {"error": str, "cause": str}
 NOBODY = b""  # what the lease of a rank says that was taken from its program, and is free
 
 
@@ -78,8 +80,8 @@ class Hearts:
 
     def given_back(self, rank: int, attempt: int) -> bool:
         """Whether the attempt's program has said that it gives the rank back."""
-        beat = self._beat(rank)
-        return bool(beat) and bool((said := json.loads(beat))["over"]) and said["attempt"] == attempt
+        beat, key = self._beat(rank), self.keys.heartbeat(rank)
+        return bool(beat) and (said := plain.read(beat, BEAT, key=key))["over"] and said["attempt"] == attempt
 
     def free(self, rank: int, attempt: int) -> bool:
         """Whether nobody holds that lease, or this program created it, though the answer may have been lost."""
@@ -162,7 +164,7 @@ class Membership:
         self.confirm()
         for rank in missing:
             if self._objects.exists(self._keys.failure(rank)):
-                cause = json.loads(self._objects.get(self._keys.failure(rank)))["cause"]
+                cause = plain.read(self._objects.get(key := self._keys.failure(rank)), FAILURE, key=key)["cause"]
                 raise RunFailed(f"peer {self.rank}: {what} of peer {rank}, which gave up: {cause}")
             limit_s = self.settings.absence_s
             if self._hearts.silent_s(rank) > limit_s:

@@ -49,7 +49,7 @@ def _forget_peak(alone: bool) -> None:
     """Linux then measures the peak of what follows (proc(5), clear_refs: 5)."""
     if alone:
         try:
-            _CLEAR.write_text("5")
+            _CLEAR.write_text("5", encoding="utf-8")
         except OSError:
             return  # the peak since the process began will do
 
@@ -57,7 +57,7 @@ def _forget_peak(alone: bool) -> None:
 def _peak_mb(alone: bool) -> float:
     if alone:
         try:
-            line = next(each for each in _STATUS.read_text().splitlines() if each.startswith("VmHWM"))
+            line = next(each for each in _STATUS.read_text(encoding="utf-8").splitlines() if each.startswith("VmHWM"))
             return round(int(line.split()[1]) / 1024, 1)
         except (OSError, StopIteration):
             pass

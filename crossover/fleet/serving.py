@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 from crossover import runtime
 from crossover.context import Context, Resources
+from crossover.dataplane import plain
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import CrossoverError, StaleAttempt, Unavailable
-from crossover.fleet.lease import Hearts, Membership, Settings
+from crossover.fleet.lease import POINTER, Hearts, Membership, Settings
 from crossover.keys import Keys, current_run
 from crossover.waiting import Pauses
 
@@ -59,7 +60,7 @@ def join(objects: ObjectStore, settings: Settings, *, me: bytes = b"") -> Member
     while True:
         try:
             if hearts is None and objects.exists(current_run(settings.fleet)):
-                pointer = json.loads(objects.get(current_run(settings.fleet)))
+                pointer = plain.read(objects.get(key := current_run(settings.fleet)), POINTER, key=key)
                 hearts = Hearts(objects, Keys(pointer["run"]), me)
             if hearts is not None:
                 keys, members = hearts.keys, pointer["members"]

@@ -53,7 +53,7 @@ def read(assembly: Path) -> tuple[list[Stack], list[Asset]]:
         raise ConfigError(
             f"{assembly}: not a CDK cloud assembly (no manifest.json); `cdk synth` or `crossover deploy` makes one"
         )
-    artifacts = json.loads(manifest.read_text())["artifacts"]
+    artifacts = json.loads(manifest.read_text(encoding="utf-8"))["artifacts"]
     stacks = [_stack(assembly, name, artifacts[name]) for name in _ordered(artifacts)]
     manifests = [each for each in artifacts.values() if each["type"] == "cdk:asset-manifest"]
     assets = [asset for each in manifests for asset in _assets(assembly, assembly / each["properties"]["file"])]
@@ -80,14 +80,14 @@ def _stack(assembly: Path, name: str, artifact: Mapping[str, Any]) -> Stack:
     properties = artifact["properties"]
     return Stack(
         name=properties.get("stackName", name),
-        template=(assembly / properties["templateFile"]).read_text(),
+        template=(assembly / properties["templateFile"]).read_text(encoding="utf-8"),
         parameters=properties.get("parameters", {}),
         tags=properties.get("tags", {}),
     )
 
 
 def _assets(assembly: Path, manifest: Path) -> Iterator[Asset]:
-    content = json.loads(manifest.read_text())
+    content = json.loads(manifest.read_text(encoding="utf-8"))
     if content.get("dockerImages"):
         raise ConfigError(f"{manifest.name}: container images cannot run locally; set functions.packaging to layer")
     for file in content.get("files", {}).values():

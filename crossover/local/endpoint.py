@@ -160,7 +160,10 @@ def _server(log: Path, in_flight: _InFlight) -> Any:
 
 
 def _failure(error: Exception, log: Path) -> bytes:
-    with contextlib.suppress(FileNotFoundError), log.open("a") as file:  # the workspace may be gone by now
+    with (
+        contextlib.suppress(FileNotFoundError),
+        log.open("a", encoding="utf-8") as file,
+    ):  # the workspace may be gone by now
         traceback.print_exception(error, file=file)
     fault = f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})"
     words = escape(str(error) if isinstance(error, CrossoverError) else fault)

@@ -140,7 +140,7 @@ def tensor_module() -> Path:
     """The tensor engine's .so, built when it is missing or older than its source. Raises MissingTool, RunFailed."""
     target = _MODULE / "build" / "tensors.so"
     target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / ".lock").open("w") as lock:
+    with (target.parent / ".lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         newest = max((path.stat().st_mtime for path in (_MODULE / "src").rglob("*") if path.is_file()), default=0.0)
         if target.exists() and target.stat().st_mtime >= newest:
@@ -150,7 +150,7 @@ def tensor_module() -> Path:
                 "g++ and make: needed to build the tensor engine; install them with: apt-get install g++ make"
             )
         command = ["make", "-C", str(_MODULE), "core"]
-        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        built = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
         if built.returncode or not target.exists():
             raise RunFailed(f"make -C {_MODULE.name} core failed:\n{(built.stdout + built.stderr)[-2000:]}")
         return target

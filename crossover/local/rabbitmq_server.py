@@ -110,9 +110,9 @@ class RabbitServer(AbstractContextManager[Any]):
         cookie = home / ".erlang.cookie"
         if not cookie.exists():
             cookie.touch(mode=0o600)
-            cookie.write_text(secrets.token_hex(16))
+            cookie.write_text(secrets.token_hex(16), encoding="utf-8")
             cookie.chmod(0o400)
-        (self._folder / "enabled_plugins").write_text("[].\n")
+        (self._folder / "enabled_plugins").write_text("[].\n", encoding="utf-8")
         return {
             "PATH": f"{self._program.parent}:{os.environ.get('PATH', os.defpath)}",  # its own Erlang before others
             "LANG": "C.UTF-8",
@@ -136,7 +136,7 @@ class RabbitServer(AbstractContextManager[Any]):
     def _configuration(self) -> Path:
         definitions = self._folder / "definitions.json"
         definitions.touch(mode=0o600)
-        definitions.write_text(json.dumps(_definitions(self._username, self._password)))
+        definitions.write_text(json.dumps(_definitions(self._username, self._password)), encoding="utf-8")
         lines = {
             "listeners.tcp.1": f"127.0.0.1:{self.port}",
             "load_definitions": definitions,
@@ -154,7 +154,7 @@ class RabbitServer(AbstractContextManager[Any]):
             lines["ssl_options.verify"] = "verify_none"  # of clients: they log in by password
             lines["ssl_options.fail_if_no_peer_cert"] = "false"
         path = self._folder / "rabbitmq.conf"
-        path.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()))
+        path.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()), encoding="utf-8")
         return path
 
     def _answers(self, process: subprocess.Popen[bytes]) -> bool:

@@ -149,7 +149,7 @@ class RedisServer(AbstractContextManager[Any]):
             lines["tls-auth-clients"] = "no"
         path = self._folder / "redis.conf"
         path.touch(mode=0o600)  # it holds the password
-        path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()), encoding="utf-8")
         return path
 
     def _answers(self) -> bool:
@@ -177,7 +177,7 @@ class RedisServer(AbstractContextManager[Any]):
         return reply.removesuffix(b"+OK\r\n")
 
     def _last_words(self) -> str:
-        return (self._folder / "redis.log").read_text(errors="replace")[-2000:]
+        return (self._folder / "redis.log").read_text(errors="replace", encoding="utf-8")[-2000:]
 
 
 def _quoted(value: str) -> str:

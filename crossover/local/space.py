@@ -14,15 +14,16 @@ _RESULTS_MB = 50  # records, report and the model, or what a failed run goes on 
 def check(out: Path, *, talks: bool) -> None:
     """Room for results in `out`, and for servers in the folder for temporary files; `talks`: a broker is among them. Raises UserError."""
     broker = f", {BROKER_MB} MB of it so that RabbitMQ takes messages" if talks else ""
-    servers = Path(tempfile.gettempdir())
-    asked = (
-        (servers, _SERVERS_MB + talks * BROKER_MB, f"by the servers{broker}", "set TMPDIR to a folder on another disk"),
-        (out, _RESULTS_MB, "by the results", "choose another folder with --out"),
+    servers = (
+        Path(tempfile.gettempdir()),
+        _SERVERS_MB + talks * BROKER_MB,
+        f"by the servers{broker}",
+        "set TMPDIR to a",
     )
-    for folder, needed_mb, what_for, otherwise in asked:
+    for folder, needed_mb, what_for, otherwise in (servers, (out, _RESULTS_MB, "by the results", "give --out a")):
         disk = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        free_mb = shutil.disk_usage(disk).free // 10**6
-        if free_mb < needed_mb:
+        if (free_mb := shutil.disk_usage(disk).free // 10**6) < needed_mb:
             raise UserError(
-                f"{folder}: {needed_mb} MB are needed there {what_for}; {free_mb} MB are free: make room, or {otherwise}"
+                f"{folder}: {needed_mb} MB are needed there {what_for}; {free_mb} MB are free: make room, or {otherwise} "
+                "folder on another disk"
             )

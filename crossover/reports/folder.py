@@ -6,18 +6,61 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from crossover.costs.invocations import Record
+from safetensors import SafetensorError, safe_open
+
+from crossover.costs.invocations import RECORD, Record
+from crossover.dataplane import plain
 from crossover.errors import DataError
 from crossover.experiment import Experiment, from_resolved, renamed
 
 RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetensors", "report.html"
+LABELS = ("measured-local", "measured-aws", "published", "projected")
 PROJECTION = "projection.json"  # what the run would take on AWS, by simulation
 SERVER_LOG = "server.log"  # of the database or broker with which a run on this machine has ended
 
-PARTS = {"label", "outcome", "duration_s", "versions", "invocations", "traffic", "stages", "steps", "final"}  # besides
+_FIGURES = dict.fromkeys(("count", "wall_s", "cpu_s", "max_rss_mb"), float)
+_METRIC = {"name?": str, "higher_is_better?": (bool, None)}
+_USD = {"paper_method_usd": float, "full_usd": float}
+# What every page and table relies on; what stands beside it is shown as it is.
+_SHAPE = {
+    "architecture": str,
+    "where": str,
+    "label": LABELS,
+    "outcome": ("finished", "failed"),
+    "started_at": str,
+    "duration_s": float,
+    "versions": {},
+    "incomplete?": [str],
+    "failure?": (str, None),
+    "completeness?": str,
+    "data?": {},
+    "experiment": {
+        "name": str,
+        "architecture": str,
+        "workers": int,
+        "training?": {"metric?": _METRIC, "target?": (float, None)},
+    },
+    "epochs": [
+        {"epoch": int, "val_metric": (float, None), "val_loss": (float, None), "train_loss": (float, None)}
+        | {"elapsed_s": float, **_USD}
+    ],
+    "invocations": dict.fromkeys(("count", "ok", "error", "stale", "retried", "cold"), int),
+    "unrecorded?": ({"count": int}, None),
+    "stages": [{"stage": str, **_FIGURES}],
+    "steps": [
+        {"step": str, "cold": int, "failed": int, "init_s": float, "slot_wait_s": float, "billed_s": float, **_FIGURES}
+    ],
+    "traffic": {str: {"bytes_in": int, "bytes_out": int, "requests": int}},
+    "dropped?": [{"round": int, "workers": [int]}],
+    "staleness?": ({"gradients": int, "mean": float, "max": float}, None),
+    "cost": {"label": LABELS, "basis": str, "paper_method": str, **_USD, "prices_as_of?": str, "region?": str}
+    | {"lines": [{"item": str, "quantity": float, "unit": str, "usd": float, "as_of": str}]},
+    "final": ({"val_metric?": (float, None), "seconds?": float, "equals_one_process?": bool}, None),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,26 +102,34 @@ def read(path: Path) -> RunFolder:
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
         state = "is not a run's result" if result is not None else "is not there"
         raise DataError(f"{path / RESULT}: {state}; give the folder of a run, such as results/spirt")
-    absent = sorted(PARTS - result.keys())
-    absent += ["val_metric of each epoch"] if any("val_metric" not in epoch for epoch in result["epochs"]) else []
-    if absent:
-        raise DataError(f"{path / RESULT}: has no {', '.join(absent)}: another version wrote it; run it again")
+    _expect(result, _SHAPE, where=str(path / RESULT))
+    try:
+        experiment_of(result)
+        datetime.fromisoformat(result["started_at"])
+        if (model := path / MODEL).is_file():
+            safe_open(model, framework="numpy").keys()
+    except (SafetensorError, TypeError, AttributeError, ValueError) as error:
+        what = (
+            f"{path / MODEL}" if isinstance(error, SafetensorError) else f"{path / RESULT}: experiment, or started_at"
+        )
+        raise DataError(f"{what}: {error}; it is damaged, or another version wrote it: run it again") from error
     metrics = path / METRICS
     if not metrics.is_file():
         raise DataError(f"{metrics}: is not there; the run's folder is incomplete")
     with metrics.open(encoding="utf-8") as file:
-        records = [_parse(line, where=f"{metrics}, line {n}") for n, line in enumerate(file, start=1)]
+        lines = [(f"{metrics}, line {n}", line) for n, line in enumerate(file, start=1)]
+        records = [_expect(_parse(line, where=where), RECORD, where=where) for where, line in lines]
     return RunFolder(path=path, result={**result, "experiment": renamed(result["experiment"])}, records=records)
 
 
 def experiment_of(result: Mapping[str, Any]) -> Experiment:
     """As an earlier version wrote it: fields that are no more decide nothing about updates."""
-    plain, kinds = renamed(result["experiment"]), get_type_hints(Experiment)
+    said, kinds = renamed(result["experiment"]), get_type_hints(Experiment)
     for section, kind in kinds.items():
-        if is_dataclass(kind) and isinstance(plain.get(section), Mapping):
+        if is_dataclass(kind) and isinstance(said.get(section), Mapping):
             known = {each.name for each in fields(kind)}
-            plain[section] = {name: value for name, value in plain[section].items() if name in known}
-    return from_resolved(plain)
+            said[section] = {name: value for name, value in said[section].items() if name in known}
+    return from_resolved(said)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -95,6 +146,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _expect(value: Any, shape: Any, *, where: str) -> Any:
+    for wrong in plain.misfits(value, shape):
+        said = wrong.removeprefix(".")
+        raise DataError(f"{where}: {said}: it is damaged, or another version wrote it; run it again")
+    return value
 
 
 def _parse(text: str, *, where: str) -> Any:

@@ -45,6 +45,7 @@ def _python(*arguments: str, told: str) -> subprocess.CompletedProcess[str]:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            encoding="utf-8",
         ) as process:
             try:
                 shown, errors = process.communicate(told)

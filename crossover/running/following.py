@@ -1,6 +1,5 @@
 """From an execution that was started to its end: progress, records, the budget, and the folder whatever the end."""
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Protocol
 from crossover import runtime
 from crossover.costs import budget, spending
 from crossover.costs.budget import BudgetReached
+from crossover.dataplane import plain
 from crossover.errors import ConfigError, CrossoverError, RunFailed
 from crossover.experiment import Metric
 from crossover.keys import UNDER_WAY
@@ -20,6 +20,7 @@ from crossover.reports.result import train_losses
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared
 from crossover.running.results import so_far, write_folder
+from crossover.training.agreement import DECISION
 from crossover.training.calendar import calendar_of
 
 POLL_S = 0.25
@@ -193,7 +194,7 @@ def _next_decision(prepared: Prepared) -> bool:
     key = prepared.keys.decision(days.decided(number))
     if number > days.decisions or not prepared.objects.exists(key):
         return False
-    prepared.decisions.append(json.loads(prepared.objects.get(key)))
+    prepared.decisions.append(plain.read(prepared.objects.get(key), DECISION, key=key))
     return True
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from crossover.architecture import architecture_of
 from crossover.costs.cost import Cost
+from crossover.dataplane import plain
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import UserError
 from crossover.experiment import Experiment
+from crossover.fleet.lease import POINTER
 from crossover.keys import Keys, current_run
 from crossover.running import resumption
 from crossover.running.following import catch_up
@@ -41,7 +43,7 @@ def under_way(experiment: Experiment, session: Any) -> UnderWay | None:
         return None
     with suppress(s3.exceptions.NoSuchKey):
         told = s3.get_object(Bucket=facts.bucket, Key=current_run(facts.fleet))["Body"].read()
-        return UnderWay(json.loads(told)["run"], "")
+        return UnderWay(plain.read(told, POINTER, key=current_run(facts.fleet))["run"], "")
     return None
 
 

@@ -11,15 +11,27 @@ from crossover import keys, runtime
 from crossover.algorithms.convergence import verdict
 from crossover.algorithms.dropping import Agree
 from crossover.context import Context
+from crossover.dataplane import plain
 from crossover.dataplane.vector import Vector, header
 from crossover.training.calendar import calendar
+
+DECISION = {
+    "epoch": int,
+    "val_loss": float,
+    "val_metric": float,
+    "history": [[float, float]],
+    "finished": bool,
+    "reason": str,
+    "at": float,
+}
+DROPPED = {"round": int, "workers": [int]}
 
 
 def decision(ctx: Context, epoch: int) -> dict[str, Any]:
     """What all agreed on after `epoch`; for epoch 0 the start."""
     if epoch == 0:
         return {"epoch": 0, "history": [], "finished": False, "reason": "", "at": ctx.facts.created_at}
-    agreed: dict[str, Any] = json.loads(ctx.objects.get(ctx.keys.decision(epoch)))
+    agreed: dict[str, Any] = plain.read(ctx.objects.get(key := ctx.keys.decision(epoch)), DECISION, key=key)
     return agreed
 
 
@@ -83,7 +95,8 @@ def dropping(ctx: Context, round: int) -> Agree:
         if not bad:
             return bad
         told = json.dumps({"round": round, "epoch": calendar(ctx.facts).epoch(round), "workers": bad})
-        agreed: list[int] = json.loads(ctx.objects.create(ctx.keys.dropped(round), told.encode()))["workers"]
+        key = ctx.keys.dropped(round)
+        agreed: list[int] = plain.read(ctx.objects.create(key, told.encode()), DROPPED, key=key)["workers"]
         return agreed
 
     return agree

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.context import Context
+from crossover.dataplane.plain import read as read_plain
 from crossover.dataplane.vector import HEADER_BYTES, Kind, Vector, decode, header
 from crossover.errors import Corrupt, Missing
 from crossover.keys import Keys
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 _MAGIC = b"XCKP"
 _HEAD = struct.Struct("<4sIII")  # magic, version, length and crc32 of the JSON that follows
+_LISTING = {
+    "position": [int, int],
+    "vectors": [[str, int]],
+    "facts": {"kept?": [[int, int]], "waiting_since?": (float, None)},
+}
 
 Buffer = bytes | memoryview
 
@@ -68,7 +74,7 @@ def read(body: bytes, *, key: str) -> Checkpoint:
     plain = view[_HEAD.size : _HEAD.size + length]
     if version != 1 or zlib.crc32(plain) != crc:
         raise Corrupt(f"{key}: checkpoint header of version {version}, or its checksum differs; version 1 is read")
-    listing = json.loads(bytes(plain))
+    listing = read_plain(bytes(plain), _LISTING, key=key)
     vectors, at = {}, _HEAD.size + length
     for name, bytes_ in listing["vectors"]:
         vectors[name] = decode(view[at : at + HEADER_BYTES + bytes_], key=f"{key} ({name})")

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from crossover.context import Context
+from crossover.dataplane import plain
 from crossover.dataplane.vector import Kind, Vector
-from crossover.errors import Corrupt
 from crossover.keys import Keys
 from crossover.training.calendar import Calendar
 from crossover.training.checkpoints import Checkpoint
@@ -55,6 +55,10 @@ class Word:
 
 
 START = Word(step=-1)
+# What these are as JSON, and what else a member's checkpoint says.
+REPORT = {"loss": (float, None), "samples": int, "seconds": float, "update": bool, "complaints": [int]}
+WORD = {"step": int, "senders": [int], "leaves": {int: int}, "dropped": [int], "loss": (float, None), "at": float}
+FACTS = {"word?": WORD, "ahead?": [int], "curve?": [[float, float]], "seconds?": {int: [float]}, "settled_from?": int}
 
 
 def encode(message: Report | Word) -> Vector:
@@ -62,31 +66,25 @@ def encode(message: Report | Word) -> Vector:
 
 
 def read_report(vector: Vector, *, key: str) -> Report:
-    plain = _plain(vector, key=key)
-    return Report(**{**plain, "complaints": tuple(plain["complaints"])})
+    said = plain.read(bytes(vector.data), REPORT, key=key)
+    return Report(**{name: said[name] for name in REPORT} | {"complaints": tuple(said["complaints"])})
 
 
 def read_word(vector: Vector, *, key: str) -> Word:
-    return _word(_plain(vector, key=key))
+    return _word(plain.read(bytes(vector.data), WORD, key=key))
 
 
 def last_known(facts: Mapping[str, Any]) -> Word:
     """The last word that a checkpoint knows of; START before the first."""
+    plain.expect(facts, FACTS, key="a checkpoint's facts")
     return _word(facts["word"]) if "word" in facts else START
 
 
-def _word(plain: Mapping[str, Any]) -> Word:
+def _word(said: Mapping[str, Any]) -> Word:
     """The Word that `asdict` made plain."""
-    lists = {name: tuple(plain[name]) for name in ("senders", "dropped")}
-    return Word(**{**plain, **lists, "leaves": {int(worker): step for worker, step in plain["leaves"].items()}})
-
-
-def _plain(vector: Vector, *, key: str) -> dict[str, Any]:
-    try:
-        plain: dict[str, Any] = json.loads(bytes(vector.data))
-    except ValueError:
-        raise Corrupt(f"{key}: {bytes(vector.data[:80])!r} is not JSON") from None
-    return plain
+    lists = {name: tuple(said[name]) for name in ("senders", "dropped")}
+    leaves = {int(worker): step for worker, step in said["leaves"].items()}
+    return Word(**{name: said[name] for name in WORD} | lists | {"leaves": leaves})
 
 
 def applied_by(days: Calendar, step: int, *, slack: int, every: int) -> int:

@@ -16,12 +16,14 @@ import torch.distributed as dist
 
 from crossover import runtime
 from crossover.context import Context
+from crossover.dataplane import plain
 from crossover.errors import Missing, WaitTimeout
 from crossover.fleet import Membership
 from crossover.training import attempts
 from crossover.training.peer.exchange import Concluded
 
 _c10d: Any = dist  # stores by themselves are there, and not declared as exported
+PLACE = {"host": str, "port": int, "token": str}
 _LOOK_S = 0.1
 _CONNECT_S = 5.0  # to somebody who is there
 _MARGIN_S = 120.0  # beyond the time that shows who is gone: all say that they live, and yet they do not meet
@@ -86,7 +88,7 @@ class Meeting:
         """
         with suppress(Missing, OSError, RuntimeError):  # RuntimeError: the library's, for a store that does not answer
             said = self._ctx.objects.get(self._ctx.keys.rendezvous)
-            place = json.loads(said)
+            place = plain.read(said, PLACE, key=self._ctx.keys.rendezvous)
             address, limit = (place["host"], place["port"]), timedelta(seconds=_CONNECT_S)
             with socket.create_connection(address, timeout=_CONNECT_S):
                 pass

@@ -6,10 +6,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from crossover.dataplane.plain import read as read_plain
 from crossover.errors import Corrupt
 
 _MAGIC, VERSION = b"XP2P", 1
 _HEAD = struct.Struct("<4sIII")  # magic, version, length and crc32 of the JSON that follows
+_SAID = {"run": str, "peer": int, "round": int, "samples": int, "key": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Message:
 
 def encode(message: Message, parts: Sequence[bytes | memoryview]) -> bytes:
     """The message as it stands in a mailbox; `parts`: its body's buffers, in order (none where it has a key)."""
-    said = {name: getattr(message, name) for name in ("run", "peer", "round", "samples", "key")}
+    said = {name: getattr(message, name) for name in _SAID}
     plain = json.dumps(said).encode()
     plain += b" " * (-(_HEAD.size + len(plain)) % 16)  # the body's payload stays aligned
     return b"".join([_HEAD.pack(_MAGIC, VERSION, len(plain), zlib.crc32(plain)), plain, *parts])
@@ -45,5 +47,5 @@ def read(text: bytes, *, mailbox: str) -> Message:
     plain = view[_HEAD.size : _HEAD.size + length]
     if zlib.crc32(plain) != crc:
         raise Corrupt(f"{mailbox}: checksum differs: the message was changed on its way")
-    said = json.loads(bytes(plain))
-    return Message(**said, body=view[_HEAD.size + length :])
+    said = read_plain(bytes(plain), _SAID, key=mailbox)
+    return Message(**{name: said[name] for name in _SAID}, body=view[_HEAD.size + length :])

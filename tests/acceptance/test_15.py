@@ -76,6 +76,37 @@ def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_pat
         assert words in said
 
 
+def test_a_home_that_cannot_be_written_hinders_nothing(tmp_path: Path) -> None:
+    (home := tmp_path / "home").touch()  # no folder: not even root can write into it
+    surroundings = {"HOME": str(home), "CDK_OUTDIR": str(tmp_path / "assembly"), "CROSSOVER_WITHOUT_LAYERS": "1"}
+    commands: list[list[str]] = [
+        ["app.py", "-c", "config=config/single.yaml"],
+        [
+            "-m",
+            "crossover.cli",
+            "run",
+            "config/single.yaml",
+            "--on",
+            "inline",
+            "--set",
+            "training.epochs=1",
+            "--out",
+            str(tmp_path / "run"),
+        ],
+        ["-m", "crossover.cli", "plan", "config/single.yaml"],
+    ]
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env={**os.environ, **surroundings},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
 # --- what the virtual world sees (5) ----------------------------------------------------------------------------------
 
 # --- benchmarks run; the tensor module keeps what the mission uses (6, 7) ---------------------------------------------

@@ -363,7 +363,7 @@ def serve(search: Search, caller: Caller, experiment: Experiment) -> None:
     """A Redis host: its password, its certificate to where the functions look for it, and a word to CloudFormation."""
     secret(search, caller, "SECRET")
     bucket = known(search, caller, "BUCKET").text.replace(">", ".Arn>")
-    search.may(caller.role, "s3:PutObject", f"{bucket}/hosts/redis/*")
+    search.may(caller.role, "s3:PutObject", f"{bucket}/hosts/redis/{known(search, caller, 'RANK').text}.pem")
     told = known(search, caller, "SIGNAL_URL").text
     search.only(
         "wait for its handle", search.stack, "AWS::CloudFormation::WaitCondition", lambda p: flat(p["Handle"]) == told

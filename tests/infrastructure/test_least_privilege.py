@@ -45,7 +45,6 @@ def test_a_step_may_do_exactly_what_it_declares(assembly: Assembly, step: workfl
     assert actions_of(template, function["Role"]) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="each may write the certificates of all")
 def test_a_redis_host_may_do_exactly_this(assembly: Assembly) -> None:
     hosts = list(resources(assembly.experiment, "AWS::EC2::Instance").values())
     assert len(hosts) == 4
@@ -77,7 +76,6 @@ def may_do_exactly_this(template: Json, host: Json, rank: str) -> None:
     }
 
 
-@pytest.mark.xfail(strict=True, reason="each may write the certificates of all")
 def test_only_hosts_write_certificates(assembly: Assembly) -> None:
     """Each its own: functions trust what lies there (aws.md 10)."""
     writers = {

@@ -73,7 +73,6 @@ WILDCARDS: dict[tuple[str, str], str] = {
     ("s3:DeleteObject s3:GetObject s3:PutObject", "<{bucket}>/runs/*"): RUN,
     ("s3:GetObject", "<{bucket}>/data/*"): RUN,
     ("s3:GetObject", "<{bucket}>/hosts/redis/*"): "One certificate per host.",
-    ("s3:PutObject", "<{bucket}>/hosts/redis/*"): "One certificate per host.",
     ("s3:GetObject", "<{bucket}>/fleet/*"): "Which run to join: one pointer per fleet.",
     ("logs:CreateLogStream logs:PutLogEvents", "logs:log-group:/aws/lambda/{name}:*"): "Streams of its own log group.",
     (

@@ -176,3 +176,12 @@ def test_a_fleet_without_an_instance_profile_is_refused(fleets: Fleets, user_dat
     with pytest.raises(RunFailed, match="f: its launch template names no instance profile"):
         fleets.resize("f", 1, user_data, "")
     assert fleets.running("f") == []
+
+
+def test_systemd_starts_a_program_that_is_killed_four_times_an_hour(user_data: str) -> None:
+    """docs/correctness.md says so; the fleets here count as the unit says."""
+    unit = re.search(r"\[Unit\](.*?)\[Service\]", user_data, re.DOTALL)
+    assert unit is not None
+    limits = dict(line.split("=", 1) for line in unit[1].split() if line.startswith("StartLimit"))
+    assert limits == {"StartLimitIntervalSec": "1h", "StartLimitBurst": "4"}
+    assert service(user_data, fleet="peers").burst == 4

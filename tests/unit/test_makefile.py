@@ -46,7 +46,6 @@ ASKED = [("run", "ON"), ("run", "OUT"), ("chaos", "SEEDS"), ("bench", "ONLY"), (
     ("target", "variable", "value"), [*(("run", "ARCH", each) for each in ODD), *((*each, ODD[0]) for each in ASKED)]
 )
 @pytest.mark.parametrize("given", ["command line", "environment"])
-@pytest.mark.xfail(strict=True, reason="the shell runs it")
 def test_what_is_no_plain_name_is_refused_and_not_run(
     tmp_path: Path, target: str, variable: str, value: str, given: str
 ) -> None:

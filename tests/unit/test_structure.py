@@ -321,7 +321,6 @@ def test_what_is_a_functions_own_is_none(text: str) -> None:
 # --- text says how it is encoded --------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="46 places say none")
 def test_every_text_that_is_read_or_written_says_its_encoding() -> None:
     """A locale may be ASCII, and YAML, code and logs are not."""
     files = [ROOT / "app.py", *(file for part in (*PACKAGES, "layer") for file in (ROOT / part).rglob("*.py"))]

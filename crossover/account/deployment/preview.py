@@ -139,10 +139,13 @@ def _changes(pairs: Sequence[Sequence[Any]], differ: Differ) -> list[Change] | N
 
 def synthesized(assembly: Path) -> dict[str, dict[str, Any]]:
     """The assembly's templates by stack, what others depend on first."""
-    artifacts = json.loads((assembly / "manifest.json").read_text())["artifacts"]
+    artifacts = json.loads((assembly / "manifest.json").read_text(encoding="utf-8"))["artifacts"]
     found = {name: each for name, each in artifacts.items() if each["type"] == "aws:cloudformation:stack"}
     order = sorted(found, key=lambda name: len(found[name].get("dependencies", [])))
-    return {name: json.loads((assembly / found[name]["properties"]["templateFile"]).read_text()) for name in order}
+    return {
+        name: json.loads((assembly / found[name]["properties"]["templateFile"]).read_text(encoding="utf-8"))
+        for name in order
+    }
 
 
 def deployed(session: Any, name: str) -> dict[str, Any] | None:

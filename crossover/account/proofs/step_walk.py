@@ -39,7 +39,7 @@ class Walk:
         """The experiment as a file, for the CDK: JSON, which YAML can read."""
         self.out.mkdir(parents=True, exist_ok=True)
         path = self.out / f"{name}.yaml"
-        path.write_text(json.dumps(experiment.resolved(), indent=1) + "\n")
+        path.write_text(json.dumps(experiment.resolved(), indent=1) + "\n", encoding="utf-8")
         return path
 
     def deploy(self, config: Path, experiment: Experiment, *, only: str = "") -> None:

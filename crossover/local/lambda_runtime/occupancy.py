@@ -9,7 +9,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 def resident(pid: int) -> int:
     """Resident bytes, shared pages included; 0 when the process is gone."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * _PAGE
     except (OSError, IndexError):
         return 0
 
@@ -17,7 +17,7 @@ def resident(pid: int) -> int:
 def peak_mb(pid: int) -> int:
     """The most it was ever resident, MB rounded up; 0 when the process is gone."""
     try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return -(-int(line.split()[1]) // 1024)
     except OSError:
@@ -27,7 +27,7 @@ def peak_mb(pid: int) -> int:
 
 def own(pid: int) -> int:
     """Bytes that would come back if the process ended (unique set size); raises FileNotFoundError when it is gone."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
     return sum(
         int(line.split()[1]) * 1024
         for line in rollup.splitlines()

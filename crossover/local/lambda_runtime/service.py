@@ -236,7 +236,7 @@ class Lambdas:
     def _log(self, environment: Environment, request_id: str, outcome: Outcome) -> None:
         record = report(environment.function, request_id, outcome)
         printed = lines(record, outcome.log)
-        with (environment.log.parent / "platform.jsonl").open("a") as file:
+        with (environment.log.parent / "platform.jsonl").open("a", encoding="utf-8") as file:
             file.write(printed[-1] + "\n")
         self._sink(environment.function, f"{environment.number:05d}", printed)
 

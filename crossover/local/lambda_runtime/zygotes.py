@@ -146,7 +146,7 @@ class Zygote:
             self._on_exit(pid, signal.SIGKILL)
 
     def _gone(self) -> Unavailable:
-        tail = self._output.read_text(errors="replace")[-500:]
+        tail = self._output.read_text(errors="replace", encoding="utf-8")[-500:]
         return Unavailable(
             f"the {self._kind} fork server for local functions has ended; its last words: {tail.strip() or 'none'}"
         )

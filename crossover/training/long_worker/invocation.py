@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from crossover import runtime
 from crossover.context import Context
+from crossover.dataplane import plain
 from crossover.dataplane.vector import Vector
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.event import Event
@@ -177,7 +178,7 @@ class Invocation:
         """
         key, decision, steadily = self.ctx.keys.evaluating(epoch), self.ctx.keys.decision(epoch), self.waits.steadily
         own = json.dumps({"by": self.rank, "at": self.ctx.clock()}).encode()
-        one = json.loads(steadily(lambda: self.ctx.objects.create(key, own)))
+        one = plain.read(steadily(lambda: self.ctx.objects.create(key, own)), {"by": int, "at": float}, key=key)
         if one["by"] == self.rank:
             return False
         self.waits.since = one["at"]  # the store's word: no checkpoint at this position keeps it from life to life

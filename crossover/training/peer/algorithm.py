@@ -196,7 +196,7 @@ def check_memory(ctx: Context) -> None:
 def available_mb() -> float | None:
     """What new programs can have without swapping; None where the system does not say."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     found = next((line for line in lines if line.startswith("MemAvailable:")), None)

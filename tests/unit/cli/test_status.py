@@ -57,7 +57,20 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     prepared = prepare(MINE, objects=objects, data=[objects])
     record = {**spirt().records[0], "started_at": prepared.facts["created_at"]}
     objects.put(Keys(prepared.run).record("train", "a"), json.dumps(record).encode())
-    objects.put(Keys(prepared.run).decision(1), json.dumps({"epoch": 1}).encode())
+    objects.put(
+        Keys(prepared.run).decision(1),
+        json.dumps(
+            {
+                "epoch": 1,
+                "val_loss": 1.0,
+                "val_metric": 0.5,
+                "history": [[1.0, 0.5]],
+                "finished": False,
+                "reason": "",
+                "at": 1.0,
+            }
+        ).encode(),
+    )
     arn = machine("a-name-that-says-nothing")
     boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name=f"{prepared.run}-0", input="{}")
     publish(arn)

@@ -116,7 +116,7 @@ def test_waiting_ends_with_a_name(store: MemoryObjectStore) -> None:
     me, other = claim(store, absence_s=0.05), claim(store)
     assert me is not None and other is not None
     me.question([1], what="waited for the arrival")  # the first look
-    store.put(KEYS.failure(1), json.dumps({"cause": "no room"}).encode())
+    store.put(KEYS.failure(1), json.dumps({"error": "RunFailed", "cause": "no room"}).encode())
     with pytest.raises(RunFailed, match="peer 0: waited for the arrival of peer 1, which gave up: no room"):
         me.question([1], what="waited for the arrival")
     store.delete(KEYS.failure(1))

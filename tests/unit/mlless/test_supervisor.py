@@ -113,7 +113,20 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
     def get(store: object, key: str) -> bytes:
         if key == ctx.keys.decision(1) and not decided and ctx.clock() > 1000 + 2 * LIFE_S:  # type: ignore[operator]
             decided.append(ctx.clock())
-            ctx.objects.put(key, json.dumps({"finished": False}).encode())
+            ctx.objects.put(
+                key,
+                json.dumps(
+                    {
+                        "epoch": 1,
+                        "val_loss": 1.0,
+                        "val_metric": 0.5,
+                        "history": [[1.0, 0.5]],
+                        "finished": False,
+                        "reason": "",
+                        "at": 1.0,
+                    }
+                ).encode(),
+            )
         return exists(store, key)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(ctx.objects), "get", get)

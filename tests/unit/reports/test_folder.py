@@ -2,25 +2,32 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import Phase, given, settings
+from safetensors.torch import save as safetensors
 
+from crossover.cli.main import main
 from crossover.errors import DataError
-from crossover.reports import folder
+from crossover.reports import comparison, folder, html, tables
+from tests.unit.mutants import mutated
 from tests.unit.reports.example_run import spirt
 
 EXAMPLE = spirt(epochs=2)
+MODEL = safetensors({"weight": torch.ones(100)})
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    written = folder.write(tmp_path / "a" / "run", result=EXAMPLE.result(), records=EXAMPLE.records, model=b"model")
+    written = folder.write(tmp_path / "a" / "run", result=EXAMPLE.result(), records=EXAMPLE.records, model=MODEL)
     found = folder.read(tmp_path / "a" / "run")
     assert found.name == "run"
     assert found.result == EXAMPLE.result()
     assert found.records == written.records == sorted(EXAMPLE.records, key=lambda r: r["started_at"])
     assert sorted(p.name for p in found.path.iterdir()) == ["metrics.jsonl", "model.safetensors", "result.json"]
-    assert (found.path / "model.safetensors").read_bytes() == b"model"
+    assert (found.path / "model.safetensors").read_bytes() == MODEL
     assert len((found.path / "metrics.jsonl").read_text().splitlines()) == len(EXAMPLE.records)
 
 
@@ -50,6 +57,62 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps(EXAMPLE.result()))
     with pytest.raises(DataError, match=r"metrics\.jsonl: is not there"):
         folder.read(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('{"a": 1}\n{"b": \n')
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(EXAMPLE.records[0]) + '\n{"b": \n')
     with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: not JSON"):
         folder.read(tmp_path)
+
+
+SAMPLE = json.loads(json.dumps(EXAMPLE.result()))
+
+
+@given(result=mutated(SAMPLE))
+@settings(max_examples=60, deadline=None, phases=[Phase.generate])
+def test_a_result_of_another_shape_is_compared_or_refused(result: object) -> None:
+    """Whatever stands where: a table, a page and a CSV file, or a DataError that names the file."""
+    with tempfile.TemporaryDirectory() as name:
+        run = Path(name) / "run"
+        folder.write(run, result={}, records=EXAMPLE.records)
+        (run / "result.json").write_text(json.dumps(result))
+        said = "result.json: "
+        try:
+            found = comparison.read([run])
+            html.write_comparison(found, Path(name) / "comparison")
+            tables.comparison(found)
+        except DataError as error:
+            said = str(error)
+        assert "result.json: " in said
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"cost": {}}, "result.json: cost.label is not there"),
+        ({"stages": None}, "result.json: stages: null is not a list"),
+        ({"epochs": [{"epoch": 1}]}, "result.json: epochs[0].val_metric is not there"),
+        ({"duration_s": "long"}, 'result.json: duration_s: "long" is not a number'),
+        ({"label": "guessed"}, "result.json: label: \"guessed\" is not 'measured-local' or"),
+        ({"experiment": {"name": "x"}}, "result.json: experiment.architecture is not there"),
+        ("model", "model.safetensors: "),
+        ("record", "metrics.jsonl, line 3: wall_s is not there"),
+    ],
+    ids=str,
+)
+def test_compare_names_the_file_and_the_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: dict[str, object] | str, words: str
+) -> None:
+    result, records = dict(SAMPLE), [dict(each) for each in EXAMPLE.records]
+    model = MODEL
+    if isinstance(damage, dict):
+        result |= damage
+    elif damage == "model":
+        model = model[:-7]
+    folder.write(tmp_path / "run", result=result, records=records, model=model)
+    if damage == "record":
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        lines[2] = lines[2].replace('"wall_s"', '"wall"')
+        (tmp_path / "run" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(SystemExit) as end:
+        main(["compare", str(tmp_path / "run"), "--out", str(tmp_path / "comparison")])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert words in " ".join(said.split()) and "fault of Crossover" not in said

@@ -1,5 +1,6 @@
 """The end of a run, however it comes: what is learned of the records afterwards, and what its folder says."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ParamValidationError, UnauthorizedSSOTokenError
 from botocore.stub import Stubber
 
+from crossover import runtime
 from crossover.clients.memory import MemoryClients
 from crossover.costs import platform_reports
 from crossover.costs.platform_reports import Report
@@ -16,10 +18,11 @@ from crossover.dataplane.traffic import Traffic
 from crossover.errors import Refused, RunFailed, Unavailable
 from crossover.reports import display, folder
 from crossover.running.deployed_run import ask_platform, started
-from crossover.running.following import finish, read_records
+from crossover.running.following import finish, follow, read_records
 from crossover.running.patience import Patience, renewing_session
 from crossover.running.preparing import Prepared, prepare
 from tests.architectures.harness import Proxy, small
+from tests.clocks import Passing
 from tests.unit.reports.example_run import spirt
 
 
@@ -229,9 +232,9 @@ def test_clients_take_renewed_credentials(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: Prepared) -> None:
     """Its invocation has ended between the listing and the look at it: the record is for the next look."""
-    objects = prepared.objects
+    objects, mark = prepared.objects, spirt().records[0]
     objects.put(prepared.keys.mark("ended"), [memoryview(b"{}")])
-    objects.put(prepared.keys.mark("going-on"), [memoryview(b'{"wall_s": 1.0}')])
+    objects.put(prepared.keys.mark("going-on"), [memoryview(json.dumps(mark).encode())])
 
     def hook(moment: str, operation: str) -> None:
         if (moment, operation) == ("before", "get"):
@@ -239,4 +242,18 @@ def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: Prepared
 
     prepared.objects = Proxy(objects, hook)
     read_records(prepared)
-    assert prepared.under_way == [{"wall_s": 1.0}]
+    assert prepared.under_way == [mark]
+
+
+def test_whoever_follows_a_run_looks_four_times_a_second(prepared: Prepared) -> None:
+    """docs/correctness.md says so of the servers, which are looked at together with the execution; the clock goes by the pauses alone."""
+    clock, looks = Passing(), list[float]()
+
+    class Lasting(Ending):
+        def ended(self) -> bool:
+            looks.append(clock.now_s)
+            return clock.now_s >= 60.0
+
+    with runtime.use(clock):
+        follow(prepared, Lasting(), lambda progress: None)
+    assert len(looks) == 4 * 60 + 1

@@ -71,7 +71,7 @@ class Session:
     def get_object(self, **arguments: Any) -> Any:
         if self.desired == 1:
             raise self.exceptions.NoSuchKey
-        return {"Body": SimpleNamespace(read=lambda: json.dumps({"run": RUN}).encode())}
+        return {"Body": SimpleNamespace(read=lambda: json.dumps({"run": RUN, "members": 4}).encode())}
 
 
 FACTS = {"bucket": "b", "shape": "{}"}
