@@ -5,7 +5,6 @@ AMQP connection does not: a frozen function misses heartbeats). `Context` lives 
 boto3, redis, pika and torch stand inside the functions that need them: a handler that only asks the broker must not wait for torch.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from crossover import runtime
 from crossover.clients.deployed import DeployedClients
 from crossover.clients.protocol import Clients
+from crossover.dataplane import documents
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import CrossoverError
@@ -56,7 +56,7 @@ class Resources:
 
     def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
         if run not in self.facts:
-            self.facts[run] = RunFacts.from_json(json.loads(objects.get(Keys(run).experiment)))
+            self.facts[run] = RunFacts.from_json(documents.read(objects, Keys(run).experiment))
         return self.facts[run]
 
     def take_learner(self, run: str, facts: RunFacts, objects: ObjectStore) -> "Learner":

@@ -1,6 +1,5 @@
 """A run's folder from what it recorded."""
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from crossover.costs import infrastructure, prices, spending
 from crossover.costs.cost import Run
 from crossover.costs.expectations import expected_records, state_transitions
 from crossover.costs.invocations import latest
+from crossover.dataplane import documents
 from crossover.dataplane.vector import Kind, decode
 from crossover.errors import CrossoverError, RunFailed
 from crossover.reports.folder import RunFolder, write
@@ -26,7 +26,7 @@ def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | No
     """The run's folder from what it recorded; also of a run that failed: what was computed so far is kept."""
     objects, keys = prepared.objects, prepared.keys
     try:
-        final = json.loads(objects.get(keys.outcome)) if objects.exists(keys.outcome) else None
+        final = documents.read(objects, keys.outcome) if objects.exists(keys.outcome) else None
     except CrossoverError:
         if failure is None:
             raise
@@ -108,7 +108,7 @@ def dropped(prepared: Prepared) -> list[dict[str, Any]]:
     if prepared.experiment.aggregation.non_finite == "drop":
         with suppress(CrossoverError):  # a bucket that cannot be asked any more: the failure says so
             for key in objects.list(prepared.keys.drops):
-                said = json.loads(objects.get(key))
+                said = documents.read(objects, key)
                 by_round[said["round"]] = said
     return [by_round[round] for round in sorted(by_round)]
 

@@ -5,12 +5,12 @@ lower one still does is of no use to anybody: it asks, before it goes on to anot
 then takes back what it left. Markers are created and never deleted, so that no order of calls hides a higher attempt.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from crossover.context import Context
+from crossover.dataplane import documents
 from crossover.errors import CrossoverError, Missing, StaleAttempt
 from crossover.keys import Keys
 
@@ -125,7 +125,7 @@ def overtaken(ctx: Context) -> bool:
 def concluded(ctx: Context) -> bool:
     """Whether this attempt has concluded the run: one before it may do so while this one still trains."""
     objects, key = ctx.objects, ctx.keys.outcome
-    return objects.exists(key) and json.loads(objects.get(key))["attempt"] == ctx.keys.attempt
+    return bool(objects.exists(key) and documents.read(objects, key)["attempt"] == ctx.keys.attempt)
 
 
 def settle(ctx: Context, take_back: Callable[[], object]) -> None:

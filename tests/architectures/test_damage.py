@@ -27,7 +27,6 @@ from crossover.workflow import execute, first_event
 from tests.architectures.harness import Job, claiming, small, tree_architectures
 from tests.architectures.test_resumption import failing_at, quietly, sha
 
-pytestmark = pytest.mark.xfail(reason="a damaged checkpoint is copied unread, and the whole ones are deleted", strict=False)
 EPOCHS, DRAWS = 4, range(6)
 
 

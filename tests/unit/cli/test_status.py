@@ -10,6 +10,7 @@ from moto import mock_aws
 
 from crossover.account.resources.ownership import Owner
 from crossover.cli import status
+from crossover.dataplane.documents import sealed
 from crossover.dataplane.s3 import S3ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.keys import Keys
@@ -56,8 +57,8 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     objects = S3ObjectStore("storage", Traffic(), client=s3)
     prepared = prepare(MINE, objects=objects, data=[objects])
     record = {**spirt().records[0], "started_at": prepared.facts["created_at"]}
-    objects.put(Keys(prepared.run).record("train", "a"), json.dumps(record).encode())
-    objects.put(Keys(prepared.run).decision(1), json.dumps({"epoch": 1}).encode())
+    objects.put(Keys(prepared.run).record("train", "a"), sealed(record))
+    objects.put(Keys(prepared.run).decision(1), sealed({"epoch": 1}))
     arn = machine("a-name-that-says-nothing")
     boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name=f"{prepared.run}-0", input="{}")
     publish(arn)

@@ -1,12 +1,12 @@
 """The supervisor's waits end, however many of its own invocations they outlast."""
 
-import json
 from collections.abc import Callable
 
 import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.dataplane.documents import sealed
 from crossover.errors import CrossoverError, RunFailed, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.run_facts import RunFacts
@@ -113,7 +113,7 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
     def get(store: object, key: str) -> bytes:
         if key == ctx.keys.decision(1) and not decided and ctx.clock() > 1000 + 2 * LIFE_S:  # type: ignore[operator]
             decided.append(ctx.clock())
-            ctx.objects.put(key, json.dumps({"finished": False}).encode())
+            ctx.objects.put(key, sealed({"finished": False}))
         return exists(store, key)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(ctx.objects), "get", get)

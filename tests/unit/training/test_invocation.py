@@ -6,6 +6,7 @@ import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.dataplane.documents import sealed
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.run_facts import RunFacts
 from crossover.training.long_worker import waits
@@ -87,7 +88,7 @@ def test_one_that_is_silent_is_waited_for_as_long_as_it_has_been_silent_in_all(c
 
 def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None:
     """Else the next wait, restored with this one's beginning, would end too soon."""
-    ctx.objects.put(ctx.keys.decision(1), json.dumps({"history": [[1.0, 0.5]], "finished": False}).encode())
+    ctx.objects.put(ctx.keys.decision(1), sealed({"history": [[1.0, 0.5]], "finished": False}))
     invocation = Invocation(ctx, {**first_event("r", workers=3), "worker": 0, "round": 1})
     invocation.waits.since = 500.0
     assert not invocation._agree(None, 1)  # type: ignore[arg-type]  # nothing is evaluated

@@ -1,0 +1,48 @@
+"""The sub-commands of `crossover`, as one application. Nothing heavy is imported here: `--help` and a mistake in a file answer at once."""
+
+import typer
+
+from crossover.cli import (
+    advise,
+    chaos,
+    compare,
+    deployment,
+    destruction,
+    doctor,
+    new,
+    plan,
+    price_refresh,
+    projection,
+    replicate,
+    run,
+    schema,
+    status,
+    verification,
+)
+
+app = typer.Typer(
+    help="One training job on seven distributed architectures: deployed, measured, compared, torn down.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    run.run,
+    compare.compare,
+    advise.advise,
+    projection.breakeven,
+    projection.project,
+    replicate.replicate,
+    plan.plan,
+    doctor.doctor,
+    deployment.deploy,
+    status.status,
+    destruction.destroy,
+    verification.verify_aws,
+    schema.schema,
+    new.new,
+    chaos.chaos,
+):
+    app.command()(command)
+app.add_typer(price_refresh.app, name="prices")
