@@ -20,7 +20,7 @@ class _Ending(SpawnProcess):
 
 
 class _Context(SpawnContext):
-    Process = _Ending  # type: ignore[assignment]  # the same, and it ends
+    Process = _Ending  # the same, and it ends
 
 
 def pool(processes: int, begin: Callable[..., None] | None = None, *given: Any) -> ProcessPoolExecutor:

@@ -105,7 +105,9 @@ def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp
         baseline.with_baseline(run, experiment, tmp_path / "out", where="inline")
         names = [("small", "out"), ("small-gpu", "baseline"), ("small-single", "baseline-single")]
         assert calls == [(*name, False) for name in names]
-        (tmp_path / "out/baseline/unfinished").mkdir(parents=True)
+        checkpoint = tmp_path / "out/baseline/unfinished/runs/r/checkpoint/0/0/00000000.00000"
+        checkpoint.parent.mkdir(parents=True)
+        checkpoint.touch()
         assert baseline.unfinished_in(tmp_path / "out") and not baseline.unfinished_in(tmp_path)
         calls.clear()
         baseline.with_baseline(run, experiment, tmp_path / "out", where="inline", resume=True)
