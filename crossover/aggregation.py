@@ -5,11 +5,11 @@ with. A level's number travels as `round`, from 1 on; the aggregators of a level
 """
 
 import hashlib
-import json
 from typing import TYPE_CHECKING
 
 from crossover.algorithms.aggregators.plan import Aggregator, Plan
 from crossover.context import Context
+from crossover.dataplane import documents
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
 from crossover.event import Event
@@ -110,7 +110,7 @@ def collect(ctx: Context, event: Event, plan: Plan) -> None:
     """The last level's means stay, as the outcome; what lay below them is deleted."""
     last = len(plan.levels)
     means = [ctx.keys.partial_mean(last, number, each.part) for number, each in enumerate(plan.levels[-1])]
-    ctx.objects.put_new(ctx.keys.outcome, json.dumps({"means": means, "clients": plan.clients}).encode())
+    ctx.objects.put_new(ctx.keys.outcome, documents.sealed({"means": means, "clients": plan.clients}))
     for level in range(last):
         ctx.objects.delete_prefix(ctx.keys.partial_means(level))
     ctx.objects.put_new(ctx.keys.finished, b"")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from crossover import runtime
 from crossover.clients.deployed import DeployedClients
 from crossover.clients.protocol import Clients
-from crossover.dataplane import plain
+from crossover.dataplane import documents
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Corrupt, CrossoverError
@@ -56,7 +56,7 @@ class Resources:
 
     def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
         if run not in self.facts:
-            found = plain.read(objects.get(key := Keys(run).experiment), FACTS, key=key)
+            found = documents.read(objects, key := Keys(run).experiment, FACTS)
             try:
                 self.facts[run] = RunFacts.from_json(found)
             except (TypeError, AttributeError) as error:

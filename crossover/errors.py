@@ -17,6 +17,10 @@ CrossoverError
 └── RunFailed                a run ended with a failure: carries the plain cause
 """
 
+import errno
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what an OSError says of a disk, or of a user's share of it
+
 
 class CrossoverError(Exception):
     """Base of the tree; `exit_code` is what the command line ends with."""

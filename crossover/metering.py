@@ -11,6 +11,7 @@ from typing import Any
 
 from crossover import runtime
 from crossover.context import Context
+from crossover.dataplane.documents import sealed
 from crossover.errors import CrossoverError, StaleAttempt
 from crossover.event import Event
 
@@ -53,7 +54,7 @@ class Meter:
         outcome = "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error"
         record = self._record(outcome, error="" if error is None else f"{type(error).__name__}: {error}"[:1_000])
         try:
-            self._ctx.write_record(self._step, json.dumps(record).encode())
+            self._ctx.write_record(self._step, sealed(record))
         except CrossoverError:
             if error is None:  # a record that is lost is found missing by the report; a failure in hand is worth more
                 raise

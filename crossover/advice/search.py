@@ -1,10 +1,8 @@
 """Which of many candidates are worth a simulation: best first, everything else excluded by what it takes at least."""
 
 import heapq
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import log
@@ -12,7 +10,7 @@ from typing import Any
 
 from crossover.advice.candidates import OWN, Candidate
 from crossover.advice.evaluation import Figures, Profile, Question
-from crossover.simulation.repetitions import end_by_ctrl_c
+from crossover.process_pools import pool
 
 AT_ONCE = 24  # candidates that are looked at before the front is drawn anew; the same on any number of cores
 SLACK = 0.01  # a candidate that could be better by less than this is not looked at
@@ -132,13 +130,11 @@ def _evaluating(question: Question, processes: int | None) -> Iterator[Callable[
     if count == 1:
         yield lambda jobs: [look(question, job) for job in jobs]
         return
-    fresh = multiprocessing.get_context("spawn")  # not by fork: whoever calls may have threads
-    with ProcessPoolExecutor(count, mp_context=fresh, initializer=_begin, initargs=(question,)) as pool:
-        yield lambda jobs: list(pool.map(_look, jobs))
+    with pool(count, _begin, question) as working:
+        yield lambda jobs: list(working.map(_look, jobs))
 
 
 def _begin(question: Question) -> None:
-    end_by_ctrl_c()
     _QUESTION.append(question)
 
 

@@ -1,72 +1,23 @@
-"""The command `crossover`: its sub-commands, and what its exit status says.
+"""The command `crossover`: what its exit status says.
 
 0 done; 1 our fault or the cloud's, or a run or check that failed; 2 the user can mend it; 3 nothing holds what was wished; 130 stopped by
-Ctrl-C. README has them as a table. Tracebacks only with --debug. Nothing heavy is imported
-here: `--help` and a mistake in a file answer at once.
+Ctrl-C. README has them as a table. Tracebacks only with --debug. What is imported here takes no time: from then on Ctrl-C is answered.
 """
 
-import errno
 import os
+import signal
 import sys
-import traceback
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
-
-import typer
-
-from crossover import threads
-from crossover.cli import (
-    advise,
-    chaos,
-    compare,
-    deployment,
-    destruction,
-    doctor,
-    new,
-    plan,
-    price_refresh,
-    projection,
-    replicate,
-    run,
-    schema,
-    status,
-    verification,
-)
-from crossover.errors import CrossoverError
-
-FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or a user's share of it
-
-app = typer.Typer(
-    help="One training job on seven distributed architectures: deployed, measured, compared, torn down.",
-    epilog="Exit status: 0 done; 1 a run or check failed; 2 yours to mend; 3 nothing holds what advise was asked; 130 Ctrl-C.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (
-    run.run,
-    compare.compare,
-    advise.advise,
-    projection.breakeven,
-    projection.project,
-    replicate.replicate,
-    plan.plan,
-    doctor.doctor,
-    deployment.deploy,
-    status.status,
-    destruction.destroy,
-    verification.verify_aws,
-    schema.schema,
-    new.new,
-    chaos.chaos,
-):
-    app.command()(command)
-app.add_typer(price_refresh.app, name="prices")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit. `arguments`: this process's own, unless given: then it goes on afterwards."""
+    with _leaving_at_once():
+        from crossover import threads
+        from crossover.cli import commands  # noqa: F401  # a second or two on a busy machine
     try:
         _call(sys.argv[1:] if arguments is None else arguments)
     except SystemExit as end:
@@ -75,8 +26,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise
 
 
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """Within it Ctrl-C ends the process by 130 and without a word: nothing has begun, and an import that is cut off may say anything."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _call(arguments: Sequence[str]) -> None:
     """Every failure ends here, as one message for people; Ctrl-C is typer's 130."""
+    from crossover.cli.commands import app
+    from crossover.errors import FULL, CrossoverError
+
     try:
         app(args=list(arguments), prog_name="crossover")
     except CrossoverError as error:
@@ -101,6 +68,8 @@ def _unexpected(error: Exception, arguments: Sequence[str]) -> NoReturn:
 
 def _fail(error: Exception, message: str, *, status: int, debug: bool) -> NoReturn:
     if debug:
+        import traceback
+
         traceback.print_exception(error)
     print(f"error: {message}", file=sys.stderr)
     sys.exit(status)

@@ -179,9 +179,11 @@ def _data(folder: Path | None) -> list[str]:
 
 def _check_folder(folder: Path) -> None:
     """A new or empty folder, or one of an earlier run: other people's files are not mixed with ours."""
+    from crossover.reports.folder import is_ours
+
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder}: is a file; expected a folder")
-    if folder.is_dir() and not (folder / "result.json").exists() and not _ours(folder):
+    if folder.is_dir() and not (folder / "result.json").exists() and not all(map(is_ours, folder.iterdir())):
         raise ConfigError(
             f"--out {folder}: holds other files; expected a new or empty folder, or one of an earlier run"
         )
@@ -223,11 +225,3 @@ def _alone_in(folder: Path) -> Iterator[None]:
                     f"{folder}: another run is at work there; wait until it has ended, or give another --out"
                 ) from error
         yield
-
-
-def _ours(folder: Path) -> bool:
-    """Whether nothing but a run's files lie there: one that was killed while it wrote them has no result.json yet."""
-    from crossover.reports.folder import METRICS, MODEL, REPORT, RESULT, SERVER_LOG
-
-    names = [each.name.removeprefix(".") for each in folder.iterdir()]  # a part of a file is `.<name>.<something>`
-    return all(name.startswith((METRICS, MODEL, REPORT, RESULT, SERVER_LOG, "baseline")) for name in names)

@@ -22,7 +22,7 @@ from crossover.costs.infrastructure import Fleet, Infrastructure
 from crossover.costs.invocations import RECORD, Record
 from crossover.costs.prices import Price, Prices
 from crossover.costs.stopped import under_way
-from crossover.dataplane import plain
+from crossover.dataplane import documents, plain
 from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing
 from crossover.experiment import Experiment
@@ -148,7 +148,7 @@ def read(objects: ObjectStore, keys: Keys, ended: dict[str, dict[str, Any]]) -> 
     """Put the records that are new into `ended`, by their keys, several at a time; the marks of invocations that have left none yet."""
     new = [key for key in objects.list(keys.records) if key not in ended]
     for key, body in zip(new, _bodies(partial(objects.get, key) for key in new), strict=True):
-        ended[key] = plain.read(body, RECORD, key=key)
+        ended[key] = documents.opened(body, RECORD, key=key)
     known = {keys.mark(record["request_id"]) for record in ended.values()}
     marks = [key for key in objects.list(keys.marks) if key not in known]
     found = zip(marks, _bodies(partial(_if_there, objects, key) for key in marks), strict=True)

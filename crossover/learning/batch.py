@@ -71,22 +71,22 @@ def encode(batch: Batch) -> bytes:
     return head.packed(head.checksum(body)) + body
 
 
-def decode(buffer: bytes | bytearray | memoryview) -> Batch:
-    """The minibatch in `buffer`, as tensors over its memory; they must not be written to. Raises Corrupt."""
+def decode(buffer: bytes | bytearray | memoryview, *, key: str = "minibatch") -> Batch:
+    """The minibatch in `buffer`, as tensors over its memory; they must not be written to. Raises Corrupt, naming `key`."""
     view = memoryview(buffer).cast("B")
     if view.nbytes < _LAYOUT.size or view[:4] != _MAGIC:
-        raise Corrupt(f"minibatch: {view.nbytes} bytes that do not start with a minibatch header")
+        raise Corrupt(f"{key}: {view.nbytes} bytes that do not start with a minibatch header")
     _, version, kind, label_kind, samples, *rest = _LAYOUT.unpack(view[: _LAYOUT.size])
     if version != 1 or kind >= len(INPUTS) or label_kind >= len(LABELS):
-        raise Corrupt(f"minibatch: header version {version}, dtypes {kind}, {label_kind}; this program reads version 1")
-    head = _Head(kind, label_kind, _shape(samples, [*rest[:3], *rest[4:7]]), _shape(samples, rest[7:]))
+        raise Corrupt(f"{key}: header version {version}, dtypes {kind}, {label_kind}; this program reads version 1")
+    head = _Head(kind, label_kind, _shape(samples, [*rest[:3], *rest[4:7]], key), _shape(samples, rest[7:], key))
     ids, labels = 8 * samples, prod(head.labels) * LABELS[label_kind].itemsize
     start, body = ids + labels + -labels % _WHOLE, view[_LAYOUT.size :]
     expected = start + prod(head.inputs) * INPUTS[kind].itemsize
     if body.nbytes != expected:
-        raise Corrupt(f"minibatch: {body.nbytes} bytes behind the header, which promises {expected}")
+        raise Corrupt(f"{key}: {body.nbytes} bytes behind the header, which promises {expected}")
     if head.checksum(body) != rest[3]:
-        raise Corrupt("minibatch: checksum differs: the bytes were changed on their way")
+        raise Corrupt(f"{key}: checksum differs: the bytes were changed on their way")
     return Batch(
         buffers.tensor(body[start:], INPUTS[kind]).view(head.inputs),
         buffers.tensor(body[ids : ids + labels], LABELS[label_kind]).view(head.labels),
@@ -119,9 +119,9 @@ class _Head:
         return zlib.crc32(body, zlib.crc32(self.packed(0)))
 
 
-def _shape(samples: int, dimensions: Sequence[int]) -> tuple[int, ...]:
+def _shape(samples: int, dimensions: Sequence[int], key: str) -> tuple[int, ...]:
     """Raises Corrupt where one is missing in the middle."""
     there = [each for each in dimensions if each]
     if list(dimensions[: len(there)]) != there:
-        raise Corrupt(f"minibatch: a header with the dimensions {list(dimensions)}")
+        raise Corrupt(f"{key}: a header with the dimensions {list(dimensions)}")
     return (samples, *there)

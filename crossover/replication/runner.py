@@ -18,6 +18,7 @@ from crossover.replication.measurement import Measurement, Scale
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
 from crossover.running.cdk_process import synthesized
+from crossover.running.keeping import begun
 
 RUNS = "runs"
 KEPT = Path(__file__).parents[2] / "docs" / "results"  # runs at the published size that come with the project
@@ -100,10 +101,10 @@ class Runner:
         return Outcome(runs=runs, whole=frozenset(whole), missing=missing, failed=tuple(failed))
 
     def _measured(self, measurement: Measurement, machine: "_Machine") -> RunFolder:
-        """Anew, in a folder of its own: what an interrupted run has left is thrown away."""
+        """Anew, in a folder of its own: a run of another scale, or half a one, goes into one of its own there."""
         target = self.out / RUNS / measurement.key
-        shutil.rmtree(target, ignore_errors=True)
-        return machine.run(measurement.experiment(self.scale, data=self.data), target)
+        with begun(target, where="local"):
+            return machine.run(measurement.experiment(self.scale, data=self.data), target)
 
 
 class _Machine:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -21,6 +22,9 @@ RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetens
 LABELS = ("measured-local", "measured-aws", "published", "projected")
 PROJECTION = "projection.json"  # what the run would take on AWS, by simulation
 SERVER_LOG = "server.log"  # of the database or broker with which a run on this machine has ended
+UNFINISHED = "unfinished"  # what a run that has not ended well can be gone on with
+_OWN = (RESULT, METRICS, MODEL, REPORT, PROJECTION, SERVER_LOG, UNFINISHED, "baseline", "tensorboard", "mlflow")
+_EARLIER = re.compile(r"\d{8}-\d{6}-\w{6}|incomplete-\w+")  # a run's id, by which a folder of its own is called
 
 _FIGURES = dict.fromkeys(("count", "wall_s", "cpu_s", "max_rss_mb"), float)
 _METRIC = {"name?": str, "higher_is_better?": (bool, None)}
@@ -92,6 +96,38 @@ def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], m
     return RunFolder(path=path, result=result, records=ordered)
 
 
+def is_ours(entry: Path) -> bool:
+    """Whether a run wrote this entry of its folder; a part of a file is `.<name>.<something>`."""
+    return entry.name.removeprefix(".").startswith(_OWN) or bool(_EARLIER.fullmatch(entry.name))
+
+
+def parts(path: Path) -> list[Path]:
+    """Of the run in `path`; those of earlier ones lie in folders of their own there."""
+    entries = path.iterdir() if path.is_dir() else ()
+    return [each for each in entries if is_ours(each) and not _EARLIER.fullmatch(each.name)]
+
+
+def make_way(path: Path, run: str = "") -> Path | None:
+    """Before `run`, or a new one, writes into `path`: what another has left there goes to `path/<its id>`, where it stays as it is. That
+    folder; None where there was nothing. Cut off in between, the next call goes on.
+    """
+    found = parts(path)
+    if not found or (run and run == _run_of(path)):
+        return None
+    earlier = path / _run_of(path) if _run_of(path) else Path(tempfile.mkdtemp(prefix="incomplete-", dir=path))
+    earlier.mkdir(exist_ok=True)
+    for each in sorted(found, key=lambda each: each.name == METRICS):  # the last: its id stands there
+        each.rename(earlier / each.name)
+    return earlier
+
+
+def _run_of(path: Path) -> str:
+    """The id of the run in `path`, "" where nothing tells."""
+    with contextlib.suppress(OSError, ValueError, KeyError), (path / METRICS).open(encoding="utf-8") as file:
+        return str(json.loads(file.readline())["run"])
+    return next((each.name for each in (path / UNFINISHED).glob("runs/*")), "")
+
+
 def read(path: Path) -> RunFolder:
     """The run in `path`. Raises DataError naming the file and what is wrong with it."""
     result = (
@@ -101,13 +137,15 @@ def read(path: Path) -> RunFolder:
     )
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
         state = "is not a run's result" if result is not None else "is not there"
-        raise DataError(f"{path / RESULT}: {state}; give the folder of a run, such as results/spirt")
+        earlier = max((each for each in path.glob("*") if (each / RESULT).is_file()), default=None)
+        other = f"{earlier}, which is an earlier one" if earlier else "results/spirt"
+        raise DataError(f"{path / RESULT}: {state}; give the folder of a run, such as {other}")
     _expect(result, _SHAPE, where=str(path / RESULT))
     try:
         experiment_of(result)
         datetime.fromisoformat(result["started_at"])
         if (model := path / MODEL).is_file():
-            safe_open(model, framework="numpy").keys()
+            safe_open(model, framework="numpy").keys()  # type: ignore[no-untyped-call]
     except (SafetensorError, TypeError, AttributeError, ValueError) as error:
         what = (
             f"{path / MODEL}" if isinstance(error, SafetensorError) else f"{path / RESULT}: experiment, or started_at"

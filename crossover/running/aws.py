@@ -25,4 +25,4 @@ def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resum
     def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
         return run_deployed(each, into, on_progress, session=session, where=where, look=look)
 
-    return with_baseline(run, experiment, out)
+    return with_baseline(run, experiment, out, where="aws")

@@ -1,14 +1,17 @@
 """The baselines that an experiment asks for, after it; and which of them goes on when resumed."""
 
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from crossover.architecture import architecture_of
 from crossover.companions import companions
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.reports.folder import RunFolder, read
+from crossover.reports.folder import UNFINISHED, RunFolder, read
 from crossover.running import provenance, resumption
+from crossover.running.keeping import begun
 from crossover.running.preparing import versions
 from crossover.running.resumption import Unfinished
 from crossover.simulation.processors import fixed
@@ -34,7 +37,8 @@ def with_baseline(
     experiment: Experiment,
     out: Path,
     *,
-    resume: str = "",
+    where: str,
+    resume: bool = False,
     cores: int | None = None,
 ) -> RunFolder:
     """`run` of the experiment into `out` and of its baselines after it into folders there: measured one at a time. `resume` (inline or
@@ -46,9 +50,12 @@ def with_baseline(
     if resume:
         first = next((n for n, (folder, _) in enumerate(wanted) if resumption.holds(folder)), 0)
         (folder, each), *wanted = wanted[first:]
-        run(each, folder, _unfinished(each, folder, where=resume))
+        if again := resumption.only_begun(folder):
+            shutil.rmtree(folder / UNFINISHED / "runs", ignore_errors=True)  # what it told without getting anywhere
+        run(each, folder, None if again else _unfinished(each, folder, where=where))
     for folder, each in wanted:
-        run(each, folder, None)
+        with nullcontext() if where == "aws" else begun(folder, where=where):
+            run(each, folder, None)
     return read(out)
 
 

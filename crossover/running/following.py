@@ -1,6 +1,8 @@
 """From an execution that was started to its end: progress, records, the budget, and the folder whatever the end."""
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,11 +13,11 @@ from typing import Protocol
 from crossover import runtime
 from crossover.costs import budget, spending
 from crossover.costs.budget import BudgetReached
-from crossover.dataplane import plain
-from crossover.errors import ConfigError, CrossoverError, RunFailed
+from crossover.dataplane import documents
+from crossover.errors import FULL, ConfigError, CrossoverError, RunFailed, UserError
 from crossover.experiment import Metric
 from crossover.keys import UNDER_WAY
-from crossover.reports.folder import RunFolder
+from crossover.reports.folder import RunFolder, make_way
 from crossover.reports.result import train_losses
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared
@@ -57,6 +59,16 @@ def nothing_more(prepared: Prepared) -> None:
     """The steps' own records say all there is."""
 
 
+def after(keep: Callable[[], None], tell: OnProgress) -> OnProgress:
+    """Of an epoch is told once it is kept."""
+
+    def both(progress: Progress) -> None:
+        keep()
+        tell(progress)
+
+    return both
+
+
 class Execution(Protocol):
     """A run under way."""
 
@@ -77,6 +89,8 @@ def finish(
     look: Look = at_once,
 ) -> RunFolder:
     """Follow the execution to its end and write the folder, whatever the end."""
+    if where == "aws":  # elsewhere it was made before anything was started
+        make_way(out, prepared.run)
     try:
         follow(prepared, execution, on_progress, look=look)
     except KeyboardInterrupt:  # whoever pressed Ctrl-C does not want to wait for logs
@@ -89,7 +103,25 @@ def finish(
             write_folder(prepared, out, where=where, failure=str(error))
         raise
     look(lambda: complete(prepared))
-    return look(lambda: write_folder(prepared, out, where=where))
+    return look(lambda: _written(prepared, out, where=where))
+
+
+def _written(prepared: Prepared, out: Path, *, where: str) -> RunFolder:
+    """The finished run's folder; elsewhere where there is no room for it, so that the trained model is not lost. Raises UserError then."""
+    try:
+        return write_folder(prepared, out, where=where)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        elsewhere = Path(tempfile.mkdtemp(prefix=f"crossover-{prepared.experiment.name}-"))
+        try:
+            write_folder(prepared, elsewhere, where=where)
+        except OSError:
+            shutil.rmtree(elsewhere, ignore_errors=True)
+            raise error from None
+        raise UserError(
+            f"{out}: {error.strerror}; the run is finished, and its folder lies in {elsewhere}: move it where there is room"
+        ) from error
 
 
 def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress, *, look: Look = at_once) -> None:
@@ -194,7 +226,7 @@ def _next_decision(prepared: Prepared) -> bool:
     key = prepared.keys.decision(days.decided(number))
     if number > days.decisions or not prepared.objects.exists(key):
         return False
-    prepared.decisions.append(plain.read(prepared.objects.get(key), DECISION, key=key))
+    prepared.decisions.append(documents.read(prepared.objects, key, DECISION))
     return True
 
 

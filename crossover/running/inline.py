@@ -18,9 +18,10 @@ from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.reports.folder import RunFolder
 from crossover.running import resumption
 from crossover.running.baseline import with_baseline
-from crossover.running.following import OnProgress, finish
-from crossover.running.members import goes_on_without, in_step
-from crossover.running.preparing import Prepared, attempt_number, prepare
+from crossover.running.following import OnProgress, after, finish
+from crossover.running.keeping import Databases, keeping
+from crossover.running.members import goes_on_without
+from crossover.running.preparing import Prepared, attempt_number, check_room, prepare
 from crossover.running.resumption import Unfinished
 from crossover.threads import Call
 from crossover.workflow import execute, first_event
@@ -34,7 +35,7 @@ def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, re
     def run(each: Experiment, folder: Path, unfinished: Unfinished | None) -> RunFolder:
         return _run_inline(each, folder, on_progress, unfinished)
 
-    return with_baseline(run, experiment, out, resume="inline" if resume else "", cores=os.cpu_count())
+    return with_baseline(run, experiment, out, where="inline", resume=resume, cores=os.cpu_count())
 
 
 def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfinished: Unfinished | None) -> RunFolder:
@@ -42,22 +43,27 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
     clients = MemoryClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
     objects = clients.objects(Traffic())
     if unfinished:
-        unfinished.restore(objects, together=in_step(experiment))
+        unfinished.restore(objects)
     prepared = prepare(experiment, objects=objects, data=[objects], run=unfinished.run if unfinished else "")
 
-    def databases() -> resumption.Databases:
+    if unfinished:
+        resumption.rewind(objects, prepared.keys, experiment, lost=True)
+    check_room(prepared, out)
+
+    def databases() -> Databases:
         stores = clients.tensor_stores if architecture.state == "database" else []
         return nullcontext({rank: store.beside(Traffic()) for rank, store in enumerate(stores)})
 
-    with resumption.keeping(objects, out, databases=databases, resumed=unfinished is not None):
+    with keeping(objects, out, where="inline", databases=databases) as keep:
+        tell = after(keep, on_progress)
         if architecture.run is None:
-            return finish(prepared, InlinePrograms(prepared, clients), out, on_progress, where="inline")
+            return finish(prepared, InlinePrograms(prepared, clients), out, tell, where="inline")
         context = Context(Resources(clients), run=prepared.run)
         event = first_event(
             prepared.run, workers=experiment.workers, attempt=attempt_number(prepared, again=bool(unfinished))
         )
         execution = InlineExecution(partial(execute, architecture.run, context, event), clients)
-        return finish(prepared, execution, out, on_progress, where="inline")
+        return finish(prepared, execution, out, tell, where="inline")
 
 
 class InlineExecution:

@@ -10,12 +10,11 @@ from crossover.architecture import architecture_of, steps
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Experiment
 from crossover.reports.folder import SERVER_LOG, RunFolder
-from crossover.running import resumption
 from crossover.running.baseline import with_baseline
 from crossover.running.cdk_process import synthesized
 from crossover.running.deployed_run import run_deployed
-from crossover.running.following import OnProgress
-from crossover.running.members import in_step
+from crossover.running.following import OnProgress, after
+from crossover.running.keeping import Databases, keeping
 from crossover.running.resumption import Unfinished
 from crossover.running.stack import Deployed
 from crossover.surroundings import talks
@@ -41,7 +40,7 @@ def run_local(
             return run_on_cloud(cloud, each, into, on_progress, unfinished=unfinished)
 
         with LocalCloud(workspace or folder / "cloud") as cloud:
-            found = with_baseline(run, experiment, out, resume="local" if resume else "", cores=os.cpu_count())
+            found = with_baseline(run, experiment, out, where="local", resume=resume, cores=os.cpu_count())
             cloud.destroy()  # of a run that failed, or was interrupted, the stacks go with their cloud
             return found
 
@@ -60,21 +59,21 @@ def run_on_cloud(
         Deployed.of(experiment, session).bucket, Traffic(), client=session.client("s3", config=SETTINGS)
     )
     if unfinished:
-        unfinished.restore(objects, together=in_step(experiment))
+        unfinished.restore(objects)
     architecture = architecture_of(experiment)
     (out / SERVER_LOG).unlink(missing_ok=True)  # an earlier run's
 
-    def of_workers() -> resumption.Databases:
+    def of_workers() -> Databases:
         if architecture.state != "database":
             return nullcontext({})
         step = steps(architecture)[0].name.replace("_", "-")
         return state_databases.of(cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}")
 
-    with resumption.keeping(objects, out, databases=of_workers, resumed=unfinished is not None):
+    with keeping(objects, out, where="local", databases=of_workers) as keep:
         return run_deployed(
             experiment,
             out,
-            on_progress,
+            after(keep, on_progress),
             session=session,
             where="local",
             resume=unfinished.run if unfinished else "",

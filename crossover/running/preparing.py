@@ -1,10 +1,11 @@
 """A run's data and facts, written to the object store before anything starts."""
 
-import json
 import platform
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import crossover
@@ -14,8 +15,9 @@ from crossover.architecture import Architecture, architecture_of
 from crossover.context import new_learner
 from crossover.costs import spending
 from crossover.costs.invocations import Unrecorded
+from crossover.dataplane import documents
 from crossover.dataplane.protocols import ObjectStore
-from crossover.errors import ConfigError, Missing, UserError
+from crossover.errors import ConfigError, Corrupt, Missing, UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.running import provenance, resumption
@@ -24,6 +26,11 @@ from crossover.training.calendar import calendar_of
 if TYPE_CHECKING:
     from crossover.learning.learner import Learner
     from crossover.learning.samples import Dataset
+
+_FILES_MB = 16.0  # of the run's folder: records, report
+_KEPT_VECTORS = (
+    2 * 3 * 2
+)  # of a member: two checkpoints of model and two vectors of the optimizer, while newer ones are copied
 
 
 @dataclass
@@ -115,7 +122,7 @@ def prepare(
         "versions": made_of.versions,
         "code": made_of.code,
     }
-    objects.put(Keys(run).experiment, json.dumps(facts).encode())
+    objects.put(Keys(run).experiment, documents.sealed(facts))
     return Prepared(run, experiment, architecture, objects, facts)
 
 
@@ -156,7 +163,7 @@ def _check_resumed(
 ) -> None:
     """Raises UserError where there is no such run, or it was started with other settings, code or data."""
     try:
-        began = json.loads(objects.get(Keys(run).experiment))
+        began = documents.read(objects, Keys(run).experiment)
     except Missing:
         raise UserError(
             f"--resume {run}: there is no such run; its name stands in its records and executions"
@@ -166,6 +173,35 @@ def _check_resumed(
     resumption.check_settings(began, experiment)
     resumption.check_code(began, code)
     resumption.check_data(began, fingerprint)
+    _check_whole(Keys(run), objects)
+
+
+def _check_whole(keys: Keys, objects: ObjectStore) -> None:
+    """What the run has told so far, all of it, before anything is gone on with. Raises UserError."""
+    try:
+        for key in [*objects.list(keys.decisions), *objects.list(keys.drops)]:
+            documents.read(objects, key)
+        spending.read(objects, keys, {})
+    except Corrupt as error:
+        raise UserError(
+            f"--resume: {error}; nothing was changed. A damaged record can be deleted, and the report will say that it lacks one; anything "
+            "else has to be put back from a copy, or start a new run"
+        ) from error
+
+
+def check_room(prepared: Prepared, out: Path) -> None:
+    """Raises ConfigError where the disk has no room for the run's folder: now, not after the training."""
+    facts, folder = prepared.facts, next(each for each in (out.resolve(), *out.resolve().parents) if each.is_dir())
+    vectors = 1 + _KEPT_VECTORS * (prepared.experiment.workers if prepared.architecture.state == "checkpoints" else 1)
+    need_mb = (
+        4 * vectors * (facts["parameters"] + facts["buffers"]) if prepared.architecture.trains else 0
+    ) / 1e6 + _FILES_MB
+    free_mb = shutil.disk_usage(folder).free / 1e6
+    if free_mb < need_mb:
+        raise ConfigError(
+            f"--out {out}: {free_mb:,.0f} MB are free there, and the run's model, checkpoints and records take up to {need_mb:,.0f} MB; "
+            "free some space, or choose another disk with --out"
+        )
 
 
 def versions() -> dict[str, str]:

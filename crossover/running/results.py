@@ -11,7 +11,7 @@ from crossover.costs import infrastructure, prices, spending
 from crossover.costs.cost import Run
 from crossover.costs.expectations import expected_records, state_transitions
 from crossover.costs.invocations import latest
-from crossover.dataplane import plain
+from crossover.dataplane import documents
 from crossover.dataplane.vector import Kind, decode
 from crossover.errors import CrossoverError, RunFailed
 from crossover.reports.folder import RunFolder, write
@@ -28,7 +28,7 @@ def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | No
     objects, keys = prepared.objects, prepared.keys
     try:
         there = objects.exists(keys.outcome)
-        final = plain.read(objects.get(keys.outcome), attempts.OUTCOME, key=keys.outcome) if there else None
+        final = documents.read(objects, keys.outcome, attempts.OUTCOME) if there else None
     except CrossoverError:
         if failure is None:
             raise
@@ -110,7 +110,7 @@ def dropped(prepared: Prepared) -> list[dict[str, Any]]:
     if prepared.experiment.aggregation.non_finite == "drop":
         with suppress(CrossoverError):  # a bucket that cannot be asked any more: the failure says so
             for key in objects.list(prepared.keys.drops):
-                said = plain.read(objects.get(key), agreement.DROPPED, key=key)
+                said = documents.read(objects, key, agreement.DROPPED)
                 by_round[said["round"]] = said
     return [by_round[round] for round in sorted(by_round)]
 

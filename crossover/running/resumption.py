@@ -1,34 +1,26 @@
-"""What a run that failed on this machine leaves in its folder, so that `crossover run --resume FOLDER` goes on with it.
-
-The cloud on one machine ends with its run, the databases with it. So when a run fails, or is stopped, its checkpoints, decisions and
-records are copied from the object store into `unfinished/`; of SPIRT, whose state lives in the workers' databases alone, the newest state
-that is whole. A resumed run finds them in its own, new object store, where it would find them on AWS.
+"""How `crossover run --resume FOLDER` goes on with what a run on this machine has left there (see keeping.py): whether it is the same run,
+and from which round. A resumed run finds its checkpoints in its own, new object store, where it would find them on AWS.
 """
 
 import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossover import runtime
-from crossover.architecture import load
+from crossover.architecture import architecture_of, load
+from crossover.dataplane import documents
 from crossover.dataplane.files import FileObjectStore
-from crossover.dataplane.protocols import ObjectStore, TensorStore
+from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import header
-from crossover.errors import ConfigError, CrossoverError, Missing, UserError
+from crossover.errors import ConfigError, Corrupt, UserError
 from crossover.experiment import Experiment, flat, from_resolved
 from crossover.keys import Keys
-from crossover.reports.folder import RESULT
-from crossover.training.calendar import calendar_of
-from crossover.training.databases import kept_name, own_keys, resumable, state_keys
+from crossover.reports.folder import RESULT, UNFINISHED
+from crossover.running.members import in_step
+from crossover.training import checkpoints
 
-FOLDER = "unfinished"
-_LOOKS, _PAUSE_S = 10, 0.2  # workers that still run replace checkpoints while they are copied
-Databases = AbstractContextManager[Mapping[int, TensorStore]]  # of the workers, by rank, for as long as it is open
+WHERE = "where"  # a file in UNFINISHED: where the run was started
 _DECISIVE = ("crossover", "torch", "machine", "cpu")  # versions on which a run's bits depend
 
 
@@ -57,31 +49,33 @@ class Unfinished:
                 "go on with it where it was started, or start a new run"
             )
 
-    def restore(self, objects: ObjectStore, *, together: int = 0) -> None:
-        """All that was kept, into the object store of the cloud that goes on with it. `together`: so many peers go on at the newest round
-        that all have saved, since what one of them had sent beyond it went with its broker.
-        """
+    def restore(self, objects: ObjectStore) -> None:
+        """All that was kept, into the object store of the cloud that goes on with it."""
         for key in self.objects.list(Keys(self.run).prefix):
             objects.put(key, self.objects.get(key))
-        _rewind(objects, Keys(self.run), together)
 
 
 def holds(folder: Path) -> bool:
     """Whether `folder` holds an unfinished run."""
-    return (folder / FOLDER).is_dir()
+    return (folder / UNFINISHED).is_dir()
+
+
+def only_begun(folder: Path) -> bool:
+    """Whether that run has ended before there was a state to go on with, whatever else it has told: then it begins anew."""
+    kept = folder / UNFINISHED
+    return holds(folder) and not any((*kept.glob("runs/*/checkpoint/*/*/*"), *kept.glob("runs/*/kept/*/model")))
 
 
 def find(folder: Path) -> Unfinished:
     """The run that `folder` holds unfinished. Raises UserError where there is none."""
     if not holds(folder):
         raise UserError(f"--resume {folder}: nothing to go on with: {_why_not(folder)}")
-    objects = FileObjectStore(folder / FOLDER, Traffic())
+    objects = FileObjectStore(folder / UNFINISHED, Traffic())
     try:
-        facts = _newest(objects)
-        where = json.loads((folder / RESULT).read_text(encoding="utf-8"))["where"]
+        facts, where = newest(objects), (folder / UNFINISHED / WHERE).read_text(encoding="utf-8")
         return Unfinished(facts["run"], where, facts, objects)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"--resume {folder}: {FOLDER} or {RESULT} is damaged ({error}); start a new run") from error
+    except (OSError, ValueError, KeyError, Corrupt) as error:
+        raise UserError(f"--resume {folder}: {UNFINISHED} is damaged ({error}); start a new run") from error
 
 
 def _why_not(folder: Path) -> str:
@@ -97,13 +91,12 @@ def _why_not(folder: Path) -> str:
     return "its state lay in the database, which ended with the run, and held no whole round that could be kept; start a new run"
 
 
-def _newest(objects: ObjectStore) -> dict[str, Any]:
-    """The facts of the run that was prepared last."""
-    found = [json.loads(objects.get(key)) for key in objects.list("runs/") if key.endswith("/experiment.json")]
+def newest(objects: ObjectStore) -> dict[str, Any]:
+    """The facts of the run that was prepared last. Raises KeyError, Corrupt."""
+    found = [documents.read(objects, key) for key in objects.list("runs/") if key.endswith("/experiment.json")]
     if not found:
         raise KeyError("no run's experiment.json")
-    newest: dict[str, Any] = max(found, key=lambda facts: float(facts["created_at"]))
-    return newest
+    return max(found, key=lambda facts: float(facts["created_at"]))
 
 
 # --- is it the same run? ----------------------------------------------------------------------------------------------
@@ -165,120 +158,50 @@ def differing(asked: Experiment, there: Experiment) -> list[str]:
     ]
 
 
-# --- keeping ----------------------------------------------------------------------------------------------------------
+# --- from which round? ------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def keeping(objects: ObjectStore, folder: Path, *, databases: Callable[[], Databases], resumed: bool) -> Iterator[None]:
-    """Around a run: should it fail or be stopped, what it can go on with is kept in `folder`.
+def rewind(objects: ObjectStore, keys: Keys, experiment: Experiment, *, lost: bool) -> None:
+    """Programs begin where their checkpoints stand, so what they must not begin at goes: what is damaged, and what stands beyond it.
 
-    `databases`: those of the workers where they alone hold the state. `resumed`: what the folder holds already is this run's, and stays
-    until there is newer.
+    Those that keep step go on at the newest round that all have whole; if nothing is damaged, only where what they had sent beyond it is
+    `lost`, as on this machine, whose broker ended with its cloud. Raises Corrupt where no round is whole for all, and deletes nothing then.
     """
-    if not resumed:
-        forget(folder)
-    try:
-        yield
-    except BaseException:
-        # Why the run failed matters more than why this did.
-        with suppress(CrossoverError, OSError), databases() as stores:
-            keep(objects, folder, databases=stores)
-        raise
-    forget(folder)
-
-
-def forget(folder: Path) -> None:
-    """The run in `folder` is finished, or another one begins there."""
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)
-
-
-def keep(objects: ObjectStore, folder: Path, *, databases: Mapping[int, TensorStore]) -> bool:
-    """Copy what the newest run in `objects` can go on with into `folder`; whether there is anything."""
-    part = folder / f".{FOLDER}"
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        if not _copy(objects, FileObjectStore(part, Traffic()), databases=databases):
-            return False
-        forget(folder)
-        part.rename(folder / FOLDER)
-        return True
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _copy(objects: ObjectStore, kept: FileObjectStore, *, databases: Mapping[int, TensorStore]) -> bool:
-    try:
-        facts = _newest(objects)
-    except KeyError:
-        return False
-    keys = Keys(facts["run"])
-    if objects.exists(keys.outcome):
-        return False  # training is over: its model lies in the folder
-    # State first: the decisions that it depends on were there before it, and are never deleted.
-    whole = _copy_state(objects, databases, kept, keys, facts) if databases else _copy_checkpoints(objects, kept, keys)
-    if whole:
-        told = [
-            key
-            for part in (keys.decisions, keys.records, keys.attempt_markers, keys.drops)
-            for key in objects.list(part)
-        ]
-        for key in [*told, keys.experiment]:
-            kept.put(key, objects.get(key))
-    return whole
-
-
-def _copy_checkpoints(objects: ObjectStore, kept: FileObjectStore, keys: Keys) -> bool:
-    """All checkpoints of one moment."""
-    for _ in range(_LOOKS):
-        listed = objects.list(keys.checkpoints)
-        with suppress(Missing):
-            for key in listed:
-                kept.put(key, objects.get(key))
-            if listed == objects.list(keys.checkpoints):
-                return bool(listed)
-        kept.delete_prefix(keys.checkpoints)
-        runtime.sleep(_PAUSE_S)
-    return False
-
-
-def _copy_state(
-    objects: ObjectStore,
-    databases: Mapping[int, TensorStore],
-    kept: FileObjectStore,
-    keys: Keys,
-    facts: Mapping[str, Any],
-) -> bool:
-    """One worker's state, which is every worker's, of the newest round that can be gone on with."""
-    experiment = from_resolved(facts["experiment"])
-    days = calendar_of(experiment, facts["data_manifest"])
-    for _ in range(_LOOKS):
-        with suppress(Missing):
-            begun = sorted((int(key.rpartition("/")[2]) for key in objects.list(keys.attempt_markers)), reverse=True)
-            attempts = (Keys(keys.run, attempt) for attempt in begun)
-            found = ((resumable(databases, each, days, decided=days.decisions), each) for each in attempts)
-            round, keys = next((each for each in found if each[0] is not None), (None, keys))
-            if round is None:
-                return False
-            donor = next(w for w, database in databases.items() if database.exists(keys.model(round, w)))
-            state = state_keys(experiment, keys, round, donor)
-            for name in (state.model, *(state.optimizer if round else ())):
-                vector = databases[donor].get(name)
-                kept.put(keys.kept_state(round, name.rpartition("/")[2]), [header(vector), vector.data])
-            for worker, database in databases.items():
-                for name in own_keys(experiment, keys, round, worker):
-                    vector = database.get(name)
-                    kept.put(keys.kept_state(round, kept_name(name)), [header(vector), vector.data])
-            return True
-        kept.delete_prefix(keys.kept_states)
-        runtime.sleep(_PAUSE_S)
-    return False
-
-
-def _rewind(objects: ObjectStore, keys: Keys, members: int) -> None:
-    saved = [{_round(key): key for key in objects.list(keys.checkpoints_of(rank))} for rank in range(members)]
-    common = max(set.intersection(*({0, *each} for each in saved))) if saved else 0
-    if beyond := [key for each in saved for round, key in each.items() if round > common]:
+    architecture, together = architecture_of(experiment), in_step(experiment)
+    if architecture.program is None:  # a tree's first step sees to it
+        return
+    ranks = range(experiment.workers)
+    groups = [
+        [objects.list(keys.checkpoints_of(rank)) for rank in group]
+        for group in ([ranks] if together else [[rank] for rank in ranks])
+    ]
+    beyond = [key for group in groups for key in _beyond(objects, group, always=lost and together > 0)]
+    if beyond:
         objects.delete(*beyond)
+
+
+def _beyond(objects: ObjectStore, group: Sequence[Sequence[str]], *, always: bool) -> list[str]:
+    """Which of the group's checkpoints, by member and ascending, stand beyond the round that it goes on at."""
+    damaged = _damaged(objects, [keys[-1] for keys in group if keys])
+    if damaged is None and not always:
+        return []
+    saved = [{_round(key): key for key in keys} for keys in group]
+    for common in sorted(set.intersection(*({0, *each} for each in saved)), reverse=True):
+        wrong = _damaged(objects, [each[common] for each in saved if common in each])
+        if wrong is None and (common or damaged is None):  # at 0 nothing is left of the run
+            return [key for each in saved for round, key in each.items() if round > common]
+        damaged = damaged or wrong
+    assert damaged is not None, "0 is common to all"
+    raise damaged
+
+
+def _damaged(objects: ObjectStore, keys: Sequence[str]) -> Corrupt | None:
+    for key in keys:
+        try:
+            checkpoints.read(objects.get(key), key=key)
+        except Corrupt as error:
+            return error
+    return None
 
 
 def _round(key: str) -> int:

@@ -1,13 +1,12 @@
 """A run that nobody may be following any more, because its command was killed."""
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from crossover.architecture import architecture_of
 from crossover.costs.cost import Cost
-from crossover.dataplane import plain
+from crossover.dataplane import documents, plain
 from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import UserError
@@ -51,7 +50,7 @@ def taken_up(run: str, experiment: Experiment, *, objects: ObjectStore, resume: 
     """A run under way, as it was prepared. Raises UserError where it is not the one that is asked for."""
     if resume and resume != run:
         raise UserError(f"--resume {resume}: run {run} is under way and would be in its way; --resume {run} follows it")
-    facts = json.loads(objects.get(Keys(run).experiment))
+    facts = documents.read(objects, Keys(run).experiment)
     there, architecture = resumption.started_with(facts), architecture_of(experiment)
     if not resume and (differing := resumption.differing(architecture.resolve(experiment), there)):
         raise UserError(

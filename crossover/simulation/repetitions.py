@@ -7,13 +7,10 @@ two of them are compared within one session.
 What a band does not hold: prices, figures that a calibration assumes, and whether the services are as it says in the middle.
 """
 
-import multiprocessing
 import os
 import random
-import signal
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from math import exp, inf
 from statistics import NormalDist
@@ -23,6 +20,7 @@ from crossover.architecture import architecture_of
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.prices import Prices
 from crossover.experiment import Experiment
+from crossover.process_pools import pool
 from crossover.reports.bands import Band, band
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.services import Service
@@ -136,10 +134,8 @@ def repeated(
     done = [_job(job) for job in jobs[:1]]
     left = jobs[1:]
     if processes > 1 and len(left) * (time.process_time() - began_s) > worth_s:
-        # Not by fork: whoever calls may have threads.
-        fresh = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, mp_context=fresh, initializer=end_by_ctrl_c) as pool:
-            done += pool.map(_job, left)
+        with pool(processes) as working:
+            done += working.map(_job, left)
     else:
         done += map(_job, left)
     found: list[list[Outcome]] = [[] for _ in tasks]
@@ -157,11 +153,6 @@ def _alike_but_in_epochs(tasks: Sequence[Task]) -> list[list[int]]:
         key = (replace(task.experiment, training=training), task.workload, id(task.calibration))
         groups.setdefault(repr(key), []).append(n)
     return list(groups.values())
-
-
-def end_by_ctrl_c() -> None:
-    """At once and without a word: the process that asked for it says what is to be said."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _job(job: tuple[Sequence[Task], Sequence[Draw]]) -> list[list[Outcome]]:

@@ -4,14 +4,13 @@ Whoever comes first creates the object, and all others read what was created.
 """
 
 import hashlib
-import json
 from typing import Any
 
 from crossover import keys, runtime
 from crossover.algorithms.convergence import verdict
 from crossover.algorithms.dropping import Agree
 from crossover.context import Context
-from crossover.dataplane import plain
+from crossover.dataplane import documents
 from crossover.dataplane.vector import Vector, header
 from crossover.training.calendar import calendar
 
@@ -31,8 +30,7 @@ def decision(ctx: Context, epoch: int) -> dict[str, Any]:
     """What all agreed on after `epoch`; for epoch 0 the start."""
     if epoch == 0:
         return {"epoch": 0, "history": [], "finished": False, "reason": "", "at": ctx.facts.created_at}
-    agreed: dict[str, Any] = plain.read(ctx.objects.get(key := ctx.keys.decision(epoch)), DECISION, key=key)
-    return agreed
+    return documents.read(ctx.objects, ctx.keys.decision(epoch), DECISION)
 
 
 def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
@@ -76,7 +74,7 @@ def agree(ctx: Context, epoch: int, *, by: int = 0) -> None:
         agreed |= spending.judged(ctx, decision(ctx, before))
         if not reason and agreed["over_budget"]:
             agreed |= {"finished": True, "reason": f"budget: {agreed['over_budget']}"}
-    ctx.objects.create(ctx.keys.decision(epoch), json.dumps(agreed).encode())
+    ctx.objects.create(ctx.keys.decision(epoch), documents.sealed(agreed))
 
 
 def evaluate(ctx: Context) -> Any:
@@ -85,7 +83,7 @@ def evaluate(ctx: Context) -> Any:
 
     facts = ctx.facts
     chunks = (keys.validation_chunk(facts.data, chunk) for chunk in range(facts.manifest["validation_chunks"]))
-    return ctx.learner.evaluate(decode(ctx.data[0].get(key)) for key in chunks)
+    return ctx.learner.evaluate(decode(ctx.data[0].get(key), key=key) for key in chunks)
 
 
 def dropping(ctx: Context, round: int) -> Agree:
@@ -94,9 +92,9 @@ def dropping(ctx: Context, round: int) -> Agree:
     def agree(bad: list[int]) -> list[int]:
         if not bad:
             return bad
-        told = json.dumps({"round": round, "epoch": calendar(ctx.facts).epoch(round), "workers": bad})
         key = ctx.keys.dropped(round)
-        agreed: list[int] = plain.read(ctx.objects.create(key, told.encode()), DROPPED, key=key)["workers"]
+        told = documents.sealed({"round": round, "epoch": calendar(ctx.facts).epoch(round), "workers": bad})
+        agreed: list[int] = documents.opened(ctx.objects.create(key, told), DROPPED, key=key)["workers"]
         return agreed
 
     return agree
@@ -114,4 +112,4 @@ def conclude(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
         "parameters_sha256": sha256,
         "attempt": ctx.keys.attempt,
     }
-    ctx.objects.create(ctx.keys.outcome, json.dumps(outcome).encode())
+    ctx.objects.create(ctx.keys.outcome, documents.sealed(outcome))

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from crossover.context import Context
-from crossover.dataplane import plain
+from crossover.dataplane import documents
 from crossover.errors import CrossoverError, Missing, StaleAttempt
 from crossover.keys import Keys
 
@@ -127,7 +127,7 @@ def overtaken(ctx: Context) -> bool:
 def concluded(ctx: Context) -> bool:
     """Whether this attempt has concluded the run: one before it may do so while this one still trains."""
     objects, key = ctx.objects, ctx.keys.outcome
-    return objects.exists(key) and plain.read(objects.get(key), OUTCOME, key=key)["attempt"] == ctx.keys.attempt
+    return bool(objects.exists(key) and documents.read(objects, key, OUTCOME)["attempt"] == ctx.keys.attempt)
 
 
 def settle(ctx: Context, take_back: Callable[[], object]) -> None:

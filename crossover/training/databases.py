@@ -15,7 +15,7 @@ from crossover.algorithms.outer import OUTER, outer_update
 from crossover.context import Context
 from crossover.dataplane.protocols import StateKeys, TensorStore
 from crossover.dataplane.vector import Kind, Vector, decode
-from crossover.errors import Missing, StaleAttempt
+from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
@@ -103,24 +103,37 @@ def _keys(state: StateKeys) -> tuple[str, ...]:
 
 
 def _kept(ctx: Context, holders: Several[int], decided: int) -> int:
-    """The round whose state lies in the bucket, put into a database; 0 where the run never got so far. Raises Missing."""
-    kept = ctx.objects.list(ctx.keys.kept_states)
+    """The newest round whose state lies whole in the bucket, put into a database; 0 where the run never got so far. Raises Missing, and
+    Corrupt where none is whole.
+    """
+    kept, damaged = ctx.objects.list(ctx.keys.kept_states), list[Corrupt]()
     if not kept and not decided:
         return 0
-    if not kept:
-        raise Missing(f"{ctx.run}: no worker's database holds a model of this run any more; start a new run")
-    round = int(kept[0].removeprefix(ctx.keys.kept_states).partition("/")[0])
-    held = [
-        (holders[0], target, target.rpartition("/")[2])
-        for target in _keys(state_keys(ctx.experiment, ctx.keys, round, holders[0]))
-    ]
-    for holder in holders:
-        held += [(holder, each, kept_name(each)) for each in own_keys(ctx.experiment, ctx.keys, round, holder)]
-    for holder, target, name in held:
-        source = ctx.keys.kept_state(round, name)
-        if source in kept:  # the untrained model's optimizer has no state
-            ctx.tensors[holder].create(target, decode(ctx.objects.get(source), key=source))
-    return round
+    for round in sorted(
+        {int(each.removeprefix(ctx.keys.kept_states).partition("/")[0]) for each in kept if each.endswith("/model")},
+        reverse=True,
+    ):
+        held = [
+            (holders[0], target, target.rpartition("/")[2])
+            for target in _keys(state_keys(ctx.experiment, ctx.keys, round, holders[0]))
+        ]
+        for holder in holders:
+            held += [(holder, each, kept_name(each)) for each in own_keys(ctx.experiment, ctx.keys, round, holder)]
+        try:  # all of it, before any of it is anywhere
+            found = [
+                (holder, target, decode(ctx.objects.get(source), key=source))
+                for holder, target, source in ((*each[:2], ctx.keys.kept_state(round, each[2])) for each in held)
+                if source in kept  # the untrained model's optimizer has no state
+            ]
+        except Corrupt as error:
+            damaged.append(error)
+            continue
+        for holder, target, vector in found:
+            ctx.tensors[holder].create(target, vector)
+        return round
+    if damaged:
+        raise damaged[0]
+    raise Missing(f"{ctx.run}: no worker's database holds a model of this run any more; start a new run")
 
 
 def kept_name(own: str) -> str:

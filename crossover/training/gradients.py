@@ -21,7 +21,8 @@ def fetch_batch(ctx: Context, event: Event) -> "Batch":
 
     worker = event["worker"]
     _, number = calendar(ctx.facts).place(event["round"], event["minibatch"])
-    batch = decode(ctx.data[worker].get(keys.minibatch(ctx.facts.data, worker, number)))
+    key = keys.minibatch(ctx.facts.data, worker, number)
+    batch = decode(ctx.data[worker].get(key), key=key)
     return replace(batch, answers=ctx.facts.manifest["counts"][worker][number])
 
 

@@ -1,9 +1,7 @@
 """Runs under schedules, judged: what a seed's schedule did, and the smallest one that still breaks the same promise."""
 
 import hashlib
-import multiprocessing
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -12,6 +10,7 @@ from crossover.architecture import Architecture, architecture_of
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.learning.reference import train_reference
+from crossover.process_pools import pool
 from crossover.surroundings import database_hosts, talks
 from crossover.virtual.history import History
 from crossover.virtual.kernel import Stuck
@@ -212,14 +211,13 @@ def side_by_side(trials: Trials, seeds: Sequence[int], *, processes: int) -> Gen
     if processes == 1:
         yield from map(trials.of, seeds)
         return
-    context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
     at_once = processes * _SEEDS_OF_A_PROCESS
     for first in range(0, len(seeds), at_once):
-        pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(trials.experiment,))
+        working = pool(processes, _begin, trials.experiment)
         try:
-            yield from pool.map(_of, seeds[first : first + at_once], chunksize=4)
+            yield from working.map(_of, seeds[first : first + at_once], chunksize=4)
         finally:
-            pool.shutdown(cancel_futures=True)
+            working.shutdown(cancel_futures=True)
 
 
 _mine: list[Trials] = []

@@ -10,7 +10,7 @@ from functools import partial
 
 from crossover.architecture import Architecture
 from crossover.context import Context
-from crossover.errors import Missing
+from crossover.errors import Corrupt, Missing
 from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import attempts, checkpoints
@@ -42,7 +42,7 @@ def initialise(ctx: Context, event: Event) -> Event:
     with attempts.setting_up(ctx, take_back, clear) as before:
         ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
         ctx.bus.declare(barriers=[(ctx.keys.updates, members)])
-        round = life.take_over(ctx, before, lambda keys: [_meeting(ctx, keys)[0]], partial(_first_checkpoints, ctx))
+        round = life.take_over(ctx, before, partial(_meetings, ctx), partial(_first_checkpoints, ctx))
         if round is None:
             life.write_first_checkpoints(ctx, event["workers"])
             ctx.objects.put_new(ctx.keys.checkpoint(rank, 0), checkpoints.encode(Checkpoint(Position(0), {})))
@@ -78,23 +78,36 @@ def collect(ctx: Context, event: Event) -> None:
     attempts.finish(ctx)
 
 
-def _meeting(ctx: Context, keys: Keys) -> tuple[int, list[int]]:
-    """The round that an attempt can be gone on from, and who goes on: of the workers that are neither dropped nor sent home by the
-    supervisor's newest checkpoint, those who have one of that round. All of them, unless one died that it had yet to drop when it saved.
-    Raises Missing.
+def _meetings(ctx: Context, keys: Keys) -> dict[int, list[int]]:
+    """The rounds that an attempt can be gone on from, ascending, and who goes on: of the workers that are neither dropped nor sent home by
+    the supervisor's newest checkpoint, those who have one of that round. All of them, unless one died that it had yet to drop when it
+    saved. Raises Missing, and Corrupt where none of the supervisor's can be read.
     """
     objects, rank = ctx.objects, words.supervisor_rank(ctx)
     saved = objects.list(keys.checkpoints_of(rank))
     if not saved:
         raise Missing(keys.checkpoints_of(rank))
-    key = max(saved)
-    staying = words.last_known(checkpoints.read(objects.get(key), key=key).facts).staying(rank)
+    staying = words.last_known(_newest_whole(ctx, saved).facts).staying(rank)
     there = {worker: set(_starts(ctx, objects.list(keys.checkpoints_of(worker)))) for worker in staying}
-    found = [(round, [w for w in staying if round in there[w]]) for round in _starts(ctx, saved)]
-    round, present = max(found, key=lambda each: (len(each[1]), each[0]), default=(0, []))
-    if not present:
+    found = {round: [w for w in staying if round in there[w]] for round in sorted(_starts(ctx, saved))}
+    most = max(map(len, found.values()), default=0)
+    if not most:
         raise Missing(f"{keys.own_checkpoints}: a round that the supervisor and a worker can start from")
-    return round, present
+    return {round: present for round, present in found.items() if len(present) == most}
+
+
+def _newest_whole(ctx: Context, saved: list[str]) -> Checkpoint:
+    """Raises Corrupt, of the newest, where none is."""
+    *older, key = sorted(saved)
+    try:
+        return checkpoints.read(ctx.objects.get(key), key=key)
+    except Corrupt as damaged:
+        if not older:
+            raise
+        try:
+            return _newest_whole(ctx, older)
+        except Corrupt:
+            raise damaged from None
 
 
 def _starts(ctx: Context, saved: list[str]) -> list[int]:
@@ -108,7 +121,9 @@ def _first_checkpoints(ctx: Context, source: Keys, round: int) -> Iterator[tuple
     """Of every worker that goes on, its own; one who has left gets another's, in whose word it reads that it has. The supervisor's comes
     last: where it is, all are.
     """
-    rank, (_, present) = words.supervisor_rank(ctx), _meeting(ctx, source)
+    rank, present = words.supervisor_rank(ctx), _meetings(ctx, source).get(round, [])
+    if not present:
+        raise Missing(f"{source.own_checkpoints}: the round {round} that the supervisor and a worker could start from")
     gone = set(range(rank)) - set(present)
     for member in range(rank + 1):
         key = source.checkpoint(present[0] if member in gone else member, round)

@@ -152,6 +152,10 @@ class Supervisor:
                     sender=worker,
                 )
             except (WaitTimeout, RunFailed) as gone:
+                if "Corrupt: " in str(
+                    gone
+                ):  # it is not the worker that is gone: without it another model would be trained
+                    raise
                 word = self._drop(word, worker, why=str(gone))
             else:
                 reports[worker] = words.read_report(found, key=key)

@@ -3,10 +3,12 @@
 Each test here goes in by the door that the stranger took. What a finding's mend is made of has its tests where it lies.
 """
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ from safetensors.torch import load_file
 from crossover import own_code, validation
 from crossover.algorithms.seeds import seed as seed_of
 from crossover.cli.main import main
+from crossover.errors import UserError
+from crossover.experiment import Data, Experiment, Training
 from crossover.learning.datasets import load as load_dataset
 from crossover.reports import folder
+from crossover.running import run_inline
 from crossover.simulation import AWS, assumptions
 from crossover.simulation.calibration import Calibration
 from tests.mutation import protocol, silent
@@ -47,6 +52,55 @@ def test_each_silent_fault_is_found(fault: silent.Fault) -> None:
 # --- the cloud on this machine asks who is there (1) ------------------------------------------------------------------
 
 # --- damage: a byte, a kill, a full disk (2, 3) -----------------------------------------------------------------------
+
+
+def mine(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`crossover run` of a small experiment into `folder`/out."""
+    config = folder / "mine.yaml"
+    config.write_text(
+        "name: mine\narchitecture: all_reduce\nworkers: 2\ntraining: {epochs: 3, batch_size: 60}\ndata: {limit: 240}\n"
+    )
+    asked = [sys.executable, "-m", "crossover.cli", "run", str(config), "--on", "inline", *options]
+    return subprocess.run(asked, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_never_written_over(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert mine(tmp_path, "--out", str(out)).returncode == 0
+    first = {each.name: each.read_bytes() for each in out.iterdir()}
+    again = mine(tmp_path, "--out", str(out), "--set", "training.epochs=1")
+    assert again.returncode == 0, again.stderr
+    (earlier,) = [each for each in out.iterdir() if each.is_dir()]
+    assert {each.name: each.read_bytes() for each in earlier.iterdir()} == first
+    assert len(json.loads((out / "result.json").read_text())["epochs"]) == 1
+
+
+def test_a_full_disk_at_the_end_loses_neither_model_nor_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Experiment(
+        name="mine",
+        architecture="all_reduce",
+        workers=2,
+        training=Training(epochs=2, batch_size=60),
+        data=Data(dataset="digits", limit=240),
+    )
+    out, elsewhere, write = tmp_path / "out", tmp_path / "elsewhere", folder.write_atomically
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+
+    def full(path: Path, data: bytes) -> None:
+        if out in path.parents:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "write_atomically", full)
+        with pytest.raises(UserError, match=r"the run is finished, and its folder lies in .*elsewhere"):
+            run_inline(found, out, lambda progress: None)
+    (saved,) = elsewhere.glob("crossover-mine-*")
+    again = run_inline(found, out, lambda progress: None, resume=(out / "unfinished").is_dir())
+    assert (again.path / "model.safetensors").read_bytes() == (saved / "model.safetensors").read_bytes()
+
 
 # --- waits, space, decoders, certificates (4) -------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import pytest
 from crossover.architecture import load
 from crossover.cli.main import main
 from crossover.context import Context
+from crossover.dataplane.documents import opened, sealed
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Exchange, Experiment, Functions
 from crossover.running import Progress, baseline, provenance, resumption, run_inline, run_local
@@ -118,7 +119,7 @@ def test_a_failed_run_is_gone_on_with_to_the_same_bits(
 def test_it_may_fail_more_than_once(failed: Path, whole: str) -> None:
     """And where a resumed run fails before it has anything newer, what it began with stays."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resumption, "_copy", lambda *_, **__: False)
+        patch.setattr("crossover.running.keeping.keep", lambda *_, **__: None)
         fail("all_reduce", failed, resume=True)
     fail("all_reduce", failed, at=3, resume=True)
     assert sha(run_inline(experiment("all_reduce"), failed, quietly, resume=True)) == whole
@@ -255,7 +256,7 @@ def test_a_database_that_held_no_whole_state_is_what_is_named(tmp_path: Path, mo
 
 def test_other_data_under_the_same_name_is_noticed(failed: Path) -> None:
     facts = next((failed / "unfinished").rglob("experiment.json"))
-    facts.write_text(json.dumps({**json.loads(facts.read_text()), "data": "0" * 64}))
+    facts.write_bytes(sealed({**opened(facts.read_bytes(), key="facts"), "data": "0" * 64}))
     with pytest.raises(ConfigError, match=r"started on other data \(fingerprint 000000000000, here [0-9a-f]{12}\)"):
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
 
@@ -267,7 +268,7 @@ def test_it_goes_on_where_it_was_started(failed: Path) -> None:
 
 def test_a_damaged_folder_is_said_to_be(failed: Path) -> None:
     next((failed / "unfinished").rglob("experiment.json")).write_text("{")
-    with pytest.raises(UserError, match=r"unfinished or result\.json is damaged"):
+    with pytest.raises(UserError, match=r"unfinished is damaged \(runs/.*/experiment\.json: checksum differs"):
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
 
 

@@ -88,7 +88,7 @@ def test_a_baseline_that_cannot_run_is_refused_before_the_experiment_trains(
     experiment = replace(small("all_reduce", workers=5, every=2), baseline="single")
     monkeypatch.setattr("crossover.learning.sizes.split", lambda experiment: None)
     with pytest.raises(ConfigError, match=r"baseline: single.*exchange\.every: 10"):
-        baseline.with_baseline(lambda *_: pytest.fail("trained"), experiment, tmp_path)
+        baseline.with_baseline(lambda *_: pytest.fail("trained"), experiment, tmp_path, where="inline")
 
 
 def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp_path: Path) -> None:
@@ -102,11 +102,13 @@ def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baseline, "read", lambda out: None)
         patch.setattr(baseline, "_unfinished", lambda *asked, **where: "found")
-        baseline.with_baseline(run, experiment, tmp_path / "out")
+        baseline.with_baseline(run, experiment, tmp_path / "out", where="inline")
         names = [("small", "out"), ("small-gpu", "baseline"), ("small-single", "baseline-single")]
         assert calls == [(*name, False) for name in names]
-        (tmp_path / "out/baseline/unfinished").mkdir(parents=True)
+        checkpoint = tmp_path / "out/baseline/unfinished/runs/r/checkpoint/0/0/00000000.00000"
+        checkpoint.parent.mkdir(parents=True)
+        checkpoint.touch()
         assert baseline.unfinished_in(tmp_path / "out") and not baseline.unfinished_in(tmp_path)
         calls.clear()
-        baseline.with_baseline(run, experiment, tmp_path / "out", resume="inline")
+        baseline.with_baseline(run, experiment, tmp_path / "out", where="inline", resume=True)
         assert calls == [(*names[1], True), (*names[2], False)]

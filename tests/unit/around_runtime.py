@@ -14,6 +14,7 @@ APART = {
     "cli": "the command line",
     "local": "the cloud on this machine is made of processes",
     "replication": "a command that runs others",
+    "process_pools.py": "commands compute in them",
     "reports": "written once a run is over",
     "runtime.py": "it is what is asked",
     "simulation": "has a clock of its own",

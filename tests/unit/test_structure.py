@@ -33,6 +33,7 @@ ALLOWED = {
     "crossover.experiment": set(),
     "crossover.instances": set(),
     "crossover.threads": {"crossover.runtime"},
+    "crossover.process_pools": set(),
     "crossover.keys": {"crossover.errors", "crossover.dataplane"},
     "crossover.own_code": {"crossover.errors", "crossover.experiment"},
     "crossover.algorithms": {"crossover.errors", "crossover.experiment"},
@@ -56,9 +57,16 @@ ALLOWED = {
     "crossover.validation": WORKFLOW | {"crossover.asl", "crossover.companions", "crossover.surroundings"},
     "crossover.reports": WORKFLOW | {"crossover.costs"},
     "crossover.simulation": WORKFLOW
-    | {"crossover.companions", "crossover.costs", "crossover.reports", "crossover.surroundings"},
+    | {
+        "crossover.companions",
+        "crossover.costs",
+        "crossover.process_pools",
+        "crossover.reports",
+        "crossover.surroundings",
+    },
     "crossover.advice": WORKFLOW
     | {
+        "crossover.process_pools",
         "crossover.costs",
         "crossover.reports",
         "crossover.simulation",
@@ -243,7 +251,7 @@ def test_every_part_of_the_house_has_its_rule() -> None:
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("crossover.cli.main", ("torch", "boto3", "moto", "aws_cdk", "matplotlib", "numpy", "redis", "pika")),
+        ("crossover.cli.commands", ("torch", "boto3", "moto", "aws_cdk", "matplotlib", "numpy", "redis", "pika")),
         ("crossover.validation", ("torch", "boto3", "moto", "aws_cdk", "numpy", "redis", "pika", "typer")),
         ("crossover.training.long_worker.synchronous", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),
         ("crossover.context", ("torch", "boto3", "redis", "pika", "pydantic", "numpy")),

@@ -9,7 +9,7 @@ from crossover import runtime
 from crossover.context import Context
 from crossover.dataplane import plain
 from crossover.dataplane.vector import Vector
-from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.errors import Corrupt, CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.event import Event
 from crossover.metering import gather_stages
 from crossover.training import agreement, attempts, gradients
@@ -90,7 +90,11 @@ class Invocation:
 
     def restore(self) -> Checkpoint:
         """The state to go on with: the event's, or a higher one that an attempt before this left behind."""
-        checkpoint = self.waits.steadily(lambda: self.journal.restore(self.position))
+        try:
+            checkpoint = self.waits.steadily(lambda: self.journal.restore(self.position))
+        except Corrupt as cause:  # nobody need wait for this worker
+            say_why(self.ctx, attempt=self.event["attempt"], member=self.rank, cause=cause)
+            raise
         self.progressed = checkpoint.position > self.position
         self.position = checkpoint.position
         self.waits.since = checkpoint.facts.get("waiting_since")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from crossover.algorithms import compression
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
-from crossover.errors import Missing
+from crossover.errors import Corrupt, Missing
 from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import agreement, attempts, checkpoints
@@ -39,7 +39,11 @@ def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
         return checkpoints.common_rounds(ctx, keys, range(workers))
 
     def first(keys: Keys, round: int) -> Iterator[tuple[int, bytes]]:
-        return ((worker, ctx.objects.get(keys.checkpoint(worker, round))) for worker in range(workers))
+        for worker in range(workers):
+            key = keys.checkpoint(worker, round)
+            body = ctx.objects.get(key)
+            checkpoints.read(body, key=key)
+            yield worker, body
 
     def clear(before: Several[Keys]) -> None:
         for keys in before:
@@ -82,18 +86,16 @@ def write_first_checkpoints(ctx: Context, workers: int) -> None:
         ctx.objects.put_new(ctx.keys.checkpoint(worker, 0), checkpoints.encode(first))
 
 
-Rounds = Callable[
-    [Keys], Several[int]
-]  # that an attempt can be gone on from, ascending; raises Missing where there is none
+Rounds = Callable[[Keys], Iterable[int]]  # that an attempt can be gone on from; raises Missing where there is none
 First = Callable[
     [Keys, int], Iterable[tuple[int, bytes | Several[Buffer]]]
-]  # each member's checkpoint of an attempt's round
+]  # each member's checkpoint of an attempt's round; raises Corrupt
 
 
 def take_over(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
-    """The round to resume at: the newest that an attempt before this one can be gone on from. Its checkpoints, as `first` gives them,
-    become this attempt's first, and those of the attempts before go. None where there is none because nobody got so far. Raises Missing,
-    and StaleAttempt where a higher attempt has begun.
+    """The round to resume at: the newest that an attempt before this one can be gone on from, and whose checkpoints are whole. As `first`
+    gives them they become this attempt's first, and those of the attempts before go. None where there is none because nobody got so far.
+    Raises Missing, Corrupt where no round is whole, and StaleAttempt where a higher attempt has begun; nothing is deleted then.
     """
     round = _copied(ctx, before, rounds, first)
     attempts.take(ctx, before)
@@ -105,18 +107,33 @@ def take_over(ctx: Context, before: Several[Keys], rounds: Rounds, first: First)
 def _copied(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
     objects, starts = ctx.objects, list[tuple[int, Keys]]()
     with suppress(Missing):  # this attempt has begun already, and its first step is tried again
-        return rounds(ctx.keys)[0]
+        return min(rounds(ctx.keys))
     for keys in before:
         with suppress(Missing):
-            starts.append((rounds(keys)[-1], keys))
+            starts += ((round, keys) for round in rounds(keys))
     if not starts:
         if objects.list(ctx.keys.decisions):
             raise Missing(f"{ctx.keys.checkpoints}: a round that all workers can start from")
         return None
-    round, source = max(starts, key=lambda each: (each[0], each[1].attempt))
+    starts.sort(key=lambda each: (each[0], each[1].attempt))
+    round, source = _whole(starts, first)
     for member, body in first(source, round):
         objects.put_new(ctx.keys.checkpoint(member, round), body)
     return round
+
+
+def _whole(starts: Several[tuple[int, Keys]], first: First) -> tuple[int, Keys]:
+    """The last of them whose checkpoints can all be read, before any of them is taken over. Raises the newest one's Corrupt."""
+    damaged: Corrupt | None = None
+    for round, source in reversed(starts):
+        try:
+            for _ in first(source, round):
+                pass
+            return round, source
+        except Corrupt as error:
+            damaged = damaged or error
+    assert damaged is not None, "there are starts"
+    raise damaged
 
 
 def collect(ctx: Context, event: Event, exchange: "Exchange") -> None:

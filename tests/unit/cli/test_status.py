@@ -10,6 +10,7 @@ from moto import mock_aws
 
 from crossover.account.resources.ownership import Owner
 from crossover.cli import status
+from crossover.dataplane.documents import sealed
 from crossover.dataplane.s3 import S3ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.keys import Keys
@@ -56,10 +57,10 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     objects = S3ObjectStore("storage", Traffic(), client=s3)
     prepared = prepare(MINE, objects=objects, data=[objects])
     record = {**spirt().records[0], "started_at": prepared.facts["created_at"]}
-    objects.put(Keys(prepared.run).record("train", "a"), json.dumps(record).encode())
+    objects.put(Keys(prepared.run).record("train", "a"), sealed(record))
     objects.put(
         Keys(prepared.run).decision(1),
-        json.dumps(
+        sealed(
             {
                 "epoch": 1,
                 "val_loss": 1.0,
@@ -69,7 +70,7 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
                 "reason": "",
                 "at": 1.0,
             }
-        ).encode(),
+        ),
     )
     arn = machine("a-name-that-says-nothing")
     boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name=f"{prepared.run}-0", input="{}")

@@ -1,12 +1,12 @@
 """The supervisor's waits end, however many of its own invocations they outlast."""
 
-import json
 from collections.abc import Callable
 
 import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.dataplane.documents import sealed
 from crossover.errors import CrossoverError, RunFailed, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.run_facts import RunFacts
@@ -115,7 +115,7 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
             decided.append(ctx.clock())
             ctx.objects.put(
                 key,
-                json.dumps(
+                sealed(
                     {
                         "epoch": 1,
                         "val_loss": 1.0,
@@ -125,7 +125,7 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
                         "reason": "",
                         "at": 1.0,
                     }
-                ).encode(),
+                ),
             )
         return exists(store, key)  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ import pytest
 
 from crossover import running
 from crossover.architecture import load
+from crossover.dataplane.documents import sealed
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Lifetime, Training
 from crossover.keys import Keys
@@ -21,7 +22,7 @@ RUN = "20270101-100000-abcdef"
 def objects(experiment: Experiment) -> Any:
     """A store that holds the facts of RUN, which was started with `experiment`."""
     settings = load(experiment.architecture).resolve(experiment).resolved()
-    stored = {Keys(RUN).experiment: json.dumps({"experiment": settings, "run": RUN}).encode()}
+    stored = {Keys(RUN).experiment: sealed({"experiment": settings, "run": RUN})}
     return SimpleNamespace(get=stored.__getitem__)
 
 

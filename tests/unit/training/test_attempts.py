@@ -1,6 +1,5 @@
 """Two invocations of a resumed attempt's first step, side by side, while the attempt before it concludes the run: one word for both."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from crossover.dataplane.documents import sealed
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import StaleAttempt
@@ -30,7 +30,7 @@ class Race:
 
     def concludes(self) -> None:
         """Attempt 0 does, and deletes what it had."""
-        self.objects.put(BEFORE.outcome, json.dumps({"attempt": 0}).encode())
+        self.objects.put(BEFORE.outcome, sealed({"attempt": 0}))
         self.objects.delete_prefix(BEFORE.own_checkpoints)
 
     @contextmanager

@@ -6,6 +6,7 @@ import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.dataplane.documents import sealed
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.run_facts import RunFacts
 from crossover.training.long_worker import waits
@@ -89,7 +90,7 @@ def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None
     """Else the next wait, restored with this one's beginning, would end too soon."""
     ctx.objects.put(
         ctx.keys.decision(1),
-        json.dumps(
+        sealed(
             {
                 "epoch": 1,
                 "val_loss": 1.0,
@@ -99,7 +100,7 @@ def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None
                 "reason": "",
                 "at": 1.0,
             }
-        ).encode(),
+        ),
     )
     invocation = Invocation(ctx, {**first_event("r", workers=3), "worker": 0, "round": 1})
     invocation.waits.since = 500.0

@@ -9,6 +9,7 @@ import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.dataplane.documents import sealed
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.run_facts import RunFacts
@@ -101,7 +102,7 @@ def test_a_late_attempt_gives_way() -> None:
 
 def test_a_finished_run_makes_every_attempt_late() -> None:
     waiting = waits()
-    waiting.ctx.objects.put(waiting.ctx.keys.outcome, b'{"attempt": 0}')
+    waiting.ctx.objects.put(waiting.ctx.keys.outcome, sealed({"attempt": 0}))
     with pytest.raises(StaleAttempt):
         waiting.until(never, round=4, key="k", sender=2)
 

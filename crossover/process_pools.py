@@ -1,0 +1,42 @@
+"""Pools of processes that never outlive the process that asked for them, however that ends."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any
+
+LOOK_S = 0.25
+
+
+class _Ending(SpawnProcess):
+    """Looks at its parent from before what it is to do is imported."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _looked_after, (os.getpid(),), self.__dict__
+
+
+class _Context(SpawnContext):
+    Process = _Ending  # the same, and it ends
+
+
+def pool(processes: int, begin: Callable[..., None] | None = None, *given: Any) -> ProcessPoolExecutor:
+    """Each process calls `begin` first. They are not forked: whoever calls may have threads, and torch's would be copied half."""
+    return ProcessPoolExecutor(processes, mp_context=_Context(), initializer=begin, initargs=given)
+
+
+def _looked_after(parent: int) -> _Ending:
+    # The process that asked says what is to be said of Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    return _Ending.__new__(_Ending)
+
+
+def _end_with(parent: int) -> None:
+    """Orphans have another parent: init, or who adopts in its place."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os._exit(1)

@@ -1,0 +1,83 @@
+"""`crossover run` killed with -9 at any of the moments at which it touches its folder: what stood there before stays whole, and never poses
+as the new run's; `--resume` ends with the bits of a run that nobody disturbed.
+"""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sampling import WHOLE
+
+# The command, in a process that ends without a word at the `at`th touch of its folder; else their number is the last line.
+KILLED = """
+import os, signal, sys
+from crossover.cli.main import main
+at, out, touched = int(sys.argv[1]), sys.argv[2], [0]
+TOUCHES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link")
+
+def count(event, given):
+    if event in TOUCHES and any(isinstance(each, (str, os.PathLike)) and os.fspath(each).startswith(out) for each in given):
+        touched[0] += 1
+        if touched[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(count)
+try:
+    main(sys.argv[3:])
+finally:
+    print(touched[0])
+"""
+MOMENTS = 30
+EARLIER = ("result.json", "metrics.jsonl", "model.safetensors", "report.html")
+
+
+def command(folder: Path, out: Path, *options: str, at: int = 0) -> subprocess.CompletedProcess[str]:
+    given = ["run", str(folder / "mine.yaml"), "--on", "inline", *options]
+    code = [sys.executable, "-c", KILLED, str(at), str(out), *given]
+    return subprocess.run(code, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module", params=["spirt", "all_reduce", "p2p_instance"])
+def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A folder with an experiment and a finished run of it, and how often the run after it in the same folder touches that."""
+    folder = tmp_path_factory.mktemp(request.param)
+    settings = (
+        "workers: 2\ntraining: {epochs: 4, batch_size: 60}\ndata: {limit: 240}\nfunctions: {checkpoint_every: 2}\n"
+    )
+    (folder / "mine.yaml").write_text(f"name: mine\narchitecture: {request.param}\n{settings}")
+    for _ in range(2):
+        ended = command(folder, folder / "out", "--out", str(folder / "out"))
+        assert ended.returncode == 0, ended.stderr
+    return folder, int(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(MOMENTS) if WHOLE else (7, 22))
+def test_killed_at_a_touch_of_its_folder(moment: int, undisturbed: tuple[Path, int], tmp_path: Path) -> None:
+    folder, touches = undisturbed
+    out = tmp_path / "out"
+    earlier = {name: (folder / "out" / name).read_bytes() for name in EARLIER}
+    out.mkdir()
+    for name in EARLIER:
+        shutil.copy2(folder / "out" / name, out / name)
+    span = touches / MOMENTS
+    at = 1 + int(moment * span + random.Random(f"{folder.name} {moment}").random() * span)
+    killed = command(folder, out, "--out", str(out), at=at)
+    assert killed.returncode in (-signal.SIGKILL, 0)
+    results = [path / "result.json" for path in (out, *out.glob("2*"))]
+    kept = [path.parent for path in results if path.is_file() and path.read_bytes() == earlier["result.json"]]
+    if kept == [out]:
+        assert not (out / "unfinished").exists(), "the older run poses as this one"
+    if kept and kept != [out]:
+        assert all((kept[0] / name).read_bytes() == body for name, body in earlier.items())
+    if (out / "unfinished").exists():
+        told = sum(line.startswith("epoch") for line in killed.stdout.splitlines())
+        assert len(list((out / "unfinished").glob("runs/*/decision/*"))) >= told, "an epoch that was told of is kept"
+        resumed = command(folder, out, "--resume", str(out))
+        assert resumed.returncode == 0, resumed.stderr
+        assert (out / "model.safetensors").read_bytes() == earlier["model.safetensors"]
