@@ -15,7 +15,6 @@ from tests.redis_module.servers import Client, Server, Start, statistics, until
 from tests.redis_module.test_server import MINUTES_OF_WORK, long_job, replies, running, sent
 from tests.redis_module.vectors import get, put
 
-RED = pytest.mark.xfail(strict=True, reason="not mended yet")
 WAITS = pytest.mark.xfail(run=False, reason="waits for a queue that nothing goes to yet")
 LONG_COPY = 64 << 20  # bytes; redis_module/README.md
 LONG_REPLY = 1_000_000  # elements
@@ -122,7 +121,6 @@ def test_a_replica_and_a_log_take_long_ones(start: Start) -> None:
 # --- zeros ------------------------------------------------------------------------------------------------------------
 
 
-@RED
 def test_zeros_are_asked_of_maxmemory(start: Start) -> None:
     client = start(module_arguments=["spare-mb", "0"]).client()
     client.config_set("maxmemory", client.info("memory")["used_memory"] + 10_000_000)
@@ -132,7 +130,6 @@ def test_zeros_are_asked_of_maxmemory(start: Start) -> None:
     assert client.execute_command("AI.TENSORSET", "z", "FLOAT", 1_000_000) == b"OK"
 
 
-@RED
 def test_zeros_are_not_written(server: Server, client: Client) -> None:
     """The kernel gives pages of zeros when they are first wanted: 512 MB of them take none."""
 
