@@ -98,6 +98,12 @@ bench: setup redis-module ## Benchmarks to benchmarks/out/<name>.json; ONLY=name
 	@for file in $(if $(ONLY),benchmarks/$(ONLY).py,$(wildcard benchmarks/*.py)); do \
 		name=$$(basename $$file .py); [ $$name = report ] || { echo "benchmark $$name"; $(PYTHON) -m benchmarks.$$name; }; done
 
+# Each in seconds, to see that it runs; one that fails fails the target, a missed goal does not.
+.PHONY: bench-quick
+bench-quick: setup redis-module ## Every benchmark with --quick, a few minutes together
+	@for file in $(wildcard benchmarks/*.py); do name=$$(basename $$file .py); [ $$name = report ] || \
+		{ echo "benchmark $$name"; $(PYTHON) -m benchmarks.$$name --quick; }; done
+
 .PHONY: redis-module
 redis-module: packages ## Build the tensor engine, redis_module/build/tensors.so (g++ only)
 	@$(MAKE) --no-print-directory -s -C redis_module core

@@ -3,9 +3,10 @@
 What exceeds 1 is what the databases, the functions' start, the state machine and the waiting cost. The second epoch of two is taken: the
 first one's functions start cold. The images are noise of CIFAR-10's shape, so nothing has to be downloaded.
 
-    python -m benchmarks.step [--minibatches 6]
+    python -m benchmarks.epoch [--quick] [--batch 512] [--minibatches 6]
 """
 
+import argparse
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.memory import Watch
-from benchmarks.report import Figure
+from benchmarks.report import Figure, write
 
 _COMPUTING = ("compute", "evaluate")
 _WORKERS = 4
@@ -68,3 +69,18 @@ def of_epoch(records: Sequence[Mapping[str, Any]], *, epoch: int) -> tuple[float
     ended = max(record["started_at"] + record["slot_wait_s"] + record["wall_s"] for record in own)
     computing = sum(stage["wall_s"] for record in own for stage in record["stages"] if stage["stage"] in _COMPUTING)
     return ended - began, computing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--minibatches", type=int, default=6, help="per worker")
+    parser.add_argument("--quick", action="store_true", help="one minibatch of 16: to see that it runs")
+    given = parser.parse_args()
+    if given.quick:
+        given.batch, given.minibatches = 16, 1
+    write("epoch", measure(batch=given.batch, minibatches=given.minibatches))
+
+
+if __name__ == "__main__":
+    main()

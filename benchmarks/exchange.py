@@ -9,13 +9,15 @@ syncing.
 
 import argparse
 import multiprocessing
+import queue
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from crossover.dataplane import connecting
 from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import HEADER_BYTES, Kind
+from crossover.experiment import Exchange as OneExchange
 from crossover.experiment import Experiment, Storage
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
@@ -115,9 +118,15 @@ def context(channel: Channel, setting: Setting) -> tuple[Context, Traffic]:
     """A context whose tensor store is the channel, and what that store moves."""
     traffic = Traffic()
     storage = Storage(channel="s3" if channel.is_s3 else "redis")
-    experiment = Experiment(name="exchange", architecture="all_reduce", workers=setting.workers, storage=storage)
+    experiment = Experiment(
+        name="exchange",
+        architecture="all_reduce",
+        workers=setting.workers,
+        storage=storage,
+        exchange=OneExchange(every=1),
+    )
     resources = Resources(OneStore(connected(channel, traffic)))
-    resources.facts["r"] = RunFacts(experiment, "", {}, setting.elements, 0, 0.0)
+    resources.facts["r"] = RunFacts(experiment, "", {"minibatches": 1}, setting.elements, 0, 0.0)
     ctx = Context(resources, run="r")
     return ctx, traffic if channel.is_s3 else ctx.traffic["tensor_store"]
 
@@ -212,7 +221,7 @@ def measure(setting: Setting, channels: list[Channel], folder: Path) -> list[Fig
     for each in group:
         each.start()
     try:
-        found = sorted((results.get(timeout=600) for _ in group), key=lambda result: int(result[0]))
+        found = sorted((_result(results, group) for _ in group), key=lambda result: int(result[0]))
     finally:
         for each in group:
             each.join(timeout=10)
@@ -235,6 +244,16 @@ def measure(setting: Setting, channels: list[Channel], folder: Path) -> list[Fig
         worst = max(_excess(exchange, rank, moved[name], setting, headers) for rank, _, moved in found)
         figures.append(Figure(f"{name}: bytes beside the closed form, {where}", worst, "bytes", "<= 0"))
     return figures
+
+
+def _result(results: "multiprocessing.Queue[Any]", group: Sequence[BaseProcess]) -> Any:
+    """The next one; a process that failed fails the benchmark at once."""
+    while True:
+        failed = [each.exitcode for each in group if each.exitcode]
+        if failed:
+            raise RuntimeError(f"a process of the group ended with status {failed[0]}")
+        with suppress(queue.Empty):
+            return results.get(timeout=1)
 
 
 def _excess(exchange: str, rank: int, moved: tuple[int, int], setting: Setting, header_bytes: int) -> int:

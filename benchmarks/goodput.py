@@ -208,7 +208,10 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=60.0, help="seconds of one such stretch")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=sorted(AIMS), default=sorted(AIMS))
+    parser.add_argument("--quick", action="store_true", help="one architecture, one fault: to see that it runs")
     asked = parser.parse_args()
+    if asked.quick:
+        asked.minutes, asked.every, asked.only = 0.15, 9.0, asked.only[:1]
     told = []
     for architecture in asked.only:
         run = measure(architecture, minutes=asked.minutes, every_s=asked.every, seed=asked.seed)

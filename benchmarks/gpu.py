@@ -1,6 +1,6 @@
 """A GPU worker against the plain loop that one would write first: images per second, in one run.
 
-    python -m benchmarks.gpu [--batch 512] [--seconds 10]
+    python -m benchmarks.gpu [--quick] [--batch 512] [--seconds 10]
 
 ResNet-18 (the CIFAR variant) and MobileNet on CIFAR-shaped images: bfloat16 (float16 with loss scaling on GPUs without it), channels_last,
 batches copied from pinned memory while the last one is computed, the gradient brought back to the host as the exchange needs it; against
@@ -32,7 +32,10 @@ def main() -> int:
     options = argparse.ArgumentParser()
     options.add_argument("--batch", type=int, default=512)
     options.add_argument("--seconds", type=float, default=10.0)
+    options.add_argument("--quick", action="store_true", help="batch 32, one second: to see that it runs")
     given = options.parse_args()
+    if given.quick:
+        given.batch, given.seconds = 32, 1.0
     if not torch.cuda.is_available():
         print(
             "benchmarks.gpu: no GPU here; nothing was measured (the path without one is covered by tests/architectures/test_gpu.py)"

@@ -1,10 +1,18 @@
-"""Peak memory of this process and all below it, shared pages counted once (PSS)."""
+"""Peak memory of this process and all below it, shared pages counted once (PSS): here of one process that imports PyTorch, and of four.
 
+python -m benchmarks.memory [--quick]      --quick: one process alone
+"""
+
+import argparse
 import contextlib
+import subprocess
+import sys
 import threading
 from types import TracebackType
 
 import psutil
+
+from benchmarks.report import Figure, write
 
 _EVERY_S = 0.25
 
@@ -46,3 +54,35 @@ class Watch:
             return int(process.memory_full_info().pss)
         self._seen.pop(process.pid, None)
         return 0
+
+
+def importing(count: int) -> Watch:
+    """`count` processes beside each other that import PyTorch and wait until all of them have."""
+    command = [sys.executable, "-c", "import torch; print(flush=True); input()"]
+    with Watch() as watch, contextlib.ExitStack() as running:
+        started = [
+            running.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            for _ in range(count)
+        ]
+        for each in started:
+            assert each.stdout is not None
+            each.stdout.readline()
+        threading.Event().wait(4 * _EVERY_S)  # some samples of all of them
+        for each in started:
+            each.communicate("\n")
+    return watch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one process alone")
+    figures = []
+    for count in (1,) if parser.parse_args().quick else (1, 4):
+        watch = importing(count)
+        figures.append(Figure(f"this process and {count} that imported PyTorch, peak", watch.peak_mb, "MB"))
+        figures.append(Figure("  processes at that moment", watch.processes, ""))
+    write("memory", figures)
+
+
+if __name__ == "__main__":
+    main()

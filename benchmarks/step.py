@@ -4,7 +4,7 @@ and one epoch on the local cloud against the computing inside it (benchmarks/epo
 The contestants live in processes of their own, because how memory is allocated is decided once per process; they take turns, so that what
 else the machine does meets all of them. A figure is the median over the turns of the ratio within a turn.
 
-    python -m benchmarks.step [--batch 512] [--turns 7] [--minibatches 6]
+    python -m benchmarks.step [--quick] [--batch 512] [--turns 7] [--minibatches 6]
 """
 
 import argparse
@@ -31,7 +31,10 @@ def main() -> None:
         "--minibatches", type=int, default=6, help="per worker, in the epoch on the local cloud; 0: leave it out"
     )
     parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="batch 16, one turn, no epoch: to see that it runs")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.batch, arguments.turns, arguments.minibatches = 16, 1, 0
     if arguments.contestant:
         serve(arguments.contestant, arguments.batch)
         return

@@ -3,7 +3,7 @@
 By the clock, which whatever else runs on the machine disturbs, and by the processor time of the thread that calls: threads that wait for
 work sleep here instead of spinning, so that is what the step would take on cores of its own.
 
-    python -m benchmarks.threads [--batch 512] [--pairs 7]
+    python -m benchmarks.threads [--quick] [--batch 512] [--pairs 7]
 """
 
 import argparse
@@ -18,7 +18,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="batch 16, two pairs: to see that it runs")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.batch, arguments.pairs = 16, 2
     os.environ["OMP_WAIT_POLICY"] = "passive"  # read when torch is imported
     from benchmarks.step import learner
 

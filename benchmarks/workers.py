@@ -23,17 +23,17 @@ CODE = """
 import os, pathlib, time
 
 import functions.all_reduce  # what a worker of LambdaML imports
-from crossover.local.lambda_runtime import memory
+from crossover.local.lambda_runtime import occupancy
 
 def train(event, context):
     folder = pathlib.Path(event["folder"])
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < event["workers"]:  # all are in: each in an environment of its own
         time.sleep(0.01)
-    before = memory.own(os.getpid())
+    before = occupancy.own(os.getpid())
 
     import torch
-    from crossover import slots
+    from crossover.clients import slots
     from crossover.algorithms import buffers
     from crossover.experiment import Experiment, Training
     from crossover.learning.batch import Batch
@@ -49,9 +49,9 @@ def train(event, context):
     images = torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8)
     batch = Batch(images, torch.arange(32) % 10, torch.arange(32))
     learner.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
-    after = memory.own(os.getpid())
+    after = occupancy.own(os.getpid())
     time.sleep(1.0)
-    return [before, after, memory.own(os.getpid())]
+    return [before, after, occupancy.own(os.getpid())]
 """
 
 

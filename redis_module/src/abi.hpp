@@ -12,6 +12,7 @@ struct RedisModuleType;
 struct RedisModuleIO;
 struct RedisModuleDigest;
 struct RedisModuleBlockedClient;
+struct RedisModuleCallReply;
 struct RedisModuleCommand;
 struct RedisModuleServerInfoData;
 }
@@ -43,6 +44,8 @@ inline constexpr int flag_lua = 1 << 0;
 inline constexpr int flag_multi = 1 << 1;
 inline constexpr int flag_read_only = 1 << 4;
 inline constexpr int flag_aof = 1 << 6;
+inline constexpr int flag_replicated = 1 << 12;
+inline constexpr int flag_loading = 1 << 13;
 inline constexpr int flag_deny_blocking = 1 << 21;
 
 // Key specification flags
@@ -54,6 +57,7 @@ inline constexpr std::uint64_t key_access = 1 << 4;
 inline constexpr std::uint64_t key_update = 1 << 5;
 inline constexpr std::uint64_t key_delete = 1 << 7;
 
+inline constexpr int reply_error = 1;  // of CallReplyType
 inline constexpr int option_handle_io_errors = 1 << 0;
 inline constexpr int notify_module = 1 << 13;
 
@@ -162,6 +166,7 @@ struct CommandInfo {
     X(ReplyWithNull, int, (Ctx*))                                                                                 \
     X(StringPtrLen, const char*, (const String*, std::size_t*))                                                   \
     X(CreateString, String*, (Ctx*, const char*, std::size_t))                                                    \
+    X(RetainString, void, (Ctx*, String*))                                                                        \
     X(FreeString, void, (Ctx*, String*))                                                                          \
     X(OpenKey, Key*, (Ctx*, String*, int mode))                                                                   \
     X(CloseKey, void, (Key*))                                                                                     \
@@ -179,10 +184,16 @@ struct CommandInfo {
     X(DigestAddStringBuffer, void, (RedisModuleDigest*, const char*, std::size_t))                                \
     X(DigestAddLongLong, void, (RedisModuleDigest*, long long))                                                   \
     X(DigestEndSequence, void, (RedisModuleDigest*))                                                              \
+    X(Call, RedisModuleCallReply*, (Ctx*, const char*, const char* format, ...))                                  \
+    X(CallReplyType, int, (RedisModuleCallReply*))                                                                \
+    X(CallReplyStringPtr, const char*, (RedisModuleCallReply*, std::size_t*))                                     \
+    X(FreeCallReply, void, (RedisModuleCallReply*))                                                               \
     X(Replicate, int, (Ctx*, const char*, const char* format, ...))                                               \
     X(GetContextFlags, int, (Ctx*))                                                                               \
     X(BlockClient, Blocked*,                                                                                      \
       (Ctx*, CommandFunction reply, CommandFunction timeout, void (*free)(Ctx*, void*), TimeMs))                  \
+    X(GetThreadSafeContext, Ctx*, (Blocked*))                                                                     \
+    X(FreeThreadSafeContext, void, (Ctx*))                                                                        \
     X(UnblockClient, int, (Blocked*, void*))                                                                      \
     X(AbortBlock, int, (Blocked*))                                                                                \
     X(SetDisconnectCallback, void, (Blocked*, void (*)(Ctx*, Blocked*)))                                          \

@@ -123,7 +123,7 @@ void fill(const Arguments& arguments, TensorSet& set, const Tensor* old) {
     } else if (set.values) {
         parse_values(arguments, set.values, set.tensor);
     } else {
-        std::memset(set.tensor.payload->data(), 0, bytes);
+        memory::clear(set.tensor.payload->data(), bytes);
     }
 }
 
@@ -149,14 +149,27 @@ void tensor_set(const Call& call) {
     const Arguments& arguments = call.arguments;
     TensorSet set = read_tensor_set(arguments);
     check_data(arguments, set);
-    const OpenedKey key(call.ctx, call.argv[1], abi::read_mode | abi::write_mode);
-    const Tensor* old = key.tensor("AI.TENSORSET:", arguments[1]);
-    if (set.only_if_missing && old) {
-        abi::ReplyWithLongLong(call.ctx, 0);
-        return;
+    const bool zeros = !set.blob && !set.values;
+    if (zeros && !(abi::GetContextFlags(call.ctx) & (abi::flag_replicated | abi::flag_loading)))
+        require_memory(call.ctx, arguments.command(), set.bytes);
+    {
+        // Opened for writing only once nothing can be refused any more: closing it tells its watchers.
+        const OpenedKey key(call.ctx, call.argv[1], abi::read_mode);
+        const Tensor* old = key.tensor("AI.TENSORSET:", arguments[1]);
+        if (set.only_if_missing && old) {
+            abi::ReplyWithLongLong(call.ctx, 0);
+            return;
+        }
+        fill(arguments, set, old);
     }
-    fill(arguments, set, old);
-    propagate_tensor(call.ctx, call.argv[1], set.tensor, set.expiry, set.blob ? call.argv[set.blob] : nullptr);
+    if (zeros) {
+        propagate_zeros(call.ctx, call.argv[1], set.tensor, set.expiry);
+    } else if (set.blob || propagates(call.ctx)) {
+        propagate_tensor(call.ctx, call.argv[1], set.tensor, set.expiry, set.blob ? call.argv[set.blob] : nullptr);
+    } else {
+        count_change(call.ctx, call.argv[1]);
+    }
+    const OpenedKey key(call.ctx, call.argv[1], abi::read_mode | abi::write_mode);
     put_tensor(call.ctx, key, call.argv[1], std::move(set.tensor), set.expiry);
     if (set.only_if_missing) {
         abi::ReplyWithLongLong(call.ctx, 1);
@@ -213,13 +226,12 @@ void tensor_copy(const Call& call) {
     Expiry expiry;
     if (options.has("PX"))
         expiry.at = abi::Milliseconds() + arguments.integer(options.place("PX"), "PX", 1, longest_lifetime_ms);
-    if (options.has("NX") && tensor_exists(call.ctx, arguments[2], "TENSOR.COPY: destination")) {
+    if (tensor_exists(call.ctx, arguments[2], "TENSOR.COPY: destination") && options.has("NX")) {
         abi::ReplyWithLongLong(call.ctx, 0);
         return;
     }
     Tensor tensor = require_tensor(call.ctx, arguments[1], "TENSOR.COPY: source");
     const OpenedKey key(call.ctx, call.argv[2], abi::read_mode | abi::write_mode);
-    key.tensor("TENSOR.COPY: destination", arguments[2]);
     // A copy is no computation: a replica that holds the source makes the same one.
     abi::Replicate(call.ctx, "TENSOR.COPY", "ss", call.argv[1], call.argv[2]);
     if (expiry.at) abi::Replicate(call.ctx, "PEXPIREAT", "sl", call.argv[2], *expiry.at);

@@ -34,6 +34,7 @@ bool may_store(abi::Ctx* ctx, const Job& job) {
         throw Refused("READONLY", job.command + ": the server became a replica meanwhile; nothing was stored");
     bool exists = false;
     for (const Result& result : job.results) {
+        require_writable(ctx, job.command, OwnedString(result.key).get());
         const bool there = tensor_exists(ctx, result.key, output_of(job));
         exists = exists || (there && &result == &job.results.front());
     }
@@ -48,7 +49,11 @@ void store(abi::Ctx* ctx, Job& job) {
     const bool heard = propagates(ctx);
     for (Result& result : job.results) {
         const OwnedString name(result.key);
-        if (heard) propagate_tensor(ctx, name.get(), result.tensor, expiry, result.blob.get());
+        if (heard) {
+            propagate_tensor(ctx, name.get(), result.tensor, expiry, result.blob.get());
+        } else {
+            count_change(ctx, name.get());
+        }
         const OpenedKey key(ctx, name.get(), abi::read_mode | abi::write_mode);
         put_tensor(ctx, key, name.get(), std::move(result.tensor), expiry);
     }

@@ -1,5 +1,7 @@
 #include "keyspace.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
@@ -54,7 +56,10 @@ bool propagates(abi::Ctx* ctx) {
     return replicas;
 }
 
-void propagate_tensor(abi::Ctx* ctx, abi::String* name, const Tensor& tensor, Expiry expiry, abi::String* blob) {
+namespace {
+
+// What follows the key in AI.TENSORSET, but for the data.
+std::vector<OwnedString> described(const Tensor& tensor) {
     std::vector<OwnedString> owned;
     owned.emplace_back(facts(tensor.dtype).name);
     for (const std::int64_t size : tensor.shape) owned.emplace_back(std::to_string(size));
@@ -66,14 +71,52 @@ void propagate_tensor(abi::Ctx* ctx, abi::String* name, const Tensor& tensor, Ex
         owned.emplace_back("SAMPLES");
         owned.emplace_back(std::to_string(*tensor.samples));
     }
-    owned.emplace_back("BLOB");
-    if (!blob) owned.emplace_back(tensor.blob());
+    return owned;
+}
 
+void propagate(abi::Ctx* ctx, abi::String* name, const std::vector<OwnedString>& words, abi::String* blob,
+               Expiry expiry) {
     std::vector<abi::String*> argv{name};
-    for (const OwnedString& string : owned) argv.push_back(string.get());
+    for (const OwnedString& word : words) argv.push_back(word.get());
     if (blob) argv.push_back(blob);
     abi::Replicate(ctx, "AI.TENSORSET", "v", argv.data(), argv.size());
     if (expiry.at) abi::Replicate(ctx, "PEXPIREAT", "sl", name, *expiry.at);
+}
+
+}  // namespace
+
+void propagate_tensor(abi::Ctx* ctx, abi::String* name, const Tensor& tensor, Expiry expiry, abi::String* blob) {
+    std::vector<OwnedString> words = described(tensor);
+    words.emplace_back("BLOB");
+    if (!blob) words.emplace_back(tensor.blob());
+    propagate(ctx, name, words, blob, expiry);
+}
+
+void propagate_zeros(abi::Ctx* ctx, abi::String* name, const Tensor& tensor, Expiry expiry) {
+    propagate(ctx, name, described(tensor), nullptr, expiry);
+}
+
+void count_change(abi::Ctx* ctx, abi::String* name) {
+    abi::Replicate(ctx, "TOUCH", "s", name);  // counts as one; harmless where somebody hears it after all
+}
+
+void require_writable(abi::Ctx* ctx, std::string_view command, abi::String* name) {
+    errno = 0;
+    // A write that never changes anything: 1970 is no later than any expiry (GT). S: the checks of a script's writes.
+    RedisModuleCallReply* reply = abi::Call(ctx, "PEXPIREAT", "ESslc", name, 1LL, "GT");
+    const bool elsewhere = errno == EPERM;
+    std::string refusal;
+    if (reply && abi::CallReplyType(reply) == abi::reply_error) {
+        std::size_t length = 0;
+        const char* text = abi::CallReplyStringPtr(reply, &length);
+        refusal.assign(text, length);
+    }
+    if (reply) abi::FreeCallReply(reply);
+    if (elsewhere)
+        refuse_as("TRYAGAIN", command, ": its output's slot was moved meanwhile; nothing was stored, send it again");
+    if (refusal.empty()) return;
+    const std::size_t space = std::min(refusal.find(' '), refusal.size());
+    refuse_as(std::string_view(refusal).substr(0, space), command, ": nothing was stored:", refusal.substr(space));
 }
 
 void require_memory(abi::Ctx* ctx, std::string_view command, std::size_t bytes) {

@@ -25,6 +25,13 @@ public:
         return *this;
     }
     abi::String* get() const { return string_; }
+    // A share of a string that the server made: an argument that outlives its command. On the main thread.
+    static OwnedString shared(abi::String* string) {
+        OwnedString made;
+        abi::RetainString(nullptr, string);
+        made.string_ = string;
+        return made;
+    }
     explicit operator bool() const { return string_ != nullptr; }
 
 private:
@@ -66,6 +73,13 @@ bool propagates(abi::Ctx* ctx);
 // Sends a stored tensor on as AI.TENSORSET (and PEXPIREAT), so that replicas never compute. `blob` may be made
 // beforehand, or nullptr.
 void propagate_tensor(abi::Ctx* ctx, abi::String* name, const Tensor& tensor, Expiry expiry, abi::String* blob);
+// Likewise a tensor of zeros, whose bytes need not travel.
+void propagate_zeros(abi::Ctx* ctx, abi::String* name, const Tensor& tensor, Expiry expiry);
+// Where nobody hears: a change all the same, so that a save falls due; nothing is copied.
+void count_change(abi::Ctx* ctx, abi::String* name);
+
+// Refuses as a plain SET of the key would be refused now: its slot has moved, a save failed, too few replicas.
+void require_writable(abi::Ctx* ctx, std::string_view command, abi::String* name);
 
 // Refuses when `bytes` more would pass maxmemory and nothing may be evicted.
 void require_memory(abi::Ctx* ctx, std::string_view command, std::size_t bytes);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -89,6 +91,20 @@ std::byte* take(std::size_t bytes) {
     if (!data) refuse_as("OOM", "the machine has no ", bytes, " bytes left for a tensor");
     prefer_huge_pages(data, size);
     return data;
+}
+
+void clear(std::byte* data, std::size_t bytes) noexcept {
+    constexpr std::uintptr_t page = 1 << 16;  // of any processor
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    const std::uintptr_t first = (begin + page - 1) & ~(page - 1), last = (begin + bytes) & ~(page - 1);
+    // What the kernel takes back reads as zeros afterwards, for memory that no file stands behind, as an allocator's.
+    if (bytes < smallest_spare_bytes || last <= first ||
+        madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED)) {
+        std::memset(data, 0, bytes);
+        return;
+    }
+    std::memset(data, 0, first - begin);
+    std::memset(reinterpret_cast<void*>(last), 0, begin + bytes - last);
 }
 
 void give(std::byte* data, std::size_t bytes) noexcept {

@@ -9,6 +9,7 @@ namespace memory {
 
 void set_spare_limit(std::size_t bytes);  // 0: keep none
 std::byte* take(std::size_t bytes);       // throws Refused OOM
+void clear(std::byte* data, std::size_t bytes) noexcept;  // zeros, that of large pieces the kernel gives when wanted
 void give(std::byte* data, std::size_t bytes) noexcept;
 void release_spares() noexcept;
 std::size_t spare_bytes();

@@ -6,6 +6,7 @@ Each test here goes in by the door that the stranger took. What a finding's mend
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,14 +20,16 @@ from safetensors.torch import load_file
 from crossover import own_code, validation
 from crossover.algorithms.seeds import seed as seed_of
 from crossover.cli.main import main
-from crossover.errors import UserError
+from crossover.errors import ConfigError, UserError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.datasets import load as load_dataset
+from crossover.local.hosted import tensor_module
 from crossover.reports import folder
 from crossover.running import run_inline
 from crossover.simulation import AWS, assumptions
 from crossover.simulation.calibration import Calibration
 from tests.mutation import protocol, silent
+from tests.redis_module.servers import starting, until
 from tests.unit.advice.few import few_candidates
 from tests.unit.reports import recorded
 
@@ -164,6 +167,39 @@ def test_a_home_that_cannot_be_written_hinders_nothing(tmp_path: Path) -> None:
 # --- what the virtual world sees (5) ----------------------------------------------------------------------------------
 
 # --- benchmarks run; the tensor module keeps what the mission uses (6, 7) ---------------------------------------------
+
+
+def test_the_shortest_benchmark_prints_its_figures() -> None:
+    """`make bench-quick` runs every other one."""
+    command = [sys.executable, "-m", "benchmarks.filter", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "memory copy" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_experiment_that_wants_scripts_in_the_database_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"database\.variant: is unknown; leave it out: the module with PyTorch"):
+        validation.load(CONFIG / "spirt.yaml", ["database.variant=torch"])
+
+
+def test_updates_in_the_database_fall_due_to_be_saved() -> None:
+    """The stranger's server saved on every change, was updated fifty times, killed and started again."""
+    with starting(tensor_module()) as start:
+        server = start(config={"save": "1 1"})
+        client = server.client()
+
+        def saved() -> bool:
+            return bool(client.info("persistence")["rdb_changes_since_last_save"] == 0)
+
+        client.execute_command("AI.TENSORSET", "model", "FLOAT", 1, "VALUES", 1)
+        until(saved, what="the first save")
+        for _ in range(50):
+            client.execute_command("TENSOR.SGD", "model", "model", "-", "OUT", "model", "-", "LR", 0.5)
+        before = client.execute_command("AI.TENSORGET", "model", "VALUES")
+        until(saved, what="the updates' save")
+        server.stop(signal.SIGKILL)
+        server.start()
+        assert server.client().execute_command("AI.TENSORGET", "model", "VALUES") == before
+
 
 # --- a model is the model that was trained (8 to 12) ------------------------------------------------------------------
 

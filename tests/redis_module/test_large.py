@@ -1,0 +1,159 @@
+"""Large tensors: what would hold the server up for longer than a tenth of a second is done beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+
+from tests.redis_module.servers import Client, Server, Start, statistics, until
+from tests.redis_module.test_server import MINUTES_OF_WORK, long_job, replies, running, sent
+from tests.redis_module.vectors import get, put
+
+WAITS = pytest.mark.xfail(run=False, reason="waits for a queue that nothing goes to yet")
+LONG_COPY = 64 << 20  # bytes; redis_module/README.md
+LONG_REPLY = 1_000_000  # elements
+
+
+@contextlib.contextmanager
+def queued(server: Server, *command: object) -> Iterator[socket.socket]:
+    """The command's connection while it waits for the only thread, which is at work until the block's end begins."""
+    client = server.client()
+    with contextlib.ExitStack() as busy:
+        busy.enter_context(sent(server, *long_job(client, MINUTES_OF_WORK)))
+        until(lambda: running(client), what="the long job's start")
+        with sent(server, *command) as connection:
+            until(lambda: statistics(client)["jobs_queued"] == 1, what="the command's place in the queue")
+            busy.close()
+            yield connection
+
+
+@WAITS
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        (("UINT8", LONG_COPY), ("AI.TENSORGET", "t", "BLOB")),
+        (("UINT8", LONG_COPY), ("AI.TENSORGET", "t")),
+        (("UINT8", LONG_COPY), ("TENSOR.GET", "t")),
+        (("UINT8", LONG_COPY + 1), ("TENSOR.GET", "t", "RANGE", 1, LONG_COPY)),
+        (("INT8", LONG_REPLY), ("AI.TENSORGET", "t", "VALUES")),
+        (("STRING", LONG_REPLY), ("AI.TENSORGET", "t", "META", "VALUES")),
+    ],
+    ids=lambda words: " ".join(map(str, words)),
+)
+def test_a_long_reply_is_made_beside_the_server(
+    server: Server, client: Client, stored: tuple[Any, ...], asked: tuple[Any, ...]
+) -> None:
+    client.execute_command("AI.TENSORSET", "t", *stored)
+    with queued(server, *asked):
+        pass
+    found = client.execute_command(*asked)
+    if found[0] == b"dtype":
+        found = found[-1]
+    elif asked[0] == "TENSOR.GET":
+        assert found[:4] == [b"UINT8", [stored[1]], b"", None]
+        found = found[4]
+    assert len(found) == min(stored[1], LONG_COPY) and (found == bytes(len(found)) or not any(found))
+
+
+@WAITS
+def test_a_long_tensor_is_stored_beside_the_server(server: Server, client: Client) -> None:
+    data = np.random.default_rng(0).bytes(LONG_COPY)
+    words: tuple[object, ...] = ("AI.TENSORSET", "t", "UINT8", LONG_COPY, "KIND", "k", "PX", 1_000_000, "BLOB", data)
+    with queued(server, *words) as waiting:
+        assert replies(waiting, 1) == ["+OK"]
+    assert client.execute_command("TENSOR.GET", "t") == [b"UINT8", [LONG_COPY], b"k", None, data]
+    assert client.pttl("t") > 0
+    words = ("AI.TENSORSET", "t", "UINT8", LONG_COPY, "NX", "BLOB", bytes(LONG_COPY))
+    assert client.execute_command(*words) == 0
+    client.delete("t")
+    assert client.execute_command(*words) == 1
+
+
+@WAITS
+def test_a_long_tensor_is_looked_through_beside_the_server(server: Server, client: Client) -> None:
+    """Every byte of a BOOL must be 0 or 1."""
+    words = ("AI.TENSORSET", "t", "BOOL", LONG_COPY, "BLOB", bytes(LONG_COPY - 1) + b"\2")
+    with queued(server, *words) as waiting:
+        (refusal,) = replies(waiting, 1)
+    assert f"BLOB byte {LONG_COPY - 1} is 2; expected 0 or 1 for BOOL" in str(refusal)
+    assert not client.exists("t")
+
+
+@pytest.mark.parametrize("inside", ["MULTI", "Lua"])
+def test_where_nothing_can_wait_long_ones_are_done_at_once(client: Client, inside: str) -> None:
+    data = np.random.default_rng(0).bytes(LONG_COPY)
+    if inside == "MULTI":
+        with client.pipeline(transaction=True) as together:
+            together.execute_command("AI.TENSORSET", "t", "UINT8", LONG_COPY, "BLOB", data)
+            together.execute_command("AI.TENSORGET", "t", "BLOB")
+            assert together.execute() == [b"OK", data]
+    else:
+        script = "redis.call('AI.TENSORSET', 't', 'UINT8', ARGV[1], 'BLOB', ARGV[2]) return redis.call('AI.TENSORGET', 't', 'BLOB')"
+        assert client.eval(script, 0, LONG_COPY, data) == data
+
+
+def test_a_replica_and_a_log_take_long_ones(start: Start) -> None:
+    master = start(config={"appendonly": "yes", "aof-use-rdb-preamble": "no"})
+    client = master.client()
+    replica = start(config={"replicaof": f"127.0.0.1 {master.port}"})
+    other = replica.client()
+    put(client, "first", np.zeros(1, np.float32))
+    client.wait(1, 30_000)
+    data = np.random.default_rng(0).bytes(LONG_COPY)
+    client.execute_command("AI.TENSORSET", "t", "UINT8", LONG_COPY, "BLOB", data)
+    client.execute_command("AI.TENSORSET", "zeros", "FLOAT", LONG_COPY)
+    client.wait(1, 60_000)
+    assert other.execute_command("DEBUG", "DIGEST") == client.execute_command("DEBUG", "DIGEST")
+    before = client.execute_command("DEBUG", "DIGEST")
+    (log,) = (master.folder / "appendonlydir").glob("*.incr.aof")
+    assert log.stat().st_size < 1.5 * LONG_COPY  # zeros travel as what was asked for
+    master.stop()
+    master.start()
+    assert master.client().execute_command("DEBUG", "DIGEST") == before
+
+
+# --- zeros ------------------------------------------------------------------------------------------------------------
+
+
+def test_zeros_are_asked_of_maxmemory(start: Start) -> None:
+    client = start(module_arguments=["spare-mb", "0"]).client()
+    client.config_set("maxmemory", client.info("memory")["used_memory"] + 10_000_000)
+    with pytest.raises(redis.ResponseError, match=r"^(OOM )?AI.TENSORSET: needs 40000000 bytes, but"):
+        client.execute_command("AI.TENSORSET", "z", "FLOAT", 10_000_000)
+    assert not client.exists("z")
+    assert client.execute_command("AI.TENSORSET", "z", "FLOAT", 1_000_000) == b"OK"
+
+
+def test_zeros_are_not_written(server: Server, client: Client) -> None:
+    """The kernel gives pages of zeros when they are first wanted: 512 MB of them take none."""
+
+    def resident_kb() -> int:
+        status = (f"/proc/{server.process.pid}/status",)
+        with open(*status, encoding="ascii") as file:
+            return int(next(line for line in file if line.startswith("VmRSS")).split()[1])
+
+    before = resident_kb()
+    client.execute_command("AI.TENSORSET", "z", "FLOAT", 1 << 27)
+    assert resident_kb() - before < 100_000
+    assert client.execute_command("TENSOR.GET", "z", "RANGE", (1 << 27) - 3, 3)[4] == bytes(12)
+    client.delete("z")
+
+
+def test_zeros_are_zeros_in_memory_that_was_used(start: Start) -> None:
+    client = start(module_arguments=["spare-mb", "256"]).client()
+    for size in (100, 70_000, 3_000_001):
+        put(client, "t", np.ones(size, np.float32))
+        client.execute_command("TENSOR.COPY", "t", "held")
+        client.delete("held", "t")
+        client.execute_command("AI.TENSORSET", "z", "FLOAT", size)
+        assert not get(client, "z").any()
+        put(client, "z", np.ones(size, np.float32))
+        client.execute_command("AI.TENSORSET", "z", "FLOAT", size)
+        assert not get(client, "z").any()
+    assert statistics(client)["tensors"] == 1
