@@ -162,7 +162,6 @@ MENDED = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="what settles a wait is asked before the evidence that it has no point")
 def test_a_worker_whose_twin_has_finished_while_it_waited_for_an_answer_goes_on_by_itself() -> None:
     faults = [
         Fault(kind="duplicate", role="train 1", request=1, side="after", seconds=0.209),

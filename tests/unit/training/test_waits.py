@@ -127,7 +127,6 @@ def test_what_is_not_needed_any_more_is_not_waited_for() -> None:
         waits().until(never, round=4, key="k", sender=2, settled=lambda: True)
 
 
-@pytest.mark.xfail(strict=True, reason="what settles a wait is asked before the evidence that it has no point")
 def test_what_was_settled_while_evidence_was_gathered_is_not_over_for_everybody() -> None:
     """Another invocation of this worker does its share of the round, and all go on, while this one is told of nothing for a while."""
     there: list[int] = []
