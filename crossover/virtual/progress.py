@@ -94,8 +94,8 @@ def keeps_the_order(run: "Judged") -> list[str]:
         doing = _DOING.match(f"{entry.role} {entry.operation} {entry.key}")
         if entry.outcome:
             did[entry.process] += "x"
-        elif doing and ((entry.changed and entry.left) or doing.lastgroup not in "mwa"):
-            did[entry.process] += doing.lastgroup or ""
+        elif doing and ((entry.changed and entry.left) or str(doing.lastgroup) not in "mwa"):
+            did[entry.process] += str(doing.lastgroup)
     rules = {**_DISORDER, **(_LATE_KEPT if run.keeps else {})}
     return [
         f"{process} {what}: {done[max(0, at.start() - 3) : at.end()]}"

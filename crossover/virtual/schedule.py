@@ -265,12 +265,11 @@ def _behind_another(terrain: Terrain, place: Mapping[str, Any], chance: random.R
     """How much later a message comes again: mostly shortly behind a later one of its sender, where there is one, most often behind one that
     goes to the same sort of place. One that is held up before holds its sender up too, so then any time will do.
     """
-    sent = _published(terrain, place["role"])
-    began_s, what = sent[place["request"] - 1]
-    later = [at_s for at_s, other in sent[place["request"] :] if other == what or chance.random() < 0.3]
+    sent = _published(terrain, place["role"])[place["request"] - 1 :]
+    later = [at_s for at_s, what in sent[1:] if what == sent[0][1] or chance.random() < 0.3]
     if place["side"] == "before" or not later or chance.random() < 0.3:
         return _spread(chance, 0.1, 300.0)
-    return round(float(chance.choice(later) - began_s) + _spread(chance, 0.001, 10.0), 3)
+    return round(float(chance.choice(later) - sent[0][0]) + _spread(chance, 0.001, 10.0), 3)
 
 
 def _published(terrain: Terrain, role: str) -> Requests:
