@@ -25,7 +25,7 @@ RESTART_S = 5.0  # of a database or a broker that begins anew
 RESUME_S = 30.0  # after a run that failed
 
 
-_CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.00000")  # at the start of a round
+_CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.(\d{5})")
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,17 @@ class Disturbed:
         self.asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # by role: when, and for what sort of thing
         self._strikes: dict[tuple[str, int, Side], list[Fault]] = defaultdict(list)
         for fault in self.faults:
-            if fault.kind in ("kill", "freeze", "slow", "lose"):
+            if fault.kind in ("kill", "freeze", "slow", "lose", "gone"):
                 self._strikes[fault.role, fault.request, fault.side].append(fault)
         self._slow_s: dict[str, float] = {}
         self._found: dict[int, list[str]] = {}
         self._resumed_s: list[float] = []
         self._moved: list[Moved] = []  # by the request that takes effect now
         self.killed = set[str]()
+        self._gone: dict[str, int] = {}  # by role: under which client
+        self.removed = False  # whether MLLess's supervisor has sent anybody away, or given anybody up
         self.models: Models = defaultdict(dict)
+        self.seen: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)  # of a peer, by round: what it has averaged
 
     def _of(self, *kinds: str) -> list[Fault]:
         return [fault for fault in self.faults if fault.kind in kinds]
@@ -84,6 +87,8 @@ class Disturbed:
         self.requests[role] += 1
         nth = self.requests[role]  # others of its tasks ask meanwhile
         self.asked[role].append((call.at_s, _sort(call.request)))
+        if self._gone.get(role) == self._world.client.attempts:
+            self._kill(call.process)
         if self._slow_s.get(role):
             call.process.kernel.sleep(self._slow_s[role])
         self._refuse(call)
@@ -108,7 +113,7 @@ class Disturbed:
         ] or zip(call.request.keys, self._found[call.number], self._values(call), strict=True)
         del self._found[call.number]
         unheard = any(
-            each.kind in ("kill", "lose") for each in self._strikes.get((call.process.role, nth, "after"), ())
+            each.kind in ("kill", "gone", "lose") for each in self._strikes.get((call.process.role, nth, "after"), ())
         )
         self._note(call, changed, "no reply" if unheard else "")
         self._look_at_model(call)
@@ -128,18 +133,26 @@ class Disturbed:
         if not (of := _CHECKPOINT.fullmatch(key)):
             return
         saved = read(self._world.servers.bucket.objects[key], key=key)
-        if model := saved.vectors.get("model"):  # MLLess's supervisor has none
-            attempt, worker, round = map(int, of.groups())
-            self.models[attempt, round, saved.facts.get("word", {}).get("step")][worker] = digest(bytes(model.data))
+        attempt, worker, round, minibatch = map(int, of.groups())
+        word = saved.facts.get("word", {})
+        self.removed = self.removed or bool(word.get("dropped") or word.get("leaves"))
+        self.seen[worker].setdefault(round, saved.facts.get("seen", {}))
+        if (model := saved.vectors.get("model")) and not minibatch:  # MLLess's supervisor has none
+            self.models[attempt, round, word.get("step")][worker] = digest(bytes(model.data))
+
+    def _kill(self, process: Process) -> None:
+        self.killed.add(process.name)
+        process.kill()
+        process.check()
 
     def _hit(self, call: "Call", nth: int, side: Side) -> None:
         process = call.process
         for fault in self._strikes.get((process.role, nth, side), ()):
             self._strike(fault)
-            if fault.kind == "kill":
-                self.killed.add(process.name)
-                process.kill()
-                process.check()
+            if fault.kind == "gone":
+                self._gone[process.role] = self._world.client.attempts
+            if fault.kind in ("kill", "gone"):
+                self._kill(process)
             elif fault.kind == "freeze":
                 self._freeze(process, fault.seconds)
             elif fault.kind == "slow":
@@ -243,7 +256,7 @@ class Disturbed:
     # --- at a moment ------------------------------------------------------------------------------------------------------
 
     def began(self, world: "World") -> None:
-        self._world = world
+        self._world, self.experiment, self.minibatches = world, world.resolved, world.minibatches
         world.kernel.skew_s = self.skew_s
         world.servers.broker.moved = lambda *what: self._moved.append(Moved(*what))
         for fault in self._of("memory_lost", "queues_lost", "client_dies", "taken"):

@@ -2,12 +2,13 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from crossover.errors import CrossoverError
+from crossover.virtual import progress
 from crossover.virtual.history import Entry, History
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ class Judged:
     `killed`: names of processes. `outlived`: roles of which an invocation came again when its caller had gone on. `state_lost`: every
     database that held the model has lost its memory. No architecture promises to survive that: it may fail, in these words, but not with a
     wrong model. `by_itself`: how many clients the run may have had where all that went wrong passes by itself; 0 where it may have needed
-    any number. `models`: what workers that exchange in step have saved.
+    any number. `models`: what workers that exchange in step have saved. `members`: of how many a state must be there before it is common, 0
+    where databases have lost some, or somebody has gone; `every`: of how many rounds one is kept for sure; `keeps`: whether that is so
+    behind each decision. `within_s`: how long the run may take, 0 where nothing bounds that. `seen`: of an asynchronous peer, by round,
+    what it has averaged of whom.
     """
 
     history: History
@@ -60,6 +64,11 @@ class Judged:
     budget_usd: float | None = None
     by_itself: int = 0
     models: Models = field(default_factory=dict)
+    members: int = 0
+    every: int = 1
+    keeps: bool = False
+    within_s: float = 0.0
+    seen: Mapping[int, Mapping[int, Mapping[str, int]]] = field(default_factory=dict)
 
 
 def right_model(run: Judged) -> list[str]:
@@ -310,6 +319,10 @@ ORACLES: tuple[Oracle, ...] = (
     nobody_goes_on_overtaken,
     one_program_holds_a_rank,
     spends_within_its_budget,
+    progress.repeats_what_was_not_kept,
+    progress.keeps_the_order,
+    progress.ends_in_time,
+    progress.rounds_never_fall,
 )
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 Kind = Literal[
     "kill", "freeze", "slow", "lose", "message", "duplicate", "outage", "refusal", "memory_lost", "queues_lost", "clock", "client_dies",
-    "throttle", "starts", "taken", "late",
+    "throttle", "starts", "taken", "late", "gone",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Side = Literal["before", "after"]  # of a request's effect
@@ -48,6 +48,7 @@ class Fault:
     - throttle, starts: from `at_s` for `seconds` no function is invoked, no execution started.
     - taken: the instance of program `role` is taken at `at_s`; late: it starts `seconds` after the others. Its successor does not: whoever
       is given up, because it came too late, must not fail every resumption after that too.
+    - gone: from the `request`-th request of `role` on, whoever plays it is killed, until the run is resumed.
     """
 
     kind: Kind
@@ -97,6 +98,7 @@ _TOLD: Mapping[Kind, Callable[[Fault], str]] = {
     "starts": _at_moment("no execution is started for {f.seconds:g} s"),
     "taken": _at_moment("the instance of {f.role} is taken"),
     "late": lambda f: f"{f.role} starts {f.seconds:g} s after the others",
+    "gone": _at_request("its process is killed, and whoever takes its place, until the run is resumed"),
 }
 
 
@@ -107,7 +109,7 @@ Requests = Sequence[tuple[float, str]]  # of a role: when it asked, and for what
 class Terrain:
     """Where faults can strike: how a run went undisturbed. `requests`: of each role, when it asked and for what. `messages`, `deliveries`:
     what it sent, how often it was invoked. `kinds`: what the architecture can meet. `again`: what each role asks for once more, behind
-    `requests`, in a run that was stopped half way and resumed.
+    `requests`, in a run that was stopped half way and resumed. `may_go`: how many workers the others go on without.
     """
 
     requests: Mapping[str, Requests]
@@ -117,6 +119,7 @@ class Terrain:
     servers: Mapping[str, int]  # of each service
     kinds: Sequence[Kind]
     again: Mapping[str, Requests] = field(default_factory=dict)
+    may_go: int = 0
 
 
 # How long what passes by itself may last at most, in seconds: retries, patience and new instances are made for more than this.
@@ -124,17 +127,25 @@ PASSES_S: Mapping[Kind, float] = {
     "freeze": 300.0, "slow": 0.1, "message": 300.0, "duplicate": 300.0, "outage": 2.0, "refusal": 2.0, "throttle": 1.0, "starts": 1.0,
     "late": 120.0,
 }  # fmt: skip
-ALWAYS_PASS: tuple[Kind, ...] = ("kill", "lose", "taken")
+ALWAYS_PASS: tuple[Kind, ...] = ("kill", "lose", "taken", "gone")
 KILLS_FOR_ONE = (
     3  # of any other kind: what a protocol forgets shows most often where a process ends between two requests
 )
 KILLS = 2  # of one role, before its retries may be used up
 
 
-def pass_by(faults: Sequence[Fault]) -> bool:
-    """Whether a run must get over these by itself: nobody has to resume it, but where its client died."""
+def pass_by(faults: Sequence[Fault], *, may_go: int = 0) -> bool:
+    """Whether a run must get over these by itself: nobody has to resume it, but where its client died. `may_go`: how many workers it goes
+    on without.
+    """
     hit = Counter(fault.role for fault in faults if fault.kind in ("kill", "taken"))
-    return all(map(_passes, faults)) and all(count <= KILLS for role, count in hit.items() if role != "client")
+    few = len(gone(faults)) <= may_go and all(count <= KILLS for role, count in hit.items() if role != "client")
+    return few and all(map(_passes, faults))
+
+
+def gone(faults: Sequence[Fault]) -> set[str]:
+    """The roles that nobody plays any more."""
+    return {fault.role for fault in faults if fault.kind == "gone"}
 
 
 def ends_client(fault: Fault) -> bool:
@@ -147,13 +158,17 @@ def _passes(fault: Fault) -> bool:
 
 
 def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
-    """The schedule of a seed. One in five has three to five faults, all at requests that change something. The others have five to nine,
-    in one of four manners: of all kinds, spread over the roles' work and the run's time; of a few kinds, on a few roles, where they meet
-    more often (Groce et al., "Swarm Testing", 2012); such that all pass by themselves; or, twice as often, around a resumption, on the
-    steps that every attempt begins and ends with and on a few others, which may run on when the next begins.
+    """The schedule of a seed. One in five has three to five faults, all at requests that change something, and one in six what it takes
+    several faults in one place to see (`_rare`). The others have five to nine, in one of four manners: of all kinds, spread over the
+    roles' work and the run's time; of a few kinds, on a few roles, where they meet more often (Groce et al., "Swarm Testing", 2012); such
+    that all pass by themselves; or, twice as often, around a resumption, on the steps that every attempt begins and ends with and on a few
+    others, which may run on when the next begins.
     """
-    if random.Random(f"manner {seed}").random() < 0.2:
+    terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind != "gone"])
+    if (sort := random.Random(f"manner {seed}").random()) < 0.2:
         return _at_writes(terrain, random.Random(f"writes {seed}"))
+    if sort < 0.37:
+        return _rare(terrain, random.Random(f"rare {seed}"))
     chance = random.Random(f"schedule {seed}")
     roles, manner, faults, near_s = sorted(terrain.requests), chance.choice((0, 1, 2, 3, 3)), list[Fault](), 0.0
     count = chance.randint(5, 9)
@@ -196,7 +211,9 @@ def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
         faults.append(Fault(kind="client_dies", at_s=round(at_s + 0.01, 3), seconds=_spread(chance, 0.1, 10.0)))
         if chance.random() < 0.5:
             faults.append(Fault(kind="kill", **place, side="after"))
-    elif (told := [at_s for role in terrain.requests for at_s in _published(terrain, role)]) and chance.random() < 0.5:
+    elif (
+        told := [at_s for role in terrain.requests for at_s, _ in _published(terrain, role)]
+    ) and chance.random() < 0.5:
         faults.append(
             Fault(
                 kind="queues_lost", service="rabbitmq", at_s=round(chance.choice(told) + _spread(chance, 0.01, 3.0), 3)
@@ -222,19 +239,41 @@ def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-def _behind_another(terrain: Terrain, place: Mapping[str, Any], chance: random.Random) -> float:
-    """How much later a message comes again: mostly shortly behind a later one of its sender, where there is one. One that is held up before
-    holds its sender up too, so then any time will do.
+def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
+    """Workers die for good, where others can go on without them; messages come again right behind later ones; or a run is resumed twice,
+    the second time while it sets itself up, and somebody of before stands still meanwhile. And up to two faults beside, that pass.
     """
-    sent = _published(terrain, place["role"])
-    later = sent[place["request"] :]
+    beside = [_draw(terrain, sorted(terrain.requests), 0.0, chance)[0] for _ in range(chance.randint(0, 2))]
+    faults = [each for each in beside if pass_by([each])]
+    match chance.choice(["gone"] * 3 * bool(terrain.may_go) + ["message"] * 2 * ("message" in terrain.kinds) + [""]):
+        case "gone":
+            workers = [role for role in sorted(terrain.requests) if role.startswith(("train ", "program "))]
+            roles = chance.sample(workers, chance.randint(1, min(2, terrain.may_go)))
+            faults += [Fault(kind="gone", role=role, request=_place(terrain, role, chance)[0]) for role in roles]
+        case "message":
+            places: list[dict[str, Any]] = [{**_one_of(terrain.messages, chance), "side": "after"} for _ in range(3)]
+            faults += [Fault(kind="message", **at, seconds=_behind_another(terrain, at, chance)) for at in places]
+        case _:
+            at_s = _moment(terrain.requests[chance.choice(sorted(terrain.requests))], chance)
+            again_s = round(at_s + 0.1 + _spread(chance, 0.5, 10.0), 3)
+            faults += [Fault(kind="client_dies", at_s=each, seconds=0.1) for each in (at_s, again_s)]
+            faults += filter(None, [_at_work(terrain, at_s, chance)])
+    return tuple(faults)
+
+
+def _behind_another(terrain: Terrain, place: Mapping[str, Any], chance: random.Random) -> float:
+    """How much later a message comes again: mostly shortly behind a later one of its sender, where there is one, most often behind one that
+    goes to the same sort of place. One that is held up before holds its sender up too, so then any time will do.
+    """
+    sent = _published(terrain, place["role"])[place["request"] - 1 :]
+    later = [at_s for at_s, what in sent[1:] if what == sent[0][1] or chance.random() < 0.3]
     if place["side"] == "before" or not later or chance.random() < 0.3:
         return _spread(chance, 0.1, 300.0)
-    return round(float(chance.choice(later) - sent[place["request"] - 1]) + _spread(chance, 0.01, 10.0), 3)
+    return round(float(chance.choice(later) - sent[0][0]) + _spread(chance, 0.001, 10.0), 3)
 
 
-def _published(terrain: Terrain, role: str) -> list[float]:
-    return [at_s for at_s, what in terrain.requests[role] if what.startswith("basic.publish")]
+def _published(terrain: Terrain, role: str) -> Requests:
+    return [each for each in terrain.requests[role] if each[1].startswith("basic.publish")]
 
 
 def _write(terrain: Terrain, roles: Sequence[str], chance: random.Random, *, later: float) -> tuple[str, int]:

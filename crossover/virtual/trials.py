@@ -11,17 +11,20 @@ from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.learning.reference import train_reference
 from crossover.process_pools import pool
+from crossover.running.members import goes_on_without
 from crossover.surroundings import database_hosts, talks
+from crossover.training.calendar import calendar_of
 from crossover.virtual.history import History
 from crossover.virtual.kernel import Stuck
 from crossover.virtual.learner import BUFFERS, PARAMETERS, ExactLearner
 from crossover.virtual.nemeses import Disturbed
 from crossover.virtual.oracles import Judged, broken
-from crossover.virtual.schedule import KINDS, Fault, Kind, Requests, Terrain, draw, ends_client, pass_by
+from crossover.virtual.schedule import KINDS, Fault, Kind, Requests, Terrain, draw, ends_client, gone, pass_by
 from crossover.virtual.shrink import smallest
 from crossover.virtual.world import Outcome, World
 
 WORKERS, EPOCHS = 4, 2
+OFTEN = 2  # rounds from one checkpoint to the next, in every second schedule
 _TRIES = 16  # of each, one in two does not follow the run that goes on, but stops it
 _SEEDS_OF_A_PROCESS = (
     500  # a world that has ended keeps 1 to 3 MB: Python does not see the cycles through its greenlets' frames
@@ -86,6 +89,7 @@ class Trials:
             servers={service: count for service, count in servers.items() if count},
             kinds=self.kinds(),
             again=again,
+            may_go=self._may_go,
         )
         return outcome, terrain
 
@@ -103,10 +107,9 @@ class Trials:
     def model(self) -> str:
         """What every run must end with: the reference's model, or else an undisturbed run's where workers wait for one another.
 
-        "" where what a round combines depends on who is late, or where money decides how many epochs there are.
+        "" where what a round combines, or who takes part, depends on who is late, or where money decides how many epochs there are.
         """
-        given = self.experiment
-        in_step = self._claims and given.p2p.mode == "synchronous" and given.lifetime.budget_usd is None
+        in_step = (self._claims or self._removes) and _exact(self.experiment) and not self._setting("scale_in")
         return self.reference or (self.undisturbed[0].model if in_step else "")
 
     @property
@@ -118,16 +121,37 @@ class Trials:
         """Whether all updates are sent whole and added up: of values of which any sum is exact, the bits of the average. BatchNorm's are
         none, since their momentum is 0.1, so there the model has no such.
         """
-        architecture = self.architecture
-        settings = architecture.settings and self.experiment.settings(architecture.settings)
-        return "adds_what_others_average" in architecture.claims and getattr(settings, "threshold", None) == 0.0
+        return self._removes and self._setting("threshold") == 0.0
+
+    @property
+    def _removes(self) -> bool:
+        """Whether a supervisor removes who is silent for too long. While nobody is, the bits are those of an undisturbed run."""
+        return "adds_what_others_average" in self.architecture.claims
+
+    @property
+    def _may_go(self) -> int:
+        """How many workers the others go on without."""
+        return self.experiment.workers - 1 if self._removes or goes_on_without(self.experiment) else 0
+
+    def _setting(self, name: str) -> Any:
+        settings = self.architecture.settings
+        return getattr(settings and self.experiment.settings(settings), name, None)
 
     @property
     def _sizes(self) -> tuple[int, int]:
         return PARAMETERS, 0 if self._adds else BUFFERS
 
     def _world(self, seed: int, nemesis: Disturbed) -> World:
-        return World(self.experiment, seed, nemesis, turns=TURNS, sizes=self._sizes)
+        """Every even seed has a checkpoint at least every `OFTEN` rounds, since a reduced run may have no more than one otherwise; and half
+        of them an invocation for each minibatch, which may change nothing that is learnt.
+        """
+        functions, exchange = self.experiment.functions, self.experiment.exchange
+        if seed % 2 == 0:
+            functions = replace(functions, checkpoint_every=min(functions.checkpoint_every, OFTEN))
+        if seed % 4 == 2:
+            exchange = replace(exchange, minibatches_per_invocation=1)
+        given = replace(self.experiment, functions=functions, exchange=exchange)
+        return World(given, seed, nemesis, turns=TURNS, sizes=self._sizes)
 
     def kinds(self) -> tuple[Kind, ...]:
         """What can happen to this architecture."""
@@ -141,6 +165,8 @@ class Trials:
             absent |= {"taken", "late"}
         if architecture.run is None and not architecture.machines:
             absent |= {"throttle", "starts", "duplicate"}
+        if not self._may_go:
+            absent.add("gone")
         return tuple(kind for kind in KINDS if kind not in absent)
 
     def of(self, seed: int) -> Trial:
@@ -160,17 +186,27 @@ class Trials:
     def judged(self, nemesis: Disturbed, outcome: Outcome, model: str) -> Judged:
         given, databases = self.experiment, database_hosts(self.experiment, self.architecture)
         lost = {fault.server for fault in nemesis.struck if fault.kind == "memory_lost"}
+        left, passes = gone(nemesis.struck), pass_by(nemesis.struck, may_go=self._may_go)
+        # Whoever has gone is waited for once, as long_worker/waits.py says; then another may evaluate in its place, with half the patience.
+        patience_s = (2.0 + 1.0 + 1.0) * given.functions.timeout_s
+        within_s = 10.0 * self.undisturbed[0].seconds + patience_s * len(left) if left and passes else 0.0
+        every = 1 if given.module.startswith("p2p") else nemesis.experiment.functions.checkpoint_every
         return Judged(
             nemesis.history,
             outcome,
-            "" if self._adds and not pass_by(nemesis.struck) else model,  # a worker may have been removed
+            "" if nemesis.removed and not pass_by(nemesis.struck) else model,
             killed=nemesis.killed | outcome.timed_out,
             outlived={each.role for each in nemesis.struck if each.kind == "duplicate" and each.side == "after"},
-            by_itself=1 + sum(map(ends_client, nemesis.struck)) if pass_by(nemesis.struck) else 0,
+            by_itself=1 + sum(map(ends_client, nemesis.struck)) if passes else 0,
             state_lost=self.architecture.state == "database" and len(lost) == databases,
             workers=given.workers,
             budget_usd=given.lifetime.budget_usd,
             models=nemesis.models if given.p2p.mode == "synchronous" else {},
+            members=0 if nemesis.removed or left or lost else given.workers + self._removes,
+            every=every,
+            keeps=calendar_of(nemesis.experiment, {"minibatches": nemesis.minibatches}).rounds_per_epoch % every == 0,
+            within_s=within_s and within_s + sum(fault.seconds for fault in nemesis.struck),
+            seen=nemesis.seen,
         )
 
     def shrunk(self, trial: Trial) -> Trial:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from crossover.reports import folder
 from crossover.running import run_inline
 from crossover.simulation import AWS, assumptions
 from crossover.simulation.calibration import Calibration
+from crossover.validation import load
+from crossover.virtual.schedule import Fault
+from crossover.virtual.trials import Trials, reduced
 from tests.mutation import protocol, silent
 from tests.redis_module.servers import starting, until
 from tests.unit.advice.few import few_candidates
@@ -165,6 +169,31 @@ def test_a_home_that_cannot_be_written_hinders_nothing(tmp_path: Path) -> None:
 
 
 # --- what the virtual world sees (5) ----------------------------------------------------------------------------------
+
+SEEN = {  # of the faults that it was blind to: a seed that finds each
+    "dead-worker-not-removed": "49",
+    "resumed-at-the-oldest-common-round": "6",
+    "report-before-update": "0",
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_what_the_world_was_blind_to_is_found(name: str) -> None:
+    fault = next(each for each in protocol.listed() if each.name == name)
+    chaos = [str(Path(sys.executable).with_name("crossover")), "chaos", "{config}", "--first", "--processes", "1"]
+
+    assert protocol.outcome(fault, [*chaos, "--seeds", SEEN[name]]).startswith("found")
+    assert protocol.outcome(replace(fault, edits=()), [*chaos, "--seeds", SEEN[name]]) == "missed"
+
+
+def test_a_worker_whose_twin_has_finished_goes_on_by_itself() -> None:
+    faults = [
+        Fault(kind="duplicate", role="train 1", request=1, side="after", seconds=0.209),
+        Fault(kind="lose", role="train 1", request=129, side="after", silent=True),
+    ]
+
+    assert not Trials(reduced(load("config/scatter-reduce.yaml"))).under(faults, 930_035).findings
+
 
 # --- benchmarks run; the tensor module keeps what the mission uses (6, 7) ---------------------------------------------
 

@@ -89,7 +89,7 @@ class Fault:
     """`loses`: what the protocol no longer keeps; `runs`: architectures that go through it, with these `settings`."""
 
     name: str
-    source: str  # "tool", "planted" or the commit whose mend is taken back
+    source: str  # "tool", "planted", "later" or the commit whose mend is taken back
     loses: str
     runs: tuple[str, ...]
     edits: tuple[Edit, ...]

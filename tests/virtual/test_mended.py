@@ -162,6 +162,16 @@ MENDED = {
 }
 
 
+def test_a_worker_whose_twin_has_finished_while_it_waited_for_an_answer_goes_on_by_itself() -> None:
+    faults = [
+        Fault(kind="duplicate", role="train 1", request=1, side="after", seconds=0.209),
+        Fault(kind="lose", role="train 1", request=129, side="after", silent=True),
+    ]
+    trial = Trials(reduced(load("config/scatter-reduce.yaml"))).under(faults, 930_035)
+
+    assert len(trial.struck) == 2 and not trial.findings
+
+
 @pytest.mark.parametrize("found", MENDED.values(), ids=MENDED)
 def test_it_stays_mended(found: tuple[Experiment, int, int, list[Fault]]) -> None:
     experiment, seed, least, faults = found

@@ -208,8 +208,10 @@ def test_one_program_speaks_for_a_rank() -> None:
     other = entry("runs/r/lease/0/000001", "", "l2", role="program 1")
     sent, more = (message("r.mailbox.0.1", said, role="program 0") for said in ("m1", "m2"))
 
-    assert not judged(mine, sent, more, other, message("r.mailbox.0.0", "m3", role="program 1"))
-    assert not judged(mine, other, sent, sent)  # it had asked before, and sends again what got no answer
+    asks, other_asks = (entry("runs/r/lease/0/9", "", "", operation="HeadObject", role=f"program {n}") for n in (0, 1))
+    assert not judged(mine, asks, sent, asks, more, other, other_asks, message("r.mailbox.0.0", "m3", role="program 1"))
+    assert any("has not asked" in each for each in judged(mine, asks, sent, more))
+    assert not judged(mine, other, asks, sent, asks, sent)  # it had asked before, and sends again what got no answer
     assert any("another has taken over" in each for each in judged(mine, other, sent, more))
     assert any("does not hold the rank" in each for each in judged(other, sent))
 
@@ -237,3 +239,63 @@ def test_what_workers_save_is_looked_at() -> None:
     World(reduced(small("mlless", workers=2)), 0, nemesis).run()
 
     assert any(held.keys() == {0, 1} for held in nemesis.models.values())
+
+
+def checkpoint(attempt: int, worker: int, round: int, *, role: str, read: bool = False) -> Entry:
+    key = f"runs/r/checkpoint/{attempt:012d}/{worker}/{round:08d}.00000"
+    return entry(key, "c1" if read else "", "c1", operation="GetObject" if read else "PutObject", role=role)
+
+
+def test_an_attempt_begins_where_all_stood_and_those_before_it_are_told() -> None:
+    stood = [checkpoint(0, worker, round, role=f"train {worker}") for worker in (0, 1) for round in (0, 2)]
+    begins = entry("runs/r/attempt/000000000007", "", "b", role="initialise 0")
+    newest, older = (checkpoint(7, 0, round, role="initialise 0") for round in (2, 0))
+
+    assert not judged(*stood, begins, OVERTAKEN, newest, members=2)
+    assert any(
+        "all could have started from round 2" in each for each in judged(*stood, begins, OVERTAKEN, older, members=2)
+    )
+    assert any("attempts [0] have not been told" in each for each in judged(*stood, begins, newest, members=2))
+
+
+def test_who_is_started_again_takes_up_its_newest_checkpoint() -> None:
+    saved = [checkpoint(0, 0, round, role="train 0") for round in (0, 2)]
+    looks = replace(entry("runs/r/experiment.json", "e", "e", operation="GetObject"), process="train/9")
+    old, new = (replace(checkpoint(0, 0, round, role="train 0", read=True), process="train/9") for round in (0, 2))
+
+    assert not judged(*saved, looks, new)
+    assert any("there was one of round 2" in each for each in judged(*saved, looks, old))
+
+
+def tensor(name: str, *, role: str = "train 0") -> Entry:
+    return entry(f"r/attempt-0/1/{name}", "", name[-3:], operation="AI.TENSORSET", role=role)
+
+
+def test_update_report_and_announcement_come_in_this_order_and_a_word_before_its_announcement() -> None:
+    update, report, told = tensor("0/update"), tensor("0/report"), message("r.updates", "1/0", role="train 0")
+    word, woken = tensor("expected", role="supervise 0"), message("r.updates", "1/2", role="supervise 0")
+
+    assert not judged(update, report, told, word, woken)
+    for wrong in ([report, update, told], [update, told, report], [woken, word]):
+        assert any(each.startswith("keeps_the_order") for each in judged(*wrong))
+
+
+def test_who_stores_asks_behind_it_and_who_agrees_has_kept_the_round() -> None:
+    answers = entry("runs/r/records/train/1.json", "", "r1")
+    asks = entry("runs/r/overtaken/0", "", "", operation="HeadObject")
+    agrees = entry("runs/r/decision/000001.json", "", "d1")
+    stores, keeps = (
+        entry("r/attempt-0/1/0/chunk/1", "", "a1", operation="AI.TENSORSET"),
+        checkpoint(0, 0, 2, role="train 0"),
+    )
+    stores = replace(stores, server="redis 0")
+
+    assert not judged(stores, asks, answers)
+    assert any("does not ask behind it" in each for each in judged(stores, answers))
+    assert not judged(stores, keeps, agrees, keeps=True)
+    assert any("has not kept" in each for each in judged(stores, agrees, keeps=True))
+
+
+def test_a_run_that_waits_too_long_for_the_dead_or_averages_what_is_older_is_told() -> None:
+    assert judged(within_s=0.5) and not judged(within_s=2.0)
+    assert judged(seen={1: {2: {"0": 3}, 3: {"0": 2}}}) and not judged(seen={1: {2: {"0": 3}, 3: {"0": 3}}})

@@ -118,9 +118,7 @@ class Waits:
             self.leave_in_time()
             calm_s = self._calm_s(patience)
             if (waited_s := pause.waited_s) >= question_s:
-                if settled():
-                    raise Settled
-                self._question(look, round=round, key=key, sender=sender, patience=patience)
+                self._question(look, settled, round=round, key=key, sender=sender, patience=patience)
                 question_s = waited_s + min(_LAST_LOOK_S, waited_s + _FIRST_LOOK_S)
             else:
                 calm_s = min(calm_s, question_s - waited_s)
@@ -131,9 +129,19 @@ class Waits:
         left_s = patience * patience_s(self.ctx.facts) - (self.ctx.clock() - (self.since or 0.0))
         return min(left_s, self.ctx.remaining_s() - self.reserve_s, OUTAGE_S / 2)
 
-    def _question(self, look: Callable[[], T], *, round: int, key: str, sender: int | None, patience: float) -> None:
+    def _question(
+        self,
+        look: Callable[[], T],
+        settled: Callable[[], bool],
+        *,
+        round: int,
+        key: str,
+        sender: int | None,
+        patience: float,
+    ) -> None:
         """Is there still a point? None in an attempt that nobody needs: what it waits for may be there, yet it must not go on. Else
-        evidence first, then one more look: what came in between is not lost.
+        evidence first, then one more look at all that would end the wait well: what came in between is not lost, however long the evidence
+        took.
         """
         useless = self.steadily(lambda: attempts.useless(self.ctx))
         if useless:
@@ -142,6 +150,8 @@ class Waits:
         cause = self.failure_of(sender)
         waited_s = self.ctx.clock() - (self.since or 0.0)
         late = waited_s > patience * patience_s(self.ctx.facts)
+        if settled():
+            raise Settled
         if not (overtaken or cause or late):
             return
         try:

@@ -128,6 +128,16 @@ def test_what_is_not_needed_any_more_is_not_waited_for() -> None:
         waits().until(never, round=4, key="k", sender=2, settled=lambda: True)
 
 
+def test_what_was_settled_while_evidence_was_gathered_is_not_over_for_everybody() -> None:
+    """Another invocation of this worker does its share of the round, and all go on, while this one is told of nothing for a while."""
+    there: list[int] = []
+    waiting = waits()
+    waiting.overtaken = lambda round: bool(there.append(round)) or True
+
+    with pytest.raises(Settled):
+        waiting.until(never, round=4, key="k", sender=2, settled=lambda: bool(there))
+
+
 def test_the_supervisor_is_called_so() -> None:
     with pytest.raises(WaitTimeout, match="for the supervisor: k"):
         waits(step_s=5.0).until(never, round=4, key="k", sender=3)
