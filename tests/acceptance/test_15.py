@@ -24,6 +24,7 @@ from crossover.cli.main import main
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.datasets import load as load_dataset
+from crossover.local.cloud import LocalCloud
 from crossover.local.hosted import tensor_module
 from crossover.reports import folder
 from crossover.running import run_inline
@@ -32,6 +33,8 @@ from crossover.simulation.calibration import Calibration
 from crossover.validation import load
 from crossover.virtual.schedule import Fault
 from crossover.virtual.trials import Trials, reduced
+from tests.local import parts, stranger
+from tests.local.listening import listening
 from tests.mutation import protocol, silent
 from tests.redis_module.servers import starting, until
 from tests.unit.advice.few import few_candidates
@@ -57,6 +60,42 @@ def test_each_silent_fault_is_found(fault: silent.Fault) -> None:
 
 
 # --- the cloud on this machine asks who is there (1) ------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="the cloud on this machine asks nobody who he is")
+def test_another_user_of_this_machine_gets_nothing_from_the_cloud(cloud: LocalCloud) -> None:
+    """He has found its port: he makes no function that runs as its owner, and no page that he shows ends a run."""
+    with stranger.asking() as ask:
+        answers = ask("over_http", address=str(cloud.endpoint.port))
+    assert {what: answer for what, answer in answers if answer != "403"} == {}
+    session = cloud.session()
+    assert session.client("lambda").list_functions()["Functions"] == []
+    assert session.client("s3").list_buckets()["Buckets"], "it has forgotten everything"
+
+
+@pytest.mark.xfail(strict=True, reason="the cloud on this machine asks nobody who he is")
+def test_another_user_takes_no_invocation_away(cloud: LocalCloud) -> None:
+    """Whatever this process listens on, a function's own address among it, is asked."""
+    session = cloud.session()
+    session.client("iam").create_role(RoleName="local", AssumeRolePolicyDocument="{}")
+    functions = session.client("lambda")
+    code = {"ZipFile": parts.zipped(handlers=parts.HANDLERS)}
+    functions.create_function(
+        FunctionName="echo", Runtime="python3.13", Role=parts.ROLE, Handler="handlers.echo", Code=code
+    )
+
+    def call() -> int:
+        return int(json.load(functions.invoke(FunctionName="echo", Payload=b"{}")["Payload"])["calls"])
+
+    assert call() == 1
+    ports = {each.address for each in listening([os.getpid()])} - {str(cloud.endpoint.port)}
+    assert ports
+    with stranger.asking() as ask:
+        answers = [(what, answer) for port in ports for what, answer in ask("over_http", address=port)]
+    assert [each for each in answers if each[1] != "403"] == []
+    assert call() == 2
+    functions.delete_function(FunctionName="echo")
+
 
 # --- damage: a byte, a kill, a full disk (2, 3) -----------------------------------------------------------------------
 

@@ -1,0 +1,196 @@
+"""Somebody else on this machine: he knows where something listens, has no secret of it, and asks.
+
+    python -m tests.local.stranger      a line {"kind", "address", ...} is answered by one: [[what he asked, what he was told], ...]
+
+Started as root he becomes another user once he has imported what he needs.
+"""
+
+import encodings.idna  # noqa: F401  # looked up by name once he cannot read the library any more
+import hashlib
+import http.client
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pika
+from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from pika.exceptions import AMQPError
+
+NOBODY = 65534
+LIMIT_S = 30.0
+FOREIGN = {"Host": "rebound.example", "Origin": "http://rebound.example"}
+PREFLIGHT = {"Origin": "http://rebound.example", "Access-Control-Request-Method": "POST"}
+Answers = Iterator[tuple[str, str]]
+
+
+def over_http(address: str, **_: Any) -> Answers:
+    """The status, and whether a page of another origin could read the answer."""
+    create = "/2015-03-31/functions"
+    asked: list[tuple[str, str, Mapping[str, str]]] = [
+        ("GET", "/", {}),
+        ("GET", "/", FOREIGN),
+        ("OPTIONS", create, PREFLIGHT),
+        ("POST", "/moto-api/reset", {"Content-Type": "text/plain"}),
+        ("POST", "/moto-api/reset", FOREIGN),
+        ("GET", "/latest/meta-data/iam/security-credentials/", {}),
+        ("GET", "/2018-06-01/runtime/invocation/next", {}),
+        ("GET", "/guess/2018-06-01/runtime/invocation/next", FOREIGN),
+        ("POST", "/2018-06-01/runtime/init/error", {}),
+        ("POST", create, signed("POST", f"http://127.0.0.1:{address}{create}", "lambda", "local")),
+        ("GET", "/bucket", signed("GET", f"http://127.0.0.1:{address}/bucket", "s3", "role.nobody")),
+        ("GET", "/bucket?X-Amz-Credential=local%2F20260101%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Signature=0", {}),
+    ]
+    for method, path, headers in asked:
+        connection = http.client.HTTPConnection("127.0.0.1", int(address), timeout=LIMIT_S)
+        try:
+            connection.request(method, path, headers=dict(headers))
+            answer = connection.getresponse()
+            answer.read()
+            shared = [name for name, _ in answer.getheaders() if name.lower().startswith("access-control")]
+            yield f"{method} {path} {sorted(headers)}", f"{answer.status} {shared or ''}".strip()
+        except OSError as error:
+            yield f"{method} {path} {sorted(headers)}", repr(error)
+        finally:
+            connection.close()
+
+
+def signed(method: str, url: str, service: str, access_key: str, secret: str = "local") -> dict[str, str]:
+    """The headers of a request. `secret`: what any stand-in takes."""
+    request = AWSRequest(method=method, url=url, data=b"")
+    signer = S3SigV4Auth if service == "s3" else SigV4Auth
+    signer(Credentials(access_key, secret), service, "us-east-1").add_auth(request)
+    return dict(request.headers.items())
+
+
+def redis(address: str, *, family: str, commands: Mapping[str, int], **_: Any) -> Answers:
+    """Every command with as many words as it takes. `commands`: by name its arity, as COMMAND tells it."""
+    try:
+        for name, arity in commands.items():
+            with _connected(family, address) as client:
+                client.sendall(_resp([*name.split("|"), *["x"] * (abs(arity) - len(name.split("|")))]))
+                yield name, client.recv(200).decode(errors="replace")
+    except PermissionError as error:
+        yield "connect", type(error).__name__
+
+
+def _connected(family: str, address: str) -> socket.socket:
+    if family == "tcp":
+        return socket.create_connection(("127.0.0.1", int(address)), LIMIT_S)
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(LIMIT_S)
+    try:
+        client.connect(address)
+    except OSError:
+        client.close()
+        raise
+    return client
+
+
+def _resp(words: list[str]) -> bytes:
+    return f"*{len(words)}\r\n".encode() + b"".join(f"${len(word)}\r\n{word}\r\n".encode() for word in words)
+
+
+def datagram(address: str, **_: Any) -> Answers:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        try:
+            client.sendto(b"x", address.replace("@", "\0", 1))
+            yield "send", "taken"
+        except OSError as error:
+            yield "send", type(error).__name__
+
+
+def broker(address: str, **_: Any) -> Answers:
+    for user, password in (("guest", "guest"), ("crossover", "crossover"), ("", "")):
+        login = pika.PlainCredentials(user, password)
+        try:
+            pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", int(address), credentials=login)).close()
+            yield user, "let in"
+        except AMQPError as error:
+            yield user, type(error).__name__
+
+
+def distribution(address: str, **_: Any) -> Answers:
+    """Erlang's distribution: he greets, is challenged, and has no cookie. Source: erl_dist_protocol, Distribution Handshake."""
+    with socket.create_connection(("127.0.0.1", int(address)), LIMIT_S) as node, node.makefile("rb") as words:
+        name = b"stranger@localhost"
+        flags = 0x0000_000D_07DF_7FBD  # OTP 25's own
+        _tell(node, b"N" + flags.to_bytes(8, "big") + b"\0\0\0\1" + len(name).to_bytes(2, "big") + name)
+        status, challenge = _told(words), _told(words)
+        digest = hashlib.md5(b"guess" + str(int.from_bytes(challenge[9:13], "big")).encode()).digest()
+        _tell(node, b"r" + b"\0\0\0\1" + digest)
+        yield "greeted", f"{status.decode()} {challenge[:1].decode()}"
+        yield "without the cookie", _told(words).decode(errors="replace") or "hangs up"
+
+
+def _tell(node: socket.socket, words: bytes) -> None:
+    node.sendall(len(words).to_bytes(2, "big") + words)
+
+
+def _told(words: BinaryIO) -> bytes:
+    """Nothing once it has hung up."""
+    try:
+        return words.read(int.from_bytes(words.read(2), "big"))
+    except ConnectionError:
+        return b""
+
+
+def names(address: str, **_: Any) -> Answers:
+    """Erlang's name server: the names it knows with their ports, and whether he may end it."""
+    for what, request in (("kill", b"k"), ("stop", b"scrossover"), ("names", b"n")):
+        with socket.create_connection(("127.0.0.1", int(address)), LIMIT_S) as server:
+            _tell(server, request)
+            answer = b""
+            while received := server.recv(4096):
+                answer += received
+            yield what, answer[4 if what == "names" else 0 :].decode(errors="replace")
+
+
+ASK: Mapping[str, Callable[..., Answers]] = {
+    each.__name__: each for each in (over_http, redis, datagram, broker, distribution, names)
+}
+
+
+@contextmanager
+def asking() -> Iterator[Callable[..., list[tuple[str, str]]]]:
+    """Him, in a process of his own: what he is told for `kind`, `address` and so on."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.local.stranger"],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        told, heard = process.stdin, process.stdout
+
+        def ask(kind: str, **about: Any) -> list[tuple[str, str]]:
+            told.write(json.dumps({"kind": kind, **about}) + "\n")
+            told.flush()
+            return [(what, answer) for what, answer in json.loads(heard.readline())]
+
+        yield ask
+        told.close()
+
+
+def main() -> None:
+    logging.disable()
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        print(json.dumps(list(ASK[asked.pop("kind")](**asked))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""What every architecture's run on this machine listens on, and what somebody else gets who asks there without its secrets."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crossover.architecture import Architecture, architectures, load
+from crossover.local.hosted import tensor_module
+from crossover.local.redis_server import RedisServer
+from crossover.surroundings import talks
+from tests.local import kills, stranger
+from tests.local.listening import Listening, listening
+from tests.local.secrets_search import files, found
+from tests.sampling import drawn
+
+ROOT = Path(__file__).parents[2]
+Ask = Callable[..., list[tuple[str, str]]]
+
+_MAIN = """
+import json, os, sys
+from crossover.cli.main import main
+from crossover.local.cloud import LocalCloud
+
+destroy = LocalCloud.destroy
+
+def paused(cloud, name=None):
+    theirs = [each._variables for each in cloud.lambdas.environments()]
+    secrets = [cloud.environment()["AWS_SECRET_ACCESS_KEY"]]
+    secrets += [each["AWS_SECRET_ACCESS_KEY"] for each in theirs]
+    secrets += [each["AWS_LAMBDA_RUNTIME_API"].partition("/")[2] for each in theirs]
+    os.write(int(os.environ["TELL"]), json.dumps(secrets).encode() + b"\\n")
+    sys.stdin.readline()
+    destroy(cloud, name)
+
+LocalCloud.destroy = paused
+main()
+"""
+EXPECTED = {  # what stands around a run -> who listens for it
+    "functions": {("command", "tcp")},
+    "programs": {("command", "tcp")},
+    "database": {("redis-server", "tcp"), ("redis-server", "unix")},
+    "broker": {("broker", "tcp"), ("name server", "tcp")},
+}
+
+
+def around(architecture: Architecture) -> set[str]:
+    stands = {
+        "functions": architecture.run is not None or bool(architecture.machines),
+        "programs": architecture.program is not None,
+        "database": architecture.tensor_hosts != "none",
+        "broker": talks(architecture),
+    }
+    return {name for name, there in stands.items() if there}
+
+
+NAMES = architectures()
+SAMPLE = drawn([around(load(name)) for name in NAMES])
+
+
+@dataclass
+class Run:
+    """One that has come to its end, and whose functions, servers and stacks still stand. `owners`: who was seen listening in it; `secrets`:
+    what lets in its processes.
+    """
+
+    main: "subprocess.Popen[str]"
+    owners: dict[Listening, str] = field(default_factory=dict)
+    secrets: list[str] = field(default_factory=list)
+
+    def there(self) -> list[tuple[str, Listening]]:
+        kinds = {each.pid: each.kind for each in kills.children(self.main.pid)} | {self.main.pid: "command"}
+        return [(kinds[each.pid], each) for each in listening(kinds)]
+
+
+def written(architecture: str, folder: Path) -> Path:
+    """A small experiment, as a file."""
+    if load(architecture).trains:
+        return kills.written(architecture, folder, epochs=1)
+    path = folder / "aggregation.yaml"
+    published = yaml.safe_load((ROOT / "config" / f"{architecture.replace('_', '-')}.yaml").read_text())
+    path.write_text(yaml.safe_dump({**published, "workers": 4}))
+    return path
+
+
+@contextmanager
+def at_its_end(config: Path, *more: str) -> Iterator[Run]:
+    """The run stops there while the block lasts, and must then end well. What it says and writes lies beside `config`."""
+    temporary, log = config.parent / "tmp", config.parent / "said"
+    temporary.mkdir()
+    hear, tell = os.pipe()
+    with log.open("w") as said:
+        main = subprocess.Popen(
+            [sys.executable, "-c", _MAIN, "run", str(config), "--out", str(config.parent / "out"), *more],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(temporary), "TELL": str(tell)},
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            text=True,
+            pass_fds=[tell],
+        )
+    os.close(tell)
+    run = Run(main)
+    try:
+        with open(hear) as told:
+            while not select.select([told], [], [], 0.05)[0]:
+                run.owners.update((each, owner) for owner, each in run.there())
+            secrets = told.readline()
+        assert secrets, log.read_text()
+        run.secrets = json.loads(secrets)
+        yield run
+        main.communicate("go on\n")
+        assert main.returncode == 0, log.read_text()
+    finally:
+        main.kill()
+        main.communicate()
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
+    """Every command of Redis and of the tensor module, by its name."""
+    import redis
+
+    with (
+        RedisServer(tmp_path_factory.mktemp("redis"), module=tensor_module(), durable=False) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        told = client.command().values()
+    below = {each[0].decode(): each[1] for command in told for each in command.get("subcommands", [])}
+    return {command["name"]: command["arity"] for command in told if not command.get("subcommands")} | below
+
+
+@pytest.fixture
+def ask() -> Iterator[Ask]:
+    with stranger.asking() as asked:
+        yield lambda kind, each, **more: asked(kind, address=each.address, family=each.family, **more)
+
+
+def let_in(owner: str, each: Listening, ask: Ask, *, node_port: str, commands: Mapping[str, int]) -> list[Any]:
+    """What was not refused."""
+    match owner, each.family:
+        case "command", "tcp":
+            return [said for said in ask("over_http", each) if said[1] != "403"]
+        case "command", "unix datagrams":
+            return [said for said in ask("datagram", each) if said[1] != "BrokenPipeError"]
+        case "redis-server", _:
+            answers = ask("redis", each, commands=commands)
+            return [said for said in answers if not said[1].startswith(_OTHERWISE.get(said[0], "-NOAUTH"))]
+        case "broker", "tcp" if each.address == node_port:
+            expected = [("greeted", "sok N"), ("without the cookie", "hangs up")]
+            return [said for said in ask("distribution", each) if said not in expected]
+        case "broker", "tcp":
+            return [said for said in ask("broker", each) if said[1] != "ProbableAuthenticationError"]
+        case "name server", "tcp":
+            # The name and the port of the broker's node, which asks for its cookie; nothing that it could be made to do.
+            answers = dict(ask("names", each))
+            return [] if node_port in answers.pop("names") and set(answers.values()) <= {"NO", ""} else [answers]
+    return [f"{owner} listens on {each}, and nobody has asked there"]
+
+
+_OTHERWISE = {  # Redis' word where it is not that nobody has logged in
+    "connect": "PermissionError",  # the socket in the file system
+    "auth": "-WRONGPASS",
+    "hello": "-NOPROTO",
+    "debug": "-ERR DEBUG command not allowed",
+    "exec": "-EXECABORT",
+    "quit": "+OK",  # he may leave
+    "reset": "+RESET",
+}
+
+
+def port_of_the_node(there: list[tuple[str, Listening]], ask: Ask) -> str:
+    """As the name server tells it."""
+    for owner, each in there:
+        if owner == "name server":
+            return dict(ask("names", each))["names"].split()[-1]
+    return ""
+
+
+@pytest.mark.xfail(strict=True, reason="the cloud on this machine asks nobody who he is")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=() if n in SAMPLE else pytest.mark.deep) for n, name in enumerate(NAMES)],
+)
+def test_nobody_is_let_in(architecture: str, ask: Ask, commands: Mapping[str, int], tmp_path: Path) -> None:
+    with at_its_end(written(architecture, tmp_path)) as run:
+        there = run.there()
+        node_port = port_of_the_node(there, ask)
+        answers = {
+            f"{o} {e.family} {e.address}": let_in(o, e, ask, node_port=node_port, commands=commands) for o, e in there
+        }
+        commands_of = [(str(each), _command(each.pid)) for each in kills.children(run.main.pid)]
+        told = found(run.secrets, [*commands_of, *files(tmp_path)])
+    assert {where: said for where, said in answers.items() if said} == {}
+    kinds = {(owner, each.family) for owner, each in there}
+    assert kinds >= set().union(*(EXPECTED[name] for name in around(load(architecture))))
+    assert {(owner, each.family) for each, owner in run.owners.items()} <= kinds | {("broker", "udp")}, "asked too late"
+    assert [(owner, each) for each, owner in run.owners.items() if each.beyond and each.family == "tcp"] == []
+    assert run.secrets and told == []
+
+
+@pytest.mark.xfail(strict=True, reason="it listens on every network")
+@pytest.mark.slow
+@pytest.mark.deep
+def test_members_of_a_collective_meet_on_this_machine_alone(tmp_path: Path) -> None:
+    """torch.distributed asks nobody who he is."""
+    with at_its_end(written("gpu", tmp_path), "--set", "gpu.exchange=distributed") as run:
+        assert "program" in run.owners.values()
+        assert [(owner, each) for each, owner in run.owners.items() if each.beyond] == []
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
