@@ -219,6 +219,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
         try:
             held.bind(f"\0crossover-run-{name}")
+            held.shutdown(socket.SHUT_RDWR)  # a name and no mailbox: anybody on this machine could write there
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise UserError(

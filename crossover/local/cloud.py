@@ -23,7 +23,7 @@ from crossover.errors import RunFailed
 from crossover.local import assembly as assemblies
 from crossover.local import moto_patches, permissions, processes
 from crossover.local.code import Code
-from crossover.local.endpoint import Endpoint, credentials, session
+from crossover.local.endpoint import Endpoint
 from crossover.local.fleet_programs import Fleets
 from crossover.local.hosted import Servers
 from crossover.local.lambda_runtime import Answer, Function, Lambdas, Runtime
@@ -73,7 +73,7 @@ class LocalCloud:
 
     def _start(self) -> None:
         self._end.enter_context(processes.ending_on_signals())
-        self.workspace.mkdir(parents=True, exist_ok=True)
+        self.workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         slots.create(self.workspace / "slots", self.cores)
         self.servers = Servers(self.workspace)
         self._end.callback(self.servers.stop)
@@ -109,11 +109,13 @@ class LocalCloud:
 
     def session(self) -> Any:
         """A boto3 Session whose clients talk to this cloud."""
-        return session(self.endpoint.url)
+        return self.endpoint.session()
 
     def environment(self) -> dict[str, str]:
-        """Variables with which any AWS tool talks to this cloud (the CDK command line: `cdk deploy --method=direct`)."""
-        return {**credentials(), "AWS_ENDPOINT_URL": self.endpoint.url}
+        """Variables with which any AWS tool talks to this cloud (the CDK command line: `cdk deploy --method=direct`): its address and
+        credentials, which let in whoever has them.
+        """
+        return self.endpoint.environment()
 
     def client(self, service: str) -> Any:
         """A client made once and shared: boto's clients are safe in many threads, making one is not."""
@@ -209,15 +211,15 @@ class LocalCloud:
 
     def _variables(self, function: Function) -> dict[str, str]:
         own = {name: self.servers.reachable(value) for name, value in function.environment.items()}
-        key = {"AWS_ACCESS_KEY_ID": permissions.access_key(str(_deployed(function.arn).role))}
-        return {**own, **self.environment(), **key, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
+        cloud = self.endpoint.environment(permissions.access_key(str(_deployed(function.arn).role)))
+        return {**own, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _program_code(self, url: str, role: str) -> Path:
         """The folder with a fleet's code: what its instances, under their role, would unpack. Raises RunFailed where they may not."""
         from botocore.exceptions import ClientError
 
         bucket, _, key = url.removeprefix("s3://").partition("/")
-        s3 = self.session().client("s3", aws_access_key_id=permissions.access_key(role), aws_secret_access_key="local")
+        s3 = self.endpoint.session(permissions.access_key(role)).client("s3")
         try:
             return self._code.unpacked(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
         except ClientError as error:
@@ -227,8 +229,9 @@ class LocalCloud:
         own = {name: self.servers.reachable(value) for name, value in given.items()}
         # A process that dies is noticed sooner than an instance: nobody boots here.
         soon = {"CROSSOVER_LEASE_S": "3", "CROSSOVER_ABSENCE_S": "120", "CROSSOVER_LOOK_S": "0.2"}
-        key = {"AWS_ACCESS_KEY_ID": permissions.access_key(role)}
-        return {**own, **soon, **self.environment(), **key, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
+        alone = {"CROSSOVER_ADDRESS": "127.0.0.1", "NCCL_SOCKET_IFNAME": "lo"}  # what they listen on for one another
+        cloud = self.endpoint.environment(permissions.access_key(role))
+        return {**own, **soon, **alone, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _log(self, function: Function, stream: str, printed: list[str]) -> None:
         from moto.logs.models import logs_backends

@@ -1,4 +1,8 @@
-"""The AWS APIs over HTTP: moto's application in this process, on a free port, with connections that stay open."""
+"""The AWS APIs over HTTP: moto's application in this process, on a free port, with connections that stay open.
+
+A port of this machine is anybody's who is on it, and a web page's whose name is made to resolve to it. So whoever asks must have signed
+with a key of this cloud, must ask for this address, and must be no page; what moto has beside the APIs nobody gets.
+"""
 
 import contextlib
 import functools
@@ -15,6 +19,7 @@ from xml.sax.saxutils import escape
 from crossover.errors import CrossoverError
 from crossover.local import permissions
 from crossover.local.moto_patches.resource_types import REGION
+from crossover.local.signatures import OPERATOR, Keys
 
 _SILENT = logging.NullHandler()
 _LAST_ANSWERS_S = 20.0  # a broker that starts within its request takes five, on a busy machine longer
@@ -47,12 +52,13 @@ class _InFlight:
 
 
 class Endpoint:
-    """A server in a thread; `url` once it is made."""
+    """A server in a thread; `url` once it is made. `keys`: whose signatures it takes."""
 
     def __init__(self, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
+        self.keys = Keys()
         self._in_flight = _InFlight()
-        self._server = _server(log, self._in_flight)
+        self._server = _server(log, self._in_flight, self.keys)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="aws-endpoint", daemon=True
         )
@@ -74,6 +80,34 @@ class Endpoint:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def environment(self, access_key: str = OPERATOR) -> dict[str, str]:
+        """Variables with which any AWS tool talks to this cloud: its address, and an access key with its secret."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": access_key,
+            "AWS_SECRET_ACCESS_KEY": self.keys.secret(access_key),
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def session(self, access_key: str = OPERATOR) -> Any:
+        """A boto3 Session whose clients and resources talk to this cloud."""
+        import boto3
+
+        url = self.url
+
+        class Session(boto3.Session):
+            def client(self, *arguments: Any, **named: Any) -> Any:
+                return super().client(*arguments, **{"endpoint_url": url, **named})
+
+            def resource(self, *arguments: Any, **named: Any) -> Any:
+                return super().resource(*arguments, **{"endpoint_url": url, **named})
+
+        return Session(
+            aws_access_key_id=access_key, aws_secret_access_key=self.keys.secret(access_key), region_name=REGION
+        )
+
     def stop(self) -> None:
         """No more answers. What a client asked for and did not wait for, such as a stack when Ctrl-C came, is finished first: cut off
         later, it would go on in moto without the seams.
@@ -92,6 +126,8 @@ def _application() -> Any:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     def create(service: Any) -> Any:
+        if service == "moto_api":  # which would forget everything at a word
+            return lambda environ, start_response: _refused(start_response, "no part of AWS")
         application = create_backend_app(service)
         application.config["PROPAGATE_EXCEPTIONS"] = True
         return application
@@ -102,7 +138,7 @@ def _application() -> Any:
     return application
 
 
-def _server(log: Path, in_flight: _InFlight) -> Any:
+def _server(log: Path, in_flight: _InFlight, keys: Keys) -> Any:
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import ThreadedWSGIServer
 
@@ -118,16 +154,16 @@ def _server(log: Path, in_flight: _InFlight) -> Any:
         Status 400, because clients repeat what was answered with a 500.
         """
         try:
-            if denied := permissions.check(environ, functools.partial(_body, environ)):
-                length = ("Content-Length", str(len(denied.body)))
-                start_response(denied.status, [("Content-Type", denied.content_type), length])
-                return [denied.body]
+            body = functools.partial(_body, environ)
+            if environ.get("HTTP_HOST") != f"127.0.0.1:{environ['SERVER_PORT']}" or "HTTP_ORIGIN" in environ:
+                return _refused(start_response, "asked from a web page, or by another name than the address")
+            if not keys.signed(environ, body):
+                return _refused(start_response, "not signed with this cloud's credentials")
+            if denied := permissions.check(environ, body):
+                return _answer(start_response, denied.status, denied.content_type, denied.body)
             return application(environ, start_response)
         except Exception as error:
-            body = _failure(error, log)
-            length = ("Content-Length", str(len(body)))
-            start_response("400 Bad Request", [("Content-Type", "text/xml"), length])
-            return [body]
+            return _answer(start_response, "400 Bad Request", "text/xml", _failure(error, log))
 
     class Handler(MotoRequestHandler):
         protocol_version = "HTTP/1.1"  # without it every request pays for a connection and a thread
@@ -159,6 +195,22 @@ def _server(log: Path, in_flight: _InFlight) -> Any:
     return Server()
 
 
+def _answer(start_response: Any, status: str, content_type: str, body: bytes) -> list[bytes]:
+    start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _refused(start_response: Any, why: str) -> list[bytes]:
+    words = f"the cloud on this machine answers nobody but those whom it gave credentials: {why}"
+    return _answer(start_response, "403 Forbidden", "text/xml", _error("InvalidClientTokenId", words))
+
+
+def _error(code: str, words: str) -> bytes:
+    return (
+        f"<ErrorResponse><Error><Code>{code}</Code><Message>{escape(words)}</Message></Error></ErrorResponse>".encode()
+    )
+
+
 def _failure(error: Exception, log: Path) -> bytes:
     with (
         contextlib.suppress(FileNotFoundError),
@@ -166,10 +218,7 @@ def _failure(error: Exception, log: Path) -> bytes:
     ):  # the workspace may be gone by now
         traceback.print_exception(error, file=file)
     fault = f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})"
-    words = escape(str(error) if isinstance(error, CrossoverError) else fault)
-    return (
-        f"<ErrorResponse><Error><Code>InternalFailure</Code><Message>{words}</Message></Error></ErrorResponse>".encode()
-    )
+    return _error("InternalFailure", str(error) if isinstance(error, CrossoverError) else fault)
 
 
 def _body(environ: Any) -> bytes:
@@ -177,28 +226,3 @@ def _body(environ: Any) -> bytes:
     body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
     return body
-
-
-def credentials() -> dict[str, str]:
-    """Environment variables for programs that talk to the endpoint; no part of them is secret."""
-    return {
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
-        "AWS_REGION": REGION,
-        "AWS_DEFAULT_REGION": REGION,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-
-
-def session(url: str) -> Any:
-    """A boto3 Session whose clients and resources talk to `url`."""
-    import boto3
-
-    class Session(boto3.Session):
-        def client(self, *arguments: Any, **named: Any) -> Any:
-            return super().client(*arguments, **{"endpoint_url": url, **named})
-
-        def resource(self, *arguments: Any, **named: Any) -> Any:
-            return super().resource(*arguments, **{"endpoint_url": url, **named})
-
-    return Session(aws_access_key_id="local", aws_secret_access_key="local", region_name=REGION)

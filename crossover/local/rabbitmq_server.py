@@ -34,6 +34,9 @@ _PORT_LOST = {  # what it says when another program has taken the port of ...
 # folder from one kind to the other, and on busy cores every such hand-over waits its turn: with two of each a start took 59 s beside two
 # trainings, with one 10 to 38 s, alone 6.4 s either way.
 _ERLANG = "+S 1:1 +SDcpu 1:1 +SDio 1 +sbwt none +sbwtdcpu none +sbwtdio none"
+# Nodes would listen for one another on every network; who knows a node's cookie commands it. Not only the broker's node: the script starts
+# others that look for a name server.
+_OF_THIS_MACHINE = "-kernel inet_dist_use_interface {127,0,0,1}"
 
 
 class RabbitServer(AbstractContextManager[Any]):
@@ -119,6 +122,7 @@ class RabbitServer(AbstractContextManager[Any]):
             "HOME": str(home),
             "ERL_EPMD_PORT": str(mapper_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_AFLAGS": _OF_THIS_MACHINE,
             "RABBITMQ_NODENAME": f"crossover{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),

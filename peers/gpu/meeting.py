@@ -22,6 +22,7 @@ from crossover.fleet import Membership
 from crossover.training import attempts
 from crossover.training.peer.exchange import Concluded
 
+ADDRESS = "CROSSOVER_ADDRESS"
 _c10d: Any = dist  # stores by themselves are there, and not declared as exported
 PLACE = {"host": str, "port": int, "token": str}
 _LOOK_S = 0.1
@@ -49,11 +50,18 @@ class Meeting:
             runtime.sleep(_LOOK_S)
 
     def _host(self) -> Any:
+        host = own_address()
+        listening = socket.create_server((host, 0))  # the library's own would listen on every network
         server = _c10d.TCPStore(
-            "0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_CONNECT_S)
+            host,
+            listening.getsockname()[1],
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=_CONNECT_S),
+            master_listen_fd=listening.detach(),
         )
         while True:
-            place = {"host": own_address(), "port": server.port, "token": runtime.identifier()}
+            place = {"host": host, "port": server.port, "token": runtime.identifier()}
             store = _c10d.PrefixStore(place["token"], server)
             if self._await_all(store, json.dumps(place).encode()):
                 return store
@@ -125,7 +133,11 @@ def _came(rank: int) -> str:
 
 
 def own_address() -> str:
-    """The address by which others on the network reach this machine. Connecting a datagram socket sends nothing."""
+    """The address by which the other members reach this one: what the environment says, as where all are on one machine, or else that on
+    the network. Connecting a datagram socket sends nothing.
+    """
+    if told := runtime.environment().get(ADDRESS):
+        return told
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("169.254.169.254", 80))  # what every instance has a route to

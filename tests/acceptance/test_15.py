@@ -62,7 +62,6 @@ def test_each_silent_fault_is_found(fault: silent.Fault) -> None:
 # --- the cloud on this machine asks who is there (1) ------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="the cloud on this machine asks nobody who he is")
 def test_another_user_of_this_machine_gets_nothing_from_the_cloud(cloud: LocalCloud) -> None:
     """He has found its port: he makes no function that runs as its owner, and no page that he shows ends a run."""
     with stranger.asking() as ask:
@@ -73,7 +72,6 @@ def test_another_user_of_this_machine_gets_nothing_from_the_cloud(cloud: LocalCl
     assert session.client("s3").list_buckets()["Buckets"], "it has forgotten everything"
 
 
-@pytest.mark.xfail(strict=True, reason="the cloud on this machine asks nobody who he is")
 def test_another_user_takes_no_invocation_away(cloud: LocalCloud) -> None:
     """Whatever this process listens on, a function's own address among it, is asked."""
     session = cloud.session()

@@ -1,15 +1,86 @@
-"""The end of the AWS endpoint: what was asked for is finished first."""
+"""Whom the AWS endpoint answers, and its end: what was asked for is finished first."""
 
+import http.client
 import threading
-import urllib.error
-import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from crossover.local import endpoint, permissions
 from crossover.local.endpoint import Endpoint
+from crossover.local.signatures import OPERATOR, Keys
+from tests.local.stranger import signed
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    running = Endpoint(tmp_path_factory.mktemp("endpoint") / "endpoint.log")
+    yield running
+    running.stop()
+
+
+def ask(running: Endpoint, method: str, path: str, **headers: str) -> tuple[int, list[str]]:
+    """The status and the headers by which a page of another origin could read the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status, [name for name, _ in answer.getheaders() if name.lower().startswith("access-control")]
+
+
+def by(
+    running: Endpoint, path: str, *, method: str = "GET", host: str = "", secret: str = "", key: str = OPERATOR
+) -> dict[str, str]:
+    url = f"http://{host or f'127.0.0.1:{running.port}'}{path}"
+    return signed(method, url, "s3", key, secret or running.keys.secret(key)) | ({"Host": host} if host else {})
+
+
+@pytest.mark.parametrize("key", [OPERATOR, "role.any"])
+@pytest.mark.parametrize("path", ["/", "/b%20c/d%2Fe?prefix=%C3%A9&list-type=2", "/b//c/../d~?x&a="])
+def test_who_signs_with_a_key_of_the_cloud_is_let_in(
+    running: Endpoint, key: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permissions, "check", lambda *_: permissions.Denied("418 Let in", "text/plain", b""))
+    assert ask(running, "GET", path, **by(running, path, key=key)) == (418, [])
+
+
+def test_nobody_else_is(running: Endpoint) -> None:
+    admin, right = "/moto-api/reset", by(running, "/")
+    refused = {
+        "unsigned": ask(running, "GET", "/"),
+        "by what any stand-in takes": ask(running, "GET", "/", **by(running, "/", secret="local")),
+        "by another cloud's key": ask(running, "GET", "/", **by(running, "/", secret=Keys().secret(OPERATOR))),
+        "by the key of a role as the operator": ask(
+            running, "GET", "/", **by(running, "/", secret=running.keys.secret("role.x"))
+        ),
+        "for something else": ask(running, "GET", "/bucket", **right),
+        "with another header": ask(running, "GET", "/", **right | {"X-Amz-Date": "20260101T000000Z"}),
+        "by a name": ask(running, "GET", "/", **by(running, "/", host=f"localhost:{running.port}")),
+        "by a name that was rebound": ask(running, "GET", "/", **by(running, "/", host="rebound.example")),
+        "from a page": ask(running, "GET", "/", **right, Origin="http://rebound.example"),
+        "before a page asks": ask(running, "OPTIONS", "/", Origin="http://rebound.example"),
+        "for what moto has beside the APIs": ask(running, "POST", admin, **by(running, admin, method="POST")),
+        "with an address in the line": ask(running, "GET", "@[/", **right),
+        "with no signature": ask(running, "GET", "/", Authorization="AWS4-HMAC-SHA256 Credential=local"),
+    }
+    assert {how: answer for how, answer in refused.items() if answer != (403, [])} == {}
+
+
+def test_the_body_is_signed_too(running: Endpoint) -> None:
+    """Where the client does not send its checksum."""
+    client = running.session().client("sts")
+
+    def altered(request: Any, **_: Any) -> None:
+        request.body = request.body.replace("Caller", "Killer")
+
+    assert client.get_caller_identity()["Account"]
+    client.meta.events.register("before-send", altered)
+    with pytest.raises(ClientError, match="answers nobody but those whom it gave credentials"):
+        client.get_caller_identity()
 
 
 def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +101,7 @@ def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path, monkeypa
     monkeypatch.setattr(permissions, "check", at_work)
     monkeypatch.setattr(endpoint._InFlight, "wait", waiting)
     running = Endpoint(tmp_path / "logs" / "endpoint.log")
-    client = threading.Thread(target=_ask, args=(running.url,))
+    client = threading.Thread(target=ask, args=(running, "GET", "/"), kwargs=by(running, "/"))
     client.start()
     assert asked.wait(60)
     running.stop()
@@ -50,17 +121,6 @@ def test_a_failure_after_the_workspace_has_gone_says_nothing(
 
     monkeypatch.setattr(permissions, "check", fail)
     running = Endpoint(log)
-    with pytest.raises(urllib.error.HTTPError, match="400") as failed:
-        urllib.request.urlopen(running.url)
-    failed.value.close()  # with the connection that its answer holds
+    assert ask(running, "GET", "/", **by(running, "/")) == (400, [])
     running.stop()
     assert capfd.readouterr().err == ""
-
-
-def _ask(url: str) -> None:
-    try:
-        urllib.request.urlopen(url).close()
-    except urllib.error.HTTPError as error:
-        error.close()
-    except OSError:  # whatever it says
-        return

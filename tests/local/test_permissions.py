@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 from moto.iam.models import iam_backends
@@ -51,13 +50,7 @@ def test_a_deny_counts_more_than_an_allow() -> None:
 
 
 def client(cloud: LocalCloud, service: str, role: str) -> Any:
-    return boto3.client(
-        service,  # type: ignore[call-overload]
-        endpoint_url=cloud.endpoint.url,
-        region_name="us-east-1",
-        aws_access_key_id=permissions.access_key(f"arn:aws:iam::123456789012:role/{role}"),
-        aws_secret_access_key="x",
-    )
+    return cloud.endpoint.session(permissions.access_key(f"arn:aws:iam::123456789012:role/{role}")).client(service)
 
 
 def test_calls_over_the_apis(cloud: LocalCloud) -> None:

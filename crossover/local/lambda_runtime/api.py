@@ -1,11 +1,14 @@
 """The Lambda Runtime API (version 2018-06-01), to which AWS's runtime client in each environment talks.
 
-One thread runs all of it; every environment has a port of its own, which is how a request tells where it comes from. Source:
+One thread runs all of it; every environment has a port of its own, which is how a request tells where it comes from. Anybody on this
+machine can ask there: so each address has a drawn path besides, that only its environment's variables tell. Source:
 https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html
 """
 
 import asyncio
 import contextlib
+import hmac
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -57,7 +60,7 @@ class RuntimeApi:
         self._thread.start()
 
     def open(self, environment: Environment) -> str:
-        """Listen for one environment; its `host:port`. Raises Unavailable once this is closed."""
+        """Listen for one environment; its `host:port/path`, to be kept secret. Raises Unavailable once this is closed."""
         with self._lock:
             if self._loop.is_closed():
                 raise Unavailable(SHUT_DOWN)
@@ -84,14 +87,16 @@ class RuntimeApi:
             self._loop.close()
 
     async def _open(self, environment: Environment) -> str:
+        path = secrets.token_hex(16)
+
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
             self._serving.add(task)
             try:
                 if not self._over:
-                    await _serve(environment, reader, writer)
-            except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                    await _serve(environment, path, reader, writer)
+            except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
                 return  # also the last: asyncio's own callback would stumble over a task that was cancelled
             finally:
                 self._serving.discard(task)
@@ -101,7 +106,7 @@ class RuntimeApi:
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_HEADER_LIMIT)
         host, port = server.sockets[0].getsockname()
-        address = f"{host}:{port}"
+        address = f"{host}:{port}/{path}"
         self._servers[address] = server
         return address
 
@@ -138,8 +143,10 @@ async def _closed(server: asyncio.Server) -> None:
     server.close()
 
 
-async def _serve(environment: Environment, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One connection: requests one after another until the runtime closes it."""
+async def _serve(
+    environment: Environment, secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """One connection: requests one after another until the runtime closes it, or one is not for the path of its environment."""
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     while True:
@@ -148,7 +155,11 @@ async def _serve(environment: Environment, reader: asyncio.StreamReader, writer:
         except asyncio.IncompleteReadError:
             return
         request, *lines = head.decode("latin-1").split("\r\n")
-        method, path, _ = request.split(" ", 2)
+        method, _, target = request.partition(" ")
+        if not hmac.compare_digest(target[: len(secret) + 2].encode(), f"/{secret}/".encode()):
+            writer.write(_reply("403 Forbidden", b"{}"))
+            return
+        path = target.partition(" ")[0]
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
         body = await _body(reader, headers)
         if method == "GET" and path.endswith("/invocation/next"):

@@ -143,9 +143,21 @@ def _become(request: dict[str, Any], log: int, own: tuple[int, ...]) -> None:
     sys.argv = ["awslambdaric", request["handler"]]
     random.seed()
     gc.enable()
-    from awslambdaric.__main__ import main  # reads the environment at import, hence only now
+    _run(request["handler"], *os.environ["AWS_LAMBDA_RUNTIME_API"].split("/"))
 
-    main(sys.argv)
+
+def _run(handler: str, address: str, path: str) -> None:
+    """What awslambdaric's main does. Its native client takes an address with a path; for Python's, which only tells that a handler could
+    not be imported, the path has to stand before what it asks for.
+    """
+    from awslambdaric import bootstrap  # reads the environment at import, hence only now
+    from awslambdaric.lambda_runtime_client import LambdaRuntimeClient
+
+    class Client(LambdaRuntimeClient):
+        def call_rapid(self, http_method: str, endpoint: str, *more: Any) -> None:
+            super().call_rapid(http_method, f"/{path}{endpoint}", *more)
+
+    bootstrap.run(handler, Client(address))
 
 
 if __name__ == "__main__":

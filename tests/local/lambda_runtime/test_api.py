@@ -30,7 +30,7 @@ def _only_what_is_new_is_collected() -> None:
 
 
 def connected(address: str) -> socket.socket:
-    host, port = address.split(":")
+    host, port = address.partition("/")[0].split(":")
     return socket.create_connection((host, int(port)))
 
 
@@ -58,9 +58,10 @@ def test_a_connection_that_is_open_at_the_end_is_closed(said: bytes) -> None:
 
 def test_an_answered_connection_is_closed_too() -> None:
     api = RuntimeApi()
-    with connected(api.open(Silent())) as client:
+    address = api.open(Silent())
+    with connected(address) as client:
         client.settimeout(60)
-        client.sendall(b"GET /elsewhere HTTP/1.1\r\n\r\n")
+        client.sendall(f"GET /{address.partition('/')[2]}/elsewhere HTTP/1.1\r\n\r\n".encode())
         assert client.recv(100).startswith(b"HTTP/1.1 404")
         api.close()
         gc.collect()
@@ -97,3 +98,17 @@ def test_a_connection_that_comes_while_its_server_is_released_is_closed(turns: i
         asyncio.run(released())
         gc.collect()
     assert [str(each.message) for each in told if issubclass(each.category, ResourceWarning)] == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["GET /2018-06-01/runtime/invocation/next HTTP/1.1", "GET", "POST /{guess}/2018-06-01/runtime/init/error HTTP/1.1"],
+)
+def test_who_does_not_know_the_path_is_refused(said: str) -> None:
+    """`Silent` would say so, were it asked; what comes with the request is not read."""
+    api = RuntimeApi()
+    with connected(api.open(Silent())) as client:
+        client.settimeout(60)
+        client.sendall(said.format(guess="0" * 32).encode() + b"\r\nContent-Length: 1000000000\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 403") and closed(client)
+    api.close()
