@@ -14,6 +14,9 @@ from typing import Any
 from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from moto.sts.models import sts_backends
+
+from crossover.local.moto_patches.resource_types import ACCOUNT
 
 OPERATOR = "local"  # the access key of whoever deploys and runs experiments
 _SIGNED = re.compile(
@@ -22,12 +25,16 @@ _SIGNED = re.compile(
 
 
 class Keys:
-    """The access keys of one cloud: any id has a secret."""
+    """The access keys of one cloud: any id has a secret, and so have the temporary ones of a role that somebody with such a key assumed, as
+    the CDK's command line does.
+    """
 
     def __init__(self) -> None:
         self._drawn = secrets.token_bytes(32)
 
     def secret(self, access_key: str) -> str:
+        if assumed := sts_backends[ACCOUNT]["aws"].get_assumed_role_from_access_key(access_key):
+            return str(assumed.secret_access_key)
         return hmac.digest(self._drawn, access_key.encode(), "sha256").hex()
 
     def signed(self, environ: Mapping[str, Any], body: Callable[[], bytes]) -> bool:

@@ -70,6 +70,15 @@ def test_nobody_else_is(running: Endpoint) -> None:
     assert {how: answer for how, answer in refused.items() if answer != (403, [])} == {}
 
 
+def test_a_role_that_was_assumed_has_keys_of_its_own(running: Endpoint) -> None:
+    """The CDK's command line goes on with such ones."""
+    sts, admin = running.session().client("sts"), "arn:aws:iam::123456789012:role/cdk"
+    given = sts.assume_role(RoleArn=admin, RoleSessionName="cdk")["Credentials"]
+    key, secret = given["AccessKeyId"], given["SecretAccessKey"]
+    assert ask(running, "GET", "/", **by(running, "/", key=key, secret=secret))[0] == 200
+    assert ask(running, "GET", "/", **by(running, "/", key=key, secret="local")) == (403, [])
+
+
 def test_the_body_is_signed_too(running: Endpoint) -> None:
     """Where the client does not send its checksum."""
     client = running.session().client("sts")

@@ -153,7 +153,7 @@ def _run(handler: str, address: str, path: str) -> None:
     from awslambdaric import bootstrap  # reads the environment at import, hence only now
     from awslambdaric.lambda_runtime_client import LambdaRuntimeClient
 
-    class Client(LambdaRuntimeClient):
+    class Client(LambdaRuntimeClient):  # type: ignore[misc]  # it declares no types
         def call_rapid(self, http_method: str, endpoint: str, *more: Any) -> None:
             super().call_rapid(http_method, f"/{path}{endpoint}", *more)
 
