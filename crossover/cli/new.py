@@ -24,7 +24,7 @@ TO_DO = """\
 #   others (waits=True). What needs torch is imported inside of it;
 # - the tree: what follows on what, what runs side by side, what is repeated;
 # - ARCHITECTURE: where tensors lie (tensor_hosts), where a run that failed finds its state (state), a section of the YAML (settings).
-#   `simulation` names what a projection takes it for, without it the steps are run for one; `claims` what our tests may hold it to.
+#   `simulation` names what a projection takes it for, without it there is none; `claims` what our tests may hold it to.
 """
 
 

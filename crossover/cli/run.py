@@ -160,7 +160,10 @@ def _summarise(folder: "RunFolder") -> None:
     from crossover.reports.tables import summary
     from crossover.simulation.of_runs import on_aws
 
-    (projected,) = on_aws([folder.result]) if folder.result["outcome"] == "finished" else (None,)
+    def missing(reason: str) -> None:
+        print(f"note: no {PROJECTION}: {reason}")
+
+    (projected,) = on_aws([folder.result], tell=missing) if folder.result["outcome"] == "finished" else (None,)
     if projected is not None:
         write_atomically(folder.path / PROJECTION, json.dumps(projected.as_json(), indent=1).encode() + b"\n")
         write_report(folder, projected)

@@ -26,7 +26,6 @@ from crossover.simulation.repetitions import (
     Draw,
     Outcome,
     Task,
-    at_most,
     draws,
     figures,
     outcome,
@@ -34,13 +33,12 @@ from crossover.simulation.repetitions import (
     problems,
     repeated,
 )
-from crossover.simulation.simulate import LABEL, described, models_of
+from crossover.simulation.simulate import LABEL, models_of
 from crossover.simulation.workload import Workload, calendar
 
 PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
 BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # of the files' own
 WORKERS = (4, 8, 16, 32, 64)
-MOST_REAL_WORKERS = 16  # where the real steps run, since nobody has described them
 EPOCHS = (1, 2, 5, 10, 20, 50, 100)
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # of workers, of which the best is looked for in the middle session
 ALONE = {"one-function": "function", "one-machine": "instance", "one-gpu": "gpu"}
@@ -149,16 +147,11 @@ def breakeven(
                     raise
                 left_out.append(f"{entrant.name}, {axis} {value:,}: {error}")
                 continue
-            if experiment.workers > MOST_REAL_WORKERS and not described(architecture_of(experiment)):
-                left_out.append(
-                    f"{entrant.name}, {axis} {value:,}: nobody has described its steps; its real ones would take long"
-                )
-                continue
             task = Task(experiment, calibration, workload, price_list, SIMULATED_EPOCHS)
             if task not in tasks:
                 tasks.append(task)
             asked.append(Asked(axis, value, entrant.name, is_rival(entrant), experiment.workers, tasks.index(task)))
-    drawn = draws(entrants[0].seed, at_most(repetitions, entrants))
+    drawn = draws(entrants[0].seed, repetitions)
     done = repeated(tasks, drawn, processes=processes)
     found = [
         Point(
@@ -319,10 +312,8 @@ def _trained(experiment: Experiment, epochs: int) -> Experiment:
 
 
 def _at_best(experiment: Experiment, own: Workload, *, calibration: Calibration, price_list: Prices) -> Changed:
-    """With the count of workers that makes the run cheapest in the middle session, of COUNTS and its own. As it is a rival, and one whose
-    real steps would have to run each time.
-    """
-    if is_rival(experiment) or not described(architecture_of(experiment)):
+    """With the count of workers that makes the run cheapest in the middle session, of COUNTS and its own. As it is a rival."""
+    if is_rival(experiment):
         return experiment, own
     cheapest, best_usd = (experiment, own), inf
     for count in dict.fromkeys((experiment.workers, *COUNTS)):

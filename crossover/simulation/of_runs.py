@@ -1,6 +1,6 @@
 """What finished runs would take on AWS: their own settings and epochs, simulated, for their reports."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +21,18 @@ from crossover.simulation.repetitions import (
     problems,
     repeated,
 )
-from crossover.simulation.simulate import described, models_of, sizes_of
+from crossover.simulation.simulate import models_of, sizes_of
 from crossover.simulation.workload import calendar
 
 
-def on_aws(results: Sequence[Mapping[str, Any]], *, repetitions: int = REPETITIONS) -> list[OnAws | None]:
-    """Each of the runs (result.json), in the same draws; None of one that nobody can simulate."""
-    tasks = [_task(result) for result in results]
+def on_aws(
+    results: Sequence[Mapping[str, Any]],
+    *,
+    repetitions: int = REPETITIONS,
+    tell: Callable[[str], object] = lambda reason: None,
+) -> list[OnAws | None]:
+    """Each of the runs (result.json), in the same draws; None of one that nobody can simulate, and `tell` is told why."""
+    tasks = [_task(result, tell) for result in results]
     seed = int(results[0]["experiment"].get("seed", 0)) if results else 0
     done = iter(repeated([task for task in tasks if task is not None], draws(seed, repetitions)))
     words = f"{AWS.name}; {repetitions} repetitions of seed {seed}; {LIMITS}"
@@ -48,7 +53,7 @@ def on_aws(results: Sequence[Mapping[str, Any]], *, repetitions: int = REPETITIO
     return found
 
 
-def _task(result: Mapping[str, Any]) -> Task | None:
+def _task(result: Mapping[str, Any], tell: Callable[[str], object]) -> Task | None:
     """As many epochs as the run had. None where a size or a step is not known, or another version wrote it."""
     try:
         experiment = from_resolved(result["experiment"])
@@ -57,9 +62,8 @@ def _task(result: Mapping[str, Any]) -> Task | None:
         architecture = architecture_of(experiment)
         workload = sizes_of(experiment, architecture)
         models_of(architecture)
-        if not described(architecture):
-            return None  # the real steps take longer than a report may
         calendar(architecture.resolve(experiment), workload)
-    except (NoProjection, ConfigError, TypeError):
+    except (NoProjection, ConfigError, TypeError) as unknown:
+        tell(str(unknown))
         return None
     return Task(experiment, AWS.unsure_of(workload.model), workload, prices.load(), SIMULATED_EPOCHS)

@@ -24,12 +24,10 @@ from crossover.process_pools import pool
 from crossover.reports.bands import Band, band
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.services import Service
-from crossover.simulation.simulate import LABEL, Simulated, described, simulate, sizes_of
+from crossover.simulation.simulate import LABEL, Simulated, simulate, sizes_of
 from crossover.simulation.workload import Workload, calendar
 
 REPETITIONS = 30
-# Where the real steps run, which takes a hundred times as long as a description of theirs:
-REAL_REPETITIONS, REAL_EPOCHS = 6, 2
 SIMULATED_EPOCHS = 2  # of a projection's repetition
 LEVELS = (
     -1.645,
@@ -99,12 +97,6 @@ def draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
     sessions = [NormalDist().inv_cdf((n + 0.5) / count) for n in range(count)]
     rng.shuffle(sessions)
     return tuple(Draw(rng.getrandbits(32), session, LEVELS[n % len(LEVELS)]) for n, session in enumerate(sessions))
-
-
-def at_most(repetitions: int, experiments: Sequence[Experiment]) -> int:
-    """So many repetitions, or fewer where nobody has described the steps of one of the experiments: its real ones run then."""
-    known = all(described(architecture_of(each)) for each in experiments)
-    return repetitions if known else min(repetitions, REAL_REPETITIONS)
 
 
 def in_session(calibration: Calibration, session: float) -> Calibration:
@@ -198,9 +190,8 @@ def outcome(task: Task, draw: Draw, simulated: Callable[[Task, Draw, int], Simul
     """
     epochs = task.experiment.training.epochs
     architecture = architecture_of(task.experiment)
-    some = task.epochs if described(architecture) else min(task.epochs, REAL_EPOCHS)
     span = calendar(architecture.resolve(task.experiment), task.workload).span
-    some = simulated_epochs(some, span)
+    some = simulated_epochs(task.epochs, span)
     run = simulated(task, draw, min(epochs, some))
     if epochs <= some or not run.finished or not architecture.trains:
         return Outcome.of(run)
@@ -321,6 +312,5 @@ def project(
     work, price_list = workload or sizes_of(experiment, architecture_of(experiment)), prices.load()
     run = simulate(experiment, calibration, workload=work, price_list=price_list)
     task = Task(experiment, calibration.unsure_of(work.model), work, price_list, SIMULATED_EPOCHS)
-    drawn = draws(experiment.seed, at_most(repetitions, [experiment]))
-    (outcomes,) = repeated([task], drawn, processes=processes)
+    (outcomes,) = repeated([task], draws(experiment.seed, repetitions), processes=processes)
     return Projection(run=run, seed=experiment.seed, outcomes=outcomes)

@@ -98,9 +98,8 @@ def simulate(
 ) -> Simulated:
     """Project the run of `experiment`: every epoch, without early stopping. The same seed gives the same result.
 
-    Where nobody has described the architecture's steps, the real ones are run in the virtual world. `workload`: other sizes than the
-    experiment's own. `keep_records`: one record per invocation, for runs that are not large. Raises NoProjection for a step that was
-    forgotten in a description, for sizes that are not known, and for what cannot be run in the virtual world.
+    `workload`: other sizes than the experiment's own. `keep_records`: one record per invocation, for runs that are not large. Raises
+    NoProjection where nobody has described the architecture's steps, or forgot one of them, and for sizes that are not known.
     """
     architecture = architecture or architecture_of(experiment)
     workload = workload or sizes_of(experiment, architecture)
@@ -108,14 +107,9 @@ def simulate(
     days = calendar(experiment, workload)
     usage = Usage(experiment.architecture, keep_records=keep_records)
     world = World(experiment, architecture, workload, calibration, days, usage)
-    if described(architecture):
-        walk = Walk(world, models_of(architecture))
-        whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
-        world.env.run(until=world.env.process(whole) | world.doomed)
-    else:
-        # By name: it stands above this package, and brings torch, which no projection of described steps needs.
-        by_the_real_steps = importlib.import_module("crossover.virtual.projection").project
-        world.env.run(until=by_the_real_steps(world))
+    walk = Walk(world, models_of(architecture))
+    whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
+    world.env.run(until=world.env.process(whole) | world.doomed)
     return _result(world, price_list or prices.load())
 
 
@@ -125,30 +119,24 @@ def sizes_of(experiment: Experiment, architecture: Architecture) -> Workload:
 
 
 def models_of(architecture: Architecture) -> dict[str, Model]:
-    """By step name: the MODELS of the module that `Architecture(simulation=)` names; none where it has none. Raises NoProjection where a
-    step is missing in it: its tree can be walked, that step's body cannot. Raises it, too, for gradients that nobody trains by.
+    """By step name: the MODELS of the module that `Architecture(simulation=)` names. Raises NoProjection where there is none, or a step
+    is missing in it: its tree can be walked, that step's body cannot.
     """
     name = architecture.simulation or architecture.name
-    if not described(architecture):
-        if not architecture.trains:
-            raise NoProjection(
-                f"architecture: {architecture.name}: crossover/simulation/{name}.py with MODELS of its steps is not there"
-            )
-        return {}
-    models: dict[str, Model] = importlib.import_module(f"crossover.simulation.{name}").MODELS
+    there = name.isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()
+    module = importlib.import_module(f"crossover.simulation.{name}") if there else None
+    models: dict[str, Model] | None = getattr(module, "MODELS", None)
+    if models is None:
+        raise NoProjection(
+            f"architecture: {architecture.name}: crossover/simulation/{name}.py with MODELS of its steps is not there; "
+            "simulation= of its ARCHITECTURE names one whose steps ask the same of the stores, such as all_reduce"
+        )
     for step in steps(architecture):
         if step.name not in models:
             raise NoProjection(
                 f"architecture: {architecture.name}: {step.module}.{step.name} has no model in crossover/simulation/{name}.py"
             )
     return models
-
-
-def described(architecture: Architecture) -> bool:
-    """Whether there is a module of this package with MODELS of its steps."""
-    name = architecture.simulation or architecture.name
-    there = name.isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()
-    return there and hasattr(importlib.import_module(f"crossover.simulation.{name}"), "MODELS")
 
 
 def _result(world: World, price_list: Prices) -> Simulated:

@@ -129,7 +129,40 @@ def test_plan_says_what_would_be_made(config: Callable[..., Path], capsys: pytes
     with pytest.raises(SystemExit):
         main(["plan", str(config())])
     told = capsys.readouterr().out
-    assert "state machines: run, worker, epoch" in told and "[projected]" in told
+    assert "state machines: run, worker, epoch" in told and f"a run: no projection: {UNDESCRIBED}" in told
+
+
+UNDESCRIBED = (
+    "architecture: mine: crossover/simulation/mine.py with MODELS of its steps is not there; simulation= of its"
+)
+
+
+@pytest.mark.parametrize("command", ["project", "breakeven"])
+def test_what_only_a_projection_could_answer_is_refused(
+    command: str, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([command, str(config())])
+    assert UNDESCRIBED in " ".join(capsys.readouterr().err.split())
+
+
+def test_whose_requests_are_like_its_own_can_be_said(
+    config: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = MINE.replace("settings=Settings)", 'settings=Settings, simulation="all_reduce")')
+    out = tmp_path / "out.json"
+    with pytest.raises(SystemExit, match="0"):
+        main(["project", str(config(mine=said)), "--repetitions", "20", "--out", str(out)])
+    assert json.loads(out.read_text())["label"] == "projected"
+
+
+def test_a_run_without_a_projection_says_so(
+    config: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["run", str(config()), "--on", "inline", "--out", str(tmp_path / "out")])
+    assert f"note: no projection.json: {UNDESCRIBED}" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "out" / "report.html").exists() and not (tmp_path / "out" / "projection.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 from crossover import validation
 from crossover.architecture import architecture_of, load
 from crossover.experiment import Experiment
-from crossover.simulation import AWS, PURE_COMPUTE, Workload, programs, simulate
+from crossover.simulation import PURE_COMPUTE, Workload, programs
 from crossover.simulation.simulate import models_of, sizes_of
 from crossover.simulation.usage import Place, Tally, Usage
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import calendar
 from crossover.simulation.world import World
-from crossover.virtual.recording import Invoked, recorded
+from tests.virtual.recording import Invoked, recorded
 
 WORKERS, SHARE = 3, 0.25
 # Parameters and buffers: parts of a third or a half are whole vectors of 16 bytes, and texts that name lengths are equally long.
@@ -225,24 +225,3 @@ def of(at: tuple[Any, ...], asked: Mapping[tuple[str, str], int]) -> tuple[Any, 
     if at[0] not in FREE:
         return at
     return (at[0], *at[2:], asked.get(PUT, 0), asked.get(GET, 0))
-
-
-# --- where there is no script ------------------------------------------------------------------------------------------
-
-TIME, DOLLARS = 0.1, 0.03  # by so much of it the real steps' projection may differ from their scripts'
-
-
-@pytest.mark.parametrize("architecture", ["scatter_reduce", "p2p_serverless"])
-def test_an_architecture_without_a_script_is_projected_by_its_steps(architecture: str) -> None:
-    """A copy of one of ours that nobody has described comes to what its model's script comes to."""
-    setting, known = experiment(architecture, {"data.limit": 96, "training.batch_size": 16}), load(architecture)
-    still = replace(AWS, compute_sigma=0.0, request_sigma=0.0)
-    script, steps = (
-        simulate(setting, still, architecture=each) for each in (known, replace(known, simulation="nobody"))
-    )
-    assert steps.seconds == pytest.approx(script.seconds, rel=TIME)
-    assert steps.usd == pytest.approx(script.usd, rel=DOLLARS)
-    assert steps.moved_bytes == pytest.approx(script.moved_bytes, rel=0.05)
-    assert (steps.transitions, steps.invocations) == (script.transitions, script.invocations)
-    assert steps.epochs_end_s.keys() == script.epochs_end_s.keys()
-    assert steps.finished and not steps.problems

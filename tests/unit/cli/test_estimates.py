@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from crossover.algorithms.aggregators.plan import sharded
 from crossover.architecture import Architecture
 from crossover.architecture import load as architecture
 from crossover.cli import estimates, plan
@@ -189,10 +188,8 @@ def test_steps_that_nobody_has_described_are_no_failure_of_a_plan(
 
 
 @pytest.mark.parametrize("name", ["mine", "walk", "../mine"])
-def test_an_aggregation_that_nobody_has_described_has_no_projection(name: str) -> None:
-    mine = Architecture(
-        "mine", simulation=name if name != "mine" else "", aggregates=lambda experiment: sharded(1, 1, shards=1)
-    )
+def test_an_architecture_that_nobody_has_described_has_no_projection(name: str) -> None:
+    mine = Architecture("mine", simulation=name if name != "mine" else "")
     with pytest.raises(NoProjection, match=f"^architecture: mine: crossover/simulation/{name}.py.* is not there"):
         models_of(mine)
 

@@ -105,7 +105,9 @@ def test_runs_are_projected_in_the_same_draws_for_their_reports() -> None:
     plain = {"experiment": small("spirt", epochs=9).resolved(), "epochs": [{}, {}]}
     unknown = {"experiment": replace(small("spirt"), training=Training(model="mine:model")).resolved(), "epochs": [{}]}
     other = {"experiment": small("all_reduce").resolved(), "epochs": [{}, {}]}
-    first, none, second = on_aws([plain, unknown, other], repetitions=4)
+    told = list[str]()
+    first, none, second = on_aws([plain, unknown, other], repetitions=4, tell=told.append)
+    assert len(told) == 1 and told[0].startswith("training.model: the size of 'mine:model' is not known")
     assert first is not None and none is None and second is not None
     for run, architecture in ((first, "spirt"), (second, "all_reduce")):
         outcomes = [

@@ -5,7 +5,7 @@ Bytes are affine in the model's parameters and buffers: recordings of vectors of
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,10 +62,6 @@ class Asked:
     vain: bool
 
 
-def _moved(asked: Asked) -> tuple[float, float]:
-    return asked.up, asked.down
-
-
 @dataclass
 class Invoked:
     """One invocation of a step, or a program's epoch: its requests in their order, and its record."""
@@ -73,18 +69,18 @@ class Invoked:
     requests: list[Asked]
     record: dict[str, Any]
 
-    def tally(self, moves: Callable[[Asked], tuple[float, float]] = _moved, *, vain: bool = False) -> Tally:
+    def tally(self) -> Tally:
         """As the scripts of crossover/simulation count, by what went over the wires. Left out is what an invocation says of itself, a
-        program's lease, the run's facts, which each environment reads once, looks at a barrier, requests to AWS's own APIs, and unless
-        `vain` what was asked in vain: how often is chance. `moves`: bytes up and down.
+        program's lease, the run's facts, which each environment reads once, looks at a barrier, requests to AWS's own APIs, and what
+        was asked in vain: how often is chance.
         """
         found, made = Tally(), set[str]()
         for asked in self.requests:
-            if (asked.vain and not vain) or asked.key.startswith(_ITS_OWN) or asked.operation == "connect":
+            if asked.vain or asked.key.startswith(_ITS_OWN) or asked.operation == "connect":
                 continue
             if asked.service == "aws" or (asked.key == "runs//finished" and self.record["step"] != "collect"):
                 continue  # programs look for the end of the run all the time
-            up, down = (round(bytes_) for bytes_ in moves(asked))
+            up, down = asked.up, asked.down
             if asked.service == "rabbitmq":
                 mailbox = ".mailbox" in asked.key
                 match asked.operation:
@@ -121,14 +117,14 @@ class Recorder(Nothing):
             record = json.loads(self._world.servers.bucket.objects[key])
             self.invoked.append(Invoked(self._under_way.pop(call.process, []), record))
             return
-        self._under_way.setdefault(call.process, []).append(asked_by(self._world, call))
+        self._under_way.setdefault(call.process, []).append(_asked(self._world, call))
 
 
-def asked_by(world: World, call: Call) -> Asked:
-    """The request, with its reply where that is there."""
+def _asked(world: World, call: Call) -> Asked:
+    """The request, with its reply."""
     request, run = call.request, world.client.run
     key = request.keys[0] if request.keys else ""
-    down, vain = _answered(world, call) if call.outcome else (0, False)
+    down, vain = _answered(world, call)
     shown = key.replace(run, "", 1) if run else key
     return Asked(request.service, request.operation, request.server, shown, request.bytes_out, down, vain)
 
