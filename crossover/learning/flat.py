@@ -31,7 +31,7 @@ class FlatModel:
     """`module`, whose memory of what is trained is that of the vectors `model` and `gradient`, allocated here once."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = module.train()
+        self.module = module
         distinct = trained(module)  # a parameter that is used twice stands here once
         self.norms = moving_norms(module)
         self._norms = list(_placed(self.norms.values()))
@@ -67,7 +67,6 @@ class FlatModel:
         """Layers write minibatch statistics behind the gradient, which starts at zero."""
         self.gradient.zero_()
         self._point_statistics(self.gradient)
-        self.module.train()
         for name in self.norms.keys() ^ moving_norms(self.module).keys():
             raise Refused(
                 f"training.model: the BatchNorm layer {name} is in training at some steps and in evaluation at others"
@@ -108,7 +107,7 @@ class FlatModel:
 def flattened(module: nn.Module) -> Tensor:
     """[P parameters | B running statistics] of an ordinary module, as FlatModel orders them."""
     parts = [parameter.detach() for parameter in trained(module).values()]
-    for layer in moving_norms(module.train()).values():
+    for layer in moving_norms(module).values():
         assert layer.running_mean is not None and layer.running_var is not None
         parts += [layer.running_mean, layer.running_var]
     return torch.cat([part.reshape(-1).to(torch.float32) for part in parts])
@@ -120,7 +119,8 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
-    """The BatchNorm layers whose statistics a forward pass moves while `module` is as it is, by name."""
+    """The BatchNorm layers whose statistics a forward pass moves in training, which `module` is left in, by name."""
+    module.train()  # one that overrides it may return nothing
     return {
         name: layer
         for name, layer in module.named_modules()

@@ -47,12 +47,13 @@ class Footprint:
 def of_module(module: nn.Module, sample: Tensor) -> Footprint:
     """Of a module that takes batches of `sample`, one input without its first dimension."""
     memory = {each.untyped_storage().data_ptr(): each for each in (*module.parameters(), *module.buffers())}
-    own, learnt, norms = set(memory), flat.trained(module), flat.moving_norms(module.train())
+    own, learnt, norms = set(memory), flat.trained(module), flat.moving_norms(module)
     elements = sum(each.numel() for each in learnt.values())
     statistics = sum(2 * each.num_features for each in norms.values())
     few, more = (_kept(module, _batch(sample, count), own) for count in OF_SAMPLES)
+    module.eval()  # which one that overrides train() may return nothing from
     with torch.no_grad(), _layer_by_layer(), FlopCounterMode(display=False) as counted:
-        module.eval()(_batch(sample, 1))
+        module(_batch(sample, 1))
     return Footprint(
         parameters=elements,
         buffers=statistics,
@@ -105,8 +106,9 @@ def _macs(name: str, classes: int | None, shape: tuple[int, ...], side: int) -> 
     module = skeleton(name, classes, shape)
     device = next(module.parameters()).device
     image = torch.zeros(shape).unsqueeze(0)
+    module.eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counted:
-        module.eval()(to_side(image, side).to(device))
+        module(to_side(image, side).to(device))
     return int(counted.get_total_flops()) // 2
 
 
@@ -124,8 +126,9 @@ def _kept(module: nn.Module, inputs: Tensor, own: set[int]) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()  # itself would be a cycle that nobody collects
 
+    module.train()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = module.train()(inputs)
+        output = module(inputs)
     total = sum(kept.values())
     del output
     return total
@@ -141,8 +144,9 @@ def _widest(module: nn.Module, inputs: Tensor) -> int:
     hooks: list[Callable[[], None]] = [
         layer.register_forward_hook(look).remove for layer in module.modules() if not list(layer.children())
     ]
+    module.eval()
     with torch.no_grad():
-        module.eval()(inputs)
+        module(inputs)
     for remove in hooks:
         remove()
     return widest

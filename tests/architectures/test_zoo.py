@@ -97,14 +97,16 @@ def plain(name: str, seed_: int) -> nn.Module:
             for each in trained:
                 each.grad /= WORKERS
         optimizer.step()
-    return module.eval()
+    module.eval()
+    return module
 
 
 def judged(module: nn.Module, experiment: Experiment) -> tuple[float, float]:
     """Loss and accuracy over all answers of the validation set, in one pass."""
     dataset = load(experiment)
     with torch.inference_mode():
-        outputs = module.eval()(dataset.validation_inputs)
+        module.eval()
+        outputs = module(dataset.validation_inputs)
     labels = dataset.validation_labels
     right = (outputs.argmax(1) == labels).sum() / (labels != -100).sum()
     return float(F.cross_entropy(outputs, labels)), float(right)

@@ -226,6 +226,18 @@ def extractor_whose_weights_train(classes: int, shape: Shape) -> nn.Module:
     return Model(Extractor(*_body()), 16)
 
 
+class Quiet(nn.Sequential):
+    """As many write it: `train` returns nothing."""
+
+    def train(self, mode: bool = True) -> None:  # type: ignore[override]
+        super().train(mode)
+        self[0].eval()
+
+
+def body_in_evaluation(classes: int, shape: Shape) -> nn.Module:
+    return Quiet(nn.Sequential(*_body()), nn.Linear(16, CLASSES))
+
+
 def batch_norm(classes: int, shape: Shape) -> nn.Module:
     return Model(nn.Sequential(nn.Flatten(), nn.Linear(32, 16), nn.BatchNorm1d(16), nn.ReLU()), 16)
 
@@ -426,7 +438,7 @@ TRAINED = {
     for each in (
         attention, transformer, gru, lstm, convolution, group_norm, layer_norm, instance_norm, dropout, random_features,
         random_features_in_the_file, mask_from_weights, pruned, weight_norm, parametrized, anchored, listed,
-        frozen_extractor, extractor_whose_weights_train, batch_norm, frozen_batch_norm_in_training, frozen_first_layer,
+        frozen_extractor, extractor_whose_weights_train, body_in_evaluation, batch_norm, frozen_batch_norm_in_training, frozen_first_layer,
         adapters,
     )
 } | {each.__name__: (each, "tokens") for each in (tied, embedding_with_padding)}  # fmt: skip

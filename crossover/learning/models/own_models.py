@@ -57,7 +57,7 @@ def _problem(module: object, *, known: tuple[Any, ...]) -> str:
         )
     if twice := _sharing(module, learnt):
         return f"returned a module whose {twice} share memory, of which each has its own here; .clone() one, or make both one parameter"
-    for each, norm in moving_norms(module.train()).items():
+    for each, norm in moving_norms(module).items():
         if norm.momentum != MOMENTUM:
             return (
                 f"returned a module whose {each}.momentum is {norm.momentum}; running statistics move by {MOMENTUM} at each "
