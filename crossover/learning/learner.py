@@ -123,6 +123,7 @@ class Learner:
                     )
                 with own_code.blame("training.model", training.model, what=self._factory):
                     loss.backward()  # type: ignore[no-untyped-call]
+            self._tell(self._flat.problem())
             if self._refuses and not finite(self._flat.gradient):
                 raise Refused(f"{where}: the gradient has values that are not finite, though the loss is {value}")
         return value
@@ -173,7 +174,7 @@ class Learner:
         if problem := self._objective.problem(outputs, batch.labels, classes=self._classes):
             if ":" not in model:
                 raise ConfigError(f"training.loss: {model} {problem}")
-            raise faults.told("training.model", model, problem, place=faults.of_definition(self._factory))
+            self._tell(problem)
         for epoch in first_of_each_size(batch.inputs, self._experiment.training):
             self.compute_gradient(batch, epoch=epoch, round=0, worker=0, minibatch=0)
         self._judged([batch])
@@ -181,8 +182,14 @@ class Learner:
             compute = partial(self.compute_gradient, batch, epoch=1, round=0, worker=0, minibatch=0)
             decays = bool(self._experiment.training.weight_decay)
             problem = trial.problem(self._flat, began, compute, partial(self._judged, [batch]), decays=decays)
-            if problem := problem or trial.built_again(self._flat, self._build()):
-                raise faults.told("training.model", model, problem, place=faults.of_definition(self._factory))
+            self._tell(problem or trial.built_again(self._flat, self._build()))
+
+    def _tell(self, problem: str) -> None:
+        """Raises OwnCodeError where the model has one."""
+        if problem:
+            raise faults.told(
+                "training.model", self._experiment.training.model, problem, place=faults.of_definition(self._factory)
+            )
 
     @contextmanager
     def _seeded(self, what: str, *key: int) -> Iterator[None]:

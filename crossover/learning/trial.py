@@ -1,6 +1,5 @@
 """What a module of the user's own does besides what is carried from worker to worker, seen on one minibatch."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from zlib import crc32
@@ -23,9 +22,7 @@ def problem(
     """
     if unsaved := tensor_file.problem(flat.module.state_dict() | flat.constants()):
         return f"returned a module whose {unsaved}"
-    calls, reached = Counter[str](), set[str]()
-    hooks = [layer.register_forward_pre_hook(_counted(calls, name)) for name, layer in flat.norms.items()]
-    learnt = trained(flat.module)
+    hooks, reached, learnt = [], set[str](), trained(flat.module)
     for name, each in learnt.items():
         note = partial(_noted, reached, name)
         hooks.append(each.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
@@ -45,11 +42,6 @@ def problem(
         return (
             "has another gradient when the same minibatch is computed again at the same weights: it keeps something between forward "
             "passes, or draws random numbers elsewhere than from torch; nothing of that is carried from worker to worker"
-        )
-    if wrong := [name for name in flat.norms if calls[name] != 1]:
-        return (
-            f"calls its BatchNorm layer {wrong[0]} {calls[wrong[0]]} times in a forward pass, and the statistics of one call are "
-            "carried; give each use a layer of its own"
         )
     if decays and (idle := [name for name in learnt if name not in reached]):
         return (
@@ -93,13 +85,6 @@ def held(values: Mapping[str, object]) -> Held:
 
 def _differing(one: Held, other: Held) -> list[str]:
     return [name for name in one | other if one.get(name) != other.get(name)]
-
-
-def _counted(calls: Counter[str], name: str) -> Callable[..., None]:
-    def count(*_: object) -> None:
-        calls[name] += 1
-
-    return count
 
 
 def _noted(reached: set[str], name: str, _: Tensor) -> None:

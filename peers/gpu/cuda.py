@@ -23,6 +23,7 @@ from crossover.learning.images import Preparation, at_size, augmented
 from crossover.learning.learner import Learner, Shape, is_own, skeleton
 from crossover.learning.models.layers import Dropout
 from crossover.learning.objectives import Evaluation, Judged, Objective
+from crossover.own_code import faults
 
 NATIVE_BF16 = (8, 0)  # compute capability from which bfloat16 is in hardware; a T4 has 7.5
 LARGEST_SCALE, GOOD_IN_A_ROW = 2.0**16, 2_000  # as torch.amp.GradScaler begins, and grows
@@ -171,6 +172,8 @@ class CudaLearner:
         inputs = at_size(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
         loss = self._objective.loss(self._outputs(inputs), batch.labels, answers=batch.answers)
         (loss * self._scale.scale).backward()  # type: ignore[no-untyped-call]
+        if problem := self._flat.problem():
+            raise faults.told("training.model", self._experiment.training.model, problem, place=None)
         if self._scale.scale != 1.0:
             self._flat.gradient[: self.parameters].div_(self._scale.scale)
         value = float(loss.detach())

@@ -417,6 +417,18 @@ def norm_used_twice(classes: int, shape: Shape) -> nn.Module:
     return flat(nn.Linear(32, 16), Twice())
 
 
+class Depth(Twice):
+    """Stochastic (Huang et al. 2016): the layer is left out of some passes, not of the first."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = inputs if self.training and len(inputs) == 8 else self.norm(inputs)
+        return found
+
+
+def norm_left_out(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), Depth())
+
+
 class Idle(nn.Linear):
     def __init__(self) -> None:
         super().__init__(32, 16)
@@ -447,7 +459,8 @@ REFUSED = {
     instance_norm_with_statistics: "running_mean", spectral_norm: "_u", codebook: "codes", observer: "min_val",
     step_counter: "steps", remembering: "gradient", gradient_hook: "weight", post_accumulate_hook: "weight",
     half: "torch.bfloat16", double: "torch.float64", own_momentum: "momentum", cumulative_momentum: "momentum",
-    all_frozen: "frozen", shared_memory: "same", norm_used_twice: "norm", idle_parameter: "idle", drawn_elsewhere: "again",
+    all_frozen: "frozen", shared_memory: "same", norm_used_twice: "norm", norm_left_out: "norm 0 times",
+    idle_parameter: "idle", drawn_elsewhere: "again",
 }  # fmt: skip
 
 

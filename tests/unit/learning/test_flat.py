@@ -31,6 +31,25 @@ def test_a_layer_that_changes_sides_is_refused_by_name() -> None:
         flat.train()
 
 
+class Skipping(nn.Module):
+    """Leaves its layer out now and then, as stochastic depth does (Huang et al. 2016)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs if inputs.sum() < 0 else self.norm(inputs)
+
+
+def test_a_layer_that_a_minibatch_leaves_out_is_named() -> None:
+    flat = FlatModel(Skipping())
+    for sign, found in ((1.0, ""), (-1.0, "calls its BatchNorm layer norm 0 times")):
+        flat.train()
+        flat.module(sign * torch.ones(3, 2))
+        assert flat.problem()[: len(found) or None] == found
+
+
 def frozen(seed: int) -> FlatModel:
     torch.manual_seed(seed)
     module = nn.Sequential(
