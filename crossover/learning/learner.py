@@ -1,5 +1,6 @@
 """The learner: gradients and evaluations of one model, in memory that is allocated once and that the data plane receives into directly."""
 
+import copy
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,8 +62,7 @@ class Learner:
         self.slot = slot
         self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
         self._refuses = experiment.aggregation.non_finite == "refuse"
-        self._flat = FlatModel(skeleton(experiment.training.model, classes, input_shape, seed_=experiment.seed))
-        self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
+        self._hold(skeleton(experiment.training.model, classes, input_shape, seed_=experiment.seed))
         self._objective = Objective(experiment.training)
         self._shown: Any = None  # outputs of one sample
         self._factory = registry.factory(experiment.training.model)
@@ -71,6 +71,10 @@ class Learner:
         self.shapes: tuple[Shape, ...] = self._flat.shapes  # of the parameters, in the vectors' order
         self.parameters: int = self._flat.parameters
         self.buffers: int = self._flat.buffers
+
+    def _hold(self, module: nn.Module) -> None:
+        self._flat = FlatModel(module)
+        self._dropouts = [layer for layer in module.modules() if isinstance(layer, Dropout)]
         self.model: memoryview = buffers.view(self._flat.model)
         self.gradient: memoryview = buffers.view(self._flat.gradient)
 
@@ -168,9 +172,7 @@ class Learner:
         model, exchange = self._experiment.training.model, self._experiment.exchange
         if exchange.compression == "powersgd" and (reason := powersgd.problem(self.shapes, rank=exchange.rank)):
             raise ConfigError(reason)
-        with self._seeded("dropout", 0), torch.no_grad():
-            self._flat.train()
-            outputs = self._forward(self._prepare(batch.inputs), where="a first minibatch")
+        outputs = self._outputs(batch.inputs)
         if problem := self._objective.problem(outputs, batch.labels, classes=self._classes):
             if ":" not in model:
                 raise ConfigError(f"training.loss: {model} {problem}")
@@ -182,7 +184,26 @@ class Learner:
             compute = partial(self.compute_gradient, batch, epoch=1, round=0, worker=0, minibatch=0)
             decays = bool(self._experiment.training.weight_decay)
             problem = trial.problem(self._flat, began, compute, partial(self._judged, [batch]), decays=decays)
-            self._tell(problem or trial.built_again(self._flat, self._build()))
+            self._tell(problem or trial.built_again(self._flat, *self._again(batch)))
+
+    def _again(self, batch: Batch) -> tuple[FlatModel, Callable[[], object]]:
+        """Another build of the model, with its own first weights, and what computes its gradient of `batch` after another minibatch."""
+        again, module = copy.copy(self), self._build()
+        weights = flattened(module)
+        again._hold(module)
+        again._flat.model.copy_(weights)
+
+        def compute() -> None:
+            again._outputs(batch.inputs[:1].expand_as(batch.inputs))
+            again.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
+
+        return again._flat, compute
+
+    def _outputs(self, inputs: Tensor) -> Tensor:
+        """Of a minibatch that is tried out."""
+        with self._seeded("dropout", 0), torch.no_grad():
+            self._flat.train()
+            return self._forward(self._prepare(inputs), where="a first minibatch")
 
     def _tell(self, problem: str) -> None:
         """Raises OwnCodeError where the model has one."""

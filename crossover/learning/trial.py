@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from crossover.algorithms import buffers
 from crossover.learning import tensor_file
-from crossover.learning.flat import FlatModel, flattened, trained
+from crossover.learning.flat import FlatModel, trained
 
 Held = dict[str, object]  # by name, what tells two values apart
 
@@ -20,6 +20,9 @@ def problem(
     """Why a run would not be what torch makes of the module, in words; empty where it would. `began`: its constants as it was built.
     `compute`: the same gradient each time. `decays`: whether there is a weight decay.
     """
+    for name, layer in flat.module.named_modules():
+        if getattr(layer, "max_norm", None) is not None:
+            return f"has {name}.max_norm, by which a forward pass changes weights, in one process alone; scale what it returns instead"
     if unsaved := tensor_file.problem(flat.module.state_dict() | flat.constants()):
         return f"returned a module whose {unsaved}"
     hooks, reached, learnt = [], set[str](), trained(flat.module)
@@ -29,7 +32,7 @@ def problem(
     compute()
     for hook in hooks:
         hook.remove()
-    gradient, once = bytes(buffers.view(flat.gradient)), held(_all(flat.module))
+    once = held(_all(flat.module))
     compute()
     changed = _differing(once, held(_all(flat.module)))
     evaluate()
@@ -37,11 +40,6 @@ def problem(
         return (
             f"changes {changed[0]} in a forward pass, which stays in one process: parameters and BatchNorm's statistics are carried "
             "from worker to worker; make it one of these, compute it from the inputs, or leave it as it was built"
-        )
-    if bytes(buffers.view(flat.gradient)) != gradient:
-        return (
-            "has another gradient when the same minibatch is computed again at the same weights: it keeps something between forward "
-            "passes, or draws random numbers elsewhere than from torch; nothing of that is carried from worker to worker"
         )
     if decays and (idle := [name for name in learnt if name not in reached]):
         return (
@@ -51,16 +49,23 @@ def problem(
     return ""
 
 
-def built_again(flat: FlatModel, module: nn.Module) -> str:
-    """What differs between two builds from one seed, in words; `flat.model`: the first one's weights. Empty: nothing."""
-    other = flattened(module)
-    again = FlatModel(module)
-    same = tensor_file.digest(flat.frozen() | flat.constants()) == tensor_file.digest(
-        again.frozen() | again.constants()
-    )
-    if same and torch.equal(flat.model, other):
-        return ""
-    return "returned other weights or buffers when called again with the same seed; it must draw them from torch alone"
+def built_again(flat: FlatModel, again: FlatModel, compute: Callable[[], object]) -> str:
+    """What differs between two builds from one seed, in words; empty: nothing. `compute`: the gradient of `again`, after another minibatch
+    than that whose gradient `flat` has.
+    """
+    if not torch.equal(flat.model, again.model) or tensor_file.digest(
+        flat.frozen() | flat.constants()
+    ) != tensor_file.digest(again.frozen() | again.constants()):
+        return (
+            "returned other weights or buffers when called again with the same seed; it must draw them from torch alone"
+        )
+    compute()
+    if not torch.equal(flat.gradient, again.gradient):
+        return (
+            "has another gradient of a minibatch, at the same weights, after another minibatch: it keeps something between forward passes, "
+            "or draws random numbers elsewhere than from torch; nothing of that is carried from worker to worker"
+        )
+    return ""
 
 
 def _all(module: nn.Module) -> dict[str, object]:

@@ -365,6 +365,53 @@ def remembering(classes: int, shape: Shape) -> nn.Module:
     return flat(nn.Linear(32, 16), Remembering())
 
 
+class Scaled(nn.Module):
+    """By the deviation of the first minibatch that it sees, whichever that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: Tensor | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.scale is None:
+            self.scale = inputs.detach().std()
+        return inputs / self.scale
+
+
+def scale_of_the_first_minibatch(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), Scaled())
+
+
+class Clipped(nn.Embedding):
+    def __init__(self) -> None:
+        super().__init__(2, 16, max_norm=9.0)  # of which the first weights know nothing
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward((inputs[:, 0] > 0).long())
+
+
+def embedding_with_a_largest_norm(classes: int, shape: Shape) -> nn.Module:
+    return flat(Clipped())
+
+
+class Kept(nn.Module):
+    """Makes what it needs when it is first called, the same in every process; and shows what it saw last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waves: Tensor | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.waves is None:
+            self.waves = torch.arange(16.0).cos()
+        self.seen = inputs.detach()
+        return inputs * self.waves
+
+
+def waves_when_first_called(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), Kept())
+
+
 def gradient_hook(classes: int, shape: Shape) -> nn.Module:
     layer = nn.Linear(32, 16)
     layer.weight.register_hook(lambda gradient: gradient * 0)
@@ -449,6 +496,7 @@ TRAINED = {
     each.__name__: (each, "rows")
     for each in (
         attention, transformer, gru, lstm, convolution, group_norm, layer_norm, instance_norm, dropout, random_features,
+        waves_when_first_called,
         random_features_in_the_file, mask_from_weights, pruned, weight_norm, parametrized, anchored, listed,
         frozen_extractor, extractor_whose_weights_train, body_in_evaluation, batch_norm, frozen_batch_norm_in_training, frozen_first_layer,
         adapters,
@@ -457,7 +505,8 @@ TRAINED = {
 # By what is named in each.
 REFUSED = {
     instance_norm_with_statistics: "running_mean", spectral_norm: "_u", codebook: "codes", observer: "min_val",
-    step_counter: "steps", remembering: "gradient", gradient_hook: "weight", post_accumulate_hook: "weight",
+    step_counter: "steps", scale_of_the_first_minibatch: "gradient", embedding_with_a_largest_norm: "max_norm",
+    remembering: "gradient", gradient_hook: "weight", post_accumulate_hook: "weight",
     half: "torch.bfloat16", double: "torch.float64", own_momentum: "momentum", cumulative_momentum: "momentum",
     all_frozen: "frozen", shared_memory: "same", norm_used_twice: "norm", norm_left_out: "norm 0 times",
     idle_parameter: "idle", drawn_elsewhere: "again",
