@@ -64,7 +64,7 @@ class Learner:
         self._refuses = experiment.aggregation.non_finite == "refuse"
         self._hold(skeleton(experiment.training.model, classes, input_shape, seed_=experiment.seed))
         self._objective = Objective(experiment.training)
-        self._shown: Any = None  # outputs of one sample
+        self._shown: Any = None  # outputs of one sample, and of two
         self._factory = registry.factory(experiment.training.model)
         self._own = is_own(experiment.training)
         self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
@@ -139,11 +139,12 @@ class Learner:
     def answers(self, batch: Batch) -> int:
         """How many a loss of the user's own counts in the minibatch: it is asked, with the outputs of one sample for all."""
         if self._shown is None:
+            first = self._prepare(batch.inputs[:1])
             with torch.inference_mode():
                 self._begin()
                 self._flat.evaluate()
-                self._shown = self._forward(self._prepare(batch.inputs[:1]), where="a first sample")
-        like = tree_map(lambda part: part[:1].expand(len(batch.labels), *part.shape[1:]), self._shown)
+                self._shown = [self._forward(torch.cat([first] * count), where="a first sample") for count in (1, 2)]
+        like = tree_map(partial(_of_samples, batch.samples), *self._shown)
         return self._objective.answers(like, batch.labels)
 
     def _judged(self, batches: Iterable[Batch]) -> tuple[list[Judged], int]:
@@ -268,6 +269,13 @@ def learner_for(experiment: Experiment, dataset: "Dataset") -> Learner:
 def is_own(training: Training) -> bool:
     """Whether code of the user's own, which may draw random numbers, is under way in a gradient."""
     return ":" in training.model or ":" in training.loss
+
+
+def _of_samples(count: int, one: Any, two: Any) -> Any:
+    """Outputs of so many samples, or a part of them: along whichever dimensions two have more than one."""
+    if not isinstance(one, Tensor):
+        return one
+    return one.repeat([1 if size == other else count for size, other in zip(one.shape, two.shape, strict=True)])
 
 
 def _check_precision(experiment: Experiment) -> None:

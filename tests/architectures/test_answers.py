@@ -33,12 +33,12 @@ def beside() -> None:
 def experiment_of(
     architecture: str, *, batch_size: int = 2, workers: int = 2, every: Any = 1, **training: Any
 ) -> Experiment:
-    settings: dict[str, Any] = {"learning_rate": 0.1, "momentum": 0.0, "epochs": 1} | training
+    settings: dict[str, Any] = {"learning_rate": 0.1, "momentum": 0.0, "epochs": 1, "model": "zoo:tied"} | training
     return Experiment(
         name="answers",
         architecture=architecture,
         workers=workers,
-        training=Training(model="zoo:tied", batch_size=batch_size, **settings),
+        training=Training(batch_size=batch_size, **settings),
         data=Data(dataset="zoo:sparse", validation=0.25),
         exchange=Exchange(every=every),
     )
@@ -96,3 +96,15 @@ def test_perplexity_is_exp_of_the_mean_over_all(tmp_path: Path) -> None:
 def test_a_count_that_labels_alone_do_not_decide_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"training\.loss: 'zoo:moody'.*labels alone"):
         run_inline(experiment_of("all-reduce", loss="zoo:moody", epochs=3), tmp_path, lambda progress: None)
+
+
+def test_outputs_of_any_form_are_counted(tmp_path: Path) -> None:
+    """Samples in another dimension than the first, a scalar beside them, and what is no tensor."""
+    metric = Metric(name="zoo:right_beside", higher_is_better=True)
+    one = experiment_of("all-reduce", batch_size=4, **OWN)
+    other = experiment_of("all-reduce", batch_size=4, model="zoo:sided", loss="zoo:summed_beside", metric=metric)
+    for each in (one, other):
+        run_inline(each, tmp_path / each.training.model[4:], lambda progress: None)
+    models = [(tmp_path / name / "model.safetensors") for name in ("tied", "sided")]
+    (one_, other_) = map(load_file, models)
+    assert all(torch.equal(value, other_[name]) for name, value in one_.items())

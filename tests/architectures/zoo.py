@@ -528,6 +528,26 @@ def summed(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return nn.functional.cross_entropy(outputs, labels, reduction="sum"), (labels != -100).sum()
 
 
+class Sided(Language):
+    """Its logits with the places first, and beside them what is of no sample."""
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, float]:  # type: ignore[override]
+        logits = super().forward(tokens)
+        return logits.permute(2, 0, 1), logits.square().mean(), 0.0
+
+
+def sided(classes: int, shape: Shape) -> nn.Module:
+    return Sided()
+
+
+def summed_beside(outputs: tuple[Tensor, Tensor, float], labels: Tensor) -> tuple[Tensor, Tensor]:
+    return summed(outputs[0].permute(1, 2, 0), labels)
+
+
+def right_beside(outputs: tuple[Tensor, Tensor, float], labels: Tensor) -> tuple[int, int]:
+    return right(outputs[0].permute(1, 2, 0), labels)
+
+
 def right(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
     answered = labels != -100
     return int((outputs.argmax(1) == labels).logical_and(answered).sum()), int(answered.sum())
