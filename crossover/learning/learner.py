@@ -169,7 +169,7 @@ class Learner:
         metric of the user's own do not take is told before anything starts. Raises OwnCodeError, ConfigError, Refused.
         """
         self.initial_model()
-        began = trial.held(self._flat.constants())
+        began = trial.as_built(self._flat)
         model, exchange = self._experiment.training.model, self._experiment.exchange
         if exchange.compression == "powersgd" and (reason := powersgd.problem(self.shapes, rank=exchange.rank)):
             raise ConfigError(reason)

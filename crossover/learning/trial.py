@@ -17,7 +17,7 @@ Held = dict[str, object]  # by name, what tells two values apart
 def problem(
     flat: FlatModel, began: Held, compute: Callable[[], object], evaluate: Callable[[], object], *, decays: bool
 ) -> str:
-    """Why a run would not be what torch makes of the module, in words; empty where it would. `began`: its constants as it was built.
+    """Why a run would not be what torch makes of the module, in words; empty where it would. `began`: what `as_built` found at first.
     `compute`: the same gradient each time. `decays`: whether there is a weight decay.
     """
     for name, layer in flat.module.named_modules():
@@ -32,14 +32,14 @@ def problem(
     compute()
     for hook in hooks:
         hook.remove()
-    once = held(_all(flat.module))
+    once = _held(_all(flat.module))
     compute()
-    changed = _differing(once, held(_all(flat.module)))
+    changed = _differing(once, _held(_all(flat.module)))
     evaluate()
-    if changed := _differing(began, held(flat.constants())) + changed:
+    if changed := _differing(began, as_built(flat)) + changed:
         return (
-            f"changes {changed[0]} in a forward pass, which stays in one process: parameters and BatchNorm's statistics are carried "
-            "from worker to worker; make it one of these, compute it from the inputs, or leave it as it was built"
+            f"changes {changed[0]} in a forward pass, which stays in one process: what the optimizer does, and BatchNorm's statistics, are "
+            "carried from worker to worker; make it one of these, compute it from the inputs, or leave it as it was built"
         )
     if decays and (idle := [name for name in learnt if name not in reached]):
         return (
@@ -77,7 +77,12 @@ def _all(module: nn.Module) -> dict[str, object]:
     }
 
 
-def held(values: Mapping[str, object]) -> Held:
+def as_built(flat: FlatModel) -> Held:
+    """What no forward pass may change: all parameters, and buffers other than moving statistics."""
+    return _held(flat.constants() | dict(flat.module.named_parameters()))
+
+
+def _held(values: Mapping[str, object]) -> Held:
     """Of those that are numbers or tensors, what tells two values apart."""
     found: Held = {}
     for name, value in values.items():

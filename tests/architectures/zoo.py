@@ -390,6 +390,24 @@ class Clipped(nn.Embedding):
         return super().forward((inputs[:, 0] > 0).long())
 
 
+class Centred(nn.Module):
+    """Begins where the first minibatch is, as an ActNorm does (Kingma and Dhariwal 2018)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centre, self.begun = nn.Parameter(torch.zeros(16)), False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not self.begun:
+            self.centre.data.copy_(inputs.mean(0))
+            self.begun = True
+        return inputs - self.centre
+
+
+def centre_of_the_first_minibatch(classes: int, shape: Shape) -> nn.Module:
+    return flat(nn.Linear(32, 16), Centred())
+
+
 def embedding_with_a_largest_norm(classes: int, shape: Shape) -> nn.Module:
     return flat(Clipped())
 
@@ -505,7 +523,8 @@ TRAINED = {
 # By what is named in each.
 REFUSED = {
     instance_norm_with_statistics: "running_mean", spectral_norm: "_u", codebook: "codes", observer: "min_val",
-    step_counter: "steps", scale_of_the_first_minibatch: "gradient", embedding_with_a_largest_norm: "max_norm",
+    step_counter: "steps", centre_of_the_first_minibatch: "centre", scale_of_the_first_minibatch: "gradient",
+    embedding_with_a_largest_norm: "max_norm",
     remembering: "gradient", gradient_hook: "weight", post_accumulate_hook: "weight",
     half: "torch.bfloat16", double: "torch.float64", own_momentum: "momentum", cumulative_momentum: "momentum",
     all_frozen: "frozen", shared_memory: "same", norm_used_twice: "norm", norm_left_out: "norm 0 times",
