@@ -8,10 +8,8 @@ What is frozen is in neither: parameters that take no gradient, and the statisti
 module trains. Nor are other buffers: they are the module's own, as it was built.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +41,6 @@ class FlatModel:
         self.model = torch.zeros(self.parameters + self.buffers)
         self.gradient = torch.zeros_like(self.model)
         self._replace_parameters(list(distinct.values()))
-        self._calls = Counter[str]()  # of each norm, since `train`
-        for name, layer in self.norms.items():
-            layer.register_forward_pre_hook(partial(_count, self._calls, name))
         for norm in self._norms:
             # The layer writes the minibatch's own statistics: running = 1.0 * minibatch + 0.0 * running. Its count has no use then.
             norm.layer.momentum = 1.0
@@ -72,20 +67,18 @@ class FlatModel:
         """Layers write minibatch statistics behind the gradient, which starts at zero."""
         self.gradient.zero_()
         self._point_statistics(self.gradient)
-        self._calls.clear()
+        for norm in self._norms:
+            self.gradient[self.parameters :][norm.variance].fill_(-1.0)  # until its layer is called
         for name in self.norms.keys() ^ moving_norms(self.module).keys():
             raise Refused(
                 f"training.model: the BatchNorm layer {name} is in training at some steps and in evaluation at others"
             )
 
     def problem(self) -> str:
-        """Why, after a minibatch, what lies behind the gradient is not what one call of each layer saw, in words; empty where it is."""
-        for name in self.norms:
-            if self._calls[name] != 1:
-                return (
-                    f"calls its BatchNorm layer {name} {self._calls[name]} times in a forward pass, and the statistics of one call are "
-                    "carried; give each use a layer of its own, and call each in every pass"
-                )
+        """Why, after a minibatch, what lies behind the gradient is not what each layer saw, in words; empty where it is."""
+        for name, norm in zip(self.norms, self._norms, strict=True):
+            if self.gradient[self.parameters + norm.variance.start] < 0:
+                return f"leaves its BatchNorm layer {name} out of a forward pass, and statistics of each pass are carried; call it in each"
         return ""
 
     def evaluate(self) -> None:
@@ -142,10 +135,6 @@ def moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
         for name, layer in module.named_modules()
         if isinstance(layer, _BatchNorm) and layer.track_running_stats and layer.training
     }
-
-
-def _count(calls: Counter[str], name: str, *_: object) -> None:
-    calls[name] += 1
 
 
 def _placed(layers: Iterable[_BatchNorm]) -> Iterator[_Norm]:

@@ -1,5 +1,6 @@
 """What a module of the user's own does besides what is carried from worker to worker, seen on one minibatch."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from zlib import crc32
@@ -25,7 +26,8 @@ def problem(
             return f"has {name}.max_norm, by which a forward pass changes weights, in one process alone; scale what it returns instead"
     if unsaved := tensor_file.problem(flat.module.state_dict() | flat.constants()):
         return f"returned a module whose {unsaved}"
-    hooks, reached, learnt = [], set[str](), trained(flat.module)
+    calls, reached, learnt = Counter[str](), set[str](), trained(flat.module)
+    hooks = [layer.register_forward_pre_hook(partial(_count, calls, name)) for name, layer in flat.norms.items()]
     for name, each in learnt.items():
         note = partial(_noted, reached, name)
         hooks.append(each.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
@@ -40,6 +42,11 @@ def problem(
         return (
             f"changes {changed[0]} in a forward pass, which stays in one process: what the optimizer does, and BatchNorm's statistics, are "
             "carried from worker to worker; make it one of these, compute it from the inputs, or leave it as it was built"
+        )
+    if twice := [name for name, count in calls.items() if count > 1]:
+        return (
+            f"calls its BatchNorm layer {twice[0]} {calls[twice[0]]} times in a forward pass, and the statistics of one call are "
+            "carried; give each use a layer of its own"
         )
     if decays and (idle := [name for name in learnt if name not in reached]):
         return (
@@ -95,6 +102,10 @@ def _held(values: Mapping[str, object]) -> Held:
 
 def _differing(one: Held, other: Held) -> list[str]:
     return [name for name in one | other if one.get(name) != other.get(name)]
+
+
+def _count(calls: Counter[str], name: str, *_: object) -> None:
+    calls[name] += 1
 
 
 def _noted(reached: set[str], name: str, _: Tensor) -> None:

@@ -527,7 +527,7 @@ REFUSED = {
     embedding_with_a_largest_norm: "max_norm",
     remembering: "gradient", gradient_hook: "weight", post_accumulate_hook: "weight",
     half: "torch.bfloat16", double: "torch.float64", own_momentum: "momentum", cumulative_momentum: "momentum",
-    all_frozen: "frozen", shared_memory: "same", norm_used_twice: "norm", norm_left_out: "norm 0 times",
+    all_frozen: "frozen", shared_memory: "same", norm_used_twice: "norm", norm_left_out: "norm out",
     idle_parameter: "idle", drawn_elsewhere: "again",
 }  # fmt: skip
 
