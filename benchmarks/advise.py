@@ -42,7 +42,7 @@ def asked(name: str) -> tuple[Question, list[Candidate]]:
     """A grid's experiment, and all candidates that can be."""
     file, changes = GRIDS[name]
     question, sizes, _ = subject.of(load(CONFIG / f"{file}.yaml", changes))
-    every = candidates.of(question.base, samples=question.samples, prices=question.prices)
+    every = candidates.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb)
     return question, [each for each in every if not problem(each, sizes, ON_HAND)[1]]
 
 

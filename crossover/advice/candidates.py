@@ -97,11 +97,12 @@ class Share:
     compression: Compressed = "none"
 
 
-def of(
-    base: Experiment, *, samples: int, prices: Prices, least_mb: Callable[[int], int] | None = None
-) -> Iterator[Candidate]:
-    """All candidates for `base`, whose epochs have so many training samples. The same ones in the same order each time. `least_mb`: the
-    smallest function that holds a minibatch of so many samples, which competes beside those of MEMORY_MB.
+Least = Callable[[int], int]  # MB of the smallest function that holds a minibatch of so many samples
+
+
+def of(base: Experiment, *, samples: int, prices: Prices, least_mb: Least) -> Iterator[Candidate]:
+    """All candidates for `base`, whose epochs have so many training samples. The same ones in the same order each time. Functions of
+    `least_mb` compete beside those of MEMORY_MB.
     """
     seen = set[Candidate]()
     for name in architectures():
@@ -109,12 +110,10 @@ def of(
         if not architecture.trains:
             continue
         for share in shares(base, architecture, samples=samples):
-            for candidate in _of_share(base, architecture, share, prices):
-                least = least_mb(candidate.batch_size) if least_mb and candidate.memory_mb else 0
-                for sized in (candidate, *([replace(candidate, memory_mb=least, threads=1)] if least else [])):
-                    if sized not in seen:
-                        seen.add(sized)
-                        yield sized
+            for candidate in _of_share(base, architecture, share, prices, least_mb):
+                if candidate not in seen:
+                    seen.add(candidate)
+                    yield candidate
 
 
 # --- what a worker does ----------------------------------------------------------------------------------------------
@@ -216,13 +215,15 @@ def _other_updates(own: Experiment, architecture: Architecture, workers: int, sa
 # --- what it does it with --------------------------------------------------------------------------------------------
 
 
-def _of_share(base: Experiment, architecture: Architecture, share: Share, prices: Prices) -> Iterator[Candidate]:
+def _of_share(
+    base: Experiment, architecture: Architecture, share: Share, prices: Prices, least_mb: Least
+) -> Iterator[Candidate]:
     begun = Candidate(architecture.name, **asdict(share))
     for on in _forms(architecture):
         form = replace(begun, on=on)
         for placed in _placed(base, form.form, form, prices):
             for stored in _stored(base, form.form, placed, prices):
-                yield from _sized(base, form.form, stored)
+                yield from _sized(base, form.form, stored, least_mb)
 
 
 def _forms(architecture: Architecture) -> tuple[str, ...]:
@@ -271,7 +272,7 @@ def _stored(base: Experiment, architecture: Architecture, placed: Candidate, pri
             yield replace(placed, host=host, compute="fetch")
 
 
-def _sized(base: Experiment, architecture: Architecture, stored: Candidate) -> Iterator[Candidate]:
+def _sized(base: Experiment, architecture: Architecture, stored: Candidate, least_mb: Least) -> Iterator[Candidate]:
     """In functions of which memory, with how many threads, for how long."""
     computing = [step for step in steps(architecture) if step.needs_torch(base)]
     if not computing:
@@ -280,7 +281,8 @@ def _sized(base: Experiment, architecture: Architecture, stored: Candidate) -> I
         return
     parallel = side_by_side(architecture)
     light = len(steps(architecture)) > len(computing) and parallel
-    for memory_mb in sorted({*MEMORY_MB, base.functions.memory_mb.get("default", MEMORY_MB[0])}):
+    own = base.functions.memory_mb.get("default", MEMORY_MB[0])
+    for memory_mb in sorted({*MEMORY_MB, own, least_mb(stored.batch_size)}):
         for threads in sorted({1, threads_of(base), ceil(vcpus(memory_mb) - 0.02)}):
             for light_mb in LIGHT_MB if light else LIGHT_MB[-1:]:
                 sized = replace(stored, memory_mb=memory_mb, threads=threads, light_mb=light_mb)

@@ -4,6 +4,7 @@
 Ctrl-C. README has them as a table. Tracebacks only with --debug. What is imported here takes no time: from then on Ctrl-C is answered.
 """
 
+import io
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with _leaving_at_once():
         from crossover import threads
         from crossover.cli import commands  # noqa: F401  # a second or two on a busy machine
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what the terminal's encoding lacks is no reason to fail
     try:
         _call(sys.argv[1:] if arguments is None else arguments)
     except SystemExit as end:

@@ -46,6 +46,7 @@ _SHAPE = {
         "name": str,
         "architecture": str,
         "workers": int,
+        "seed?": int,
         "training?": {"metric?": _METRIC, "target?": (float, None)},
     },
     "epochs": [
@@ -130,11 +131,7 @@ def _run_of(path: Path) -> str:
 
 def read(path: Path) -> RunFolder:
     """The run in `path`. Raises DataError naming the file and what is wrong with it."""
-    result = (
-        _parse((path / RESULT).read_text(encoding="utf-8"), where=str(path / RESULT))
-        if (path / RESULT).is_file()
-        else None
-    )
+    result = _parse((path / RESULT).read_bytes(), where=str(path / RESULT)) if (path / RESULT).is_file() else None
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
         state = "is not a run's result" if result is not None else "is not there"
         earlier = max((each for each in path.glob("*") if (each / RESULT).is_file()), default=None)
@@ -154,7 +151,7 @@ def read(path: Path) -> RunFolder:
     metrics = path / METRICS
     if not metrics.is_file():
         raise DataError(f"{metrics}: is not there; the run's folder is incomplete")
-    with metrics.open(encoding="utf-8") as file:
+    with metrics.open("rb") as file:
         lines = [(f"{metrics}, line {n}", line) for n, line in enumerate(file, start=1)]
         records = [_expect(_parse(line, where=where), RECORD, where=where) for where, line in lines]
     return RunFolder(path=path, result={**result, "experiment": renamed(result["experiment"])}, records=records)
@@ -193,8 +190,8 @@ def _expect(value: Any, shape: Any, *, where: str) -> Any:
     return value
 
 
-def _parse(text: str, *, where: str) -> Any:
+def _parse(text: bytes, *, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as problem:
+    except (ValueError, RecursionError) as problem:
         raise DataError(f"{where}: not JSON: {problem}") from problem

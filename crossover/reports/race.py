@@ -156,7 +156,9 @@ def verdict(entries: Sequence[Entry], goal: float | None, why: str, *, dollars: 
     if goal is None and any(entry.epochs for entry in entries):
         return "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85); the curves stand side by side."
     racers = [entry for entry in entries if entry.competes]
-    left = {entry.name: "" for entry in entries if not entry.competes}
+    left = {
+        e.name: " (never there)" if e.outcome == "finished" and e.complete else "" for e in entries if not e.competes
+    }
     if len(racers) < 2:
         return f"no verdict: fewer than two finished, complete runs to compare.{_aside(left)}"
     if len({entry.label for entry in racers}) > 1:
@@ -173,7 +175,7 @@ def verdict(entries: Sequence[Entry], goal: float | None, why: str, *, dollars: 
         left |= {name: f" ({len(runs)} of {SEEDS} seeds)" for name, runs in few.items()}
     seeds = sorted(set.intersection(*map(set, settings.values()))) if settings else []
     if len(settings) < 2 or len(seeds) < SEEDS:
-        counts = ", ".join(f"{name}: {len(runs)}" for name, runs in settings.items())
+        counts = ", ".join(f"{name}: {' '.join(map(str, sorted(runs)))}" for name, runs in settings.items())
         least = f"no verdict on measured seconds: it takes two settings with {SEEDS} seeds or more in common (--set seed=...)"
         return f"{least}; seeds of {counts or 'none'}.{_aside(left)}"
     at = "At the mean of all gradients" if goal is None else f"At {display.judged(goal, racers[0].metric)} ({why})"

@@ -22,10 +22,10 @@ def asked(name: str, *changes: str) -> tuple[Question, Sizes]:
     return question, sizes
 
 
-def cells(question: Question, *, most_workers: int) -> Sequence[Candidate]:
+def cells(question: Question, sizes: Sizes, *, most_workers: int) -> Sequence[Candidate]:
     """Some of each architecture, the same ones each time."""
     rng, by = random.Random(7), dict[tuple[str, str, str], list[Candidate]]()
-    for each in candidates.of(question.base, samples=question.samples, prices=question.prices):
+    for each in candidates.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb):
         if each.workers <= most_workers and each.batch_size >= 32:
             by.setdefault((each.architecture, each.updates, each.on), []).append(each)
     return [each for group in by.values() for each in rng.sample(group, min(OF_EACH, len(group)))]
@@ -36,9 +36,9 @@ def cells(question: Question, *, most_workers: int) -> Sequence[Candidate]:
     ("all-reduce-s3", (), 8),
 ])  # fmt: skip
 def test_no_bound_is_above_the_simulation(name: str, changes: tuple[str, ...], most_workers: int) -> None:
-    question, _ = asked(name, *changes)
+    question, sizes = asked(name, *changes)
     judged = 0
-    for each in cells(question, most_workers=most_workers):
+    for each in cells(question, sizes, most_workers=most_workers):
         simulated, _ = question.simulated(each)
         profile = question.profile(question.shape(each))
         if simulated.problem or profile.problem:
@@ -71,10 +71,12 @@ def test_what_is_not_on_hand_is_not_advised() -> None:
 
 def test_candidates_make_the_experiments_own_updates() -> None:
     """As many updates in an epoch, each of as many samples, whatever the workers."""
-    question, _ = asked("all-reduce-cifar10")
+    question, sizes = asked("all-reduce-cifar10")
     shapes = {
         (each.workers, each.batch_size, each.every, each.limit)
-        for each in candidates.of(question.base, samples=question.samples, prices=question.prices)
+        for each in candidates.of(
+            question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb
+        )
         if each.updates == candidates.OWN
     }
     assert {workers for workers, *_ in shapes} >= {1, 2, 4, 8, 16, 32, 64}

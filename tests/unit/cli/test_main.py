@@ -163,3 +163,18 @@ def test_a_reader_that_leaves_early_is_no_failure_to_explain() -> None:
 def test_the_schema_that_is_printed_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("schema") == 0
     assert json.loads(capsys.readouterr().out)["properties"]["training"]
+
+
+def test_a_terminal_that_lacks_a_character_is_given_another() -> None:
+    """Figures have fixed spaces between number and unit."""
+    code = "from crossover.cli import main; main._call = lambda arguments: print('77.2\\xa0%', '\\u2013'); main.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="ascii",
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "77.2?% ?\n", "")

@@ -62,6 +62,25 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         folder.read(tmp_path)
 
 
+@pytest.mark.parametrize("damaged", [b"\xd9\x00\xff", b'{"a": "\xe9"}', b"[" * 100_000])
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl"])
+def test_bytes_that_are_no_text_are_named(tmp_path: Path, name: str, damaged: bytes) -> None:
+    folder.write(tmp_path, result=EXAMPLE.result(), records=EXAMPLE.records, model=MODEL)
+    (tmp_path / name).write_bytes(damaged)
+    with pytest.raises(DataError, match=rf"{name}.*: not JSON"):
+        folder.read(tmp_path)
+
+
+def test_a_seed_is_a_whole_number(tmp_path: Path) -> None:
+    """Runs are paired by it."""
+    result = EXAMPLE.result()
+    folder.write(
+        tmp_path, result={**result, "experiment": {**result["experiment"], "seed": "x"}}, records=[], model=MODEL
+    )
+    with pytest.raises(DataError, match=r"result\.json: experiment\.seed: \"x\" is not a whole number"):
+        folder.read(tmp_path)
+
+
 SAMPLE = json.loads(json.dumps(EXAMPLE.result()))
 
 

@@ -64,7 +64,25 @@ def test_seeds_that_only_one_of_two_settings_has_say_nothing() -> None:
     quiet = {"elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
     drawn = [recorded.as_run(quiet | {"seed": seed}, "a", times=1 + seed / 100) for seed in (1, 2, 3)]
     drawn += [recorded.as_run(quiet | {"seed": seed}, "b", times=2.0) for seed in (3, 4, 5)]
-    assert recorded.verdict(drawn).startswith("no verdict on measured seconds")
+    said = recorded.verdict(drawn)
+    assert (
+        said.startswith("no verdict on measured seconds")
+        and "seeds of a-1-1 and 2 more: 1 2 3, b-3-1 and 2 more: 3 4 5." in said
+    )
+
+
+def test_a_run_that_never_got_there_is_told_from_one_that_failed() -> None:
+    """What is said of those seeds that did get there says so."""
+    quiet = {"paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
+    drawn = [
+        recorded.as_run(quiet | {"seed": seed, "elapsed_s": 1 + seed / 100}, setting, times=times)
+        for seed in (1, 2, 3, 4)
+        for setting, times in (("a", 1.0), ("b", 2.0))
+    ]
+    late = drawn[-2]
+    late.result["epochs"][0]["val_metric"] = recorded.GOAL - 0.01
+    said = recorded.verdict(drawn)
+    assert ", 3 seeds) sooner" in said and said.endswith(f"Left out: {late.name} (never there).")
 
 
 def test_a_goal_is_a_value_that_the_metric_can_have() -> None:
