@@ -11,8 +11,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from tests.mutation import mutants, protocol
 from tests.mutation.protocol import Edit
@@ -59,18 +62,31 @@ def outcome(fault: Fault) -> str:
                 shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "out", "results"))
             else:
                 shutil.copy2(source, folder / name)
-        ended = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", fault.test],
-            cwd=folder,
-            env=protocol.environment(folder),
-            capture_output=True,
-            text=True,
-            timeout=mutants.LONGEST_S,  # a test that takes longer hangs
-            check=False,
-        )
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", fault.test]
+        environment = protocol.environment(folder)
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=mutants.LONGEST_S,  # a test that takes longer hangs
+                check=False,
+            )
+        finally:
+            _end(environment["PYTHONPATH"])
     if ended.returncode == 1:
         return "found"
     return "missed" if ended.returncode == 0 else f"no test ran: {ended.stdout[-500:]}{ended.stderr[-500:]}"
+
+
+def _end(python_path: str) -> None:
+    """What a fault has kept alive, whoever its parent is now."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("PYTHONPATH") == python_path:
+                process.kill()
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ from crossover.costs import prices
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment
 from crossover.validation import load
+from tests.unit.reports.example_run import spirt
 
 CONFIG = Path(__file__).parents[3] / "config"
 BASE = load(CONFIG / "all-reduce-s3.yaml")
@@ -20,12 +21,10 @@ BASE = load(CONFIG / "all-reduce-s3.yaml")
 
 def kept(folder: Path, experiment: Experiment, curve: list[float], **changes: Any) -> Path:
     folder.mkdir(parents=True)
-    epochs = [{"epoch": n, "val_metric": value} for n, value in enumerate(curve, start=1)]
-    result = {"architecture": "all_reduce", "outcome": "finished", "epochs": epochs, "data": {}, "cost": {}, **changes}
-    parts = {
-        name: {} for name in ("duration_s", "versions", "invocations", "traffic", "stages", "steps", "final", "label")
-    }
-    (folder / "result.json").write_text(json.dumps({**parts, **result, "experiment": experiment.resolved()}))
+    run = spirt().result()
+    epochs = [run["epochs"][0] | {"epoch": n, "val_metric": value} for n, value in enumerate(curve, start=1)]
+    made = {"architecture": "all_reduce", "outcome": "finished", "epochs": epochs, "data": {}, **changes}
+    (folder / "result.json").write_text(json.dumps({**run, **made, "experiment": experiment.resolved()}))
     (folder / "metrics.jsonl").write_text("")
     return folder
 
