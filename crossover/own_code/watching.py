@@ -11,6 +11,7 @@ import sysconfig
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ from crossover.errors import OwnCodeError
 from crossover.own_code import faults, places
 
 _own = threading.local()
-_lock = threading.Lock()
-_installed = False
 
 
 @contextmanager
@@ -54,12 +53,9 @@ class _Watch:
             raise self.found
 
 
+@cache
 def _install() -> None:
-    global _installed
-    with _lock:
-        if not _installed:
-            sys.addaudithook(_hook)
-            _installed = True
+    sys.addaudithook(_hook)
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
