@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from crossover.errors import ConfigError, CrossoverError, OwnCodeError
-from crossover.own_code import faults, watching
+from crossover.own_code import faults
 from crossover.own_code.places import folders, has_folders, is_own, lock, shown, taken, tops
 from crossover.own_code.reach import reach
 
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 def load(name: str, *, field: str, kind: Any = Callable) -> Any:
     """The function or class `package.module:name` that `field` of the experiment names, or what else is of `kind`.
 
-    Raises OwnCodeError with field, file and line: it is not there, cannot be imported, is not callable, does at import what is refused.
+    Raises OwnCodeError with field, file and line: it is not there, cannot be imported, is not callable.
     """
     with lock:
         return _load(name, field, kind)
@@ -38,8 +38,7 @@ def _load(name: str, field: str, kind: Any) -> Any:
     module_name, _, attribute = name.partition(":")
     _make_findable(name, field)
     try:
-        with watching.imports(field, name):
-            module = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except CrossoverError:
         raise
     except KeyboardInterrupt:

@@ -11,9 +11,9 @@ from crossover.errors import Corrupt
 from crossover.training.checkpoints import read
 from crossover.virtual.functions import Delivery
 from crossover.virtual.history import Entry, History, digest
+from crossover.virtual.judged import Models
 from crossover.virtual.kernel import Process
 from crossover.virtual.machines import Failed
-from crossover.virtual.oracles import Models
 from crossover.virtual.schedule import REFUSALS, Fault, Side
 from crossover.virtual.wire import Lost, Refusal, Request
 

@@ -2,17 +2,13 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from crossover.errors import CrossoverError
 from crossover.virtual import progress
-from crossover.virtual.history import Entry, History
-
-if TYPE_CHECKING:
-    from crossover.virtual.world import Outcome
+from crossover.virtual.history import Entry
+from crossover.virtual.judged import Judged
 
 # What is changed in place, and why nobody is misled by it. All else is written once: a retried or late attempt meets its own work only.
 CHANGES = {
@@ -35,40 +31,6 @@ STAYS = (
     "runs/under-way",  # which deadline the expiry is to keep
 )
 _CHANGES, _STAYS = re.compile("|".join(f"(?:{each})" for each in CHANGES)), re.compile("|".join(STAYS))
-
-
-# Of an attempt, a round, and with MLLess the newest word applied: the digest of the model in each worker's checkpoint.
-Models = dict[tuple[int, int, int | None], dict[int, str]]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One run before its judges. `model`: the digest of what it must end with, "" where that depends on who is late.
-
-    `killed`: names of processes. `outlived`: roles of which an invocation came again when its caller had gone on. `state_lost`: every
-    database that held the model has lost its memory. No architecture promises to survive that: it may fail, in these words, but not with a
-    wrong model. `by_itself`: how many clients the run may have had where all that went wrong passes by itself; 0 where it may have needed
-    any number. `models`: what workers that exchange in step have saved. `members`: of how many a state must be there before it is common, 0
-    where databases have lost some, or somebody has gone; `every`: of how many rounds one is kept for sure; `keeps`: whether that is so
-    behind each decision. `within_s`: how long the run may take, 0 where nothing bounds that. `seen`: of an asynchronous peer, by round,
-    what it has averaged of whom.
-    """
-
-    history: History
-    outcome: "Outcome"
-    model: str
-    killed: Collection[str] = ()
-    outlived: Collection[str] = ()
-    state_lost: bool = False
-    workers: int = 0
-    budget_usd: float | None = None
-    by_itself: int = 0
-    models: Models = field(default_factory=dict)
-    members: int = 0
-    every: int = 1
-    keeps: bool = False
-    within_s: float = 0.0
-    seen: Mapping[int, Mapping[int, Mapping[str, int]]] = field(default_factory=dict)
 
 
 def right_model(run: Judged) -> list[str]:

@@ -15,10 +15,11 @@ from crossover.running.members import goes_on_without
 from crossover.surroundings import database_hosts, talks
 from crossover.training.calendar import calendar_of
 from crossover.virtual.history import History
+from crossover.virtual.judged import Judged
 from crossover.virtual.kernel import Stuck
 from crossover.virtual.learner import BUFFERS, PARAMETERS, ExactLearner
 from crossover.virtual.nemeses import Disturbed
-from crossover.virtual.oracles import Judged, broken
+from crossover.virtual.oracles import broken
 from crossover.virtual.schedule import KINDS, Fault, Kind, Requests, Terrain, draw, ends_client, gone, pass_by
 from crossover.virtual.shrink import smallest
 from crossover.virtual.world import Outcome, World

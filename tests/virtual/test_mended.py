@@ -6,8 +6,9 @@ import pytest
 
 from crossover.experiment import Exchange, Experiment
 from crossover.validation import load
+from crossover.virtual.judged import Judged
 from crossover.virtual.nemeses import Disturbed
-from crossover.virtual.oracles import Judged, broken
+from crossover.virtual.oracles import broken
 from crossover.virtual.schedule import Fault
 from crossover.virtual.trials import TURNS, Trials, reduced
 from crossover.virtual.world import World

@@ -7,8 +7,9 @@ import pytest
 
 from crossover.errors import RunFailed
 from crossover.virtual.history import Entry, History
+from crossover.virtual.judged import Judged
 from crossover.virtual.nemeses import Disturbed
-from crossover.virtual.oracles import Judged, broken
+from crossover.virtual.oracles import broken
 from crossover.virtual.trials import reduced
 from crossover.virtual.world import Outcome, World
 from tests.architectures.harness import small

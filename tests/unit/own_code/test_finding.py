@@ -66,18 +66,12 @@ def test_another_experiments_modules_are_forgotten(folders: Folders, tmp_path: P
         ("import sys\nsys.exit(3)\n", "task.py, line 2: ends the program when it is imported"),
         ("def factoy(): pass\n", "task.py: defines no 'factory'; did you mean factoy?"),
         ("factory = 3\n", "task.py: factory is of type int; a function is expected"),
-        ("import os\nif os.fork() == 0: os._exit(0)\n", "task.py, line 2: starts a process when it is imported"),
-        ("import subprocess\nsubprocess.run(['true'])\n", "task.py, line 2: starts a process when it is imported"),
-        ("import socket\nsocket.socket()\n", "task.py, line 2: opens a socket when it is imported"),
-        ("import socket\ntry:\n socket.socket()\nexcept BaseException: pass\n", "task.py, line 3: opens a socket"),
-        ("import helper2\n", "helper2.py, line 3, in call: opens a socket when it is imported"),
     ],
 )
 def test_each_fault_is_told_as_theirs_with_file_and_line(folders: Folders, text: str, said: str) -> None:
     folders.experiment(
         task=text,
         helper="\n\nthis is no Python\n",
-        helper2="import socket\ndef call():\n    return socket.create_connection(('localhost', 1))\ncall()\n",
     )
     found = message("task:factory")
     assert found.startswith("training.model: 'task:factory': your code, "), found
@@ -141,10 +135,19 @@ def experiment(**fields: str) -> Experiment:
             "from pathlib import Path\nw = Path('experiment/words.txt').read_text()\ndef factory(): pass\n",
             "task.py, line 2: reads ",
         ),
+        (
+            "def factory(): pass\ntry:\n open('experiment/words.txt')\nexcept BaseException: pass\n",
+            "task.py, line 3: reads ",
+        ),
+        (
+            "import helper\ndef factory(): pass\n",
+            "helper.py, line 3, in words: reads ",
+        ),
     ],
 )
 def test_files_that_functions_will_not_have_are_refused(folders: Folders, text: str, said: str) -> None:
-    (folders.experiment(task=text) / "words.txt").write_text("a b c")
+    helper = "import pathlib\ndef words():\n    return pathlib.Path('experiment/words.txt').read_text()\nwords()\n"
+    (folders.experiment(task=text, helper=helper) / "words.txt").write_text("a b c")
     with pytest.raises(OwnCodeError, match=said) as failed:
         own_code.check(experiment(model="task:factory"))
     assert "the loader of data.dataset, which runs on this machine" in str(failed.value)
