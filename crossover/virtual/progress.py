@@ -73,7 +73,7 @@ _DOES = {
 _DOING = re.compile("|".join(f"(?P<{letter}>{what})" for letter, what in _DOES.items()))
 # What must not come, as patterns of such letters.
 _DISORDER = {
-    "(?:^|m)[^l]*m": "sends, and has not asked before whether it still holds its rank",
+    "(?:^|[mk])[^l]*m": "sends, and has not asked before whether it still holds its rank",
     "w[^oxc]*r": "stores, and does not ask behind it whether its attempt was overtaken",
     "c[^o]*f": "says that the run is finished, and has not asked just before whether its attempt was overtaken",
     "(?:^|a)[^p]*a": "announces what it has not stored: a worker's report, the supervisor's word",
