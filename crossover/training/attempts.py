@@ -14,7 +14,7 @@ from crossover.dataplane import documents
 from crossover.errors import CrossoverError, Missing, StaleAttempt
 from crossover.keys import Keys
 
-OUTCOME = {"attempt": int, "epochs?": int, "reason?": str, "parameters_sha256?": str}
+OUTCOME = {"attempt?": int, "epochs?": int, "reason?": str, "parameters_sha256?": str}
 
 _TRAINS, _CLEARS = b"to train", b"to clear away"
 
@@ -127,7 +127,7 @@ def overtaken(ctx: Context) -> bool:
 def concluded(ctx: Context) -> bool:
     """Whether this attempt has concluded the run: one before it may do so while this one still trains."""
     objects, key = ctx.objects, ctx.keys.outcome
-    return bool(objects.exists(key) and documents.read(objects, key, OUTCOME)["attempt"] == ctx.keys.attempt)
+    return bool(objects.exists(key) and documents.read(objects, key, OUTCOME).get("attempt") == ctx.keys.attempt)
 
 
 def settle(ctx: Context, take_back: Callable[[], object]) -> None:
