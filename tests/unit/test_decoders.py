@@ -30,9 +30,10 @@ MESSAGE = messages.Message(RUN, 1, 2, 3, "key", memoryview(b""))
 WORD = {"step": 3, "senders": [0, 1], "leaves": {"1": 4}, "dropped": [2], "loss": 0.5, "at": 1.5}
 
 
-def stored(key: str, plain: Any) -> MemoryObjectStore:
-    objects = MemoryObjectStore(Traffic())
-    objects.put(key, plain if isinstance(plain, bytes) else json.dumps(plain).encode())
+def stored(key: str, body: bytes) -> MemoryObjectStore:
+    """With the checksum that a document ends with."""
+    objects, text = MemoryObjectStore(Traffic()), body[:-1]
+    objects.put(key, b'%b, "crc32": %d}' % (text, zlib.crc32(text)))
     return objects
 
 
