@@ -284,6 +284,6 @@ std::vector<CommandFacts> tensor_commands() {
          "Stores a tensor under a second key.",
          "O(1)",
          {{1, reads}, {2, writes}}},
-        {"tensor.stats", command<tensor_stats>, "readonly fast", "Returns the module's counters.", "O(1)", {}},
+        {"tensor.stats", command<tensor_stats>, "fast", "Returns the module's counters.", "O(1)", {}, true},
     };
 }
