@@ -43,6 +43,9 @@ std::optional<float> parse_float(std::string_view text) {
 }
 
 Arguments::Arguments(abi::String** argv, int argc) {
+    constexpr int most_words = 1 << 20;  // reading more takes a tenth of a second
+    if (argc > most_words)
+        refuse("a command of ", argc, " words; expected at most ", most_words, ": write a longer tensor with BLOB");
     values_.reserve(static_cast<std::size_t>(argc));
     for (int i = 0; i < argc; ++i) {
         std::size_t length = 0;

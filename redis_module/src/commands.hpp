@@ -30,6 +30,7 @@ struct CommandFacts {
     const char* summary;
     const char* complexity;
     KeyPositions keys;  // fixed positions; empty when the function reports them itself (getkeys-api) or there are none
+    bool tells_of_all = false;  // of every user's keys, without naming one: @dangerous, as the server's INFO is
 };
 
 std::vector<CommandFacts> tensor_commands();

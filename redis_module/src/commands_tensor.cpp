@@ -1,5 +1,5 @@
 // AI.TENSORSET, AI.TENSORGET, TENSOR.GET, TENSOR.INFO, TENSOR.COPY, TENSOR.STATS: storing and reading, on the main
-// thread.
+// thread but for long copies.
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -24,12 +24,16 @@ namespace {
 constexpr std::int64_t longest_lifetime_ms = std::int64_t{1} << 50;
 // A tensor without data is all zeros; as large as the largest blob that a client may send by default.
 constexpr std::size_t largest_zero_tensor_bytes = std::size_t{512} << 20;
+// From here on a copy, or the making of a reply, is a job for a worker: it takes some hundredths of a second.
+constexpr std::size_t long_copy_bytes = std::size_t{64} << 20;
+constexpr std::size_t long_reply_values = 100'000;
+constexpr std::size_t copied_at_once = std::size_t{4} << 20;  // a client that leaves ends the copy behind it
 
 struct TensorSet {
     Tensor tensor;  // without payload
     std::size_t bytes = 0;
     bool only_if_missing = false;
-    Expiry expiry;
+    std::optional<abi::TimeMs> lifetime_ms;
     std::size_t blob = 0;    // index of the blob, 0: none
     std::size_t values = 0;  // index of the first value, 0: none
 };
@@ -45,7 +49,7 @@ void read_option(const Arguments& arguments, std::size_t& i, TensorSet& set) {
         set.only_if_missing = true;
         i += 1;
     } else if (same_word(arguments[i], "PX")) {
-        set.expiry.at = abi::Milliseconds() + arguments.integer(i + 1, "PX", 1, longest_lifetime_ms);
+        set.lifetime_ms = arguments.integer(i + 1, "PX", 1, longest_lifetime_ms);
         i += 2;
     } else {
         arguments.refuse_argument(i, "option", "a size (an integer) or KIND, SAMPLES, NX, PX, BLOB, VALUES");
@@ -91,7 +95,6 @@ void check_data(const Arguments& arguments, const TensorSet& set) {
         if (blob.size() != set.bytes && set.tensor.dtype != DType::text)
             refuse(arguments.command(), ": BLOB has ", blob.size(), " bytes; expected ", set.bytes, " for ", dtype, ' ',
                    shape);
-        check_elements(set.tensor.dtype, blob, set.bytes, arguments.command());
     } else if (set.values) {
         const std::size_t given = arguments.size() - set.values, expected = set.bytes / facts(set.tensor.dtype).size;
         if (given != expected)
@@ -127,6 +130,37 @@ void fill(const Arguments& arguments, TensorSet& set, const Tensor* old) {
     }
 }
 
+// Checked and copied by a worker, out of the argument itself, which goes on to replicas as it is.
+void set_long(const Call& call, const TensorSet& set) {
+    auto job = std::make_unique<Job>();
+    job->command = call.arguments.command();
+    job->only_if_missing = set.only_if_missing;
+    job->lifetime_ms = set.lifetime_ms;
+    job->bytes = call.arguments[set.blob].size();
+    job->results.push_back({std::string(call.arguments[1]), {}, OwnedString::shared(call.argv[set.blob])});
+    job->compute = [blob = call.arguments[set.blob], header = set.tensor, least = set.bytes](Job& self) {
+        check_elements(header.dtype, blob, least, self.command);
+        Tensor& tensor = self.results.front().tensor;
+        tensor = header;
+        tensor.payload = std::make_shared<Payload>(blob.size());
+        pool::for_blocks(blob.size(), copied_at_once, [&](std::size_t first, std::size_t count) {
+            std::memcpy(tensor.payload->data() + first, blob.data() + first, count);
+        });
+    };
+    run_job(call.ctx, std::move(job));
+}
+
+// A long reply is written by a worker. The tensor is part of `reply`.
+void answer(const Call& call, bool is_long, std::function<void(abi::Ctx*)> reply) {
+    if (!is_long || !can_wait(call.ctx)) return reply(call.ctx);
+    auto job = std::make_unique<Job>();
+    job->command = call.arguments.command();
+    job->stores = false;
+    job->compute = [reply = std::move(reply)](Job& self) { reply(self.context); };
+    job->reply = [](abi::Ctx*) {};
+    run_job(call.ctx, std::move(job));
+}
+
 RedisAIFormat redisai_format(const Arguments& arguments) {
     arguments.at_least(2, "AI.TENSORGET key [META] [BLOB | VALUES]");
     RedisAIFormat format{};
@@ -149,6 +183,10 @@ void tensor_set(const Call& call) {
     const Arguments& arguments = call.arguments;
     TensorSet set = read_tensor_set(arguments);
     check_data(arguments, set);
+    if (set.blob && arguments[set.blob].size() >= long_copy_bytes && can_wait(call.ctx)) return set_long(call, set);
+    if (set.blob) check_elements(set.tensor.dtype, arguments[set.blob], set.bytes, arguments.command());
+    Expiry expiry;
+    if (set.lifetime_ms) expiry.at = abi::Milliseconds() + *set.lifetime_ms;
     const bool zeros = !set.blob && !set.values;
     if (zeros && !(abi::GetContextFlags(call.ctx) & (abi::flag_replicated | abi::flag_loading)))
         require_memory(call.ctx, arguments.command(), set.bytes);
@@ -163,14 +201,14 @@ void tensor_set(const Call& call) {
         fill(arguments, set, old);
     }
     if (zeros) {
-        propagate_zeros(call.ctx, call.argv[1], set.tensor, set.expiry);
+        propagate_zeros(call.ctx, call.argv[1], set.tensor, expiry);
     } else if (set.blob || propagates(call.ctx)) {
-        propagate_tensor(call.ctx, call.argv[1], set.tensor, set.expiry, set.blob ? call.argv[set.blob] : nullptr);
+        propagate_tensor(call.ctx, call.argv[1], set.tensor, expiry, set.blob ? call.argv[set.blob] : nullptr);
     } else {
         count_change(call.ctx, call.argv[1]);
     }
     const OpenedKey key(call.ctx, call.argv[1], abi::read_mode | abi::write_mode);
-    put_tensor(call.ctx, key, call.argv[1], std::move(set.tensor), set.expiry);
+    put_tensor(call.ctx, key, call.argv[1], std::move(set.tensor), expiry);
     if (set.only_if_missing) {
         abi::ReplyWithLongLong(call.ctx, 1);
     } else {
@@ -180,14 +218,17 @@ void tensor_set(const Call& call) {
 
 void tensor_get_redisai(const Call& call) {
     const RedisAIFormat format = redisai_format(call.arguments);
-    reply_redisai(call.ctx, require_tensor(call.ctx, call.arguments[1], "AI.TENSORGET:"), format);
+    Tensor tensor = require_tensor(call.ctx, call.arguments[1], "AI.TENSORGET:");
+    const bool is_long = (format.blob && tensor.bytes() >= long_copy_bytes) ||
+                         (format.values && tensor.bytes() / facts(tensor.dtype).size >= long_reply_values);
+    answer(call, is_long, [tensor = std::move(tensor), format](abi::Ctx* ctx) { reply_redisai(ctx, tensor, format); });
 }
 
 void tensor_get(const Call& call) {
     const Arguments& arguments = call.arguments;
     arguments.at_least(2, "TENSOR.GET key [RANGE first count]");
     const Options options(arguments, 2, {{"RANGE", 2}});
-    const auto tensor = find_tensor(call.ctx, arguments[1], "TENSOR.GET:");
+    auto tensor = find_tensor(call.ctx, arguments[1], "TENSOR.GET:");
     if (!tensor) {
         abi::ReplyWithNull(call.ctx);
         return;
@@ -202,9 +243,11 @@ void tensor_get(const Call& call) {
         const std::int64_t count = arguments.integer(i + 1, "RANGE count", 0, elements - first);
         blob = blob.substr(static_cast<std::size_t>(first) * size, static_cast<std::size_t>(count) * size);
     }
-    abi::ReplyWithArray(call.ctx, 5);
-    reply_description(call.ctx, *tensor);
-    abi::ReplyWithStringBuffer(call.ctx, blob.data(), blob.size());
+    answer(call, blob.size() >= long_copy_bytes, [tensor = *std::move(tensor), blob](abi::Ctx* ctx) {
+        abi::ReplyWithArray(ctx, 5);
+        reply_description(ctx, tensor);
+        reply_bulk(ctx, blob);
+    });
 }
 
 void tensor_info(const Call& call) {
@@ -284,6 +327,6 @@ std::vector<CommandFacts> tensor_commands() {
          "Stores a tensor under a second key.",
          "O(1)",
          {{1, reads}, {2, writes}}},
-        {"tensor.stats", command<tensor_stats>, "readonly fast", "Returns the module's counters.", "O(1)", {}},
+        {"tensor.stats", command<tensor_stats>, "fast", "Returns the module's counters.", "O(1)", {}, true},
     };
 }

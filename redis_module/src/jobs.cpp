@@ -108,6 +108,7 @@ void hand_back(void* data) {
         held().push_back(job);
     } else {
         waiting().erase(job->place);
+        abi::FreeThreadSafeContext(job->context);
         abi::UnblockClient(job->client, job);
     }
 }
@@ -129,7 +130,8 @@ void compute_job(Job& job) {
         if (pool::stopping() || job.ended) throw pool::Stopped{};
         job.compute(job);
         if (job.propagate)
-            for (Result& result : job.results) result.blob = OwnedString(result.tensor.blob());
+            for (Result& result : job.results)
+                if (!result.blob) result.blob = OwnedString(result.tensor.blob());
     } catch (const pool::Stopped&) {
         refuse_job(job, "ERR the server is shutting down, or nobody waits any more; nothing was stored");
     } catch (const std::bad_alloc&) {
@@ -145,6 +147,7 @@ void enqueue(abi::Ctx* ctx, std::unique_ptr<Job> job) {
     Job* pointer = job.get();
     job->client = abi::BlockClient(ctx, reply, nullptr, release, 0);
     abi::SetDisconnectCallback(job->client, on_disconnect);
+    job->context = abi::GetThreadSafeContext(job->client);
     job->place = node.begin();
     waiting().splice(waiting().end(), node);
     try {
@@ -152,6 +155,7 @@ void enqueue(abi::Ctx* ctx, std::unique_ptr<Job> job) {
         pool::submit(job->ended, [pointer] { compute_job(*pointer); }, hand_over);
     } catch (...) {
         waiting().erase(job->place);
+        abi::FreeThreadSafeContext(job->context);
         abi::AbortBlock(job->client);
         throw;
     }
@@ -159,6 +163,12 @@ void enqueue(abi::Ctx* ctx, std::unique_ptr<Job> job) {
 }
 
 }  // namespace
+
+bool can_wait(abi::Ctx* ctx) {
+    constexpr int at_once = abi::flag_lua | abi::flag_multi | abi::flag_deny_blocking | abi::flag_replicated |
+                            abi::flag_loading;
+    return !(abi::GetContextFlags(ctx) & at_once);
+}
 
 void require_blocking(abi::Ctx* ctx, std::string_view command) {
     const int flags = abi::GetContextFlags(ctx);
@@ -176,7 +186,7 @@ void run_job(abi::Ctx* ctx, std::unique_ptr<Job> job) {
             return;
         }
     }
-    require_memory(ctx, job->command, job->bytes);
+    if (job->stores) require_memory(ctx, job->command, job->bytes);
     job->propagate = propagates(ctx);
     job->out_of_memory = "OOM " + job->command + ": the machine has no memory left; nothing was stored";
     enqueue(ctx, std::move(job));

@@ -14,7 +14,7 @@
 struct Result {
     std::string key;
     Tensor tensor;
-    OwnedString blob;  // the argument for replicas, made on the worker because it is a copy of the tensor
+    OwnedString blob;  // the argument for replicas: the client's own, or made on the worker as a copy of the tensor
 };
 
 struct Job {
@@ -24,6 +24,7 @@ struct Job {
     bool only_if_missing = false;            // NX: looks at the first result's key
     std::optional<abi::TimeMs> lifetime_ms;  // PX
     std::function<void(abi::Ctx*)> reply;    // in place of OK, or of 1 with NX
+    abi::Ctx* context = nullptr;             // takes a long reply from the worker, before `reply` adds its own
     bool stores = true;                      // else it only answers, also while the server must not change
     std::size_t bytes = 0;                   // that the results will need, for the check against maxmemory
     abi::Blocked* client = nullptr;
@@ -34,6 +35,8 @@ struct Job {
     std::string out_of_memory;  // that refusal, made beforehand
 };
 
+// Whether this command's client can be blocked: not inside MULTI, Lua, a replica's stream or a log.
+bool can_wait(abi::Ctx* ctx);
 // Refuses inside MULTI, Lua and other places that cannot wait.
 void require_blocking(abi::Ctx* ctx, std::string_view command);
 

@@ -89,9 +89,11 @@ void categorize(RedisModuleCommand* command, const CommandFacts& facts) {
     if (!abi::SetCommandACLCategories) return;
     const std::string_view flags = facts.flags;
     const auto has = [&](std::string_view flag) { return flags.find(flag) != std::string_view::npos; };
-    std::string categories = has("write") ? "write" : "read";
-    categories += has("fast") ? " fast" : " slow";
+    std::string categories = has("fast") ? "fast" : "slow";
+    if (has("write")) categories += " write";
+    if (has("readonly")) categories += " read";
     if (has("blocking")) categories += " blocking";
+    if (facts.tells_of_all) categories += " dangerous";
     if (abi::AddACLCategory) categories += " tensor";
     if (abi::SetCommandACLCategories(command, categories.c_str()) != abi::ok)
         refuse(facts.name, ": the server refused its ACL categories");

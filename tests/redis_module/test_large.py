@@ -15,7 +15,6 @@ from tests.redis_module.servers import Client, Server, Start, statistics, until
 from tests.redis_module.test_server import MINUTES_OF_WORK, long_job, replies, running, sent
 from tests.redis_module.vectors import get, put
 
-WAITS = pytest.mark.xfail(run=False, reason="waits for a queue that nothing goes to yet")
 LONG_COPY = 64 << 20  # bytes; redis_module/README.md
 LONG_REPLY = 1_000_000  # elements
 
@@ -33,7 +32,6 @@ def queued(server: Server, *command: object) -> Iterator[socket.socket]:
             yield connection
 
 
-@WAITS
 @pytest.mark.parametrize(
     ("stored", "asked"),
     [
@@ -61,7 +59,6 @@ def test_a_long_reply_is_made_beside_the_server(
     assert len(found) == min(stored[1], LONG_COPY) and (found == bytes(len(found)) or not any(found))
 
 
-@WAITS
 def test_a_long_tensor_is_stored_beside_the_server(server: Server, client: Client) -> None:
     data = np.random.default_rng(0).bytes(LONG_COPY)
     words: tuple[object, ...] = ("AI.TENSORSET", "t", "UINT8", LONG_COPY, "KIND", "k", "PX", 1_000_000, "BLOB", data)
@@ -75,13 +72,19 @@ def test_a_long_tensor_is_stored_beside_the_server(server: Server, client: Clien
     assert client.execute_command(*words) == 1
 
 
-@WAITS
 def test_a_long_tensor_is_looked_through_beside_the_server(server: Server, client: Client) -> None:
     """Every byte of a BOOL must be 0 or 1."""
     words = ("AI.TENSORSET", "t", "BOOL", LONG_COPY, "BLOB", bytes(LONG_COPY - 1) + b"\2")
     with queued(server, *words) as waiting:
         (refusal,) = replies(waiting, 1)
     assert f"BLOB byte {LONG_COPY - 1} is 2; expected 0 or 1 for BOOL" in str(refusal)
+    assert not client.exists("t")
+
+
+def test_more_words_than_are_read_at_once_are_refused(server: Server, client: Client) -> None:
+    with sent(server, "AI.TENSORSET", "t", "INT8", 1 << 20, "VALUES", *([1] * (1 << 20))) as waiting:
+        (refusal,) = replies(waiting, 1)
+    assert "1048581 words; expected at most 1048576: write a longer tensor with BLOB" in str(refusal)
     assert not client.exists("t")
 
 
