@@ -55,13 +55,14 @@ class Resources:
     lock: runtime.Lock = field(default_factory=runtime.lock)
 
     def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
-        if run not in self.facts:
-            found = documents.read(objects, key := Keys(run).experiment, FACTS)
-            try:
-                self.facts[run] = RunFacts.from_json(found)
-            except (TypeError, AttributeError) as error:
-                raise Corrupt(f"{key}: experiment: {error}") from error
-        return self.facts[run]
+        with self.lock:  # steps side by side in one process read them once
+            if run not in self.facts:
+                found = documents.read(objects, key := Keys(run).experiment, FACTS)
+                try:
+                    self.facts[run] = RunFacts.from_json(found)
+                except (TypeError, AttributeError) as error:
+                    raise Corrupt(f"{key}: experiment: {error}") from error
+            return self.facts[run]
 
     def take_learner(self, run: str, facts: RunFacts, objects: ObjectStore) -> "Learner":
         with self.lock:
