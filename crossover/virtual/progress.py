@@ -66,6 +66,7 @@ _DOES = {
     "k": r"(?:train|program) \d+ PutObject runs/[^/]+/checkpoint/.*",
     "d": r"(?:train|program) \d+ PutObject runs/[^/]+/decision/.*",
     "c": r"(?:initialise|collect) \d+ (?:UNLINK|DeleteObjects?) .*",  # clears away
+    "t": r"\S+ \d+ UNLINK .*",  # takes back, or lets go of what is used up
     "f": r"(?:initialise|collect) \d+ PutObject runs/[^/]+/finished",
     "r": r"\S+ \d+ PutObject runs/[^/]+/records/.*",  # answers
     "w": r"\S+ \d+ (?:AI|TENSOR)\..*",  # stores, where something has changed
@@ -74,7 +75,7 @@ _DOING = re.compile("|".join(f"(?P<{letter}>{what})" for letter, what in _DOES.i
 # What must not come, as patterns of such letters.
 _DISORDER = {
     "(?:^|[mk])[^l]*m": "sends, and has not asked before whether it still holds its rank",
-    "w[^oxc]*r": "stores, and does not ask behind it whether its attempt was overtaken",
+    "w[^oxct]*r": "stores, and does not ask behind it whether its attempt was overtaken",
     "c[^o]*f": "says that the run is finished, and has not asked just before whether its attempt was overtaken",
     "(?:^|a)[^p]*a": "announces what it has not stored: a worker's report, the supervisor's word",
     "p[^axr]*u|u[^px]*[kr]": "stores an update behind the report of it",

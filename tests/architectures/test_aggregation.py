@@ -130,10 +130,9 @@ def test_what_does_not_apply_is_refused_in_words(tmp_path: Path) -> None:
         inline("lambda_fl", tmp_path, parameters=2**30)
 
 
-def test_designs_are_compared_by_their_seconds_and_dollars_and_not_with_a_training(tmp_path: Path) -> None:
+def test_designs_are_compared_and_not_with_another_number_of_clients(tmp_path: Path) -> None:
     runs = [inline(name, tmp_path, clients=4, parameters=50) for name in DESIGNS]
-    found = comparison.of(runs)
-    assert found.verdict.startswith("At the mean of all gradients: ")
+    assert comparison.of(runs).verdict.startswith("no verdict on measured seconds: ")  # one run each
     other = inline("lifl", tmp_path / "other", clients=5, parameters=50)
     with pytest.raises(ConfigError, match=r"data\.clients differs: 4 in grads_sharding, 5 in lifl"):
         comparison.of([runs[0], other])
