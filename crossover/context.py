@@ -57,9 +57,8 @@ class Resources:
     def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
         with self.lock:  # steps side by side in one process read them once
             if run not in self.facts:
-                found = documents.read(objects, key := Keys(run).experiment, FACTS)
                 try:
-                    self.facts[run] = RunFacts.from_json(found)
+                    self.facts[run] = RunFacts.from_json(documents.read(objects, key := Keys(run).experiment, FACTS))
                 except (TypeError, AttributeError) as error:
                     raise Corrupt(f"{key}: experiment: {error}") from error
             return self.facts[run]

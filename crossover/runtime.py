@@ -50,39 +50,20 @@ class Condition(Lock, Protocol):
     def notify_all(self) -> None: ...
 
 
-class Runtime(Protocol):
-    """What the functions of this module ask; each says what is asked."""
-
-    def time(self) -> float: ...
-    def monotonic(self) -> float: ...
-    def perf_counter(self) -> float: ...
-    def processor_s(self) -> float: ...
-    def process_s(self) -> float | None: ...
-    def peak_memory_mb(self) -> float: ...
-    def started_at(self) -> float: ...
-    def sleep(self, seconds: float) -> None: ...
-    def pause(self, seconds: float, *, calm_s: float) -> None: ...
-    def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> Thread: ...
-    def event(self) -> Event: ...
-    def lock(self) -> Lock: ...
-    def condition(self) -> Condition: ...
-    def local(self) -> Any: ...
-    def entropy(self, count: int) -> bytes: ...
-    def uniform(self, low: float, high: float) -> float: ...
-    def environment(self) -> Mapping[str, str]: ...
-    def state(self) -> dict[str, Any]: ...
-
-
 class ProcessThread(threading.Thread):
     """Such a thread of this process."""
 
 
 class ThisProcess:
-    """The process itself."""
+    """The process itself: what the functions of this module ask, each of which says what is asked. Another runtime derives from it."""
+
+    simulated = False
 
     def __init__(self) -> None:
         self._started_at, self._state = clock.time(), dict[str, Any]()
-        self._chance = random.SystemRandom()  # environments restored from one snapshot share the state of all others
+        self._chance: random.Random = (
+            random.SystemRandom()
+        )  # environments restored from one snapshot share the state of all others
 
     def time(self) -> float:
         return clock.time()
@@ -127,7 +108,7 @@ class ThisProcess:
         return threading.local()
 
     def entropy(self, count: int) -> bytes:
-        return os.urandom(count)
+        return self._chance.randbytes(count)
 
     def uniform(self, low: float, high: float) -> float:
         return self._chance.uniform(low, high)
@@ -139,11 +120,11 @@ class ThisProcess:
         return self._state
 
 
-_installed: Runtime = ThisProcess()
+_installed = ThisProcess()
 
 
 @contextmanager
-def use(runtime: Runtime) -> Iterator[None]:
+def use(runtime: ThisProcess) -> Iterator[None]:
     """Within the block all of this process asks `runtime`."""
     global _installed
     before, _installed = _installed, runtime
@@ -155,7 +136,7 @@ def use(runtime: Runtime) -> Iterator[None]:
 
 def simulated() -> bool:
     """Whether this process is asked no longer, but another runtime in its place."""
-    return not isinstance(_installed, ThisProcess)
+    return _installed.simulated
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

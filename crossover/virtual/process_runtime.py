@@ -39,8 +39,10 @@ class BlocksForReal(WorldFault):
     """Code of the virtual world that goes around crossover/runtime.py."""
 
 
-class VirtualRuntime:
-    """As `crossover.runtime.Runtime` says. Outside all tasks, while a world is built or looked at, it is the kernel's own time."""
+class VirtualRuntime(runtime.ThisProcess):
+    """Outside all tasks, while a world is built or looked at, it is the kernel's own time."""
+
+    simulated = True
 
     def __init__(self, kernel: Kernel, looks: Looks) -> None:
         self._kernel, self._looks = kernel, looks
@@ -94,12 +96,6 @@ class VirtualRuntime:
 
     def local(self) -> Any:
         return OfTask()
-
-    def entropy(self, count: int) -> bytes:
-        return self._chance.randbytes(count)
-
-    def uniform(self, low: float, high: float) -> float:
-        return low + (high - low) * self._chance.random()
 
     def environment(self) -> Mapping[str, str]:
         return self._process.environment
