@@ -11,6 +11,7 @@ from crossover.reports.folder import RunFolder
 
 FUNCTION_STAGES = ("fetch", "compute", "store", "average", "synchronise", "aggregate", "filter", "update", "evaluate")
 PEER_STAGES = ("compute gradients", "send", "receive", "model update", "convergence detection")
+DOLLARS = {"paper_method_usd": 0.0, "full_usd": 0.0}
 WALL_S, EVALUATE_S = 10.0, 2.0  # of one function's record
 
 
@@ -38,16 +39,28 @@ def run(measurement: Measurement, scale: Scale) -> RunFolder:
         "label": "measured-local",
         "where": "local",
         "versions": {},
-        "invocations": {"count": count},
+        "started_at": "2026-11-01T00:00:00+00:00",
+        "invocations": {"count": count, "ok": count, **dict.fromkeys(("error", "stale", "retried", "cold"), 0)},
         "steps": [],
         "final": None,
         "experiment": load(experiment.architecture).resolve(experiment).resolved(),
         "duration_s": 60.0,
         "stages": stages,
-        "epochs": [{"epoch": e, "val_metric": 0.1 * e, "elapsed_s": 20.0 * e, "wall_s": 20.0} for e in (1, 2)],
+        "epochs": [
+            {
+                "epoch": e,
+                "val_metric": 0.1 * e,
+                "val_loss": 1.0,
+                "train_loss": 1.0,
+                "elapsed_s": 20.0 * e,
+                "wall_s": 20.0,
+            }
+            | DOLLARS
+            for e in (1, 2)
+        ],
         "traffic": dict.fromkeys(("object_store", "tensor_store", "bus"), moved),
         "data": {"minibatches": minibatches},
-        "cost": {"label": "projected"},
+        "cost": {"label": "projected", "basis": "seconds", "paper_method": "2025 paper", "lines": [], **DOLLARS},
     }
     return RunFolder(path=Path("runs") / measurement.key, result=result, records=records)
 

@@ -1,6 +1,7 @@
 """What is kept, what is run anew, and what happens when a run fails; one small part on the cloud on this machine."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,14 @@ class Pretended:
             raise RunFailed("worker 2:\n out of memory")
         measurement = next(each for each in (FIRST, SECOND) if each.key == out.name)
         run = made_up.run(measurement, SMALL)
-        return folder.write(out, result=run.result, records=[{**r, "started_at": 0.0} for r in run.records])
+        return folder.write(out, result=run.result, records=[whole(record) for record in run.records])
+
+
+def whole(record: Mapping[str, Any]) -> dict[str, Any]:
+    """With what every record has besides."""
+    stages = [{"cpu_s": 0.0} | stage for stage in record["stages"]]
+    numbers = dict.fromkeys(("worker", "epoch", "round", "minibatch", "started_at", "cpu_s"), 0)
+    return {"request_id": "a", "traffic": {}, **numbers, **record, "stages": stages}
 
 
 @pytest.fixture
@@ -81,10 +89,9 @@ def test_what_is_not_whole_or_not_this_is_run_anew(machine: Pretended, tmp_path:
             (run.path / folder.METRICS).unlink()
         case _:
             path.write_text(json.dumps(result | changes[damage]))
-    (run.path / "left over").touch()
     runner(tmp_path).run([FIRST])
     assert machine.made == [FIRST.key] * 2
-    assert not (run.path / "left over").exists()
+    assert runner(tmp_path).finished(FIRST)
 
 
 def test_another_scale_is_another_run(machine: Pretended, tmp_path: Path) -> None:
