@@ -144,8 +144,8 @@ def deleted_after_the_last_read(run: Judged) -> list[str]:
             deleted.pop(place, None)
         elif entry.found:
             deleted[place] = entry
-        if entry.operation not in ("TENSOR.GET", "GetObject"):
-            continue
+        if entry.operation not in ("TENSOR.GET", "GetObject") or "/marks/" in entry.key:
+            continue  # a mark goes when its invocation's record is there, which whoever asks for it knows
         if entry.found:
             had.add(reader)
         elif place in deleted and reader not in had and not (_attempt(entry.key) in stale or entry.process in given_up):

@@ -81,6 +81,7 @@ def test_what_nobody_has_read_yet_must_not_be_deleted() -> None:
         [MISSED, WRITTEN, READ, DELETED],  # it was looked for before it came
         [WRITTEN, READ, DELETED, MISSED],  # a late second delivery asks again
         [WRITTEN, DELETED, WRITTEN, READ],
+        [replace(each, key="runs/r/marks/1.json") for each in (MISSED, WRITTEN, DELETED, MISSED)],
         [WRITTEN, DELETED, entry("runs/r/overtaken/0", "", "o1"), MISSED],
         [WRITTEN, DELETED, entry("runs/r/outcome.json", "", "o1"), MISSED],
         [leased(0, "train 1"), WRITTEN, DELETED, leased(1, "train 2"), MISSED],  # its rank was taken over
