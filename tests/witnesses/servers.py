@@ -8,6 +8,7 @@ calls the program's own loader; where programs start others, as Erlang's do, the
 `python -m tests.witnesses.servers NAME` makes one and prints its path, for CROSSOVER_REDIS_SERVER or CROSSOVER_RABBITMQ_SERVER.
 """
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -51,9 +52,12 @@ def program(name: str) -> Path:
     """The server of PACKAGES[name]; fetched once. Raises MissingTool where Debian's archive cannot be had."""
     folder = BUILD / name
     server = folder / f"{name.partition('_')[0]}-server"
-    if not server.exists():
-        root = debian.unpacked(folder / "root", PACKAGES[name], architecture=debian.architecture())
-        (_rabbitmq if name.startswith("rabbitmq") else _redis)(root, server)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w", encoding="utf-8") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # two files' tests may ask for it side by side
+        if not server.exists():
+            root = debian.unpacked(folder / "root", PACKAGES[name], architecture=debian.architecture())
+            (_rabbitmq if name.startswith("rabbitmq") else _redis)(root, server)
     return server
 
 
