@@ -506,7 +506,7 @@ def test_who_leaves_with_an_error_is_not_waited_for(architecture: str) -> None:
     with pytest.raises(CrossoverError) as failure:
         job.run()
     assert isinstance(failure.value, RunFailed | Corrupt)
-    assert "minibatch: checksum differs" in str(failure.value)
+    assert f"{minibatch}: checksum differs" in str(failure.value)
 
 
 @pytest.mark.parametrize("architecture", LONG)
