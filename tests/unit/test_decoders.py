@@ -33,7 +33,7 @@ WORD = {"step": 3, "senders": [0, 1], "leaves": {"1": 4}, "dropped": [2], "loss"
 def stored(key: str, body: bytes) -> MemoryObjectStore:
     """With the checksum that a document ends with."""
     objects, text = MemoryObjectStore(Traffic()), body[:-1]
-    objects.put(key, b'%b, "crc32": %d}' % (text, zlib.crc32(text)))
+    objects.put(key, b'%b, "crc32": "%08x"}' % (text, zlib.crc32(text)))
     return objects
 
 

@@ -7,7 +7,7 @@ import pytest
 from crossover.dataplane.documents import opened, sealed
 from crossover.errors import Corrupt
 
-PLAIN = {"epoch": 3, "val_metric": 0.9375, "history": [[0.1, 0.5]], "reason": 'ü, "crc32": 1}', "by": None}
+PLAIN = {"epoch": 3, "val_metric": 0.9375, "history": [[0.1, 0.5]], "reason": 'ü, "crc32": "1"}', "by": None}
 
 
 def test_what_was_sealed_is_opened_and_is_json() -> None:
