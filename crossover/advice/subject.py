@@ -15,9 +15,8 @@ from crossover.learning import sizes as data_sizes
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.workload import Workload
 
-BY_RATIO = (
-    0.2  # how sure a speed is by a ratio that was measured on another processor, in sigmas of its logarithm; assumed
-)
+# How sure a speed is by a ratio that was measured on another processor, in sigmas of its logarithm; assumed.
+BY_RATIO = 0.2
 WIDER = 1.3  # than a peak that was measured here: another allocator, another processor; assumed
 MOST_SHARED = 0.99
 

@@ -55,7 +55,7 @@ def decode(body: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
         for name, each in names.items():
             first, end = each["data_offsets"]
             tensors[name] = buffers.tensor(view[start + first : start + end], kinds[each["dtype"]]).view(each["shape"])
-    except (ValueError, KeyError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise Corrupt(f"tensor file: {len(body)} bytes that are none: {error}") from error
     return tensors, about
 

@@ -15,12 +15,13 @@ from types import TracebackType
 from typing import Any
 
 from crossover.errors import RunFailed
-from crossover.local import processes, space, tools
+from crossover.local import processes, tools
 from crossover.local.ports import free_ports
 from crossover.local.tls import TlsFiles
 
 _START_S = 120.0
 _ATTEMPTS = 5
+FREE_MB = 200  # with less free where it lives it takes no messages
 _PORT_LOST = {  # what it says when another program has taken the port of ...
     "listener": ("eaddrinuse",),
     "node": (
@@ -146,7 +147,7 @@ class RabbitServer(AbstractContextManager[Any]):
             "load_definitions": definitions,
             "max_message_size": 16 * 2**20,  # RabbitMQ 4's own; earlier releases would take what AWS refuses
             "vm_memory_high_watermark.absolute": "2GB",
-            "disk_free_limit.absolute": f"{space.BROKER_MB}MB",
+            "disk_free_limit.absolute": f"{FREE_MB}MB",
             "log.console": "false",
             "log.file": self._folder / "rabbit.log",
         }

@@ -73,8 +73,8 @@ def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
     """Of several, each with its draws of one figure, infinite where there was no end; None of fewer than two."""
     if len(draws) < 2:
         return None
-    first, *others = sorted(draws, key=lambda name: band(draws[name]).p50)
     middle = {name: band(each).p50 for name, each in draws.items()}
+    first, *others = sorted(middle, key=lambda name: middle[name])
     found = (
         Lead(first, other, ahead(draws[first], draws[other]), len(draws[first]), middle[other] / middle[first])
         for other in others

@@ -17,11 +17,11 @@ from crossover.errors import RunFailed, ended_with
 from crossover.experiment import Experiment
 from crossover.learning.memory import give_back_freed_memory
 from crossover.reports.folder import RunFolder
-from crossover.running import resumption
+from crossover.running import resumption, room
 from crossover.running.fleet import run_fleet
 from crossover.running.following import Check, OnProgress, all_well, begin_deadline, finish
 from crossover.running.patience import Look, at_once
-from crossover.running.preparing import Prepared, attempt_number, check_room, prepare
+from crossover.running.preparing import Prepared, attempt_number, prepare
 from crossover.running.stack import Deployed
 from crossover.running.unattended import taken_up, under_way
 from crossover.workflow import first_event
@@ -58,7 +58,7 @@ def run_deployed(
         if resume:
             resumption.rewind(objects, prepared.keys, experiment, lost=where == "local")
         facts.check(prepared)
-        check_room(prepared, out)
+        room.check(prepared, out)
         begin_deadline(prepared)  # from now on nobody need look
     complete = partial(ask_platform, session=session, where=where)
     if prepared.architecture.program:

@@ -16,12 +16,12 @@ from crossover.experiment import Experiment
 from crossover.fleet import Settings
 from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.reports.folder import RunFolder
-from crossover.running import resumption
+from crossover.running import resumption, room
 from crossover.running.baseline import with_baseline
 from crossover.running.following import OnProgress, after, finish
 from crossover.running.keeping import Databases, keeping
 from crossover.running.members import goes_on_without
-from crossover.running.preparing import Prepared, attempt_number, check_room, prepare
+from crossover.running.preparing import Prepared, attempt_number, prepare
 from crossover.running.resumption import Unfinished
 from crossover.threads import Call
 from crossover.workflow import execute, first_event
@@ -48,7 +48,7 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
 
     if unfinished:
         resumption.rewind(objects, prepared.keys, experiment, lost=True)
-    check_room(prepared, out)
+    room.check(prepared, out)
 
     def databases() -> Databases:
         stores = clients.tensor_stores if architecture.state == "database" else []

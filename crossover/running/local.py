@@ -27,11 +27,12 @@ def run_local(
     experiment: Experiment, out: Path, on_progress: OnProgress, *, workspace: Path | None = None, resume: bool = False
 ) -> RunFolder:
     """The same through the cloud on one machine: synthesize, deploy, run, tear down. `resume`: what `out` holds unfinished."""
-    from crossover.local import processes, space, tools
+    from crossover.local import processes, tools
     from crossover.local.cloud import LocalCloud
+    from crossover.running import room
 
     tools.check()
-    space.check(out, talks=talks(architecture_of(experiment)))
+    room.check_servers(out, talks=talks(architecture_of(experiment)))
     with processes.temporary_folder() as folder:
 
         def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:

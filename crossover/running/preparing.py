@@ -1,11 +1,9 @@
 """A run's data and facts, written to the object store before anything starts."""
 
 import platform
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import crossover
@@ -26,11 +24,6 @@ from crossover.training.calendar import calendar_of
 if TYPE_CHECKING:
     from crossover.learning.learner import Learner
     from crossover.learning.samples import Dataset
-
-_FILES_MB = 16.0  # of the run's folder: records, report
-_KEPT_VECTORS = (
-    2 * 3 * 2
-)  # of a member: two checkpoints of model and two vectors of the optimizer, while newer ones are copied
 
 
 @dataclass
@@ -187,21 +180,6 @@ def _check_whole(keys: Keys, objects: ObjectStore) -> None:
             f"--resume: {error}; nothing was changed. A damaged record can be deleted, and the report will say that it lacks one; anything "
             "else has to be put back from a copy, or start a new run"
         ) from error
-
-
-def check_room(prepared: Prepared, out: Path) -> None:
-    """Raises ConfigError where the disk has no room for the run's folder: now, not after the training."""
-    facts, folder = prepared.facts, next(each for each in (out.resolve(), *out.resolve().parents) if each.is_dir())
-    vectors = 1 + _KEPT_VECTORS * (prepared.experiment.workers if prepared.architecture.state == "checkpoints" else 1)
-    need_mb = (
-        4 * vectors * (facts["parameters"] + facts["buffers"]) if prepared.architecture.trains else 0
-    ) / 1e6 + _FILES_MB
-    free_mb = shutil.disk_usage(folder).free / 1e6
-    if free_mb < need_mb:
-        raise ConfigError(
-            f"--out {out}: {free_mb:,.0f} MB are free there, and the run's model, checkpoints and records take up to {need_mb:,.0f} MB; "
-            "free some space, or choose another disk with --out"
-        )
 
 
 def versions() -> dict[str, str]:

@@ -29,13 +29,8 @@ from crossover.simulation.workload import Workload, calendar
 
 REPETITIONS = 30
 SIMULATED_EPOCHS = 2  # of a projection's repetition
-LEVELS = (
-    -1.645,
-    -0.67,
-    0.0,
-    0.67,
-    1.645,
-)  # a normal distribution's p5, quartiles and p95: the printed p95 is not less than its own
+# A normal distribution's p5, quartiles and p95: the printed p95 is not less than its own.
+LEVELS = (-1.645, -0.67, 0.0, 0.67, 1.645)
 PER_JOB = 5  # draws that a process takes at once
 WORTH_S = 3.0  # of processor time left: from here on more processes are worth their start
 LIMITS = "not in the band: prices, assumed figures, and whether the services are as the calibration says in the middle"

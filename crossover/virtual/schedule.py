@@ -128,9 +128,8 @@ PASSES_S: Mapping[Kind, float] = {
     "late": 120.0,
 }  # fmt: skip
 ALWAYS_PASS: tuple[Kind, ...] = ("kill", "lose", "taken", "gone")
-KILLS_FOR_ONE = (
-    3  # of any other kind: what a protocol forgets shows most often where a process ends between two requests
-)
+# Of any other kind: what a protocol forgets shows most often where a process ends between two requests.
+KILLS_FOR_ONE = 3
 KILLS = 2  # of one role, before its retries may be used up
 
 

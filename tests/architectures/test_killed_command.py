@@ -32,24 +32,32 @@ try:
 finally:
     print(touched[0])
 """
-MOMENTS = 30
+MOMENTS, LOCAL_MOMENTS = 30, 10
 EARLIER = ("result.json", "metrics.jsonl", "model.safetensors", "report.html")
 
 
-def command(folder: Path, out: Path, *options: str, at: int = 0) -> subprocess.CompletedProcess[str]:
-    given = ["run", str(folder / "mine.yaml"), "--on", "inline", *options]
+def command(
+    folder: Path, out: Path, *options: str, on: str = "inline", at: int = 0
+) -> subprocess.CompletedProcess[str]:
+    given = ["run", str(folder / "mine.yaml"), "--on", on, *options]
     code = [sys.executable, "-c", KILLED, str(at), str(out), *given]
     return subprocess.run(code, capture_output=True, text=True, check=False)
+
+
+def written(folder: Path) -> None:
+    """An experiment of the architecture that the folder is called after."""
+    name = folder.name.rstrip("0123456789")
+    settings = (
+        "workers: 2\ntraining: {epochs: 4, batch_size: 60}\ndata: {limit: 240}\nfunctions: {checkpoint_every: 2}\n"
+    )
+    (folder / "mine.yaml").write_text(f"name: mine\narchitecture: {name}\n{settings}")
 
 
 @pytest.fixture(scope="module", params=["spirt", "all_reduce", "p2p_instance"])
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A folder with an experiment and a finished run of it, and how often the run after it in the same folder touches that."""
     folder = tmp_path_factory.mktemp(request.param)
-    settings = (
-        "workers: 2\ntraining: {epochs: 4, batch_size: 60}\ndata: {limit: 240}\nfunctions: {checkpoint_every: 2}\n"
-    )
-    (folder / "mine.yaml").write_text(f"name: mine\narchitecture: {request.param}\n{settings}")
+    written(folder)
     for _ in range(2):
         ended = command(folder, folder / "out", "--out", str(folder / "out"))
         assert ended.returncode == 0, ended.stderr
@@ -81,3 +89,30 @@ def test_killed_at_a_touch_of_its_folder(moment: int, undisturbed: tuple[Path, i
         resumed = command(folder, out, "--resume", str(out))
         assert resumed.returncode == 0, resumed.stderr
         assert (out / "model.safetensors").read_bytes() == earlier["model.safetensors"]
+
+
+@pytest.fixture(scope="module", params=["spirt", "all_reduce", "p2p_instance"] if WHOLE else ["spirt"])
+def on_local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """As `undisturbed`, of a first run on the cloud on this machine."""
+    folder = tmp_path_factory.mktemp(request.param)
+    written(folder)
+    ended = command(folder, folder / "out", "--out", str(folder / "out"), on="local")
+    assert ended.returncode == 0, ended.stderr
+    return folder, int(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(LOCAL_MOMENTS) if WHOLE else (LOCAL_MOMENTS // 2,))
+def test_killed_on_the_cloud_on_this_machine(moment: int, on_local: tuple[Path, int], tmp_path: Path) -> None:
+    """Its databases, broker and buckets have ended with it; what it told of is in its folder."""
+    folder, touches = on_local
+    out, span = tmp_path / "out", touches / LOCAL_MOMENTS
+    at = 1 + int(moment * span + random.Random(f"{folder.name} {moment}").random() * span)
+    killed = command(folder, out, "--out", str(out), on="local", at=at)
+    assert killed.returncode in (-signal.SIGKILL, 0)
+    if (out / "unfinished").exists():
+        told = sum(line.startswith("epoch") for line in killed.stdout.splitlines())
+        assert len(list((out / "unfinished").glob("runs/*/decision/*"))) >= told, "an epoch that was told of is kept"
+        resumed = command(folder, out, "--resume", str(out), on="local")
+        assert resumed.returncode == 0, resumed.stderr
+    assert (out / "model.safetensors").read_bytes() == (folder / "out" / "model.safetensors").read_bytes()

@@ -18,6 +18,7 @@ from crossover.reports import display
 from crossover.running import prepare
 from crossover.running.results import so_far
 from tests.architectures.harness import small
+from tests.decisions import decision
 from tests.unit.reports.example_run import spirt
 
 MINE = small("spirt")
@@ -60,17 +61,7 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     objects.put(Keys(prepared.run).record("train", "a"), sealed(record))
     objects.put(
         Keys(prepared.run).decision(1),
-        sealed(
-            {
-                "epoch": 1,
-                "val_loss": 1.0,
-                "val_metric": 0.5,
-                "history": [[1.0, 0.5]],
-                "finished": False,
-                "reason": "",
-                "at": 1.0,
-            }
-        ),
+        sealed(decision()),
     )
     arn = machine("a-name-that-says-nothing")
     boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name=f"{prepared.run}-0", input="{}")

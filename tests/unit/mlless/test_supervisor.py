@@ -18,6 +18,7 @@ from crossover.workflow import first_event
 from functions.mlless import words
 from functions.mlless.supervisor import supervise
 from functions.mlless.words import Report
+from tests.decisions import decision
 
 EXPERIMENT = Experiment(
     name="x",
@@ -115,17 +116,7 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
             decided.append(ctx.clock())
             ctx.objects.put(
                 key,
-                sealed(
-                    {
-                        "epoch": 1,
-                        "val_loss": 1.0,
-                        "val_metric": 0.5,
-                        "history": [[1.0, 0.5]],
-                        "finished": False,
-                        "reason": "",
-                        "at": 1.0,
-                    }
-                ),
+                sealed(decision()),
             )
         return exists(store, key)  # type: ignore[arg-type]
 

@@ -13,6 +13,7 @@ from crossover.training.long_worker import waits
 from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.waits import NearDeadline, say_why
 from crossover.workflow import first_event
+from tests.decisions import decision
 
 EXPERIMENT = Experiment(
     name="x",
@@ -90,17 +91,7 @@ def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None
     """Else the next wait, restored with this one's beginning, would end too soon."""
     ctx.objects.put(
         ctx.keys.decision(1),
-        sealed(
-            {
-                "epoch": 1,
-                "val_loss": 1.0,
-                "val_metric": 0.5,
-                "history": [[1.0, 0.5]],
-                "finished": False,
-                "reason": "",
-                "at": 1.0,
-            }
-        ),
+        sealed(decision()),
     )
     invocation = Invocation(ctx, {**first_event("r", workers=3), "worker": 0, "round": 1})
     invocation.waits.since = 500.0
