@@ -97,7 +97,11 @@ def _stands(folder: Path) -> bool:
 
 def forget(folder: Path) -> None:
     """The run in `folder` is finished."""
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    gone = folder / f".{UNFINISHED}"
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(OSError):
+        (folder / UNFINISHED).rename(gone)  # at once: half of it would pass for a run that has lost its epochs
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def keep(objects: ObjectStore, folder: Path, *, databases: Mapping[int, TensorStore], looks: int = _LOOKS) -> None:

@@ -303,6 +303,6 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
 def test_it_refuses_to_be_simulated() -> None:
     """Its library waits in sockets of its own: a virtual world would stand still."""
     ctx: Any = SimpleNamespace(experiment=gpu(exchange="distributed"))
-    elsewhere: Any = object()
+    elsewhere: Any = SimpleNamespace(simulated=True)
     with runtime.use(elsewhere), pytest.raises(ConfigError, match=r"gpu.exchange: distributed .*; expected s3"):
         Collective(ctx, ctx)

@@ -19,7 +19,7 @@ from crossover.context import Context
 from crossover.dataplane.documents import opened, sealed
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Exchange, Experiment, Functions
-from crossover.running import Progress, baseline, provenance, resumption, run_inline, run_local
+from crossover.running import Progress, baseline, keeping, provenance, resumption, run_inline, run_local
 from crossover.training import agreement, gradients
 from functions import all_reduce, spirt
 from functions.spirt import state
@@ -136,6 +136,13 @@ def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="nothing to go on with: its run is finished"):
         run_inline(experiment("all_reduce"), tmp_path, quietly, resume=True)
+
+
+def test_nor_has_one_that_was_killed_while_it_cleared_away(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what was kept, whichever half a file system lists first, would pass for a run that has lost its epochs."""
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    keeping.forget(failed)
+    assert not resumption.holds(failed)
 
 
 def test_nor_has_one_that_failed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,10 @@ def written(page: str, folder: Path) -> list[str]:
 
 
 def words(line: str) -> str:
-    """A line without what depends on the machine: figures, their width, the break where a terminal ends."""
-    return " ".join(re.sub(r"\d[\d.,]*", "0", line).split())
+    """A line without what depends on the machine: figures, their width, the break where a terminal ends; the training loss, whose records
+    may come after an epoch's end.
+    """
+    return " ".join(re.sub(r"\d[\d.,]*", "0", re.sub("  loss [0-9.]+", "", line)).split())
 
 
 def run(command: str, folder: Path) -> str:

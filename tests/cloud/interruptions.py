@@ -38,7 +38,7 @@ class Interrupter:
     def __init__(self, cloud: LocalCloud) -> None:
         self._server: Any = cloud.endpoint._server
         self._application = self._server.app
-        self._environment = cloud.environment()
+        self._environment = cloud.endpoint.environment(OPERATOR)
         self._lock = threading.Lock()
         self._point: Point | None = None
         self._victim: subprocess.Popen[str] | None = None
@@ -52,7 +52,6 @@ class Interrupter:
         environment = {
             **os.environ,
             **self._environment,
-            "AWS_ACCESS_KEY_ID": OPERATOR,
             "CROSSOVER_WITHOUT_LAYERS": "1",
         }
         self._victim = subprocess.Popen(

@@ -227,7 +227,7 @@ def test_no_function_draws_from_a_state_that_a_snapshot_would_share() -> None:
         for path in sources.closure(module, available=PLAIN | packages.TORCH).files:
             text = (ROOT / path).read_text()
             drawn = (
-                set(re.findall(r"(?<![\w.])random\.(\w+)", text))
+                set(re.findall(r"(?<![\w.])random\.(\w+)\(", text))
                 if re.search(r"^import random$", text, re.M)
                 else set()
             )
