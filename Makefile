@@ -21,8 +21,8 @@ PYTHON := $(VENV)/bin/python
 CROSSOVER := $(VENV)/bin/crossover
 REQUIREMENTS := requirements.txt requirements-dev.txt pyproject.toml
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | sha256sum | cut -c1-16)
-CDK = $(shell $(PYTHON) -c 'from crossover.cli.deployment import CDK; print(CDK)')
-SOURCES := crossover cdk stacks functions peers layer $(wildcard app.py)
+CDK = $(shell $(PYTHON) -c 'from crossover.account.deployment.deploying import CDK; print(CDK)')
+SOURCES := crossover chaos cdk stacks functions peers layer $(wildcard app.py)
 
 # Every experiment on digits whose architecture exists: config/x-y.yaml with stacks/x_y.py.
 CONFIGS := $(filter-out %-cifar10 pricing published,$(basename $(notdir $(wildcard config/*.yaml))))

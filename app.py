@@ -7,7 +7,7 @@ hands over; everything else takes arguments.
 import sys
 from pathlib import Path
 
-from cdk.synthesis import check_with_nag, compose, feature_flags  # isort: skip  (chooses the Node before aws_cdk starts one)
+from stacks.synthesis import check_with_nag, compose, feature_flags  # isort: skip  (chooses the Node before aws_cdk starts one)
 from aws_cdk import App
 
 from crossover import own_code, validation

@@ -29,6 +29,7 @@ from torch import Tensor
 from benchmarks.report import Figure, write
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.context.run_facts import RunFacts
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
@@ -37,7 +38,6 @@ from crossover.experiment import Exchange as OneExchange
 from crossover.experiment import Experiment, Storage
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
-from crossover.run_facts import RunFacts
 from crossover.training.long_worker.group import Exchange, Group
 from crossover.training.long_worker.life import keys_of
 from crossover.training.long_worker.waits import Waits

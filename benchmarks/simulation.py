@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.report import Figure, write
+from crossover.calibration.judgement import median_error
 from crossover.experiment import Data, Experiment, Functions, Gpu, Training
 from crossover.simulation import AWS, Workload, simulate
-from crossover.simulation.judgement import median_error
 from crossover.simulation.repetitions import project
 
 BASE = Experiment(

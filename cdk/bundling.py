@@ -1,7 +1,7 @@
 """The first-party files that a handler can reach, so that its zip holds those and nothing else. Third-party packages come from layers.
 
 Imports at module level run when the function starts: the packages behind them must be there. Imports inside functions are deferred on
-purpose (`crossover/context.py` is the composition root); their files belong into the zip as well, unless importing them needs a package
+purpose (`crossover/context` is the composition root); their files belong into the zip as well, unless importing them needs a package
 that the function lacks: a step without the torch layer cannot reach what imports torch.
 """
 

@@ -21,8 +21,8 @@ from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
 from crossover import asl
 from crossover.architecture import Architecture, steps
+from crossover.architecture.infrastructure import database_hosts, talks
 from crossover.experiment import Experiment
-from crossover.surroundings import database_hosts, talks
 
 
 class ExperimentStack(Stack):

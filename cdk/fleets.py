@@ -25,8 +25,8 @@ from cdk.packaging import ROOT
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
 from crossover import own_code
+from crossover.architecture.instances import Instances, is_burstable
 from crossover.experiment import Experiment
-from crossover.instances import Instances, is_burstable
 from crossover.own_code import packages
 from layer.contents import TORCH, pinned
 

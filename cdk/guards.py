@@ -8,10 +8,10 @@ from constructs import Construct
 
 from cdk.expiry_machine import ALONE, EXPERIMENT, EXPIRES_AT, KIND, PROJECT, STANDS
 from cdk.names import stack_name
+from crossover.architecture.infrastructure import shared_stacks
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.keys import MOMENT
-from crossover.surroundings import shared_stacks
 
 
 def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str, str]:

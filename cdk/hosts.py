@@ -10,7 +10,7 @@ from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
 from cdk.names import boot_log
-from crossover.instances import processor
+from crossover.architecture.instances import processor
 
 CPU_BUILD = (
     "+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # behind PyTorch's pin: a tenth of the build for GPUs

@@ -15,7 +15,7 @@ from aws_cdk import aws_lambda as lambda_
 from cdk import bundling
 from cdk.layers import RUNTIME, Layers
 from crossover.own_code import packages
-from crossover.own_code.reach import Reach
+from crossover.own_code.dependencies import Reach
 from crossover.workflow import Step
 from layer.contents import pinned
 

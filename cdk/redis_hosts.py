@@ -26,9 +26,9 @@ from cdk.names import boot_log, resource_name
 from cdk.network import Network
 from cdk.storage import Storage
 from cdk.unbuilt import PLACEHOLDER, refuse_deployment
-from crossover import instances
+from crossover.architecture import instances
+from crossover.architecture.instances import processor
 from crossover.experiment import Experiment
-from crossover.instances import processor
 
 PORT = 6379
 BOOT_TIMEOUT_S = 1_500

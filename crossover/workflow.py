@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, Literal
 
 from crossover import own_code, runtime
+from crossover.clients.protocol import Event
 from crossover.context import Context, Resources, process_resources
+from crossover.context.metering import Meter
 from crossover.errors import CrossoverError, Missing, StaleAttempt, Unavailable, UserError
-from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
-from crossover.metering import Meter
-from crossover.threads import side_by_side
+from crossover.runtime.threads import side_by_side
 
 Body = Callable[[Context, Event], Mapping[str, Any] | None]
 Service = Literal["objects", "tensors", "bus", "machines"]

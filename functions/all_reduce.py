@@ -8,8 +8,8 @@ own model.
 from typing import TYPE_CHECKING
 
 from crossover.architecture import EXCHANGES, Architecture
+from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training.long_worker import life, synchronous
 from crossover.workflow import step

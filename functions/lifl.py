@@ -10,13 +10,13 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from crossover import aggregation
 from crossover.algorithms.aggregators import plan as plans
 from crossover.algorithms.aggregators.plan import Plan
 from crossover.architecture import Architecture
+from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.event import Event
 from crossover.experiment import Experiment
+from crossover.training import aggregation
 from crossover.workflow import step
 
 

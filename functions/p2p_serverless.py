@@ -6,10 +6,10 @@ own.
 """
 
 from crossover.algorithms.chunking import parts
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
-from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import attempts, checkpoints, gradients, own_steps
 from crossover.training.calendar import minibatch_samples

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from crossover.algorithms.chunking import chunk
 from crossover.algorithms.rules import RULES
 from crossover.architecture import EXCHANGES, Architecture
+from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.training.long_worker import life, synchronous

@@ -3,7 +3,7 @@
 from crossover import runtime
 from crossover.architecture import EXCHANGES, Architecture, Program
 from crossover.context import Context, Resources, process_resources
-from crossover.fleet import Membership, Settings, serve
+from crossover.training.fleet import Membership, Settings, serve
 from peers.p2p.checks import checks
 from peers.p2p.instances import instances
 

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from crossover import runtime
 from crossover.algorithms.chunking import parts
 from crossover.architecture import EXCHANGES, Architecture, Program
+from crossover.clients.protocol import Event
 from crossover.context import Context, Resources, process_resources
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
-from crossover.event import Event
-from crossover.fleet import Membership, Settings, serve
 from crossover.training import attempts, checkpoints
 from crossover.training.calendar import calendar, minibatch_samples
 from crossover.training.checkpoints import Checkpoint, Position
+from crossover.training.fleet import Membership, Settings, serve
 from crossover.workflow import ForEach
 from functions.p2p_serverless import average_part, compute_gradient
 from peers.p2p.checks import checks

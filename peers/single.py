@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 from crossover import runtime
 from crossover.architecture import Architecture, Program
+from crossover.architecture.instances import Instances, computing, needs_a_gpu
+from crossover.clients.protocol import Event
 from crossover.context import Context, Resources, process_resources
-from crossover.event import Event
 from crossover.experiment import Experiment
-from crossover.fleet import Membership, Settings, serve
-from crossover.instances import Instances, computing, needs_a_gpu
 from crossover.keys import Keys
+from crossover.training.fleet import Membership, Settings, serve
 from crossover.training.long_worker import life, synchronous
 from crossover.workflow import step
 

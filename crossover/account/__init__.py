@@ -4,3 +4,8 @@
 deployed, and what would that change. `removal/`: what goes before and after a stack. `proofs/`: what a real account showed of docs/aws.md.
 Nothing here trains or deploys: `cli/` asks, and `running/` runs.
 """
+
+
+def tell(line: str) -> None:
+    """At once, also into a pipe."""
+    print(line, flush=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from crossover.architecture.instances import BURSTABLE
 from crossover.errors import CrossoverError
-from crossover.instances import BURSTABLE
 
 API_REGION = "us-east-1"  # the API answers for every region from here
 SOLD = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}

@@ -7,11 +7,11 @@ from typing import Any
 
 from crossover.account.resources import stacks
 from crossover.account.resources.stacks import Standing
+from crossover.architecture.infrastructure import NETWORK, shared_stacks
 from crossover.costs import billing, infrastructure, prices
 from crossover.costs.billing import Line
 from crossover.errors import UserError
 from crossover.experiment import Experiment
-from crossover.surroundings import NETWORK, shared_stacks
 
 HOUR_S = 3_600.0
 LOOKS_AN_HOUR, STATES_A_LOOK = 4, 11  # of an expiry that looks at one experiment: cdk/expiry.py, whose tests count them

@@ -10,6 +10,7 @@ from math import ceil
 from typing import Literal, get_args, get_type_hints
 
 from crossover.architecture import Architecture, architectures, load, steps
+from crossover.architecture.infrastructure import side_by_side, talks
 from crossover.costs.prices import Prices
 from crossover.experiment import Compressed, Exchange, Experiment, Functions, What
 from crossover.learning.sizes import DATA
@@ -19,7 +20,6 @@ from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.processors import threads as threads_of
 from crossover.simulation.services import vcpus
 from crossover.simulation.workload import MODELS
-from crossover.surroundings import side_by_side, talks
 
 OWN, UNKNOWN = "own updates", "accuracy unknown"
 Every = int | Literal["epoch"]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Question
+from crossover.algorithms.calendar import Calendar
 from crossover.reports import display
 from crossover.simulation.calibration import MOVING, STARTING
 from crossover.simulation.simulate import Simulated, simulate
-from crossover.training.calendar import Calendar
 
 COMPUTING, MOVED, STARTED, BEFORE = (
     "computing gradients",

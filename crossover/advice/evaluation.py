@@ -11,7 +11,9 @@ from math import ceil, exp, sqrt
 from typing import Any, TypeVar
 
 from crossover.advice.candidates import LIGHT_MB, Candidate, experiment_of
+from crossover.algorithms.calendar import Calendar
 from crossover.architecture import steps
+from crossover.architecture.infrastructure import side_by_side, talks
 from crossover.costs import cost, infrastructure
 from crossover.costs.prices import Prices
 from crossover.errors import ConfigError
@@ -22,8 +24,6 @@ from crossover.simulation.repetitions import SIMULATED_EPOCHS, Draw, Outcome, Ta
 from crossover.simulation.services import vcpus
 from crossover.simulation.simulate import Simulated, simulate
 from crossover.simulation.workload import Workload
-from crossover.surroundings import side_by_side, talks
-from crossover.training.calendar import Calendar
 from crossover.validation import check_deployment, validate
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any
 
 from crossover.advice.candidates import OWN, Candidate
 from crossover.advice.evaluation import Figures, Profile, Question
-from crossover.process_pools import pool
+from crossover.runtime.process_pools import pool
 
 AT_ONCE = 24  # candidates that are looked at before the front is drawn anew; the same on any number of cores
 SLACK = 0.01  # a candidate that could be better by less than this is not looked at

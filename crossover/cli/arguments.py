@@ -29,8 +29,3 @@ def accepted(config: Path, override: list[str] | None = None, *, travels: bool =
         print(f"note: {note}", file=sys.stderr)
     factory(experiment.training.model)
     return experiment
-
-
-def tell(line: str) -> None:
-    """At once, also into a pipe."""
-    print(line, flush=True)

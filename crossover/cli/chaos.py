@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossover.account import tell
 from crossover.architecture import architecture_of
-from crossover.cli.arguments import Config, Debug, Override, accepted, tell
+from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.errors import UserError
 
 if TYPE_CHECKING:
-    from crossover.virtual.trials import Trial, Trials
+    from chaos.trials import Trial, Trials
 
 SEEDS = 2**32
 EVERY_S = 10.0  # between two lines of progress
@@ -42,7 +43,7 @@ def chaos(
         raise UserError(
             f"architecture: {experiment.architecture} trains nothing; the virtual world runs those that train"
         )
-    from crossover.virtual.trials import Trials, reduced, side_by_side
+    from chaos.trials import Trials, reduced, side_by_side
 
     trials = Trials(reduced(experiment))
     if faults is not None or history is not None:
@@ -82,7 +83,7 @@ def _seeds(given: str) -> range:
 
 def _one(trials: "Trials", seed: int, faults: Path | None, history: Path | None) -> None:
     """A single schedule, told whole."""
-    from crossover.virtual.schedule import from_json
+    from chaos.schedule import from_json
 
     if faults is None:
         trial = trials.of(seed)
@@ -106,7 +107,7 @@ def _one(trials: "Trials", seed: int, faults: Path | None, history: Path | None)
 
 def _show(trial: "Trial", config: Path) -> None:
     """The smallest schedule, in steps, and how to see it again."""
-    from crossover.virtual.schedule import as_json
+    from chaos.schedule import as_json
 
     tell(f"seed {trial.seed}: " + "; ".join(trial.findings[:3]))
     for fault in trial.faults:

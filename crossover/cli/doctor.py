@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from crossover.account.deployment.deploying import ROOT
+from crossover.account.deployment.finding import Finding
 from crossover.cli.arguments import Config, Debug, Override, accepted
-from crossover.cli.deployment import ROOT
 from crossover.cli.docker import check_docker
-from crossover.cli.findings import Finding
 from crossover.errors import MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.validation import check_deployment
@@ -52,9 +52,9 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     own_steps.check_fits(experiment)
     import boto3
 
+    from crossover.account.credentials import aws_errors_explained
     from crossover.account.deployment import readiness
-    from crossover.cli.credentials import aws_errors_explained
-    from crossover.cli.deployment import npx
+    from crossover.account.deployment.deploying import npx
 
     yield Finding("npx", True, npx()[0])
     yield from _packaging(experiment)
@@ -87,7 +87,7 @@ def _packaging(experiment: Experiment) -> Iterator[Finding]:
 
 def hosts_module(experiment: Experiment) -> Iterator[Finding]:
     """What Redis hosts load, built here for their processor."""
-    from crossover.cli.deployment import hosts_processor
+    from crossover.account.deployment.deploying import hosts_processor
 
     if kind := hosts_processor(experiment):
         mend = f"make host-module PROCESSOR={kind}"

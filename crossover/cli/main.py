@@ -17,8 +17,8 @@ from typing import NoReturn
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit. `arguments`: this process's own, unless given: then it goes on afterwards."""
     with _leaving_at_once():
-        from crossover import threads
         from crossover.cli import commands  # noqa: F401  # a second or two on a busy machine
+        from crossover.runtime import threads
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what the terminal's encoding lacks is no reason to fail
     try:

@@ -51,9 +51,9 @@ def project(experiment: Experiment) -> None:
 
 def measure(experiment: Experiment, budget_usd: float | None) -> None:
     """The deployed experiment's dearest function at five sizes. Raises UserError without a budget, and as `measuring.measured` does."""
+    from crossover.account.credentials import aws_errors_explained
     from crossover.account.proofs.evidence import is_aws
     from crossover.advice import subject, tuning
-    from crossover.cli.credentials import aws_errors_explained
     from crossover.cli.signals import as_ctrl_c
     from crossover.running import measuring
     from crossover.running.patience import renewing_session

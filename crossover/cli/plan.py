@@ -5,6 +5,7 @@ from rich.table import Table
 
 from crossover.account import standing
 from crossover.architecture import Architecture, architecture_of, steps
+from crossover.architecture.infrastructure import database_hosts, shared_stacks
 from crossover.asl import definitions
 from crossover.cli import estimates
 from crossover.cli.arguments import Config, Debug, Override, accepted
@@ -13,7 +14,6 @@ from crossover.errors import NoProjection
 from crossover.experiment import Experiment
 from crossover.simulation import own_steps
 from crossover.simulation.processors import idle
-from crossover.surroundings import database_hosts, shared_stacks
 from crossover.validation import check_deployment
 from crossover.validation.placement import without_command
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import typer
 
+from crossover.account.credentials import aws_errors_explained
 from crossover.cli.arguments import Debug
-from crossover.cli.credentials import aws_errors_explained
 from crossover.costs import prices as listed
 from crossover.errors import CrossoverError
 

@@ -160,7 +160,7 @@ def project(
 
 
 def _fit(folder: Path, *, alone: bool) -> None:
-    from crossover.simulation import service_fits
+    from crossover.calibration import service_fits
     from crossover.simulation.figures import FITTED
 
     if not alone:
@@ -186,10 +186,10 @@ def _fit(folder: Path, *, alone: bool) -> None:
 
 
 def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
+    from crossover.calibration.measured import calibrated
+    from crossover.calibration.papers import PAPERS
+    from crossover.calibration.papers_deployments import calibration as fitted
     from crossover.simulation.calibration import AWS, NAMED
-    from crossover.simulation.measured import calibrated
-    from crossover.simulation.papers import PAPERS
-    from crossover.simulation.papers_deployments import calibration as fitted
 
     given = given or []
     named = [name for name in given if name in PAPERS or name in NAMED]
@@ -278,7 +278,7 @@ def _bands(found: "Projection") -> Table:
 
 
 def _judge() -> None:
-    from crossover.simulation import cells, judgement
+    from crossover.calibration import cells, judgement
 
     rows = [
         [

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossover.cli.arguments import Debug, tell
+from crossover.account import tell
+from crossover.cli.arguments import Debug
 from crossover.errors import ConfigError, DataError, RunFailed
 
 if TYPE_CHECKING:

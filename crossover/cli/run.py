@@ -101,7 +101,7 @@ def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgres
         case Place.LOCAL:
             return running.run_local(experiment, out, on_progress, resume=bool(resume))
         case Place.AWS:
-            from crossover.cli.credentials import aws_errors_explained
+            from crossover.account.credentials import aws_errors_explained
 
             with aws_errors_explained():  # a permission that is lacking shows itself at the first call that needs it
                 return running.run_aws(experiment, out, on_progress, resume=resume)
@@ -134,9 +134,9 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
 
     from crossover import running
     from crossover.account import standing
+    from crossover.account.credentials import aws_errors_explained
     from crossover.account.deployment import changes
     from crossover.account.resources import stacks
-    from crossover.cli.credentials import aws_errors_explained
 
     now, session = datetime.now(UTC), boto3.Session()
     with aws_errors_explained():

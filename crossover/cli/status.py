@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from crossover.account.credentials import aws_errors_explained
+from crossover.architecture.infrastructure import shared_stacks
 from crossover.cli.arguments import Config, Debug
-from crossover.cli.credentials import aws_errors_explained
 from crossover.errors import ConfigError, CrossoverError
 from crossover.experiment import Experiment
-from crossover.surroundings import shared_stacks
 from crossover.validation import load
 
 if TYPE_CHECKING:

@@ -7,14 +7,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from crossover.account import tell
+from crossover.account.credentials import aws_errors_explained, check_credentials
 from crossover.account.proofs import evidence, fact_checks, unproven, verified
 from crossover.account.proofs.evidence import Evidence
 from crossover.account.proofs.observed import Observed, uncovered
 from crossover.account.resources import stacks
-from crossover.cli.arguments import Debug, Yes, tell
-from crossover.cli.credentials import aws_errors_explained, check_credentials
+from crossover.cli.arguments import Debug, Yes
+from crossover.cli.progress import show_progress
 from crossover.errors import UserError
 from crossover.experiment import Experiment
+from crossover.reports.folder import RunFolder
 from crossover.validation import check_deployment, load
 
 ROOT = Path(__file__).parents[2]
@@ -73,27 +76,27 @@ def refuse(session: Any, config: Path, experiment: Experiment) -> None:
 
     What an interrupted verification left of its own experiment is taken up. Raises UserError.
     """
-    from crossover.cli import deployment
+    from crossover.account.deployment import deploying
 
     name = f"{experiment.project}-{experiment.name}"
     if config != PROOF and stacks.look(session, name) is not None:
         raise UserError(
             f"{name}: stands already, and verify-aws destroys what it looks at; crossover destroy {config} first, or leave CONFIG out"
         )
-    deployment.refuse_what_cannot_work(experiment, config=config, tell=tell)
+    deploying.refuse_what_cannot_work(experiment, config=config, tell=tell)
 
 
 def cost_before(experiment: Experiment, *, whole: bool) -> str:
     """One line: dollars and minutes of the whole, before anything is done. Each step says its own again before it begins."""
     from crossover.account import standing
+    from crossover.account.deployment import deploying
     from crossover.account.proofs.steps import planned
-    from crossover.cli import deployment
 
     hourly = standing.usd(standing.lines(experiment, running=True))
     deletion_min = 32  # it may wait for network interfaces
     steps = planned(experiment, whole=whole)
     minutes, usd = sum(step.minutes for step in steps), sum(step.cost(experiment) for step in steps)
-    first = sum(deployment.expected_minutes(experiment).values()) + 5
+    first = sum(deploying.expected_minutes(experiment).values()) + 5
     return (
         f"verify-aws: {experiment.project}-{experiment.name} and all that it needs, in steps; about {first} minutes until it has "
         f"run, up to {minutes + deletion_min:.0f} until all is gone; about ${usd + hourly * deletion_min / 60:.2f} "
@@ -110,32 +113,42 @@ def deploy_and_look(seen: Evidence, config: Path, out: Path, observed: dict[str,
     experiment = seen.experiment
     shared = {f"{experiment.project}-{part}" for part in ("network", "broker")}
     seen.alone = not set(ownership.of(seen.session, experiment.project, experiment.name).others) - shared
-    walk_through(Walk(seen=seen, config=config, out=out, whole=config == PROOF, observed=observed, tell=tell), STEPS)
+    walk_through(
+        Walk(seen=seen, config=config, out=out, whole=config == PROOF, observed=observed, tell=tell, train=_train),
+        STEPS,
+    )
+
+
+def _train(experiment: Experiment, out: Path) -> RunFolder:
+    from crossover.running import run_aws
+
+    with show_progress(experiment, where="aws", out=out) as on_progress:
+        return run_aws(experiment, out, on_progress)
 
 
 def destroy_and_look(seen: Evidence, config: Path, observed: dict[str, Observed]) -> None:
     """Everything goes, the shared stacks too where no other experiment of the project stands. Raises CrossoverError for what is left."""
     from crossover.account.proofs.step_walk import timed
     from crossover.account.proofs.steps import SMALLEST
+    from crossover.account.removal import destroying
     from crossover.account.resources import ownership
-    from crossover.cli import destruction
 
     experiment, session = seen.experiment, seen.session
     try:
         smallest = load(SMALLEST)
         if config == PROOF and stacks.look(session, f"{smallest.project}-{smallest.name}"):
-            destruction.delete_experiment(session, smallest)
+            destroying.delete_experiment(session, smallest)
         with timed(seen, "destroyed"):
-            destruction.delete_experiment(session, experiment)
+            destroying.delete_experiment(session, experiment)
         seen.interfaces_left = seen.function_interfaces()
         others = set(ownership.of(session, experiment.project, experiment.name).others)
         alone = not others - {f"{experiment.project}-{part}" for part in stacks.SHARED}
         if alone and not seen.shared_stay:
             with timed(seen, "network deleted"):
-                destruction.delete_shared(session, experiment)
+                destroying.delete_shared(session, experiment)
             seen.network_deleted = True
         whole = alone and not seen.shared_stay
-        tell(destruction.verified(session, experiment.project, None if whole else experiment.name))
+        tell(destroying.verified(session, experiment.project, None if whole else experiment.name))
     except (KeyboardInterrupt, SystemExit):
         raise UserError(
             f"interrupted while destroying; crossover destroy {config} --shared --verify goes on where it stopped"

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
+from crossover.clients.protocol import Event
 from crossover.clients.step_functions import StepFunctions
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import ConnectedObjectStore, MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError
-from crossover.event import Event
 from crossover.experiment import Experiment
 
 if TYPE_CHECKING:

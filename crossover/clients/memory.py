@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from crossover import runtime
 from crossover.clients.pools import Pool
+from crossover.clients.protocol import Event
 from crossover.dataplane.connecting import object_tensors
 from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
@@ -13,7 +14,6 @@ from crossover.dataplane.memory_bus import MemoryMessageBus
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import RunFailed
-from crossover.event import Event
 from crossover.experiment import Experiment
 
 

@@ -1,12 +1,13 @@
-"""What `crossover/context.py` asks of whoever makes its clients: memory.py for a run in this process, deployed.py for all others."""
+"""What `crossover/context` asks of whoever makes its clients: memory.py for a run in this process, deployed.py for all others."""
 
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.event import Event
 from crossover.experiment import Experiment
+
+Event = dict[str, Any]  # the state that travels from step to step; crossover/workflow.py says what it consists of
 
 
 class Clients(Protocol):

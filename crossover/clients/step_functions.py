@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from crossover.clients.on_demand import lazy
+from crossover.clients.protocol import Event
 from crossover.errors import ConfigError, Unavailable, ended_with
-from crossover.event import Event
-from crossover.lazy import lazy
-from crossover.waiting import Pauses
+from crossover.runtime.pauses import Pauses
 
 MACHINE_ATTEMPTS = 3
 UNDER_WAY = ("RUNNING", "PENDING_REDRIVE")

@@ -6,7 +6,7 @@ Without free tier, discounts and volume tiers. Sources: the pricing pages named 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from crossover import instances
+from crossover.architecture import instances
 from crossover.costs.infrastructure import Fleet
 from crossover.costs.prices import Prices
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from crossover.algorithms.calendar import Calendar
 from crossover.architecture import Architecture
-from crossover.training.calendar import Calendar
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step, walk
 
 

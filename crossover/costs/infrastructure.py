@@ -6,10 +6,9 @@ Derived from the architecture's tree, so that it is said once.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from crossover import instances
-from crossover.architecture import Architecture, architecture_of, steps
+from crossover.architecture import Architecture, architecture_of, instances, steps
+from crossover.architecture.infrastructure import database_hosts, talks
 from crossover.experiment import Experiment
-from crossover.surroundings import database_hosts, talks
 
 BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
 DATABASE = "tensor database"  # the purpose of Redis hosts

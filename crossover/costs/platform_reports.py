@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import aws_calls, runtime
+from crossover import runtime
+from crossover.clients import aws_calls
 from crossover.costs.invocations import Record, on_instance
-from crossover.waiting import Pauses
+from crossover.runtime.pauses import Pauses
 
 GROUPS = "/aws/lambda/"
 WAIT_S, LOOK_EVERY_S = 180.0, 5.0

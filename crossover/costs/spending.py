@@ -27,7 +27,7 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.errors import Missing
 from crossover.experiment import Experiment
 from crossover.keys import MOMENT, Keys
-from crossover.threads import side_by_side
+from crossover.runtime.threads import side_by_side
 from crossover.workflow import Step, walk
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from crossover.dataplane.messages import arrival, checked, read_arrival
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, Refused, Unavailable
-from crossover.waiting import Backoff, Patience
+from crossover.runtime.pauses import Backoff, Patience
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from crossover.dataplane.buffers import joined, views
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused, Unavailable
-from crossover.waiting import Backoff, Patience
+from crossover.runtime.pauses import Backoff, Patience
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -5,10 +5,10 @@ They lie beside the experiment's file or in the current folder, and no edit of t
 while they are imported, and packed for functions and programs; `learning/` calls them.
 """
 
+from crossover.own_code.bundling import bundled, check, digests, fingerprint, names, used
 from crossover.own_code.faults import blame, failure
 from crossover.own_code.finding import file_of, load
 from crossover.own_code.places import folders, look_in, owns, shown
-from crossover.own_code.travelling import bundled, check, digests, fingerprint, names, used
 from crossover.own_code.watching import building
 
 __all__ = [

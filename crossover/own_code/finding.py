@@ -13,8 +13,8 @@ from typing import Any
 
 from crossover.errors import ConfigError, CrossoverError, OwnCodeError
 from crossover.own_code import faults
+from crossover.own_code.dependencies import reach
 from crossover.own_code.places import folders, has_folders, is_own, lock, shown, taken, tops
-from crossover.own_code.reach import reach
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 

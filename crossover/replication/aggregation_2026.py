@@ -11,6 +11,9 @@ from statistics import mean, median
 from typing import Any
 
 from crossover.architecture import architecture_of
+from crossover.calibration import cells as projections
+from crossover.calibration import measurements as taken
+from crossover.calibration.papers import measured_held_out
 from crossover.costs.invocations import Record
 from crossover.replication.cells import (
     Cell,
@@ -29,9 +32,6 @@ from crossover.replication.measurement import Measurement, Scale
 from crossover.replication.part import Found
 from crossover.reports.folder import RunFolder
 from crossover.simulation import AWS, simulate
-from crossover.simulation import cells as projections
-from crossover.simulation import measurements as taken
-from crossover.simulation.papers import measured_held_out
 
 PARAMETERS = {"resnet18": 11_181_642, "vgg16": 134_301_514}  # ten classes
 LEAST_PARAMETERS = 50_000

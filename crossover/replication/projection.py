@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
+from crossover.calibration.judgement import Judged, judged
 from crossover.replication.cells import Section
-from crossover.simulation.judgement import Judged, judged
 
 HELD_OUT = "simulator: has not seen this row"
 FITTED = "simulator: fitted to this row"

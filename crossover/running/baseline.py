@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from crossover.architecture import architecture_of
-from crossover.companions import companions
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.reports.folder import UNFINISHED, RunFolder, read
@@ -15,6 +14,7 @@ from crossover.running.keeping import begun
 from crossover.running.preparing import versions
 from crossover.running.resumption import Unfinished
 from crossover.simulation.processors import fixed
+from crossover.training.baselines import companions
 
 FOLDER = "baseline"  # of the GPU fleet; the others' begin so
 

@@ -18,7 +18,7 @@ def synthesized(experiment: Experiment, out: Path) -> Path:
     RuntimeError where the CDK itself fails.
     """
     done = _python(
-        "-P", "-m", "cdk.apart", str(out), *map(str, own_code.folders()), told=json.dumps(experiment.resolved())
+        "-P", "-m", "stacks.apart", str(out), *map(str, own_code.folders()), told=json.dumps(experiment.resolved())
     )
     if done.returncode == ConfigError.exit_code:
         raise ConfigError(done.stderr.strip())

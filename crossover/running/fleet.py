@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.keys import current_run
 from crossover.reports.folder import RunFolder
 from crossover.running.following import Check, Complete, OnProgress, all_well, finish, nothing_more
 from crossover.running.members import goes_on_without, instances_of
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared
+from crossover.training.fleet.execution import ProgramsExecution, announce
 
 
 def run_fleet(

@@ -13,8 +13,6 @@ from crossover.context import Context, Resources
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import UserError, ended_with
 from crossover.experiment import Experiment
-from crossover.fleet import Settings
-from crossover.fleet.execution import ProgramsExecution, announce
 from crossover.reports.folder import RunFolder
 from crossover.running import resumption, room
 from crossover.running.baseline import with_baseline
@@ -23,7 +21,9 @@ from crossover.running.keeping import Databases, keeping
 from crossover.running.members import goes_on_without
 from crossover.running.preparing import Prepared, attempt_number, prepare
 from crossover.running.resumption import Unfinished
-from crossover.threads import Call
+from crossover.runtime.threads import Call
+from crossover.training.fleet import Settings
+from crossover.training.fleet.execution import ProgramsExecution, announce
 from crossover.workflow import execute, first_event
 
 STOP_S = 2.0  # for the threads of a stopped run to notice it: a minibatch of a small model, a pause between two looks

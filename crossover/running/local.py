@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossover.architecture import architecture_of, steps
+from crossover.architecture.infrastructure import talks
 from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Experiment
 from crossover.reports.folder import SERVER_LOG, RunFolder
@@ -17,7 +18,6 @@ from crossover.running.following import OnProgress, after
 from crossover.running.keeping import Databases, keeping
 from crossover.running.resumption import Unfinished
 from crossover.running.stack import Deployed
-from crossover.surroundings import talks
 
 if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud

@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crossover import aws_calls, runtime
+from crossover import runtime
+from crossover.algorithms.calendar import Calendar
 from crossover.architecture import architecture_of
+from crossover.clients import aws_calls
 from crossover.clients.memory import MemoryClients
+from crossover.clients.protocol import Event
 from crossover.context import Context, Resources
 from crossover.costs import platform_reports
 from crossover.costs.expectations import expected_records
@@ -20,15 +23,14 @@ from crossover.costs.platform_reports import Report
 from crossover.costs.prices import Prices
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, RunFailed, UserError
-from crossover.event import Event
 from crossover.experiment import Experiment, ImageSize
 from crossover.learning import datasets
 from crossover.learning.staging import minibatches_of
 from crossover.running.preparing import Prepared, prepare
 from crossover.running.stack import Deployed
 from crossover.running.unattended import under_way
-from crossover.training.calendar import Calendar, calendar_of
-from crossover.waiting import Pauses
+from crossover.runtime.pauses import Pauses
+from crossover.training.calendar import calendar_of
 from crossover.workflow import Node, Step, execute, first_event, mapped
 
 SETTLED_S = 120.0  # for a function's new size to be in force

@@ -8,7 +8,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from crossover import runtime
-from crossover.aws_calls import EXPIRED, code_of
+from crossover.clients.aws_calls import EXPIRED, code_of
 from crossover.errors import Unavailable
 
 T = TypeVar("T")

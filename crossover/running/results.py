@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from crossover import aggregation
 from crossover.algorithms.aggregators.plan import Plan
+from crossover.context.run_facts import RunFacts
 from crossover.costs import infrastructure, prices, spending
 from crossover.costs.cost import Run
 from crossover.costs.expectations import expected_records, state_transitions
@@ -17,9 +17,8 @@ from crossover.errors import CrossoverError, RunFailed
 from crossover.reports.folder import RunFolder, write
 from crossover.reports.html import write_report
 from crossover.reports.result import build
-from crossover.run_facts import RunFacts
 from crossover.running.preparing import Prepared
-from crossover.training import agreement, attempts
+from crossover.training import aggregation, agreement, attempts
 from crossover.training.calendar import calendar
 
 

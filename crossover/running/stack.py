@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import aws_calls, surroundings
+from crossover.architecture import infrastructure as surroundings
 from crossover.asl.limits import ARRAY_LIMIT
+from crossover.clients import aws_calls
+from crossover.context.run_facts import RunFacts
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.run_facts import RunFacts
 from crossover.running.preparing import Prepared
 from crossover.training.calendar import calendar
 from crossover.validation.machines import too_many

@@ -11,13 +11,13 @@ from crossover.dataplane.protocols import ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import UserError
 from crossover.experiment import Experiment
-from crossover.fleet.lease import POINTER
 from crossover.keys import Keys, current_run
 from crossover.running import resumption
 from crossover.running.following import catch_up
 from crossover.running.preparing import Prepared
 from crossover.running.results import so_far
 from crossover.running.stack import Deployed
+from crossover.training.fleet.lease import POINTER
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from math import exp, inf, log
 from typing import NamedTuple
 
 from crossover.architecture import architecture_of
-from crossover.companions import alone, gpu_fleet
 from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
 from crossover.reports.bands import Band, band, lead
 from crossover.simulation import assumptions
 from crossover.simulation.calibration import Calibration
+from crossover.simulation.mirror import models_of
 from crossover.simulation.repetitions import (
     REPETITIONS,
     SIMULATED_EPOCHS,
@@ -33,8 +33,9 @@ from crossover.simulation.repetitions import (
     problems,
     repeated,
 )
-from crossover.simulation.simulate import LABEL, models_of
+from crossover.simulation.simulate import LABEL
 from crossover.simulation.workload import Workload, calendar
+from crossover.training.baselines import alone, gpu_fleet
 
 PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
 BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # of the files' own

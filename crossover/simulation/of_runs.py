@@ -11,6 +11,7 @@ from crossover.experiment import from_resolved
 from crossover.reports import display
 from crossover.reports.on_aws import OnAws
 from crossover.simulation.calibration import AWS
+from crossover.simulation.mirror import models_of
 from crossover.simulation.repetitions import (
     LIMITS,
     REPETITIONS,
@@ -21,7 +22,7 @@ from crossover.simulation.repetitions import (
     problems,
     repeated,
 )
-from crossover.simulation.simulate import models_of, sizes_of
+from crossover.simulation.simulate import sizes_of
 from crossover.simulation.workload import calendar
 
 

@@ -20,8 +20,8 @@ from crossover.architecture import architecture_of
 from crossover.costs import cost, infrastructure, prices
 from crossover.costs.prices import Prices
 from crossover.experiment import Experiment
-from crossover.process_pools import pool
 from crossover.reports.bands import Band, band
+from crossover.runtime.process_pools import pool
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.services import Service
 from crossover.simulation.simulate import LABEL, Simulated, simulate, sizes_of

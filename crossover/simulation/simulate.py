@@ -1,27 +1,24 @@
 """One run, simulated: from an experiment and a calibration to seconds, dollars and bytes."""
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from crossover.architecture import Architecture, architecture_of, steps
+from crossover.architecture import Architecture, architecture_of
+from crossover.architecture.infrastructure import side_by_side
 from crossover.costs import cost, infrastructure, paper_cost, prices
 from crossover.costs.billing import Line, gb_seconds
 from crossover.costs.infrastructure import Infrastructure
 from crossover.costs.invocations import WRITES
 from crossover.costs.paper_method import BY_THE_HOUR, paper_method
 from crossover.costs.prices import Prices
-from crossover.errors import NoProjection
 from crossover.experiment import MOST_MEMORY_MB, Experiment
-from crossover.simulation import aggregation, programs
 from crossover.simulation.calibration import AWS, Calibration
+from crossover.simulation.mirror import aggregation, models_of, programs
 from crossover.simulation.usage import Place, StepUse, Usage
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import Workload, calendar
-from crossover.simulation.world import Model, World
-from crossover.surroundings import side_by_side
+from crossover.simulation.world import World
 
 LABEL = "projected"
 RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.events.RETRY, with full jitter)
@@ -116,27 +113,6 @@ def simulate(
 def sizes_of(experiment: Experiment, architecture: Architecture) -> Workload:
     """What the experiment moves and computes. Raises NoProjection where that is not known."""
     return aggregation.workload(plan(experiment)) if (plan := architecture.aggregates) else Workload.of(experiment)
-
-
-def models_of(architecture: Architecture) -> dict[str, Model]:
-    """By step name: the MODELS of the module that `Architecture(simulation=)` names. Raises NoProjection where there is none, or a step
-    is missing in it: its tree can be walked, that step's body cannot.
-    """
-    name = architecture.simulation or architecture.name
-    there = name.isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()
-    module = importlib.import_module(f"crossover.simulation.{name}") if there else None
-    models: dict[str, Model] | None = getattr(module, "MODELS", None)
-    if models is None:
-        raise NoProjection(
-            f"architecture: {architecture.name}: crossover/simulation/{name}.py with MODELS of its steps is not there; "
-            "simulation= of its ARCHITECTURE names one whose steps ask the same of the stores, such as all_reduce"
-        )
-    for step in steps(architecture):
-        if step.name not in models:
-            raise NoProjection(
-                f"architecture: {architecture.name}: {step.module}.{step.name} has no model in crossover/simulation/{name}.py"
-            )
-    return models
 
 
 def _result(world: World, price_list: Prices) -> Simulated:

@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from statistics import fmean
 
+from crossover.algorithms.calendar import Calendar
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
 from crossover.learning.sizes import DATA, split
 from crossover.learning.staging import VALIDATION_CHUNK, check_every, plan
-from crossover.training.calendar import Calendar, calendar_of
+from crossover.training.calendar import calendar_of
 
 VECTOR_HEADER_BYTES, BATCH_HEADER_BYTES, SAMPLE_FACTS_BYTES = 48, 64, 16
 MACS_PER_PARAMETER = 50  # of a convolutional network on 32 x 32 images; ResNet-18's: taken for a model that is only a number of parameters

@@ -6,15 +6,15 @@ from typing import Any, Protocol
 
 import simpy
 
+from crossover.algorithms.calendar import Calendar
 from crossover.architecture import Architecture, steps
+from crossover.architecture.infrastructure import NETWORK, shared_stacks
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.kernel import Environments, Gate, Host, Link, Luck, Phase, Process, Slots
 from crossover.simulation.services import Client
 from crossover.simulation.usage import Place, StepUse, Tally, Usage
 from crossover.simulation.workload import Workload
-from crossover.surroundings import NETWORK, shared_stacks
-from crossover.training.calendar import Calendar
 from crossover.workflow import Step
 
 

@@ -10,17 +10,18 @@ from collections.abc import Sequence as Several
 from contextlib import AbstractContextManager
 from functools import partial
 
+from crossover.algorithms.calendar import Calendar
 from crossover.algorithms.optimizers import OPTIMIZERS, vectors
 from crossover.algorithms.outer import OUTER, outer_update
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.protocols import StateKeys, TensorStore
 from crossover.dataplane.vector import Kind, Vector, decode
 from crossover.errors import Corrupt, Missing, StaleAttempt
-from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.training import agreement, attempts, gradients
-from crossover.training.calendar import Calendar, at, calendar, ends_epoch
+from crossover.training.calendar import at, calendar, ends_epoch
 
 Spent = Callable[[Context, Keys, int, int], list[str]]  # (context, an attempt's keys, round, holder)
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from crossover import keys
 from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import Update
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
-from crossover.event import Event
 from crossover.training.calendar import calendar, minibatch_samples
 
 if TYPE_CHECKING:

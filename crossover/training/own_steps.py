@@ -5,9 +5,9 @@ begins where the one before ended. What would run side by side with gradients is
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Vector, exchanged
-from crossover.event import Event
 from crossover.training import agreement, gradients
 from crossover.training.calendar import calendar, round_samples
 

@@ -12,12 +12,12 @@ from dataclasses import fields
 from crossover.algorithms import compression
 from crossover.algorithms.rules import bears
 from crossover.architecture import Architecture, steps
-from crossover.companions import companions
+from crossover.architecture.infrastructure import talks
 from crossover.errors import ConfigError
 from crossover.experiment import OF_TRAINING, Exchange, Experiment, ImageSize, Metric, Outer
 from crossover.learning import sizes
 from crossover.learning.staging import plan
-from crossover.surroundings import talks
+from crossover.training.baselines import companions
 from crossover.validation.documents import did_you_mean
 from crossover.validation.machines import invocations_fit_a_history, minibatches_fit_a_list
 

@@ -1,9 +1,9 @@
 """What Step Functions cannot do for a tree: lists too long, histories too short."""
 
 from crossover.architecture import Architecture, trees
+from crossover.architecture.infrastructure import most_minibatches, side_by_side
 from crossover.asl.limits import ARRAY_LIMIT, HISTORY_LIMIT
 from crossover.experiment import Experiment
-from crossover.surroundings import most_minibatches, side_by_side
 from crossover.workflow import Repeat, Step, walk
 
 _EVENTS = 7  # of an invocation and the question whether another one follows

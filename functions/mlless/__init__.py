@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from crossover.architecture import Architecture
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.errors import Corrupt, Missing
-from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import attempts, checkpoints
 from crossover.training.calendar import at

@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from crossover.algorithms import knee
+from crossover.clients.protocol import Event
 from crossover.context import Context
+from crossover.context.metering import gather_stages
 from crossover.dataplane.vector import Kind
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
-from crossover.event import Event
-from crossover.metering import gather_stages
 from crossover.training import agreement, attempts
 from crossover.training.calendar import at, calendar
 from crossover.training.checkpoints import Journal, Position

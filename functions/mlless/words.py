@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from crossover.algorithms.calendar import Calendar
 from crossover.context import Context
 from crossover.dataplane import plain
 from crossover.dataplane.vector import Kind, Vector
 from crossover.keys import Keys
-from crossover.training.calendar import Calendar
 from crossover.training.checkpoints import Checkpoint
 
 

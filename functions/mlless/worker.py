@@ -13,10 +13,10 @@ from crossover.algorithms import buffers, significance, sparse
 from crossover.algorithms.running_mean import RunningMean
 from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import statistics_momentum
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
-from crossover.event import Event
 from crossover.training import attempts
 from crossover.training.checkpoints import Checkpoint
 from crossover.training.long_worker.invocation import Invocation, through

@@ -6,10 +6,10 @@ peers; each worker fetches its peers' averages into its own database, combines t
 """
 
 from crossover.architecture import Architecture
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, exchanged
 from crossover.errors import WaitTimeout
-from crossover.event import Event
 from crossover.training import agreement, attempts, databases, gradients
 from crossover.training.calendar import ends_epoch, minibatch_samples, round_samples
 from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step

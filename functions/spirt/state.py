@@ -1,14 +1,14 @@
 """What SPIRT's peers wait for and leave behind; the state in their databases is crossover/training/databases.py's."""
 
 from crossover.algorithms.optimizers import OPTIMIZERS
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
-from crossover.event import Event
 from crossover.keys import Keys
+from crossover.runtime.pauses import Pauses
 from crossover.training import attempts, databases, own_steps
 from crossover.training.calendar import at, calendar
 from crossover.training.databases import own_keys, state_keys
-from crossover.waiting import Pauses
 
 
 def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset[int]:

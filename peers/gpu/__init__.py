@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from crossover import runtime
 from crossover.architecture import EXCHANGES, Architecture, Program
+from crossover.architecture.instances import Instances, needs_a_gpu
 from crossover.context import Context, Resources, new_learner, process_resources
 from crossover.experiment import Experiment
-from crossover.fleet import Membership, Settings, serve
-from crossover.instances import Instances, needs_a_gpu
+from crossover.training.fleet import Membership, Settings, serve
 
 if TYPE_CHECKING:
     from crossover.training.peer.exchange import PeerExchange

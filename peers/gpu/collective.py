@@ -15,8 +15,8 @@ import torch.distributed as dist
 from crossover import runtime
 from crossover.context import Context
 from crossover.errors import ConfigError, Unavailable
-from crossover.fleet import Membership
 from crossover.training.calendar import round_samples
+from crossover.training.fleet import Membership
 from crossover.training.peer.replica import Replica
 from peers.gpu.meeting import Meeting, own_address
 

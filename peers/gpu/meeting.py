@@ -18,8 +18,8 @@ from crossover import runtime
 from crossover.context import Context
 from crossover.dataplane import plain
 from crossover.errors import Missing, WaitTimeout
-from crossover.fleet import Membership
 from crossover.training import attempts
+from crossover.training.fleet import Membership
 from crossover.training.peer.exchange import Concluded
 
 ADDRESS = "CROSSOVER_ADDRESS"

@@ -3,9 +3,9 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.event import Event
-from crossover.threads import Call
+from crossover.runtime.threads import Call
 from crossover.training.calendar import at, calendar
 from crossover.training.peer.computing import OnInstance
 

@@ -1,7 +1,7 @@
 """Which exchange an experiment asks for."""
 
 from crossover.context import Context
-from crossover.fleet import Membership
+from crossover.training.fleet import Membership
 from crossover.training.peer.exchange import PeerExchange
 from peers.p2p.latest import LatestMailboxes
 from peers.p2p.mailboxes import SynchronousMailboxes

@@ -1,7 +1,7 @@
 """What peers run on: an instance each, without a GPU."""
 
+from crossover.architecture.instances import Instances, computing
 from crossover.experiment import Experiment
-from crossover.instances import Instances, computing
 
 
 def instances(e: Experiment) -> Instances:

@@ -14,11 +14,11 @@ import torch
 from crossover.algorithms.codecs import Contribution
 from crossover.context import Context
 from crossover.errors import Corrupt, Missing, Refused
-from crossover.fleet import Membership
+from crossover.runtime.pauses import Due, Pauses
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.training.fleet import Membership
 from crossover.training.peer.replica import Replica
-from crossover.waiting import Due, Pauses
 from peers.p2p.mailboxes import Post
 from peers.p2p.messages import Message
 

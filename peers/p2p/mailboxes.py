@@ -13,14 +13,14 @@ from crossover.algorithms import compression
 from crossover.algorithms.codecs import Contribution
 from crossover.context import Context
 from crossover.errors import Corrupt, Missing, StaleAttempt
-from crossover.fleet import Membership
 from crossover.keys import Keys
+from crossover.runtime.pauses import Due, Pauses
 from crossover.training import attempts
 from crossover.training.calendar import round_samples
+from crossover.training.fleet import Membership
 from crossover.training.peer.bodies import Bodies
 from crossover.training.peer.combining import combine
 from crossover.training.peer.replica import Replica
-from crossover.waiting import Due, Pauses
 from peers.p2p import messages
 from peers.p2p.messages import Message
 

@@ -18,6 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from chaos.schedule import Fault
+from chaos.trials import Trials, reduced
 from crossover import own_code, validation
 from crossover.algorithms.seeds import seed as seed_of
 from crossover.cli.main import main
@@ -31,8 +33,6 @@ from crossover.running import run_inline
 from crossover.simulation import AWS, assumptions
 from crossover.simulation.calibration import Calibration
 from crossover.validation import load
-from crossover.virtual.schedule import Fault
-from crossover.virtual.trials import Trials, reduced
 from tests.local import parts, stranger
 from tests.local.listening import listening
 from tests.mutation import protocol, silent

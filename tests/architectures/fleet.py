@@ -11,10 +11,10 @@ import pytest
 
 from crossover.architecture import architecture_of
 from crossover.context import Context, Resources
-from crossover.fleet import Membership, Settings
-from crossover.fleet.execution import announce
-from crossover.fleet.lease import Hearts
 from crossover.keys import Keys
+from crossover.training.fleet import Membership, Settings
+from crossover.training.fleet.execution import announce
+from crossover.training.fleet.lease import Hearts
 from crossover.workflow import execute
 from tests.architectures.harness import READS, FailAt, Hook, Job, Killed, WatchedClients, silent
 
@@ -82,7 +82,7 @@ class Fleet:
 
         monkeypatch.setattr(Membership, "__enter__", remember)
         monkeypatch.setattr(Membership, "claim", remember_claim)
-        monkeypatch.setattr("crossover.fleet.serving.PAUSE_S", 0.0)
+        monkeypatch.setattr("crossover.training.fleet.serving.PAUSE_S", 0.0)
         machines = architecture_of(experiment).machines
         functions = Resources(self.job.clients)
         self.job.clients.run_machine = lambda name, event: execute(

@@ -33,7 +33,7 @@ def silent(moment: str, operation: str) -> None:
 
 
 def claiming(claim: str) -> list[str]:
-    """The architectures that claim it, of crossover/architecture.py's CLAIMS."""
+    """The architectures that claim it, of crossover/architecture's CLAIMS."""
     assert claim in CLAIMS
     return [name for name in architectures() if claim in load(name).claims]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover.advice import subject, writing
 from crossover.advice.advice import Advice, Finalist, advise, form_of
 from crossover.advice.wishes import Wishes
@@ -21,6 +20,7 @@ from crossover.running import measuring, run_deployed, run_inline
 from crossover.running.stack import Deployed
 from crossover.validation import check_deployment
 from crossover.validation import load as read
+from stacks.synthesis import synthesize
 from tests.sampling import WHOLE, drawn
 from tests.unit.advice.few import few_candidates
 

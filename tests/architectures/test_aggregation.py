@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover import running, validation
 from crossover.algorithms.aggregators import one_process
 from crossover.algorithms.aggregators.gradients import gradient
@@ -20,6 +19,7 @@ from crossover.reports import comparison
 from crossover.reports.folder import RunFolder
 from crossover.simulation import PURE_COMPUTE, simulate
 from crossover.workflow import execute, first_event
+from stacks.synthesis import synthesize
 from tests.architectures.harness import Job
 
 DESIGNS = [name for name in architectures() if not load(name).trains]

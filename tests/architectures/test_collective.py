@@ -14,7 +14,7 @@ import torch.distributed as dist
 from crossover import runtime
 from crossover.context import Context, Resources
 from crossover.errors import ConfigError, StaleAttempt
-from crossover.fleet import Membership, Settings
+from crossover.training.fleet import Membership, Settings
 from crossover.training.peer import algorithm
 from peers.gpu import meeting
 from peers.gpu.collective import Collective

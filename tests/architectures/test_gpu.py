@@ -12,9 +12,9 @@ from crossover.algorithms import buffers
 from crossover.algorithms.codecs import Contribution
 from crossover.context import Context, Resources, new_learner
 from crossover.experiment import Experiment
-from crossover.fleet import Membership, Settings
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
+from crossover.training.fleet import Membership, Settings
 from peers.gpu import cuda
 from peers.gpu.gathering import Gathering
 from tests.architectures.fleet import Fleet, only

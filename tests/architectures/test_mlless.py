@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from crossover import validation
+from crossover.algorithms.calendar import Calendar
 from crossover.architecture import load
 from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
@@ -22,7 +23,6 @@ from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running import run_inline
 from crossover.training import checkpoints
-from crossover.training.calendar import Calendar
 from crossover.workflow import Sequence, execute, first_event
 from functions.mlless import words
 from functions.mlless.settings import MLLess

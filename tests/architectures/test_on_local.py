@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover import running
 from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
@@ -24,6 +23,7 @@ from crossover.local.lambda_runtime.environment import Environment, Outcome
 from crossover.reports.folder import RunFolder
 from crossover.running import Prepared, run_deployed, run_inline
 from crossover.running.deployed_run import StateMachineExecution
+from stacks.synthesis import synthesize
 from tests.architectures.harness import small, tree_architectures
 from tests.sampling import WHOLE
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover import own_code, running, validation
 from crossover.cli.main import main
 from crossover.errors import ConfigError, CrossoverError
 from crossover.running import provenance, resumption
+from stacks.synthesis import synthesize
 from tests.architectures.test_own_code import bundles
 
 MINE = """

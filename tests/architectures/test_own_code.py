@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover import own_code, running, validation
 from crossover.cli.main import main
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
 from crossover.local import assembly
 from crossover.running import provenance, resumption
+from stacks.synthesis import synthesize
 
 TASK = '''
 from pathlib import Path

@@ -15,9 +15,9 @@ import pytest
 from crossover.algorithms.codecs import Contribution
 from crossover.errors import Unavailable
 from crossover.experiment import Exchange, Experiment
-from crossover.fleet.serving import ATTEMPTS
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
+from crossover.training.fleet.serving import ATTEMPTS
 from crossover.training.peer.replica import Replica
 from peers.gpu.gathering import Gathering
 from peers.p2p.mailboxes import SynchronousMailboxes
@@ -216,8 +216,8 @@ def test_a_gradient_of_another_model_is_refused_by_name(monkeypatch: pytest.Monk
 
 
 def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from crossover.fleet.execution import ProgramsExecution
     from crossover.keys import Keys
+    from crossover.training.fleet.execution import ProgramsExecution
 
     fleet = Fleet(Job(small("p2p_instance")))
     broken = False

@@ -15,8 +15,8 @@ from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused, StaleAttempt
 from crossover.experiment import Experiment
-from crossover.fleet import Membership, Settings
 from crossover.training import agreement
+from crossover.training.fleet import Membership, Settings
 from crossover.training.peer import ending
 from crossover.training.peer.replica import Replica
 from peers.p2p.latest import LatestMailboxes

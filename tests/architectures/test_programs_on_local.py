@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover.costs.budget import BudgetReached
 from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder, read
 from crossover.running import following, run_deployed, run_inline
+from stacks.synthesis import synthesize
 from tests.architectures.harness import small
 
 pytestmark = pytest.mark.slow

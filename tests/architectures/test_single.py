@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from crossover.architecture import architecture_of
-from crossover.companions import companions
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, Gpu, from_resolved
 from crossover.reports.folder import RunFolder
 from crossover.running import baseline
 from crossover.simulation.workload import Workload
+from crossover.training.baselines import companions
 from crossover.validation import validate
 from tests.architectures.harness import small
 from tests.architectures.trained import assert_equal_to_reference

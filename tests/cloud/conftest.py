@@ -10,7 +10,7 @@ import boto3
 import pytest
 import yaml
 
-from crossover.cli import deployment
+from crossover.account.deployment import deploying
 from crossover.cli.main import main
 from crossover.local.cloud import LocalCloud
 from tests.cloud import listings, made, neighbours
@@ -64,7 +64,7 @@ def session(untouched: Untouched, cloud: LocalCloud, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(boto3, "Session", One)
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)  # that of boto3.client, kept beyond this test otherwise
-    monkeypatch.setattr(deployment, "npx", lambda: pytest.fail("the CDK was called"))
+    monkeypatch.setattr(deploying, "npx", lambda: pytest.fail("the CDK was called"))
     yield session
     made.clear(cloud)
 

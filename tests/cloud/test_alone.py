@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover import running, validation
 from crossover.account.deployment import readiness
 from crossover.account.resources import stacks
@@ -18,6 +17,7 @@ from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder
+from stacks.synthesis import synthesize
 from tests.cloud import made
 from tests.cloud.conftest import Settled
 from tests.cloud.listings import snapshot

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover.account.deployment import changes
-from crossover.account.removal import network_exit
-from crossover.cli import destruction
+from crossover.account.removal import destroying, network_exit
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.local import assembly as assemblies
 from crossover.local.cloud import LocalCloud
+from stacks.synthesis import synthesize
 from tests.cloud import made
 
 NETWORK, STACK = "crossover-network", "crossover-tiny"
@@ -94,8 +93,8 @@ def test_the_keeper_has_the_interface_when_an_experiment_goes(session: Any) -> N
 
 
 def test_functions_leave_before_their_stack_is_deleted(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    destruction.delete_experiment(session, PEERS)
-    destruction.delete_shared(session, PEERS)
+    destroying.delete_experiment(session, PEERS)
+    destroying.delete_shared(session, PEERS)
     said = capsys.readouterr().out
     for function, stack in ((f"{STACK}-step", STACK), (f"{NETWORK}-keeper", NETWORK)):
         assert said.index(f"taking function {function} out") < said.index(f"deleting stack {stack}")

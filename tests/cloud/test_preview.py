@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from crossover.account.deployment import preview
-from crossover.cli import deployment
+from crossover.account.deployment import deploying, preview
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
@@ -62,7 +61,7 @@ def shown(session: Any, made: Path, differ: preview.Differ) -> list[str]:
 @pytest.fixture(scope="module")
 def differ(tmp_path_factory: pytest.TempPathFactory) -> preview.Differ:
     """The real one; without npm's registry, and without its cache, there is nothing to test."""
-    real = partial(deployment._differences, tmp_path_factory.mktemp("node"))
+    real = partial(deploying._differences, tmp_path_factory.mktemp("node"))
     if real("[]") is None:
         pytest.skip(f"{preview.PACKAGE} cannot be had here")
     return real

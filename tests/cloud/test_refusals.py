@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover import validation
 from crossover.account.removal import leftovers
 from crossover.account.resources import stacks
-from crossover.cli import deployment
 from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
+from stacks.synthesis import synthesize
 from tests.cloud import made, neighbours
 from tests.cloud.conftest import Command, written
 
@@ -48,12 +47,12 @@ def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: 
 
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-esat-1")
     monkeypatch.delenv("AWS_REGION", raising=False)
-    monkeypatch.setattr(deployment, "check_credentials", lambda: _explained(unreachable))
+    monkeypatch.setattr("crossover.cli.deployment.check_credentials", lambda: _explained(unreachable))
     assert "AWS has no region 'us-esat-1'; did you mean us-" in refused(*DEPLOY)
 
 
 def _explained(call: Callable[[], None]) -> None:
-    from crossover.cli.credentials import aws_errors_explained
+    from crossover.account.credentials import aws_errors_explained
 
     with aws_errors_explained():
         call()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover import running, validation
-from crossover.cli import destruction
+from crossover.account.removal import destroying
 from crossover.errors import UserError
 from crossover.local.cloud import LocalCloud
+from stacks.synthesis import synthesize
 from tests.cloud import made
 from tests.cloud.conftest import written
 
@@ -46,7 +46,7 @@ def test_two_architectures_come_and_go_in_either_order(cloud: LocalCloud, tmp_pa
         assert made.stacks(cloud) == {*SHARED, left}
         assert (shared(session), list(cloud.servers.brokers)) == (network, brokers)
         with pytest.raises(UserError, match=rf"--shared: {left} still stand and need network and broker"):
-            destruction.delete_shared(session, experiments[gone])
+            destroying.delete_shared(session, experiments[gone])
         out = tmp_path / "out" / left
         found = running.run_deployed(experiments[left], out, lambda progress: None, session=session, where="local")
         assert (found.result["outcome"], len(found.result["epochs"])) == ("finished", 1)

@@ -14,12 +14,12 @@ import redis
 from botocore.exceptions import ClientError
 
 from cdk import hosts
-from cdk.synthesis import synthesize
 from crossover import validation
 from crossover.experiment import Experiment
 from crossover.local import assembly as assemblies
 from crossover.local.cloud import LocalCloud
 from crossover.local.redis_server import RedisServer
+from stacks.synthesis import synthesize
 from tests.cloud.made import clear
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from chaos.wire.clients import Servers, VirtualClients
+from crossover.clients.protocol import Event
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.event import Event
 from crossover.experiment import Experiment
 from crossover.local import processes
 from crossover.local.moto_patches import objects
@@ -19,7 +20,6 @@ from crossover.local.moto_patches.replacing import Replacements
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles, self_made
-from crossover.virtual.wire.clients import Servers, VirtualClients
 from tests.additions.sqlite_store import SqliteObjectStore
 from tests.conformance import servers
 from tests.ports import held_port

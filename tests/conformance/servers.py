@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import pytest
 
+from chaos.wire import Effect, Request
 from crossover.errors import MissingTool
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles
-from crossover.virtual.wire import Effect, Request
 from tests.redis_module.servers import building
 
 ROOT = Path(__file__).parents[2]

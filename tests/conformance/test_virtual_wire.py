@@ -13,15 +13,15 @@ from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chaos.wire.clients import Servers
+from chaos.wire.rabbitmq import VirtualConnection
+from chaos.wire.redis_socket import VirtualRedisAddress
+from chaos.wire.s3 import BUCKET as VIRTUAL_BUCKET
 from crossover.dataplane.redis_address import redis_address
 from crossover.dataplane.redis_tensors import APPEAR_TOGETHER
 from crossover.dataplane.redis_wire import Argument, ErrorReply, RedisConnection
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
-from crossover.virtual.wire.clients import Servers
-from crossover.virtual.wire.rabbitmq import VirtualConnection
-from crossover.virtual.wire.redis_socket import VirtualRedisAddress
-from crossover.virtual.wire.s3 import BUCKET as VIRTUAL_BUCKET
 from tests.conformance import servers
 from tests.conformance.conftest import BUCKET
 

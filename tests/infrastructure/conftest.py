@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aws_cdk import App
 
-from cdk.synthesis import check_with_nag, compose, feature_flags, synthesize
 from crossover import validation
 from crossover.experiment import Experiment
+from stacks.synthesis import check_with_nag, compose, feature_flags, synthesize
 from tests.infrastructure.assemblies import Assembly
 from tests.infrastructure.cases import Case
 

@@ -6,11 +6,11 @@ from typing import Literal
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover.account import standing
 from crossover.architecture import architectures
 from crossover.costs import infrastructure
 from crossover.experiment import Experiment, Gpu, Storage
+from stacks.synthesis import synthesize
 
 WORKERS = 3
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cdk.hosts import USER_DATA_LIMIT_BYTES
-from cdk.synthesis import synthesize
 from crossover import validation
 from crossover.own_code.packages import DATAPLANE
 from layer.contents import TORCH
+from stacks.synthesis import synthesize
 from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, only, resources
 from tests.infrastructure.conftest import NOW, ROOT
 

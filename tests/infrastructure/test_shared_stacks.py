@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from crossover.surroundings import shared_stacks
+from crossover.architecture.infrastructure import shared_stacks
 from tests.infrastructure.assemblies import Assembly, actions_of, flat, only, resources
 from tests.infrastructure.cases import CASES, Case
 from tests.infrastructure.conftest import Assembled

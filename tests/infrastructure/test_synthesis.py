@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from aws_cdk import App
 
-from cdk import synthesis
-from cdk.synthesis import check_with_nag, compose, feature_flags
 from crossover import validation
 from crossover.architecture import architectures
 from crossover.errors import ConfigError
 from crossover.validation import documents
+from stacks import synthesis
+from stacks.synthesis import check_with_nag, compose, feature_flags
 from tests.infrastructure.assemblies import Assembly, masked
 from tests.infrastructure.callers import look, needs
 from tests.infrastructure.conftest import NOW, ROOT, Synthesize

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover.errors import ConfigError, RunFailed
 from crossover.experiment import Experiment
 from crossover.running.cdk_process import synthesized
 from crossover.validation import load
+from stacks.synthesis import synthesize
 from tests.local.kills import children
 from tests.local.parts import eventually
 

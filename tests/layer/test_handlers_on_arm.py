@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover.architecture import load, steps, training_architectures
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import MissingTool
@@ -22,6 +21,7 @@ from functions.mlless.settings import MLLess
 from layer import build
 from layer.contents import ROOT, layers
 from layer.wheels import NoWheels
+from stacks.synthesis import synthesize
 from tests.layer.lambda_on_arm import runtime
 
 pytestmark = pytest.mark.deep

@@ -35,7 +35,7 @@ KINDS = {  # what stands in a command line -> what the process is; the first tha
     "watchdog.py": "watchdog",
     "zygote.py torch": "torch function",
     "zygote.py plain": "plain function",
-    "cdk.apart": "synthesis",
+    "stacks.apart": "synthesis",
     "jsii": "node",
     "redis-server": "redis-server",
     "beam.smp": "broker",

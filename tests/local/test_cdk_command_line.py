@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crossover import validation
-from crossover.cli.deployment import CDK
+from crossover.account.deployment.deploying import CDK
 from crossover.local.cloud import LocalCloud
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def assembly(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from cdk.synthesis import synthesize
+    from stacks.synthesis import synthesize
 
     return synthesize(validation.load(ROOT / "config" / "spirt.yaml"), tmp_path_factory.mktemp("cdk") / "assembly")
 

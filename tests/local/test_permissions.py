@@ -10,13 +10,13 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.iam.models import iam_backends
 
-from cdk.synthesis import synthesize
 from crossover.errors import RunFailed
 from crossover.local import permissions
 from crossover.local.cloud import LocalCloud
 from crossover.local.moto_patches.resource_types import ACCOUNT
 from crossover.local.permissions import Call
 from crossover.running import run_deployed
+from stacks.synthesis import synthesize
 from tests.architectures.harness import small
 
 BUCKET = "arn:aws:s3:::bucket"

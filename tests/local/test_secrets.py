@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cdk.synthesis import synthesize
 from crossover.cli.main import main
 from crossover.dataplane.connecting import message_bus, object_store, tensor_store
 from crossover.dataplane.traffic import Traffic
@@ -18,6 +17,7 @@ from crossover.experiment import Data, Experiment
 from crossover.local.cloud import LocalCloud
 from crossover.local.moto_patches import secrets as seam
 from crossover.running import run_deployed
+from stacks.synthesis import synthesize
 from tests.architectures.harness import small
 from tests.local.secrets_search import environments, everything, files, found
 

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from crossover.architecture import Architecture, architectures, load
+from crossover.architecture.infrastructure import talks
 from crossover.local.hosted import tensor_module
 from crossover.local.redis_server import RedisServer
-from crossover.surroundings import talks
 from tests.local import kills, stranger
 from tests.local.listening import Listening, listening
 from tests.local.secrets_search import files, found

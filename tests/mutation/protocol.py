@@ -61,9 +61,9 @@ DRAWN_FROM = (
     "crossover/dataplane/redis_compute.py",
     "crossover/dataplane/s3.py",
     "crossover/dataplane/rabbitmq.py",
-    "crossover/fleet/lease.py",
-    "crossover/fleet/serving.py",
-    "crossover/fleet/execution.py",
+    "crossover/training/fleet/lease.py",
+    "crossover/training/fleet/serving.py",
+    "crossover/training/fleet/execution.py",
     "crossover/workflow.py",
 )
 _OF_PROTOCOLS = re.compile(

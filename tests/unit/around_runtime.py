@@ -1,4 +1,4 @@
-"""What functions and programs ask for goes through crossover/runtime.py: nothing goes around it, and no module keeps anything by itself.
+"""What functions and programs ask for goes through crossover/runtime: nothing goes around it, and no module keeps anything by itself.
 
 Else a simulated process would wait in real time, draw other numbers on every run, or see what another simulated process has kept.
 """
@@ -14,13 +14,13 @@ APART = {
     "cli": "the command line",
     "local": "the cloud on this machine is made of processes",
     "replication": "a command that runs others",
-    "process_pools.py": "commands compute in them",
+    "runtime/process_pools.py": "commands compute in them",
     "reports": "written once a run is over",
-    "runtime.py": "it is what is asked",
+    "runtime/__init__.py": "it is what is asked",
     "simulation": "has a clock of its own",
     "advice": "asks simulations, on the user's machine alone",
     "validation": "a YAML is checked before a run",
-    "virtual": "it is what answers",
+    "calibration": "measured and fitted on the user's machine alone",
 }
 MODULES = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "random", "sched", "secrets", "select", "selectors"),
@@ -41,14 +41,14 @@ CHANGES = {
 }
 CACHES = {
     **dict.fromkeys(("cache", "lru_cache"), "runtime.kept, or Resources"),
-    "cached_property": "crossover.lazy: Python 3.11 holds one lock for all objects while it computes",
+    "cached_property": "crossover.clients.on_demand: Python 3.11 holds one lock for all objects while it computes",
 }
 # file -> what it has of its own -> why
 EXCEPTIONS = {
     "crossover/clients/slots.py": dict.fromkeys(
         ("time", "threading", "_idle"), "cores of one machine, shared by its processes"
     ),
-    "crossover/threads.py": {"threading": "which threads the process has at its end"},
+    "crossover/runtime/threads.py": {"threading": "which threads the process has at its end"},
     "crossover/dataplane/redis_address.py": {"socket": "the wire itself"},
     "crossover/dataplane/redis_wire.py": {"socket": "the wire itself"},
     "crossover/learning/learner.py": {"threading": "torch's global generator is the process's; nobody waits within"},
@@ -72,7 +72,8 @@ EXCEPTIONS = {
 
 def in_scope() -> list[Path]:
     found = [path for package in ("crossover", "functions", "peers") for path in sorted((ROOT / package).rglob("*.py"))]
-    return [path for path in found if path.relative_to(ROOT).parts[1] not in APART]
+    apart = tuple(f"crossover/{name}" if name.endswith(".py") else f"crossover/{name}/" for name in APART)
+    return [path for path in found if not str(path.relative_to(ROOT)).startswith(apart)]
 
 
 def around(text: str) -> Iterator[tuple[str, int, str]]:

@@ -16,9 +16,9 @@ from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt
-from crossover.fleet.lease import Hearts
 from crossover.keys import Keys
 from crossover.training import agreement, checkpoints
+from crossover.training.fleet.lease import Hearts
 from functions.mlless import words
 from peers.p2p import messages
 from tests.unit.mutants import mutated

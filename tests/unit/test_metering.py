@@ -8,8 +8,8 @@ import pytest
 from crossover import runtime
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.context.metering import Meter
 from crossover.errors import Unavailable
-from crossover.metering import Meter
 from crossover.runtime import ThisProcess
 from crossover.workflow import first_event
 

@@ -12,14 +12,14 @@ import pytest
 import functions
 import peers
 import stacks
-from cdk import synthesis
-from crossover import algorithms, architecture
+from crossover import algorithms
 from crossover.algorithms import averaging
-from crossover.architecture import load
+from crossover.architecture import load, loading
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, from_resolved
 from crossover.running.resumption import differing
 from crossover.validation import schema, validate
+from stacks import synthesis
 
 Write = Callable[[str, str], None]
 
@@ -27,7 +27,7 @@ Write = Callable[[str, str], None]
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Files of functions/ and stacks/ that stand beside those of the project."""
-    monkeypatch.setattr(architecture, "ROOT", tmp_path)
+    monkeypatch.setattr(loading, "ROOT", tmp_path)
     monkeypatch.setattr(synthesis, "ROOT", tmp_path)
     for package in (functions, peers, stacks):
         folder = tmp_path / package.__name__
@@ -195,7 +195,7 @@ LINE = (
         (
             "checks=checks)",
             'simulation="zzz")',
-            f"line {LINE}: simulation='zzz': crossover/simulation has no such module",
+            f"line {LINE}: simulation='zzz': crossover/simulation/mirror has no such module",
         ),
         (
             "    order:",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs import house
+from tests.unit.test_structure import FLOOR
 
 ROOT = Path(__file__).parents[2]
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
@@ -126,10 +127,10 @@ def test_what_is_mentioned_exists(files: list[str]) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_readme_has_a_line_for_every_package() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    packages = {path.parent.name for path in (ROOT / "crossover").glob("*/__init__.py")}
-    assert {name for name in packages if f"`{name}/`" not in readme} == set()
+def test_the_map_has_a_line_for_every_part_of_the_house() -> None:
+    rows = "".join(re.findall(r"^\| .*", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE))
+    names = {part.removeprefix("crossover.") for part in FLOOR} - {"app"}
+    assert {name for name in names if f"`{name}/`" not in rows and f"`{name}.py`" not in rows} == set()
 
 
 def test_sections_that_are_named_by_number_exist() -> None:
@@ -148,7 +149,7 @@ def test_sections_that_are_named_by_number_exist() -> None:
 
 
 def test_the_picture_of_the_house_is_the_one_that_its_imports_draw() -> None:
-    assert house.PICTURE.read_text(encoding="utf-8") == house.drawn(), "draw it anew: python -m docs.house"
+    assert house.PAGE.read_text(encoding="utf-8") == house.drawn(), "draw it anew: python -m docs.house"
 
 
 def test_files_of_the_project_that_a_page_shows_are_shown_as_they_stand() -> None:

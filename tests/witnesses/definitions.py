@@ -9,9 +9,9 @@ from typing import Any
 from cdk import expiry_machine
 from crossover import asl, validation
 from crossover.architecture import architectures, load
+from crossover.architecture.infrastructure import most_minibatches
 from crossover.asl.placeholders import filled_in
 from crossover.experiment import Experiment
-from crossover.surroundings import most_minibatches
 from tests.infrastructure.cases import CASES, CONFIG, Case
 
 State = dict[str, Any]

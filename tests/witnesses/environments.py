@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from crossover.cli.deployment import npx
+from crossover.account.deployment.deploying import npx
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "build" / "witnesses"

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cdk.synthesis import synthesize
 from crossover.experiment import Experiment
+from stacks.synthesis import synthesize
 from tests.infrastructure.assemblies import Assembly
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from crossover import asl, aws_calls, own_code
+from crossover import asl, own_code
 from crossover.account.removal import network_exit
 from crossover.account.resources import ownership, stacks
 from crossover.account.resources.listings import FUNCTION, instances
 from crossover.account.resources.ownership import Owner
+from crossover.clients import aws_calls
 from crossover.costs import infrastructure
 from crossover.errors import UserError
 from crossover.experiment import Experiment

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from crossover import aws_calls
+from crossover.clients import aws_calls
 
 CLOCKS_DIFFER = timedelta(minutes=5)  # AWS refuses requests whose clock is further off
 BEGINNINGS = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossover import aws_calls
 from crossover.account.resources import stacks
+from crossover.clients import aws_calls
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 

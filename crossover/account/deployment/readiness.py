@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from crossover import aws_calls
 from crossover.account.deployment import state_machines, zones
+from crossover.account.deployment.finding import Finding
 from crossover.architecture import architecture_of, trees
-from crossover.cli.findings import Finding
+from crossover.architecture.infrastructure import most_minibatches, shared_stacks
+from crossover.clients import aws_calls
 from crossover.costs import infrastructure, prices
 from crossover.experiment import Experiment
-from crossover.surroundings import most_minibatches, shared_stacks
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"

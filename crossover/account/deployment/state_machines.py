@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from cdk import expiry_machine
-from crossover import asl, aws_calls
+from crossover import asl
+from crossover.account.deployment.finding import Finding
 from crossover.architecture import architecture_of
+from crossover.architecture.infrastructure import most_minibatches, shared_stacks
 from crossover.asl.placeholders import filled_in
-from crossover.cli.findings import Finding
+from crossover.clients import aws_calls
 from crossover.experiment import Experiment
-from crossover.surroundings import most_minibatches, shared_stacks
 
 ACTION = "states:ValidateStateMachineDefinition"
 

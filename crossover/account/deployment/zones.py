@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import aws_calls
-from crossover.cli.findings import Finding
-from crossover.companions import companions
+from crossover.account.deployment.finding import Finding
+from crossover.architecture.infrastructure import shared_stacks
+from crossover.clients import aws_calls
 from crossover.costs import infrastructure
 from crossover.experiment import BROKER_VERSION, Experiment
-from crossover.surroundings import shared_stacks
+from crossover.training.baselines import companions
 
 ENDPOINT_SERVICE = "secretsmanager"
 

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from crossover import aws_calls
 from crossover.account.resources import inventory, ownership
 from crossover.account.resources.listings import FUNCTION
 from crossover.account.resources.ownership import Owner, Whose
 from crossover.architecture import architecture_of, steps
+from crossover.clients import aws_calls
 from crossover.costs import platform_reports
 from crossover.costs.invocations import on_instance
 from crossover.costs.platform_reports import Report

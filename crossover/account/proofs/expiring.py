@@ -6,7 +6,7 @@ from collections.abc import Callable
 from crossover.account.proofs.evidence import Evidence
 from crossover.account.resources import stacks
 from crossover.keys import MOMENT
-from crossover.waiting import Pauses
+from crossover.runtime.pauses import Pauses
 
 FIRING_WAIT_S = 20 * 60.0  # the schedule looks every 15 minutes
 EXPIRY_WAIT_S = 1_800.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from crossover.account.proofs.evidence import Evidence, Redriven
 from crossover.errors import CrossoverError, RunFailed
-from crossover.waiting import Pauses
+from crossover.runtime.pauses import Pauses
 
 POLL_S = 1.0
 WAIT_S = 900.0

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossover.account.deployment import deploying
 from crossover.account.proofs.evidence import Evidence
 from crossover.account.proofs.observed import Checks, Observed
-from crossover.cli import deployment
 from crossover.experiment import Experiment
+from crossover.reports.folder import RunFolder
 
 FUNCTIONS_USD = 0.01  # of one small run: generous
 
@@ -25,6 +26,7 @@ class Walk:
     whole: bool
     observed: dict[str, Observed]
     tell: Callable[[str], None]
+    train: Callable[[Experiment, Path], RunFolder]
 
     @property
     def experiment(self) -> Experiment:
@@ -45,10 +47,10 @@ class Walk:
     def deploy(self, config: Path, experiment: Experiment, *, only: str = "") -> None:
         """As `crossover deploy` does; `only`: one of the shared stacks, and what it needs."""
         if not only:
-            deployment.deploy_previewed(config, experiment, ask=False, tell=self.tell)
+            deploying.deploy_previewed(config, experiment, ask=False, tell=self.tell)
             return
-        zone = deployment.chosen_zone(experiment, tell=self.tell)
-        deployment.run_cdk(config, experiment, [*deployment.DEPLOY, *zone], stacks=[f"{experiment.project}-{only}"])
+        zone = deploying.chosen_zone(experiment, tell=self.tell)
+        deploying.run_cdk(config, experiment, [*deploying.DEPLOY, *zone], stacks=[f"{experiment.project}-{only}"])
 
 
 @dataclass(frozen=True, kw_only=True)

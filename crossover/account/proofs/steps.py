@@ -5,19 +5,19 @@ A step that fails raises, which leaves the following ones out. What was deployed
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from crossover import running
 from crossover.account import standing
+from crossover.account.deployment import deploying
 from crossover.account.proofs import expiring, fact_checks, redriving
 from crossover.account.proofs.evidence import CHILDREN, Evidence
 from crossover.account.proofs.step_walk import Step, Walk, timed
-from crossover.account.removal import leftovers
+from crossover.account.removal import destroying, leftovers
 from crossover.architecture import architecture_of
-from crossover.cli import deployment, destruction
-from crossover.cli.progress import show_progress
+from crossover.architecture.infrastructure import BROKER, NETWORK, shared_stacks
 from crossover.experiment import Experiment
-from crossover.surroundings import BROKER, NETWORK, shared_stacks
 from crossover.validation import load
 
 SMALLEST = Path(__file__).parents[3] / "config" / "aws" / "smallest.yaml"
@@ -31,9 +31,8 @@ SHORT_TTL_HOURS = 0.02
 def _smallest(walk: Walk) -> None:
     smallest = load(SMALLEST)
     walk.deploy(SMALLEST, smallest)
-    with show_progress(smallest, where="aws", out=walk.out / "smallest") as on_progress:
-        running.run_aws(smallest, walk.out / "smallest", on_progress)
-    destruction.delete_experiment(walk.seen.session, smallest)
+    walk.train(smallest, walk.out / "smallest")
+    destroying.delete_experiment(walk.seen.session, smallest)
 
 
 def _network(walk: Walk) -> None:
@@ -48,36 +47,34 @@ def _run(walk: Walk) -> None:
     seen = walk.seen
     with timed(seen, "deployed"):
         walk.deploy(walk.config, walk.experiment)
-    with show_progress(walk.experiment, where="aws", out=walk.out) as on_progress:
-        seen.run = running.run_aws(walk.experiment, walk.out, on_progress)
+    seen.run = walk.train(walk.experiment, walk.out)
     walk.look(fact_checks.STANDING)
 
 
 def _update(walk: Walk) -> None:
     more = replace(walk.experiment, workers=WORKERS_AFTER)
     walk.deploy(walk.changed("three-workers", more), more)
-    out = walk.out / "three-workers"
-    with show_progress(more, where="aws", out=out) as on_progress:
-        walk.seen.updated = running.run_aws(more, out, on_progress)
+    walk.seen.updated = walk.train(more, walk.out / "three-workers")
     walk.look(fact_checks.UPDATED)
 
 
 def _redrive(walk: Walk) -> None:
     more = replace(walk.experiment, workers=WORKERS_AFTER)
     children = [f"{walk.seen.stack}-{name}" for name in CHILDREN]
-    for children_first in (False, True):
-        found = redriving.redrive(
-            walk.seen,
-            run=f"{walk.seen.stack}-run",
-            children=children,
-            start=lambda: running.run_aws(more, walk.out / "redriven", lambda progress: None),
-            children_first=children_first,
-        )
-        if children_first:
-            walk.seen.redriven = found
-        else:
-            walk.seen.redriven_alone = found
+    redrive = partial(
+        redriving.redrive,
+        walk.seen,
+        run=f"{walk.seen.stack}-run",
+        children=children,
+        start=lambda: running.run_aws(more, walk.out / "redriven", _untold),
+    )
+    walk.seen.redriven_alone = redrive(children_first=False)
+    walk.seen.redriven = redrive(children_first=True)
     walk.look(fact_checks.REDRIVEN)
+
+
+def _untold(progress: running.Progress) -> None:
+    """Of a run that nobody watches."""
 
 
 def _schedule(walk: Walk) -> None:
@@ -149,7 +146,7 @@ STEPS = (
     Step(
         name="network",
         does="deploy the network, the expiry and its schedule",
-        minutes=deployment.EXPECTED_MINUTES["network"],
+        minutes=deploying.EXPECTED_MINUTES["network"],
         usd_per_hour=_network_usd,
         work=_network,
         left_out=_without(NETWORK),
@@ -157,7 +154,7 @@ STEPS = (
     Step(
         name="broker",
         does="deploy the broker",
-        minutes=deployment.EXPECTED_MINUTES["broker"],
+        minutes=deploying.EXPECTED_MINUTES["broker"],
         usd_per_hour=_shared_usd,
         work=_broker,
         left_out=_without(BROKER),
@@ -165,7 +162,7 @@ STEPS = (
     Step(
         name="run",
         does="deploy the experiment, train, look",
-        minutes=deployment.EXPECTED_MINUTES["experiment"] + 5,
+        minutes=deploying.EXPECTED_MINUTES["experiment"] + 5,
         usd_per_hour=_all_usd,
         work=_run,
         runs=1,
@@ -202,5 +199,13 @@ STEPS = (
 def planned(experiment: Experiment, *, whole: bool) -> list[Step]:
     """Those that a real account would see, as far as that is known before anything was asked."""
     evidence = Evidence(session=None, experiment=experiment, on_aws=True, alone=True)
-    walk = Walk(seen=evidence, config=SMALLEST, out=Path(), whole=whole, observed={}, tell=lambda line: None)
+    walk = Walk(
+        seen=evidence,
+        config=SMALLEST,
+        out=Path(),
+        whole=whole,
+        observed={},
+        tell=print,
+        train=partial(running.run_aws, on_progress=_untold),
+    )
     return [step for step in STEPS if not step.left_out(walk)]

@@ -7,13 +7,13 @@ buckets that were written to while they were emptied, and what a failed deletion
 from collections.abc import Callable
 from typing import Any
 
-from crossover import aws_calls
 from crossover.account.resources import stacks
 from crossover.account.resources.inventory import Found
 from crossover.account.resources.listings import FLEET
 from crossover.account.resources.ownership import Owner
+from crossover.clients import aws_calls
 from crossover.errors import CrossoverError
-from crossover.waiting import Pauses
+from crossover.runtime.pauses import Pauses
 
 Tell = Callable[[str], None]
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from crossover import aws_calls
 from crossover.account.resources import ownership
 from crossover.account.resources.listings import INTERFACE
+from crossover.clients import aws_calls
 
 Tell = Callable[[str], None]
 

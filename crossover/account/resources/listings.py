@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crossover import aws_calls
 from crossover.account.resources import ownership
 from crossover.account.resources.ownership import Listed, Owner
+from crossover.clients import aws_calls
 from crossover.costs.platform_reports import GROUPS
 
 Lister = Callable[

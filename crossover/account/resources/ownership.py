@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from crossover import aws_calls
 from crossover.account.resources import stacks
 from crossover.account.resources.stacks import Standing
+from crossover.clients import aws_calls
 
 STACK, VPC = "AWS::CloudFormation::Stack", "AWS::EC2::VPC"
 Ids = Mapping[str, frozenset[str]]  # CloudFormation's type -> physical ids

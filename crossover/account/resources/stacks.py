@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cdk.expiry_machine import ALONE, BROKER, EXPERIMENT, EXPIRES_AT, KIND, NETWORK, PROJECT, STANDS
-from crossover import aws_calls
+from crossover.clients import aws_calls
 from crossover.errors import UserError
 from crossover.keys import MOMENT
 

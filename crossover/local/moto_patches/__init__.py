@@ -1,6 +1,6 @@
 """What is changed in moto, one module per subject, each with contract tests in tests/local/moto_patches/."""
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from crossover.local.moto_patches import (
     account,
@@ -21,11 +21,24 @@ from crossover.local.moto_patches import (
 )
 from crossover.local.moto_patches.replacing import Replacements
 
-if TYPE_CHECKING:
-    from crossover.local.cloud import LocalCloud
+
+class Cloud(Protocol):
+    """What the seams ask of the cloud that they act for."""
+
+    account: account.Account
+    servers: Any
+    lambdas: Any
+    fleets: Any
+
+    @property
+    def function(self) -> Any: ...
+    @property
+    def invoke(self) -> Any: ...
+    @property
+    def client(self) -> Any: ...
 
 
-def _types(cloud: "LocalCloud", waits: updating.Waits) -> dict[str, resource_types.ResourceType]:
+def _types(cloud: Cloud, waits: updating.Waits) -> dict[str, resource_types.ResourceType]:
     return {
         **amazon_mq.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
         **deletion.resource_types(),
@@ -35,12 +48,12 @@ def _types(cloud: "LocalCloud", waits: updating.Waits) -> dict[str, resource_typ
     }
 
 
-def supported(cloud: "LocalCloud") -> frozenset[str]:
+def supported(cloud: Cloud) -> frozenset[str]:
     """Every resource type that a template may contain."""
     return resource_types.supported(_types(cloud, updating.Waits()))
 
 
-def install(changes: Replacements, *, cloud: "LocalCloud") -> None:
+def install(changes: Replacements, *, cloud: Cloud) -> None:
     """Every seam, for `cloud`; undone when `changes` is closed."""
     waits = updating.Waits()
     resource_types.install(changes, _types(cloud, waits))

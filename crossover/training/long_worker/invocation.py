@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from crossover import runtime
+from crossover.clients.protocol import Event
 from crossover.context import Context
+from crossover.context.metering import gather_stages
 from crossover.dataplane import plain
 from crossover.dataplane.vector import Vector
 from crossover.errors import Corrupt, CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
-from crossover.event import Event
-from crossover.metering import gather_stages
 from crossover.training import agreement, attempts, gradients
 from crossover.training.calendar import at, calendar, minibatch_samples, round_samples
 from crossover.training.checkpoints import Checkpoint, Journal, Position

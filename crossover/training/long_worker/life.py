@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from crossover.algorithms import compression
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Corrupt, Missing
-from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import agreement, attempts, checkpoints
 from crossover.training.calendar import at, calendar

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms import compression
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused
-from crossover.event import Event
 from crossover.training import checkpoints, gradients
 from crossover.training.checkpoints import Checkpoint
 from crossover.training.long_worker import life

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from crossover.context import Context
+from crossover.context.run_facts import RunFacts
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Experiment
-from crossover.run_facts import RunFacts
+from crossover.runtime.pauses import Pauses
 from crossover.training import attempts
 from crossover.training.calendar import calendar
-from crossover.waiting import Pauses
 
 T = TypeVar("T")
 

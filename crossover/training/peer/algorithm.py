@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from crossover.algorithms import compression
 from crossover.algorithms.codecs import Contribution
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import ConfigError, Missing, Refused
-from crossover.event import Event
-from crossover.fleet import Membership
-from crossover.fleet.records import recorded, stage
 from crossover.training import agreement
 from crossover.training.calendar import at
+from crossover.training.fleet import Membership
+from crossover.training.fleet.records import recorded, stage
 from crossover.training.peer.ending import leave
 from crossover.training.peer.exchange import Computing, Concluded, PeerExchange
 from crossover.training.peer.replica import Replica

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from crossover.algorithms import buffers
 from crossover.algorithms.running_mean import RunningMean
+from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.event import Event
 from crossover.training import gradients
 from crossover.training.calendar import minibatch_samples
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused
-from crossover.fleet import Membership
+from crossover.runtime.pauses import Due, Pauses
 from crossover.training import agreement
+from crossover.training.fleet import Membership
 from crossover.training.peer.replica import Replica
-from crossover.waiting import Due, Pauses
 
 if TYPE_CHECKING:
     from crossover.training.peer.exchange import PeerExchange

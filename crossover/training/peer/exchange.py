@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Protocol
 
+from crossover.clients.protocol import Event
 from crossover.errors import CrossoverError
-from crossover.event import Event
 from crossover.training.peer.replica import Replica
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Gt
 
 from crossover.architecture import Architecture
+from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.event import Event
 from crossover.experiment import Fraction
 from crossover.training.long_worker import life, synchronous
 from crossover.workflow import step

@@ -4,9 +4,9 @@ Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSD
 """
 
 from crossover.architecture import CLAIMS, Architecture
+from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind
-from crossover.event import Event
 from crossover.keys import Keys
 from crossover.training import agreement, attempts, databases, gradients
 from crossover.training.calendar import at, calendar, ends_epoch

@@ -13,8 +13,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from crossover.account.deployment import readiness, zones
-from crossover.cli import deployment, doctor
+from crossover.account.deployment import deploying, readiness, zones
+from crossover.cli import doctor
 from crossover.cli.main import main
 from crossover.cli.status import rows, time_to_live
 from crossover.validation import load
@@ -45,7 +45,7 @@ def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
 ) -> None:
     experiment = load(ROOT / "config" / f"{config}.yaml")
     experiment = replace(experiment, database=replace(experiment.database, **changes))
-    assert deployment.hosts_processor(experiment) == kind
+    assert deploying.hosts_processor(experiment) == kind
     monkeypatch.setattr(doctor, "ROOT", tmp_path)
     found = list(doctor.hosts_module(experiment))
     assert [each.detail for each in found] == ([f"make host-module PROCESSOR={kind}"] if kind else [])
@@ -152,7 +152,7 @@ def npx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "status").write_text("0")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(deployment, "npx", lambda: [str(program)])
+    monkeypatch.setattr(deploying, "npx", lambda: [str(program)])
     # What else an account must have is asked of the cloud on one machine, in tests/cloud: this stand-in knows no quotas.
     monkeypatch.setattr(readiness, "examine", lambda session, experiment: [readiness._bootstrap(session)])
     monkeypatch.setattr(zones, "choose", lambda session, experiment: zones.Choice("us-east-1b", (), {}, False))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from crossover.cli import destruction
+from crossover.account.removal import destroying
 from crossover.experiment import Experiment, Gpu
 
 
@@ -14,7 +14,7 @@ def test_the_fleet_of_a_baseline_goes_with_its_experiment(
 ) -> None:
     """The experiment first: its stack depends on the fleet's."""
     deleted: list[str] = []
-    monkeypatch.setattr(destruction, "_delete", lambda session, project, name: deleted.append(f"{project}-{name}"))
+    monkeypatch.setattr(destroying, "_delete", lambda session, project, name: deleted.append(f"{project}-{name}"))
     experiment = Experiment(project="c", name="e", architecture="spirt", baseline=baseline, gpu=Gpu(instances=4))
-    destruction.delete_experiment(None, experiment)
+    destroying.delete_experiment(None, experiment)
     assert deleted == expected

@@ -13,8 +13,8 @@ from crossover.cli import estimates, plan
 from crossover.cli.main import main
 from crossover.errors import NoProjection
 from crossover.experiment import Exchange, Experiment, Lifetime, Training
-from crossover.simulation import Workload, breakeven, spirt
-from crossover.simulation.simulate import models_of
+from crossover.simulation import Workload, breakeven
+from crossover.simulation.mirror import models_of, spirt
 from crossover.validation import load
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -190,7 +190,9 @@ def test_steps_that_nobody_has_described_are_no_failure_of_a_plan(
 @pytest.mark.parametrize("name", ["mine", "walk", "../mine"])
 def test_an_architecture_that_nobody_has_described_has_no_projection(name: str) -> None:
     mine = Architecture("mine", simulation=name if name != "mine" else "")
-    with pytest.raises(NoProjection, match=f"^architecture: mine: crossover/simulation/{name}.py.* is not there"):
+    with pytest.raises(
+        NoProjection, match=f"^architecture: mine: crossover/simulation/mirror/{name}.py.* is not there"
+    ):
         models_of(mine)
 
 

@@ -341,7 +341,7 @@ def test_an_interrupted_destruction_says_how_it_goes_on(monkeypatch: pytest.Monk
     def interrupted(*arguments: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("crossover.cli.destruction.delete_experiment", interrupted)
+    monkeypatch.setattr("crossover.account.removal.destroying.delete_experiment", interrupted)
     with pytest.raises(CrossoverError, match=r"crossover destroy c\.yaml --shared --verify goes on"):
         verification.destroy_and_look(seen(), Path("c.yaml"), {})
 
@@ -357,5 +357,7 @@ def test_an_experiment_that_stands_is_not_taken_for_ours(monkeypatch: pytest.Mon
         CrossoverError, match=r"stands already, and verify-aws destroys what it looks at; crossover destroy mine"
     ):
         verification.refuse(boto3.Session(), Path("mine.yaml"), PROOF)
-    monkeypatch.setattr("crossover.cli.deployment.refuse_what_cannot_work", lambda *arguments, **named: None)
+    monkeypatch.setattr(
+        "crossover.account.deployment.deploying.refuse_what_cannot_work", lambda *arguments, **named: None
+    )
     verification.refuse(boto3.Session(), verification.PROOF, PROOF)  # what an interrupted verification left is taken up

@@ -23,7 +23,10 @@ PROOF = load(verification.PROOF)
 
 def walk(said: list[str], *, on_aws: bool = True) -> Walk:
     evidence = Evidence(session=None, experiment=PROOF, on_aws=on_aws, alone=True)
-    return Walk(seen=evidence, config=verification.PROOF, out=Path(), whole=True, observed={}, tell=said.append)
+    never: Any = None
+    return Walk(
+        seen=evidence, config=verification.PROOF, out=Path(), whole=True, observed={}, tell=said.append, train=never
+    )
 
 
 def step(name: str, work: Callable[[Walk], None], *, left_out: str = "") -> Step:

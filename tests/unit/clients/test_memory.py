@@ -4,7 +4,7 @@ import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.errors import RunFailed
-from crossover.threads import side_by_side
+from crossover.runtime.threads import side_by_side
 
 WAIT_S = 60.0
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from crossover.algorithms.calendar import Calendar
 from crossover.architecture import load
 from crossover.asl import definitions
 from crossover.costs.expectations import expected_records, state_transitions
 from crossover.running import run_inline
-from crossover.training.calendar import Calendar
 from tests.architectures.harness import small
 
 

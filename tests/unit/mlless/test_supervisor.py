@@ -6,10 +6,10 @@ import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.context.run_facts import RunFacts
 from crossover.dataplane.documents import sealed
 from crossover.errors import CrossoverError, RunFailed, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
-from crossover.run_facts import RunFacts
 from crossover.training import checkpoints
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.long_worker import waits

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from crossover.calibration.judgement import judged
 from crossover.replication import book, book_page
 from crossover.replication.book_page import Book
 from crossover.replication.cells import NOT_RUN, Cell, Missing, Ours
 from crossover.replication.measurement import Scale
 from crossover.replication.parts import PARTS, chosen, measurements
 from crossover.reports import published
-from crossover.simulation.judgement import judged
 from tests.unit.replication import made_up
 
 SMALL = Scale(0.02)

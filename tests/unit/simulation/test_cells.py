@@ -7,10 +7,11 @@ from statistics import median
 
 import pytest
 
+from crossover.calibration import cells
+from crossover.calibration.measurements import MIB, Cell
 from crossover.experiment import Experiment, Functions
-from crossover.simulation import AWS, Workload, cells, simulate
+from crossover.simulation import AWS, Workload, simulate
 from crossover.simulation.calibration import ASSUMED, AWS_2026_08
-from crossover.simulation.measurements import MIB, Cell
 from crossover.validation import load
 
 ROOT = Path(__file__).parents[3]

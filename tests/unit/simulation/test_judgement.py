@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from crossover.calibration import judgement, papers_deployments
+from crossover.calibration.papers import HELD_OUT, held_out, is_held_out
 from crossover.reports import published as printed
-from crossover.simulation import judgement, papers_deployments
-from crossover.simulation.papers import HELD_OUT, held_out, is_held_out
 
 ROOT = Path(__file__).parents[3]
 TABLES = (

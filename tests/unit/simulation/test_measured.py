@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from crossover.calibration.measured import calibrated
 from crossover.errors import DataError
 from crossover.experiment import Experiment, ImageSize
 from crossover.running import run_inline
 from crossover.simulation import AWS, Workload, simulate
-from crossover.simulation.measured import calibrated
 from tests.architectures.harness import small
 
 

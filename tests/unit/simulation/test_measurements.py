@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from crossover.calibration import measurements, service_fits
+from crossover.calibration.measurements import AGGREGATION, SKYRISE, rounds
+from crossover.calibration.papers import HELD_OUT, measured_held_out
 from crossover.errors import DataError
-from crossover.simulation import figures, measurements, service_fits
-from crossover.simulation.measurements import AGGREGATION, SKYRISE, rounds
-from crossover.simulation.papers import HELD_OUT, measured_held_out
+from crossover.simulation import figures
 
 FOLDER = measurements.FOLDER
 Change = Callable[[dict[str, Any]], object]

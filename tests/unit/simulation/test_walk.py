@@ -102,7 +102,7 @@ def test_workers_that_cannot_all_run_at_once_are_no_run(architecture: str) -> No
 
 def test_a_step_that_nobody_described_is_named() -> None:
     architecture = replace(load("spirt"), run=ending_otherwise(load("spirt").run))
-    with pytest.raises(ConfigError, match=r"functions.spirt.tidy has no model in crossover/simulation/spirt.py"):
+    with pytest.raises(ConfigError, match=r"functions.spirt.tidy has no model in crossover/simulation/mirror/spirt.py"):
         simulate(small("spirt"), STILL, workload=tiny(small("spirt")), architecture=architecture)
 
 

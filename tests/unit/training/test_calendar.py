@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossover.training.calendar import Calendar
+from crossover.algorithms.calendar import Calendar
 
 
 @pytest.mark.parametrize(

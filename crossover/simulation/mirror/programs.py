@@ -1,0 +1,377 @@
+"""Programs on instances: peers and GPU workers, one process each, in the order of crossover/training/peer/algorithm.py. What they start is
+walked like any tree.
+"""
+
+from math import inf
+
+from crossover.costs import paper_cost
+from crossover.costs.prices import Prices
+from crossover.simulation.figures import UNKNOWN_INSTANCE
+from crossover.simulation.kernel import Process
+from crossover.simulation.mirror.lambdaml import CODEC_PASSES, left_out, travels
+from crossover.simulation.mirror.p2p_serverless import CHECKPOINT_BYTES, averaging, given_bytes
+from crossover.simulation.mirror.spirt import (
+    ARRIVAL_BYTES,
+    OUTCOME_BYTES,
+    decision_bytes,
+    moved_on,
+    optimizer_vectors,
+    outer_vectors,
+)
+from crossover.simulation.usage import Place
+from crossover.simulation.walk import Walk
+from crossover.simulation.workload import VECTOR_HEADER_BYTES, Workload
+from crossover.simulation.world import Invocation, Model, World
+from crossover.workflow import Step
+from crossover.workflow import walk as nodes_of
+
+MODELS = dict[str, Model]()  # programs of peers/ alone have no steps
+MESSAGE_BYTES = 112  # what stands around a gradient in a mailbox
+POINTER_BYTES = 144  # what stands in a mailbox where the gradient lies in the object store
+KEPT_BODIES = {"synchronous": 1, "asynchronous": 3}  # rounds for which a gradient in the object store is kept
+
+
+def run(world: World, walk: Walk) -> Process:
+    """One process per worker, until the last is through."""
+    yield world.env.all_of([world.env.process(_Peer(world, walk, rank).train()) for rank in range(world.workers)])
+
+
+class _Peer:
+    """One peer, or one GPU's worker."""
+
+    def __init__(self, world: World, walk: Walk, rank: int) -> None:
+        self.world, self.walk, self.rank = world, walk, rank
+        architecture = world.architecture
+        program = architecture.program
+        assert program is not None
+        asked = program.instances(world.experiment)
+        self.gpu, self.step, self.instance_type = asked.gpu, program.step, asked.instance_type
+        known = world.calibration.instances.get(self.instance_type, UNKNOWN_INSTANCE)
+        self.network_bytes_s = known.bytes_s or inf
+        network = {"burst_bytes": 0.0, "floor_bytes_s": self.network_bytes_s}
+        self.objects = world.calibration.instance_objects.at(**network)
+        broker = world.experiment.network.broker_instance_type
+        self.bus = world.calibration.on_host(world.calibration.instance_bus, broker).at(**network)
+        self.luck, self.round = world.luck[rank], 0
+        self.ahead = not program.talks
+        self.checkpoint_every = 1 if program.talks else world.experiment.functions.checkpoint_every
+        self.exchange = self._mailboxes if program.talks else self._alone if architecture.alone else self._gathering
+        self.invocation = Invocation(0.0, inf)
+
+    def train(self) -> Process:
+        world, days = self.world, self.world.days
+        use = world.usage.of(self.step, memory_mb=0)
+        yield from self._start()
+        for number in range(1, days.decisions + 1):
+            place = Place(worker=self.rank)
+            moved_on(world, place, self.round)
+            entered = place.copy()
+            invocation = self.invocation
+            invocation.started_at = world.env.now
+            for _ in range(days.rounds_per_epoch):
+                yield from self._round(place)
+                self.round += 1
+                moved_on(world, place, self.round)
+            yield from self._timed("convergence detection", self._convergence(days.decided(number)))
+            world.state.setdefault("seconds", []).append(invocation.stages["compute gradients"][0])
+            world.usage.add(
+                use,
+                entered,
+                started_at=invocation.started_at,
+                wall_s=world.env.now - invocation.started_at,
+                init_s=0.0,
+                cold=False,
+                tally=invocation.tally,
+                stages=invocation.as_stages(),
+                notes={"instance_type": self.instance_type},
+            )
+            self.invocation = Invocation(0.0, inf)
+
+    def _start(self) -> Process:
+        """Is the run over? Where did this rank stand? Then its mailboxes."""
+        tally, mailboxes = self.invocation.tally, not self.ahead
+        tally.count("objects", "exists", 1 + mailboxes).count("objects", "list").count("bus", "declare", mailboxes)
+        yield from self._wait((2 + mailboxes) * self.objects.read.latency_s + mailboxes * self.bus.write.latency_s)
+
+    def _timed(self, stage: str, process: Process) -> Process:
+        began = self.world.env.now
+        yield from process
+        self.invocation.spent(stage, self.world.env.now - began)
+
+    def _wait(self, seconds: float) -> Process:
+        if seconds > 0:
+            yield self.world.env.timeout(seconds)
+
+    def _round(self, place: Place) -> Process:
+        world = self.world
+        machines = world.architecture.machines
+        yield from self._timed("compute gradients", self._by_functions(place) if machines else self._itself(place))
+        yield from self._exchanges()
+        yield from self._timed("model update", self._update())
+        yield from self._timed("checkpoint", self._checkpoint())
+
+    # --- computing ----------------------------------------------------------------------------------------------------
+
+    def _itself(self, place: Place) -> Process:
+        """Batches one after another; but for peers, the next one is fetched meanwhile."""
+        world, workload, seconds, left_s = self.world, self.world.workload, 0.0, 0.0
+        for minibatch, number in enumerate(world.days.numbers(self.round)):
+            samples = workload.samples[number]
+            last = minibatch + 1 == world.days.minibatches_in(self.round)
+            self._count_batches(number, first=self.round == 0 and minibatch == 0, last=last)
+            fetch_s = self.objects.read.seconds(workload.batch_bytes(samples)) * self.luck.request()
+            compute_s = self._computing_s(samples) * self.luck.compute()
+            if self.ahead:
+                ahead_s = 0.0 if self.round == 0 and left_s == 0.0 else compute_s
+                seconds, left_s = seconds + compute_s + max(0.0, fetch_s - ahead_s), compute_s
+            else:
+                seconds += fetch_s + compute_s
+        yield from self._wait(seconds)
+
+    def _count_batches(self, number: int, *, first: bool, last: bool) -> None:
+        """What is fetched while minibatch `number` is computed: itself, or what comes after it, and before the first both."""
+        world, samples, fetched = self.world, self.world.workload.samples, [number]
+        if self.ahead:
+            fetched = [number] if first else []
+            if self.round + 1 < world.days.rounds or not last:
+                fetched.append((number + 1) % len(samples))
+        for each in fetched:
+            self.invocation.tally.count("objects", "get", into=world.workload.batch_bytes(samples[each]))
+
+    def _settled(self) -> Process:
+        """Whether the run is over, after something was stored."""
+        self.invocation.tally.count("objects", "exists")
+        yield from self._wait(self.objects.read.latency_s)
+
+    def _computing_s(self, samples: int) -> float:
+        """One minibatch's gradient."""
+        return self._of(samples, self.world.workload)
+
+    def _evaluating_s(self) -> float:
+        """The validation set forward."""
+        whole = self.world.workload.evaluated
+        return self.world.calibration.evaluate_share * self._of(whole.validation_samples, whole)
+
+    def _of(self, samples: int, workload: Workload) -> float:
+        calibration = self.world.calibration
+        if self.gpu:
+            return calibration.on_gpu(workload, samples, instance_type=self.instance_type)
+        return calibration.on_instance(self.world.experiment, workload, samples, instance_type=self.instance_type)
+
+    def _by_functions(self, place: Place) -> Process:
+        """The model to the object store, an execution for the gradients, then their average, here or by functions again."""
+        world, tally, size = self.world, self.invocation.tally, self.world.workload.vector_bytes
+        given = given_bytes(world, self.round)
+        tally.count("objects", "put", out=given)
+        yield from self._wait(self.objects.write.seconds(given) * self.luck.request())
+        yield from self._settled()
+        yield from self._machine("gradients", place)
+        if world.days.local:
+            back = given_bytes(world, self.round + 1)
+            tally.count("objects", "get", into=back)
+            yield from self._wait(self.objects.read.seconds(back) * self.luck.request())
+            return
+        count, by_functions = place.minibatches, world.experiment.p2p.average_in == "lambda"
+        if by_functions:
+            yield from self._machine("averages", place)
+        requests = averaging(world, place) if by_functions else count
+        bytes_ = (size if by_functions else count * size) + requests * VECTOR_HEADER_BYTES
+        tally.count("objects", "get", requests, into=bytes_)
+        seconds = self.objects.read.seconds(bytes_, requests) * self.luck.request()
+        yield from self._wait(seconds + world.calibration.arithmetic_s(bytes_ + size))
+
+    def _machine(self, name: str, place: Place) -> Process:
+        yield from self._wait(self.world.calibration.child_s)
+        yield from self.walk.run(self.world.architecture.machines[name], place.copy(), last=True)
+
+    # --- exchanging ---------------------------------------------------------------------------------------------------
+
+    def _exchanges(self) -> Process:
+        """One, or with PowerSGD two; each of so many bytes from every worker, which become a vector of so many."""
+        travel, whole = travels(self.world), self.world.workload.vector_bytes
+        if self.world.experiment.exchange.compression != "none":
+            yield from self._timed("compress", self._wait(self.world.calibration.arithmetic_s(CODEC_PASSES * whole)))
+        for number, (up, _) in enumerate(travel):
+            yield from self.exchange(number, up + VECTOR_HEADER_BYTES, whole if len(travel) == 1 else up)
+
+    def _mailboxes(self, number: int, body: int, decoded: int) -> Process:
+        """RabbitMQ: the own gradient into its mailbox, a barrier, everybody else's out of theirs; large ones through the object store."""
+        world, calibration, tally, workers = (
+            self.world,
+            self.world.calibration,
+            self.invocation.tally,
+            self.world.workers,
+        )
+        through_objects = body > world.experiment.p2p.message_limit_mb * 2**20
+        in_mailbox = POINTER_BYTES if through_objects else body + MESSAGE_BYTES
+        asynchronous = world.experiment.p2p.mode == "asynchronous"
+        tally.count("bus", "replace", out=in_mailbox)
+        if not asynchronous:
+            tally.count("bus", "arrive", out=ARRIVAL_BYTES)
+
+        def send() -> Process:
+            if through_objects:
+                tally.count("objects", "put", out=body)
+                yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
+                yield from self._settled()
+            start = world.broker.ingress.reserve(world.env.now, in_mailbox)
+            seconds = self.bus.write.seconds(in_mailbox, 2 - asynchronous) * self.luck.request()
+            yield from self._wait(start - world.env.now + seconds + calibration.mailbox_s)
+            world.gate(f"arrived {number}", self.round).arrive(world.env, self.rank)
+
+        def receive() -> Process:
+            if not asynchronous:
+                yield from world.gate(f"arrived {number}", self.round).wait()
+                tally.count("bus", "arrived")
+            others = workers - 1
+            tally.count("bus", "peek", others, into=others * in_mailbox)
+            start = world.broker.egress.reserve(world.env.now, others * in_mailbox)
+            seconds = self.bus.read.seconds(others * in_mailbox, others + 1)
+            if through_objects:
+                tally.count("objects", "get", others, into=others * body)
+                seconds += self.objects.read.seconds(others * body, others)
+            if self.round >= KEPT_BODIES[world.experiment.p2p.mode] and not number:  # also where there is none
+                tally.count("objects", "delete")
+                seconds += self.objects.write.latency_s
+            combine_s = calibration.arithmetic_s((workers + 1) * decoded)
+            yield from self._wait(
+                start - world.env.now + seconds * self.luck.request() + others * calibration.mailbox_s + combine_s
+            )
+            world.forget(f"arrived {number}", self.round - 2)
+
+        yield from self._timed("send", send())
+        yield from self._timed("receive", receive())
+
+    def _alone(self, number: int, body: int, decoded: int) -> Process:
+        """Nobody to exchange with: the mean of one gradient."""
+        arithmetic_s = self.world.calibration.arithmetic_s(2 * decoded)
+        yield from self._timed("receive", self._wait(arithmetic_s))
+
+    def _gathering(self, number: int, body: int, decoded: int) -> Process:
+        """The object store: the own gradient in, every other one out as it comes."""
+        world, tally, others = self.world, self.invocation.tally, self.world.workers - 1
+        distributed = world.experiment.gpu.exchange == "distributed"
+
+        def send() -> Process:
+            if not distributed:
+                tally.count("objects", "put", out=body)
+                yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
+                yield from self._settled()
+            world.gate(f"shown {number}", self.round).arrive(world.env, self.rank)
+
+        def receive() -> Process:
+            gate, began = world.gate(f"shown {number}", self.round), world.env.now
+            if distributed:  # a ring: twice the vector, whatever the workers
+                yield from gate.wait()
+                # From instance to instance; as to a store where their network is not known.
+                rate = self.objects.read.bytes_s if self.network_bytes_s == inf else self.network_bytes_s
+                yield from self._wait(2 * body * others / max(1, world.workers) / rate)
+                return
+            tally.count("objects", "get", others, into=others * body)
+            each_s = self.objects.read.seconds(body) * self.luck.request()
+            waits = not gate.open
+            yield from gate.wait()
+            end = began + others * each_s
+            if waits:  # the last one to show its gradient holds up its own fetch and those behind it
+                before = gate.last - int(gate.last > self.rank)
+                end = max(end, world.env.now + (others - before) * each_s)
+            combine_s = world.calibration.arithmetic_s((others + 2) * decoded)
+            if self.round and self.round % self.checkpoint_every == 0 and not number:
+                tally.count("objects", "delete")
+                end += self.objects.read.latency_s
+            yield from self._wait(end - world.env.now + combine_s)
+            world.forget(f"shown {number}", self.round - 2)
+
+        yield from self._timed("send", send())
+        yield from self._timed("receive", receive())
+
+    # --- after the exchange -------------------------------------------------------------------------------------------
+
+    def _update(self) -> Process:
+        """The learning rate may hang on the epochs before, which are read once."""
+        kept, days = optimizer_vectors(self.world), self.world.days
+        if self.round and days.ends_epoch(self.round - 1):
+            before = days.decisions_before(self.round)
+            self.invocation.tally.count("objects", "get", into=decision_bytes(before))
+            yield from self._wait(self.objects.read.latency_s)
+        yield from self._wait(self.world.calibration.arithmetic_s((3 + 2 * kept) * self.world.workload.vector_bytes))
+
+    def _checkpoint(self) -> Process:
+        """Each `checkpoint_every` rounds; then what computing the round before left in stores goes."""
+        world, tally = self.world, self.invocation.tally
+        if (self.round + 1) % self.checkpoint_every:
+            return
+        kept = optimizer_vectors(world) + outer_vectors(world)
+        bytes_ = (
+            world.workload.vector_bytes
+            + kept * 4 * world.workload.parameters
+            + (1 + kept) * VECTOR_HEADER_BYTES
+            + CHECKPOINT_BYTES
+            + left_out(world)
+        )
+        if (
+            len(travel := travels(world)) > 1
+        ):  # the mean of the first exchange, to say again what was said in the second
+            bytes_ += travel[0][0] + VECTOR_HEADER_BYTES
+        tally.count("objects", "put", out=bytes_)
+        saved = (self.round + 1) // self.checkpoint_every
+        deletes = int(saved > 2) + int(bool(world.architecture.machines) and self.round > 0)
+        tally.count("objects", "delete", deletes)
+        yield from self._wait(self.objects.write.seconds(bytes_, 1 + deletes) * self.luck.request())
+        yield from self._settled()
+
+    def _convergence(self, epoch: int) -> Process:
+        """Evaluate, unless a peer has; all follow the decision that was created first."""
+        world, workload, tally = self.world, self.world.workload, self.invocation.tally
+        number = world.days.decision(epoch)
+        said = decision_bytes(number)
+        tally.count("objects", "exists").count("objects", "get", into=said)
+        if epoch in world.epochs_end_s:
+            yield from self._wait(2 * self.objects.read.latency_s)
+            if (
+                world.experiment.p2p.mode == "synchronous" or self.ahead
+            ):  # else the result is the model of who evaluated
+                yield from self._conclude(epoch)
+            return
+        chunks = workload.validation_chunks
+        tally.count("objects", "get", chunks, into=workload.validation_bytes).count("objects", "put", out=said)
+        if number > 1:
+            tally.count("objects", "get", into=decision_bytes(number - 1))
+        compute_s = self._evaluating_s()
+        requests_s = self.objects.read.seconds(workload.validation_bytes, chunks + 3) + self.objects.write.latency_s
+        yield from self._wait(requests_s + compute_s * self.luck.compute())
+        world.epoch_ended(epoch)
+        yield from self._conclude(epoch)
+
+    def _conclude(self, epoch: int) -> Process:
+        """The trained model to the object store, by whoever is first."""
+        world, size = self.world, self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
+        if epoch < world.days.epochs:
+            return
+        self.invocation.tally.count("objects", "exists")
+        seconds = self.objects.read.latency_s
+        if not world.state.setdefault("concluded", False):
+            world.state["concluded"] = True
+            self.invocation.tally.count("objects", "put", 2, out=size + OUTCOME_BYTES)
+            seconds += self.objects.write.seconds(size + OUTCOME_BYTES, 2)
+        yield from self._wait(seconds)
+
+
+def paper_usd(world: World, prices: Prices) -> float:
+    """The 2023 paper's equations, from each peer's and epoch's computation time."""
+    program = world.architecture.program
+    assert program is not None
+    instance_type = program.instances(world.experiment).instance_type
+    known = paper_cost.PEER_USD_PER_S.get(instance_type)
+    ec2 = known or prices.of(f"ec2.{instance_type}").usd / 3_600
+    machine_steps = [
+        node for machine in world.architecture.machines.values() for node in nodes_of(machine) if isinstance(node, Step)
+    ]
+    functions = [world.usage.steps[step.name] for step in machine_steps if step.name in world.usage.steps]
+    invocations = sum(use.invocations for use in functions)
+    told = world.workers * world.days.decisions  # seconds are told once a decision, which may be of several epochs
+    per_s = sum(use.invocations * paper_cost.lambda_usd_per_s(use.memory_mb) for use in functions) / max(1, invocations)
+    return sum(
+        paper_cost.peer_serverless_usd(seconds, batches=invocations // told, lambda_usd_per_s=per_s, ec2_usd_per_s=ec2)
+        for seconds in world.state.get("seconds", [])
+    )

@@ -1,0 +1,115 @@
+"""From an experiment to a cloud assembly: its own stack, found by its architecture's name, and the shared ones that it needs.
+
+Needs neither network nor credentials nor Docker: assets are files that are there, or placeholders.
+"""
+
+import importlib
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import App, Stack
+
+from cdk import nag
+from cdk.experiment_stack import functions_stack
+from cdk.expiry import Expiry
+from cdk.expiry_machine import EXPERIMENT
+from cdk.guards import stack_tags, tag
+from cdk.names import stack_name
+from crossover.architecture import architecture_of, imported
+from crossover.architecture.infrastructure import most_minibatches, shared_stacks
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.training.baselines import companions
+
+ROOT = Path(__file__).parent.parent
+LAYERS = ROOT / "build"
+
+
+def compose(app: App, experiment: Experiment, *, now: datetime | None = None, layers: Path = LAYERS) -> Stack:
+    """Add the experiment's stack and those it depends on: shared ones, if it needs any, and its baselines'; the experiment's stack.
+
+    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. Raises ConfigError for what cannot
+    be deployed.
+    """
+    now = now or datetime.now(UTC)
+    stack = _with_shared(app, experiment, now=now, layers=layers)
+    for companion in companions(experiment):  # one command deploys all
+        stack.add_stack_dependency(_with_shared(app, companion, now=now, layers=layers))
+    return stack
+
+
+def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path) -> Stack:
+    shared = [_shared(app, part, experiment, now=now) for part in shared_stacks(experiment)]
+    stack = _stack_of(experiment)(
+        app,
+        stack_name(experiment.project, experiment.name),
+        experiment=experiment,
+        layers=layers,
+        minibatches=most_minibatches(experiment),
+        description=f"Crossover experiment {experiment.name}: {experiment.architecture}",
+        tags=stack_tags(experiment, EXPERIMENT, now=now),
+        analytics_reporting=False,
+    )
+    tag(stack, experiment, EXPERIMENT)
+    for number, each in enumerate(shared):  # they are named in the order in which they need one another
+        for earlier in shared[:number]:
+            each.add_stack_dependency(earlier)
+        stack.add_stack_dependency(each)
+    if not shared:  # no network's expiry would end it
+        others = stack.node.children
+        Expiry(stack, "Expiry", project=experiment.project, only=stack.stack_name).outlives(*others)
+    return stack
+
+
+def _shared(app: App, part: str, experiment: Experiment, *, now: datetime) -> Stack:
+    """The stack that the project's experiments share, made once for an experiment and its baseline."""
+    name = stack_name(experiment.project, part)
+    found = app.node.try_find_child(name)
+    if isinstance(found, Stack):
+        return found
+    made: Stack = importlib.import_module(f"stacks.{part}").STACK(
+        app,
+        name,
+        experiment=experiment,
+        description=f"Crossover: the {part} that the project's experiments share",
+        tags=stack_tags(experiment, part, now=now),
+        analytics_reporting=False,
+    )
+    tag(made, experiment, part)
+    return made
+
+
+def synthesize(experiment: Experiment, out: Path, *, now: datetime | None = None, layers: Path = LAYERS) -> Path:
+    """Write the cloud assembly to `out`; `out`. The template validator is off here: app.py has it on."""
+    app = App(outdir=str(out.resolve()), context=feature_flags(), builtin_cloud_formation_validation=False)
+    compose(app, experiment, now=now, layers=layers)
+    app.synth()
+    return out
+
+
+def feature_flags() -> dict[str, Any]:
+    """The `context` of cdk.json: the same templates whether the CDK command line or this project synthesizes."""
+    flags: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text(encoding="utf-8"))["context"]
+    return flags
+
+
+def check_with_nag(app: App) -> None:
+    """Synthesis then fails on every AWS Solutions finding that is not acknowledged with a reason."""
+    nag.check(app)
+
+
+def _stack_of(experiment: Experiment) -> Callable[..., Stack]:
+    """The STACK of `stacks/<architecture>.py`, found by name; without such a file what the architecture's tree asks for."""
+    file = f"stacks/{experiment.module}.py"
+    if not (ROOT / file).exists():
+        return functions_stack(architecture_of(experiment))
+    stack: Callable[..., Stack] | None = getattr(imported(file), "STACK", None)
+    if stack is None:
+        raise ConfigError(
+            f"architecture: {experiment.architecture!r}: {file} defines no STACK; expected STACK = "
+            "functions_stack(ARCHITECTURE), or no such file: the stack is then derived from the tree"
+        )
+    return stack

@@ -1,0 +1,201 @@
+"""What every step asks for, as its requests go over the wire: recorded from the real code in a world where nothing goes wrong and nothing
+takes time, so that nobody waits and asks in vain.
+
+Bytes are affine in the model's parameters and buffers: recordings of vectors of a few elements tell what any size moves.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chaos.kernel import Process
+from chaos.learner import ExactLearner
+from chaos.world import Call, Nothing, World
+from crossover.errors import RunFailed
+from crossover.experiment import Experiment
+from crossover.keys import Keys
+from crossover.learning.batch import Batch
+from crossover.learning.objectives import Evaluation
+from crossover.simulation.calibration import PURE_COMPUTE
+from crossover.simulation.usage import Tally
+
+# The wire's requests by the data plane's words; others are of connections.
+_WORDS: Mapping[str, str] = {
+    "GetObject": "get",
+    "PutObject": "put",
+    "HeadObject": "exists",
+    "DeleteObjects": "delete",
+    "ListObjectsV2": "list",
+    "TENSOR.GET": "get",
+    "AI.TENSORSET": "create",
+    "EVAL": "rename",
+    "EXISTS": "exists",
+    "UNLINK": "delete",
+}
+_LOSS, _METRIC = 0.12345678901234567, 0.9012345678901234
+CHANNELS = {"s3": "objects", "redis": "tensors", "rabbitmq": "bus"}
+# What an environment reads once, and what an invocation says of itself.
+_ITS_OWN = (
+    "runs//experiment.json",
+    "runs//marks/",
+    "runs//lease/",
+    "runs//heartbeat/",
+    "runs//left/",
+    "runs//failure/",
+    "fleet/",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. `key`: the first that it names, without the run. `server`: which database. `up`, `down`:
+    bytes of payload. `vain`: it asked for what was not there.
+    """
+
+    service: str
+    operation: str
+    server: int
+    key: str
+    up: int
+    down: int
+    vain: bool
+
+
+@dataclass
+class Invoked:
+    """One invocation of a step, or a program's epoch: its requests in their order, and its record."""
+
+    requests: list[Asked]
+    record: dict[str, Any]
+
+    def tally(self) -> Tally:
+        """As the scripts of crossover/simulation count, by what went over the wires. Left out is what an invocation says of itself, a
+        program's lease, the run's facts, which each environment reads once, looks at a barrier, requests to AWS's own APIs, and what
+        was asked in vain: how often is chance.
+        """
+        found, made = Tally(), set[str]()
+        for asked in self.requests:
+            if asked.vain or asked.key.startswith(_ITS_OWN) or asked.operation == "connect":
+                continue
+            if asked.service == "aws" or (asked.key == "runs//finished" and self.record["step"] != "collect"):
+                continue  # programs look for the end of the run all the time
+            up, down = asked.up, asked.down
+            if asked.service == "rabbitmq":
+                mailbox = ".mailbox" in asked.key
+                match asked.operation:
+                    case "basic.publish":
+                        found.count("bus", "replace" if mailbox else "arrive", out=up)
+                    case "basic.get" if mailbox:
+                        found.count("bus", "peek", into=down)
+                    case "queue.declare" | "queue.delete":
+                        made.add("declare" if asked.operation == "queue.declare" else "remove")
+            else:
+                word = _WORDS.get(asked.operation) or asked.operation.rpartition(".")[2].lower()
+                found.count(CHANNELS[asked.service], word, into=down, out=up)
+        for word in made:  # of several queues at once
+            found.count("bus", word)
+        return found
+
+
+@dataclass
+class Recorder(Nothing):
+    """Listens to one world. `invoked` in the order in which they ended."""
+
+    invoked: list[Invoked] = field(default_factory=list)
+    _world: World | None = None
+    _under_way: dict[Process, list[Asked]] = field(default_factory=dict)
+
+    def began(self, world: World) -> None:
+        self._world = world
+
+    def after(self, call: Call) -> None:
+        """The request and its reply; an invocation's last one is the write of its record."""
+        assert self._world is not None
+        run, key = self._world.client.run, call.request.keys[0] if call.request.keys else ""
+        if run and key.startswith(Keys(run).records):
+            record = json.loads(self._world.servers.bucket.objects[key])
+            self.invoked.append(Invoked(self._under_way.pop(call.process, []), record))
+            return
+        self._under_way.setdefault(call.process, []).append(_asked(self._world, call))
+
+
+def _asked(world: World, call: Call) -> Asked:
+    """The request, with its reply."""
+    request, run = call.request, world.client.run
+    key = request.keys[0] if request.keys else ""
+    down, vain = _answered(world, call)
+    shown = key.replace(run, "", 1) if run else key
+    return Asked(request.service, request.operation, request.server, shown, request.bytes_out, down, vain)
+
+
+def _answered(world: World, call: Call) -> tuple[int, bool]:
+    """Bytes of payload, and whether there was nothing to answer with."""
+    request, reply = call.request, call.reply
+    match request.service, request.operation:
+        case "s3", "GetObject":
+            return (0, True) if reply.status == 404 else (len(reply.body), False)
+        case "redis", "TENSOR.GET":
+            held = world.servers.databases[request.server].get(request.keys[0])
+            return (0, True) if held is None else (len(held.data), False)
+        case "rabbitmq", "basic.get":
+            return (0, True) if reply is None else (len(reply[1].body), False)
+    return 0, False
+
+
+class Told(ExactLearner):
+    """Losses and metrics as long, written down, as those of a real learner mostly are: what a recording counts must not vary with them.
+    `share`: of the gradient's coordinates, which are not 0.
+    """
+
+    share = 1.0
+
+    def initial_model(self) -> memoryview:
+        self._model.fill_(0.5)
+        return self.model
+
+    def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
+        self._gradient.fill_(0.25)
+        self._gradient[int(self.share * self.parameters) : self.parameters] = 0.0
+        return _LOSS
+
+    def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+        return replace(super().evaluate(batches), loss=_LOSS, metric=_METRIC)
+
+
+@dataclass
+class _AtOnce(World):
+    """Nothing takes time."""
+
+    share: float = 1.0
+
+    def spread(self, seconds: float) -> float:
+        return 0.0
+
+    def _learner(self, experiment: Experiment, manifest: Mapping[str, Any]) -> Any:
+        learner = Told(experiment, sizes=self.sizes)
+        learner.share = self.share
+        return learner
+
+
+def recorded(
+    experiment: Experiment, *, sizes: tuple[int, int], seed: int = 2, minibatches: int = 2, share: float = 1.0
+) -> list[Invoked]:
+    """Every invocation of a run of a model of `sizes`: parameters and buffers. `share`: of a gradient, what is not 0.
+    Raises RunFailed.
+    """
+    recorder = Recorder()
+    world = _AtOnce(
+        experiment,
+        seed,
+        recorder,
+        minibatches=minibatches,
+        minibatch_s=0.0,
+        calibration=PURE_COMPUTE,
+        sizes=sizes,
+        share=share,
+    )
+    outcome = world.run()
+    if outcome.failure:
+        raise RunFailed(f"undisturbed, on a virtual clock: {outcome.failure}")
+    return recorder.invoked

@@ -1,0 +1,122 @@
+"""The virtual world's clock, processes, and pauses that are skipped."""
+
+from collections.abc import Callable
+from math import inf
+
+import pytest
+
+from chaos.kernel import Kernel, Killed, Process, Signal, Stuck
+from chaos.polls import Looks
+from chaos.process_runtime import installed
+from chaos.wire import Request
+from crossover import runtime
+
+
+def ran(kernel: Kernel, *codes: Callable[[], object], process: Process | None = None) -> None:
+    tasks = [kernel.spawn(code, process=process or Process(kernel, "one"), name="task") for code in codes]
+    kernel.run(lambda: all(task.over for task in tasks))
+
+
+def test_a_killed_process_does_nothing_more_not_even_from_a_finally() -> None:
+    kernel, told = Kernel(1), list[str]()
+    victim = Process(kernel, "victim")
+
+    def live() -> None:
+        try:
+            kernel.sleep(10.0)
+        finally:
+            kernel.sleep(0.0)  # every request begins so
+            told.append("an effect after death")
+
+    def kill() -> None:
+        kernel.sleep(1.0)
+        victim.kill()
+
+    task = kernel.spawn(live, process=victim, name="live")
+    ran(kernel, kill)
+    assert task.over and isinstance(task.failure, Killed) and told == [] and kernel.now_s == 1.0
+
+
+def test_a_process_that_kills_itself_ends_at_its_next_request() -> None:
+    kernel, told = Kernel(1), list[str]()
+    process = Process(kernel, "one")
+
+    def code() -> None:
+        process.kill()
+        told.append("before it asks for anything")
+        kernel.sleep(1.0)
+        told.append("after")
+
+    ran(kernel, code, process=process)
+    assert told == ["before it asks for anything"]
+
+
+def test_a_frozen_process_goes_on_when_its_time_has_come_or_it_is_thawed() -> None:
+    kernel, told = Kernel(1), list[float]()
+    first, second = Process(kernel, "first"), Process(kernel, "second")
+
+    def code() -> None:
+        kernel.sleep(1.0)
+        told.append(kernel.now_s)
+
+    def thaw() -> None:
+        kernel.sleep(7.0)
+        second.thaw()
+
+    first.freeze(5.0)
+    second.freeze(inf)
+    tasks = [kernel.spawn(code, process=each, name="code") for each in (first, second)]
+    ran(kernel, thaw)
+    kernel.run(lambda: all(task.over for task in tasks))
+    assert told == [6.0, 8.0]
+
+
+def test_a_world_that_stands_still_says_so() -> None:
+    kernel = Kernel(1)
+    with pytest.raises(Stuck, match="waits for another"):
+        ran(kernel, lambda: kernel.wait(Signal()))
+
+
+def _request(operation: str) -> Request:
+    return Request("redis", operation, ("key",), 0, 1)
+
+
+@pytest.mark.parametrize("written_at_s", [4.5, 100.0])
+def test_a_pause_lasts_until_what_was_read_is_written_and_no_longer_than_it_is_calm(written_at_s: float) -> None:
+    kernel = Kernel(1)
+    looks, told = Looks(kernel), list[float]()
+
+    def wait() -> None:
+        looks.served(kernel.task, _request("TENSOR.GET"))
+        runtime.pause(0.25, calm_s=20.0)
+        told.append(kernel.now_s)
+
+    def write() -> None:
+        kernel.sleep(written_at_s)
+        looks.served(kernel.task, _request("AI.TENSORSET"))
+
+    with installed(kernel, looks):
+        ran(kernel, wait, write)
+    if written_at_s < 20.0:
+        assert written_at_s <= told[0] <= written_at_s + 0.25
+    else:
+        assert told == [20.0]
+
+
+def test_what_was_written_between_the_look_and_the_pause_is_not_slept_through() -> None:
+    kernel = Kernel(1)
+    looks, told = Looks(kernel), list[float]()
+
+    def wait() -> None:
+        looks.served(kernel.task, _request("TENSOR.GET"))
+        kernel.sleep(1.0)  # its reply's way back
+        runtime.pause(0.25, calm_s=20.0)
+        told.append(kernel.now_s)
+
+    def write() -> None:
+        kernel.sleep(0.5)
+        looks.served(kernel.task, _request("AI.TENSORSET"))
+
+    with installed(kernel, looks):
+        ran(kernel, wait, write)
+    assert told == [1.25]

@@ -1,0 +1,202 @@
+"""What schedules once found in the protocols, each by hand and as small as it goes: it stays mended."""
+
+from dataclasses import replace
+
+import pytest
+
+from chaos.judged import Judged
+from chaos.nemeses import Disturbed
+from chaos.oracles import broken
+from chaos.schedule import Fault
+from chaos.trials import TURNS, Trials, reduced
+from chaos.world import World
+from crossover.experiment import Exchange, Experiment
+from crossover.validation import load
+from functions.mlless.settings import MLLess
+from tests.architectures.harness import small
+
+GRADIENTS, DELTA = Exchange(every=1), Exchange(what="delta", every="epoch")
+
+# (experiment, seed, faults that take effect at least, faults)
+MENDED = {
+    "an attempt that was overtaken takes back what it wrote last, though it cannot ask at once whether it was": (
+        *(small("scatter_reduce", workers=2), 693_901_794, 2),
+        [
+            Fault(kind="client_dies", at_s=1.163, seconds=10.829),
+            Fault(kind="outage", service="s3", at_s=13.03, seconds=6.106),
+        ],
+    ),
+    "a first step that is late sets nothing up behind the end of the run": (
+        *(small("all_reduce", workers=2), 32, 2),
+        [
+            Fault(kind="lose", role="initialise 0", request=9, silent=True),
+            Fault(kind="duplicate", role="initialise 0", request=1, seconds=0.1),
+        ],
+    ),
+    "a run that a worker was removed from is resumed without that worker": (
+        *(small("mlless", workers=3), 2, 8),
+        [
+            *(Fault(kind="kill", role="train 1", request=number) for number in range(25, 33)),
+            Fault(kind="client_dies", at_s=1_815.0, seconds=0.1),
+        ],
+    ),
+    "a worker that has read that it was overtaken does not go on, though the word that it waits for is in the store": (
+        *(small("mlless", workers=2), 1, 2),
+        [
+            Fault(kind="message", role="supervise 0", request=3, side="before", seconds=4.0),
+            Fault(kind="client_dies", at_s=14.6, seconds=0.1),
+        ],
+    ),
+    "a run whose last step could not clear away behind its outcome is resumed to clear away": (
+        *(small("all_reduce", workers=2), 0, 1),
+        [Fault(kind="outage", service="s3", at_s=20.447, seconds=200.0)],
+    ),
+    "and its state lies in databases": (
+        *(small("spirt", workers=2), 0, 1),
+        [Fault(kind="outage", service="redis", at_s=37.5, seconds=200.0)],
+    ),
+    "and a supervisor has left something too": (
+        *(small("mlless", workers=2), 0, 1),
+        [Fault(kind="outage", service="s3", at_s=18.472, seconds=200.0)],
+    ),
+    "an attempt that was overtaken while it declared its queues leaves none, though it fails at an exchange that is gone": (
+        *(small("spirt", workers=2), 0, 3),
+        [
+            Fault(kind="lose", role="initialise 0", request=7, side="after"),
+            Fault(kind="freeze", role="initialise 0", request=10, seconds=8.245),
+            Fault(kind="client_dies", at_s=5.0, seconds=0.1),
+        ],
+    ),
+    "a client whose execution has begun and ended while its answer was lost follows it": (
+        *(load("config/mlless.yaml", ["workers=2"]), 0, 2),
+        [
+            Fault(kind="lose", role="client", request=20, side="after", silent=True),
+            Fault(kind="kill", role="client", request=8, side="after"),
+        ],
+    ),
+    "an attempt that was overtaken while it set itself up takes back what it stored, though a connection breaks then": (
+        *(load("config/spirt.yaml", ["workers=2"]), 402, 3),
+        [
+            Fault(kind="freeze", role="initialise 0", request=17, side="after", seconds=10.0),
+            Fault(kind="client_dies", at_s=5.0, seconds=0.1),
+            Fault(kind="lose", role="initialise 0", request=71),
+        ],
+    ),
+    "a client whose clock is behind resumes a run all the same": (
+        *(small("all_reduce", workers=2), 3, 3),
+        [
+            Fault(kind="clock", role="client", request=2, seconds=100.0),
+            Fault(kind="client_dies", at_s=12.0, seconds=0.1),
+            Fault(kind="client_dies", at_s=17.0, seconds=0.1),
+        ],
+    ),
+    "an attempt whose databases have lost the model, and then stored an average, leaves nothing": (
+        *(load("config/spirt.yaml", ["workers=2"]), 0, 2),
+        [
+            Fault(kind="memory_lost", service="redis", server=0, at_s=15.0),
+            Fault(kind="memory_lost", service="redis", server=1, at_s=24.0),
+        ],
+    ),
+    "an attempt before concludes the run while the next one sets itself up, and leaves it nothing to go on with": (
+        *(small("all_reduce", workers=2), 1_036, 2),
+        [
+            Fault(kind="client_dies", at_s=20.461, seconds=0.479),
+            Fault(kind="duplicate", role="initialise 0", request=1, seconds=2.504),
+        ],
+    ),
+    "and a supervisor would have gone on too": (
+        *(small("mlless", workers=2), 0, 2),
+        [
+            Fault(kind="client_dies", at_s=17.772, seconds=0.1),
+            Fault(kind="freeze", role="initialise 0", request=30, seconds=2.0),
+        ],
+    ),
+    "a peer that is a round behind gets what went with the broker once more": (
+        *(small("p2p_instance", workers=2), 22, 1),
+        [Fault(kind="queues_lost", service="rabbitmq", at_s=42.302)],
+    ),
+    "and what went was a delta, where deltas go round": (
+        *(replace(small("p2p_instance", workers=2), exchange=DELTA), 22, 1),
+        [Fault(kind="queues_lost", service="rabbitmq", at_s=47.5)],
+    ),
+    "and the other peer has left since": (
+        *(replace(small("p2p_instance", workers=2), exchange=GRADIENTS), 1, 1),
+        [Fault(kind="queues_lost", service="rabbitmq", at_s=56.441)],
+    ),
+    "what an invocation stores that came again, when its round is long over, it takes back": (
+        *(small("spirt", workers=2), 1, 2),
+        [
+            Fault(kind="freeze", role="compute_gradients 1", request=15, seconds=60.0),
+            Fault(kind="duplicate", role="compute_gradients 1", request=1, side="after", seconds=0.1),
+        ],
+    ),
+    "and copies of others' averages": (
+        *(small("spirt", workers=2), 0, 2),
+        [
+            Fault(kind="freeze", role="aggregate_peers 1", request=7, seconds=60.0),
+            Fault(kind="duplicate", role="aggregate_peers 1", request=1, side="after", seconds=0.1),
+        ],
+    ),
+    "and what local steps came to": (
+        *(replace(small("spirt", workers=2), exchange=DELTA), 0, 2),
+        [
+            Fault(kind="freeze", role="compute_gradients 1", request=12, seconds=60.0),
+            Fault(kind="duplicate", role="compute_gradients 1", request=1, side="after", seconds=0.1),
+        ],
+    ),
+    "but not the optimizer's vectors that others go by": (
+        *(replace(small("spirt", workers=2), exchange=DELTA), 1, 3),
+        [
+            Fault(kind="freeze", role="compute_gradients 1", request=9, seconds=23.2),
+            Fault(kind="client_dies", at_s=39.8, seconds=0.1),
+            Fault(kind="duplicate", role="compute_gradients 1", request=1, side="after", seconds=0.31),
+        ],
+    ),
+    "a supervisor whose twin has gone on without it asks for words that are gone, and gives way": (
+        *(small("mlless", workers=2), 400_003, 3),
+        [
+            Fault(kind="duplicate", role="supervise 0", request=1, seconds=0.013),
+            Fault(kind="duplicate", role="train 0", request=1, seconds=0.1),
+            Fault(kind="freeze", role="supervise 0", request=4, seconds=11.618),
+        ],
+    ),
+}
+
+
+def test_a_worker_whose_twin_has_finished_while_it_waited_for_an_answer_goes_on_by_itself() -> None:
+    faults = [
+        Fault(kind="duplicate", role="train 1", request=1, side="after", seconds=0.209),
+        Fault(kind="lose", role="train 1", request=129, side="after", silent=True),
+    ]
+    trial = Trials(reduced(load("config/scatter-reduce.yaml"))).under(faults, 930_035)
+
+    assert len(trial.struck) == 2 and not trial.findings
+
+
+@pytest.mark.parametrize("found", MENDED.values(), ids=MENDED)
+def test_it_stays_mended(found: tuple[Experiment, int, int, list[Fault]]) -> None:
+    experiment, seed, least, faults = found
+    trials, nemesis = Trials(reduced(experiment)), Disturbed(faults)
+    outcome = World(trials.experiment, seed, nemesis, turns=TURNS).run()
+
+    assert len(nemesis.struck) >= least
+    judged = trials.judged(nemesis, outcome, trials.model)
+    assert not broken(replace(judged, killed=(), state_lost=False))  # nothing is excused
+
+
+@pytest.mark.parametrize(
+    ("seed", "faults"),
+    [
+        (0, []),  # a worker's own checkpoint of this step says nothing of the step whose word it waits for
+        (3, [Fault(kind="client_dies", at_s=13.0, seconds=0.1)]),  # what is on its way does not reach the next attempt
+    ],
+    ids=["undisturbed", "resumed"],
+)
+def test_mlless_with_a_slack(seed: int, faults: list[Fault]) -> None:
+    experiment = reduced(small("mlless")).with_settings(MLLess(slack=1))
+    experiment = replace(experiment, functions=replace(experiment.functions, checkpoint_every=2))
+    nemesis = Disturbed(faults)
+    world = World(experiment, seed, nemesis, minibatches=4)
+
+    assert not broken(Judged(nemesis.history, world.run(), "", ()))
+    assert nemesis.struck == faults

@@ -1,0 +1,303 @@
+"""Oracles on histories made up for them: each says what is broken, and nothing of a run in which all is well."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chaos.history import Entry, History
+from chaos.judged import Judged
+from chaos.nemeses import Disturbed
+from chaos.oracles import broken
+from chaos.trials import reduced
+from chaos.world import Outcome, World
+from crossover.errors import RunFailed
+from tests.architectures.harness import small
+
+WELL = Outcome(
+    run="r",
+    failure="",
+    model="aa",
+    clients=1,
+    seconds=1.0,
+    left={"s3": ["data/f/manifest.json", "runs/r/outcome.json", "runs/r/model/aa"], "redis": [], "rabbitmq": []},
+    crashes=[RunFailed("told in words")],
+)
+
+
+def entry(key: str, found: str, left: str, *, operation: str = "PutObject", role: str = "train 0") -> Entry:
+    return Entry(0.5, role, role.replace(" ", "/"), "s3 0", operation, key, found, left)
+
+
+AVERAGE = "r/attempt-0/1/0/average"
+WRITTEN, READ = entry(AVERAGE, "", "a1"), entry(AVERAGE, "a1", "a1", operation="TENSOR.GET", role="train 1")
+DELETED, MISSED = (
+    entry(AVERAGE, "a1", "", operation="UNLINK"),
+    entry(AVERAGE, "", "", operation="TENSOR.GET", role="train 1"),
+)
+
+
+def judged(*entries: Entry, outcome: Outcome = WELL, **given: Any) -> list[str]:
+    return broken(Judged(History(list(entries)), outcome, "aa", workers=2, **given))
+
+
+def test_a_run_in_which_all_is_well() -> None:
+    assert not judged(
+        entry("runs/r/decision/000001.json", "", "d1"),
+        entry("runs/r/decision/000001.json", "d1", "d1"),  # a second create finds the first
+        entry("runs/r/heartbeat/0", "b1", "b2"),
+        entry("runs/r/checkpoint/000000000000/0/00000001.00000", "c1", ""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (
+            [entry("runs/r/decision/000001.json", "d1", "d2")],
+            "written_once: overwritten: runs/r/decision/000001.json by train 0",
+        ),
+        ([entry("r/attempt-0/1/0/model", "m1", "m2")], "written_once: overwritten: r/attempt-0/1/0/model"),
+        ([entry("runs/r/outcome.json", "o1", "")], "decisions_stand: deleted: runs/r/outcome.json"),
+    ],
+)
+def test_a_broken_history_is_told_with_key_and_role(entries: list[Entry], said: str) -> None:
+    assert any(each.startswith(said) for each in judged(*entries))
+
+
+def leased(attempt: int, role: str) -> Entry:
+    return entry(f"runs/r/lease/1/{attempt:06d}", "", "l1", role=role)
+
+
+def test_what_nobody_has_read_yet_must_not_be_deleted() -> None:
+    said = f"deleted_after_the_last_read: deleted: {AVERAGE} by train 0 (train/0) at 0.500 s, UNLINK on s3 0; train 1 (train/1) asks"
+
+    assert any(each.startswith(said) for each in judged(MISSED, WRITTEN, DELETED, MISSED))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [MISSED, WRITTEN, READ, DELETED],  # it was looked for before it came
+        [WRITTEN, READ, DELETED, MISSED],  # a late second delivery asks again
+        [WRITTEN, DELETED, WRITTEN, READ],
+        [replace(each, key="runs/r/marks/1.json") for each in (MISSED, WRITTEN, DELETED, MISSED)],
+        [WRITTEN, DELETED, entry("runs/r/overtaken/0", "", "o1"), MISSED],
+        [WRITTEN, DELETED, entry("runs/r/outcome.json", "", "o1"), MISSED],
+        [leased(0, "train 1"), WRITTEN, DELETED, leased(1, "train 2"), MISSED],  # its rank was taken over
+    ],
+)
+def test_what_is_asked_for_again_or_of_no_use_any_more_may_be_gone(entries: list[Entry]) -> None:
+    assert not judged(*entries)
+
+
+def test_an_attempt_that_was_overtaken_excuses_no_other() -> None:
+    assert judged(entry("runs/r/overtaken/1", "", "o1"), WRITTEN, DELETED, MISSED)
+    assert judged(leased(0, "train 0"), leased(1, "train 1"), WRITTEN, DELETED, MISSED)
+    again = [leased(0, "train 1"), leased(1, "train 2"), leased(2, "train 1")]
+    assert judged(*again, WRITTEN, DELETED, MISSED)  # who lost a rank holds one again
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": "bb"}, "right_model: the final model is bb; expected aa"),
+        ({"failure": "RunFailed: worker 1"}, "ends_well: 1 clients, and the run still fails: RunFailed: worker 1"),
+        ({"model": ""}, "ends_well: the run is said to have ended well, and there is no model"),
+        ({"crashes": [KeyError("round")]}, "only_known_errors: KeyError: 'round'"),
+        (
+            {"left": {**WELL.left, "redis": ["0: r/attempt-0/1/0/model"]}},
+            "nothing_left: left behind: redis: 0: r/attempt-0",
+        ),
+        ({"left": {**WELL.left, "s3": ["runs/r/body/1/0"]}}, "nothing_left: left behind: s3: runs/r/body/1/0"),
+    ],
+)
+def test_a_bad_end_is_told(changes: dict[str, object], said: str) -> None:
+    assert any(each.startswith(said) for each in judged(outcome=replace(WELL, **changes)))  # type: ignore[arg-type]
+
+
+def test_what_passes_by_itself_needs_no_resumption() -> None:
+    resumed = replace(WELL, clients=3, failures=["RunFailed: worker 1", "RunFailed: worker 0"])
+    said = "goes_on_by_itself: 3 clients where 2 should have been enough: RunFailed: worker 1; RunFailed: worker 0"
+
+    assert judged(outcome=resumed, by_itself=2) == [said]
+    assert not judged(outcome=resumed, by_itself=3)
+    assert not judged(outcome=resumed)  # what went wrong may have needed any number
+
+
+def test_where_every_database_lost_the_model_a_run_may_fail_in_these_words_but_not_with_a_wrong_model() -> None:
+    lost = replace(WELL, failure="RunFailed: initialise: r: no worker's database holds a model of this run", model="")
+
+    assert not judged(outcome=lost, state_lost=True)
+    assert judged(outcome=lost)
+    assert judged(outcome=replace(lost, failure="RunFailed: worker 1"), state_lost=True)
+    assert judged(outcome=replace(WELL, model="bb"), state_lost=True)
+
+
+CHECKPOINT = "runs/r/checkpoint/000000000000/0/00000002.00000"
+OVERTAKEN, OVER = entry("runs/r/overtaken/0", "", "o1", role="initialise 0"), entry("runs/r/outcome.json", "", "o2")
+
+
+@pytest.mark.parametrize(("before", "excused"), [([], False), ([OVERTAKEN], True), ([OVER], True)])
+def test_who_is_killed_leaves_only_what_nobody_was_to_clear_away_any_more(before: list[Entry], excused: bool) -> None:
+    left = replace(WELL, left={**WELL.left, "s3": [*WELL.left["s3"], CHECKPOINT]})
+    said = judged(*before, entry(CHECKPOINT, "", "c1"), outcome=left, killed=("train/0",))
+
+    assert said == ([] if excused else [f"nothing_left: left behind: s3: {CHECKPOINT}"])
+    for role, told in (("train 0", False), ("train 1", True)):  # an invocation that came again when others had gone on
+        late = judged(entry(CHECKPOINT, "", "c1"), outcome=left, killed=("train/0",), outlived=(role,))
+        assert bool(late) == told
+
+
+@pytest.mark.parametrize(
+    ("queue", "before", "excused"),
+    [
+        ("r.updates.1", [], False),
+        ("r.updates.1", [OVERTAKEN], True),
+        ("r.updates.1767225600.1", [OVERTAKEN], False),  # of the next attempt
+        ("r.updates.1767225600.1", [OVER], True),
+    ],
+)
+def test_and_queues_that_it_declared(queue: str, before: list[Entry], excused: bool) -> None:
+    left = replace(WELL, left={**WELL.left, "rabbitmq": [queue]})
+    declared = entry(queue, "", "", operation="queue.declare")
+
+    said = judged(*before, declared, outcome=left, killed=("train/0",))
+    assert said == ([] if excused else [f"nothing_left: left behind: rabbitmq: {queue}"])
+    others = replace(declared, process="other")
+    assert judged(others, *before, declared, outcome=left, killed=("train/0",))  # it was there
+    deleted = replace(others, operation="queue.delete")
+    assert judged(others, *before, deleted, declared, outcome=left, killed=("train/0",)) == said
+
+
+def message(queue: str, said: str, *, taken: bool = False, role: str = "notify 0") -> Entry:
+    operation = "basic.ack" if taken else "basic.publish"
+    return entry(queue, said if taken else "", "" if taken else said, operation=operation, role=role)
+
+
+@pytest.mark.parametrize("barrier", ["r.round", "r.round.1767225600"])
+def test_a_reader_lets_go_of_a_round_when_all_have_come(barrier: str) -> None:
+    came, again, last = (message(barrier, said) for said in ("0/0", "0/0", "0/1"))
+    passed = message(f"{barrier}.1", "0/0", taken=True, role="check 1")
+
+    assert not judged(came, again, last, passed)
+    assert judged(came, again, passed) == [
+        f"barriers_only_grow: round 0 passed: {barrier}.1 by check 1 (check/1) at 0.500 s, basic.ack on s3 0; only 0 of 2 had come"
+    ]
+
+
+def test_who_knows_that_it_was_overtaken_creates_nothing() -> None:
+    looked = entry("runs/r/overtaken/0", "o1", "o1", operation="HeadObject")
+    late = entry(AVERAGE, "", "a1", operation="AI.TENSORSET")
+    gone = entry(AVERAGE, "a1", "", operation="UNLINK")
+
+    assert not judged(OVERTAKEN, late, looked, gone)
+    assert not judged(OVERTAKEN, replace(looked, outcome="no reply"), late)
+    assert any("knows that it was overtaken" in each for each in judged(OVERTAKEN, looked, late))
+    ended = entry("runs/r/records/train/1.json", "", "r1")
+    assert not judged(OVERTAKEN, looked, ended, late, gone)  # another invocation, in the same environment
+
+
+def test_who_was_overtaken_saves_one_checkpoint_at_most() -> None:
+    first, second = (entry(f"{CHECKPOINT[:-7]}{round}.00000", "", "c1") for round in (2, 4))
+
+    assert not judged(first, OVERTAKEN, second)
+    assert any(each.startswith("nobody_goes_on_overtaken: a second") for each in judged(OVERTAKEN, first, second))
+
+
+def test_one_program_speaks_for_a_rank() -> None:
+    mine = entry("runs/r/lease/0/000000", "", "l1", role="program 0")
+    other = entry("runs/r/lease/0/000001", "", "l2", role="program 1")
+    sent, more = (message("r.mailbox.0.1", said, role="program 0") for said in ("m1", "m2"))
+
+    asks, other_asks = (entry("runs/r/lease/0/9", "", "", operation="HeadObject", role=f"program {n}") for n in (0, 1))
+    assert not judged(mine, asks, sent, asks, more, other, other_asks, message("r.mailbox.0.0", "m3", role="program 1"))
+    assert any("has not asked" in each for each in judged(mine, asks, sent, more))
+    assert not judged(mine, other, asks, sent, asks, sent)  # it had asked before, and sends again what got no answer
+    assert any("another has taken over" in each for each in judged(mine, other, sent, more))
+    assert any("does not hold the rank" in each for each in judged(other, sent))
+
+
+@pytest.mark.parametrize(
+    ("usd", "said"),
+    [([0.1, 0.2, 0.3], []), ([0.1, 0.35, 0.4], ["an epoch follows epoch 2"]), ([0.2, 0.1], ["epoch 2: $0.1"])],
+)
+def test_no_epoch_follows_one_after_which_it_would_pass_the_budget(usd: list[float], said: list[str]) -> None:
+    told = [{"epoch": epoch, "usd": each, "dearest_usd": 0.2} for epoch, each in enumerate(usd, start=1)]
+    found = judged(outcome=replace(WELL, decisions=told), budget_usd=0.5)
+
+    assert len(found) == len(said)
+    assert all(each.startswith(f"spends_within_its_budget: {start}") for each, start in zip(found, said, strict=True))
+
+
+def test_workers_that_hold_different_models_are_told() -> None:
+    told = judged(models={(0, 2, None): {0: "a", 1: "a"}, (0, 4, None): {0: "a", 1: "b"}})
+
+    assert told == ["workers_hold_one_model: attempt 0, round 4: workers [0, 1] have saved different models"]
+
+
+def test_what_workers_save_is_looked_at() -> None:
+    nemesis = Disturbed()
+    World(reduced(small("mlless", workers=2)), 0, nemesis).run()
+
+    assert any(held.keys() == {0, 1} for held in nemesis.models.values())
+
+
+def checkpoint(attempt: int, worker: int, round: int, *, role: str, read: bool = False) -> Entry:
+    key = f"runs/r/checkpoint/{attempt:012d}/{worker}/{round:08d}.00000"
+    return entry(key, "c1" if read else "", "c1", operation="GetObject" if read else "PutObject", role=role)
+
+
+def test_an_attempt_begins_where_all_stood_and_those_before_it_are_told() -> None:
+    stood = [checkpoint(0, worker, round, role=f"train {worker}") for worker in (0, 1) for round in (0, 2)]
+    begins = entry("runs/r/attempt/000000000007", "", "b", role="initialise 0")
+    newest, older = (checkpoint(7, 0, round, role="initialise 0") for round in (2, 0))
+
+    assert not judged(*stood, begins, OVERTAKEN, newest, members=2)
+    assert any(
+        "all could have started from round 2" in each for each in judged(*stood, begins, OVERTAKEN, older, members=2)
+    )
+    assert any("attempts [0] have not been told" in each for each in judged(*stood, begins, newest, members=2))
+
+
+def test_who_is_started_again_takes_up_its_newest_checkpoint() -> None:
+    saved = [checkpoint(0, 0, round, role="train 0") for round in (0, 2)]
+    looks = replace(entry("runs/r/experiment.json", "e", "e", operation="GetObject"), process="train/9")
+    old, new = (replace(checkpoint(0, 0, round, role="train 0", read=True), process="train/9") for round in (0, 2))
+
+    assert not judged(*saved, looks, new)
+    assert any("there was one of round 2" in each for each in judged(*saved, looks, old))
+
+
+def tensor(name: str, *, role: str = "train 0") -> Entry:
+    return entry(f"r/attempt-0/1/{name}", "", name[-3:], operation="AI.TENSORSET", role=role)
+
+
+def test_update_report_and_announcement_come_in_this_order_and_a_word_before_its_announcement() -> None:
+    update, report, told = tensor("0/update"), tensor("0/report"), message("r.updates", "1/0", role="train 0")
+    word, woken = tensor("expected", role="supervise 0"), message("r.updates", "1/2", role="supervise 0")
+
+    assert not judged(update, report, told, word, woken)
+    for wrong in ([report, update, told], [update, told, report], [woken, word]):
+        assert any(each.startswith("keeps_the_order") for each in judged(*wrong))
+
+
+def test_who_stores_asks_behind_it_and_who_agrees_has_kept_the_round() -> None:
+    answers = entry("runs/r/records/train/1.json", "", "r1")
+    asks = entry("runs/r/overtaken/0", "", "", operation="HeadObject")
+    agrees = entry("runs/r/decision/000001.json", "", "d1")
+    stores, keeps = (
+        entry("r/attempt-0/1/0/chunk/1", "", "a1", operation="AI.TENSORSET"),
+        checkpoint(0, 0, 2, role="train 0"),
+    )
+    stores = replace(stores, server="redis 0")
+
+    assert not judged(stores, asks, answers)
+    assert any("does not ask behind it" in each for each in judged(stores, answers))
+    assert not judged(stores, keeps, agrees, keeps=True)
+    assert any("has not kept" in each for each in judged(stores, agrees, keeps=True))
+
+
+def test_a_run_that_waits_too_long_for_the_dead_or_averages_what_is_older_is_told() -> None:
+    assert judged(within_s=0.5) and not judged(within_s=2.0)
+    assert judged(seen={1: {2: {"0": 3}, 3: {"0": 2}}}) and not judged(seen={1: {2: {"0": 3}, 3: {"0": 3}}})

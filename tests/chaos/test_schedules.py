@@ -1,0 +1,125 @@
+"""Schedules: drawn by a seed, written and read, told in words, made as small as they can be."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from chaos.schedule import KINDS, Fault, Terrain, as_json, draw, from_json, pass_by
+from chaos.shrink import smallest
+from crossover.errors import UserError
+
+TERRAIN = Terrain(
+    requests={
+        "worker 0": [(0.7 * number, "GetObject") for number in range(40)],
+        "worker 1": [(0.7 * number, "PutObject lease/#" if number == 3 else "GetObject") for number in range(40)],
+        "client": [(2.0 * number, "HeadObject") for number in range(12)],
+    },
+    messages={"worker 0": 4, "worker 1": 4},
+    deliveries={"worker 0": 1, "worker 1": 2},
+    programs=["program 0", "program 1"],
+    servers={"redis": 2, "rabbitmq": 1, "s3": 1, "aws": 1},
+    kinds=KINDS,
+    again={"worker 0": [(30.0, "GetObject")] * 60 + [(30.0, "PutObject checkpoint/#")]},
+)
+
+
+def test_a_seed_gives_one_schedule_and_all_kinds_come() -> None:
+    drawn = [draw(TERRAIN, seed) for seed in range(300)]
+
+    assert drawn == [draw(TERRAIN, seed) for seed in range(300)]
+    assert {fault.kind for faults in drawn for fault in faults} == set(KINDS) - {"gone"}
+    assert all(len(faults) <= 9 for faults in drawn) and sum(len(faults) >= 5 for faults in drawn) > 150
+
+
+def test_some_schedules_pass_by_themselves_and_some_are_of_few_kinds_and_roles() -> None:
+    drawn = [draw(TERRAIN, seed) for seed in range(300)]
+
+    assert 80 < sum(map(pass_by, drawn)) < 220
+    assert sum(len({fault.kind for fault in faults}) <= 2 for faults in drawn) > 30
+
+
+@pytest.mark.parametrize(
+    ("faults", "by_themselves"),
+    [
+        ([Fault(kind="kill", role="worker 1", request=3), Fault(kind="kill", role="worker 1", request=9)], True),
+        ([Fault(kind="kill", role="worker 1", request=number) for number in (3, 9, 12)], False),
+        ([Fault(kind="client_dies", at_s=3.0, seconds=700.0)], True),
+        ([Fault(kind="freeze", role="worker 0", request=3, seconds=59.0)], True),
+        ([Fault(kind="freeze", role="worker 0", request=3, seconds=901.0)], False),
+        ([Fault(kind="memory_lost", service="redis", at_s=3.0)], False),
+    ],
+)
+def test_what_passes_by_itself(faults: list[Fault], by_themselves: bool) -> None:
+    assert pass_by(faults) == by_themselves
+
+
+def test_what_a_role_asks_for_once_is_struck_often_and_so_is_a_later_life_of_it() -> None:
+    struck = [f.request for seed in range(300) for f in draw(TERRAIN, seed) if f.role == "worker 1" and f.side]
+
+    assert struck.count(4) > 3 * struck.count(20)
+    assert max(struck) > 40
+    again = [f.request for seed in range(300) for f in draw(TERRAIN, seed) if f.role == "worker 0" and f.side]
+    assert again.count(40 + 61) > 3 * again.count(40 + 59)  # what it asks for only in a resumed run
+
+
+def test_somebody_stands_still_while_another_resumes_the_run() -> None:
+    drawn = [draw(TERRAIN, seed) for seed in range(300)]
+    firsts = [faults[:2] for faults in drawn if [f.kind for f in faults[:2]] == ["freeze", "client_dies"]]
+    moments = [(dies.at_s, TERRAIN.requests[freeze.role][freeze.request - 1 :][:2]) for freeze, dies in firsts]
+
+    assert sum(len(around) == 2 and around[0][0] <= at_s <= around[1][0] for at_s, around in moments) > 25
+
+
+def test_workers_die_for_good_where_the_others_go_on_without_them() -> None:
+    drawn = [
+        draw(replace(TERRAIN, requests=TERRAIN.requests | {"train 1": TERRAIN.requests["worker 1"]}, may_go=1), seed)
+        for seed in range(300)
+    ]
+    dead = [faults for faults in drawn if any(fault.kind == "gone" for fault in faults)]
+
+    assert len(dead) > 20 and all({f.role for f in faults if f.kind == "gone"} == {"train 1"} for faults in dead)
+    assert all(pass_by(faults, may_go=1) == pass_by([f for f in faults if f.kind != "gone"]) for faults in dead)
+    assert not any(map(pass_by, dead))
+
+
+def test_a_schedule_is_written_read_and_told() -> None:
+    for faults in (draw(TERRAIN, seed) for seed in range(100)):
+        assert from_json(json.loads(json.dumps(as_json(faults))), TERRAIN) == faults
+        assert all(len(str(fault)) > 10 for fault in faults)
+    told = str(Fault(kind="kill", role="worker 1", request=14, side="after"))
+    assert told == "worker 1, request 14, after its effect: its process is killed"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "expected a list of faults"),
+        ([{"kind": "flood"}], "'flood' cannot happen"),
+        ([{"kind": "kill", "role": "worker 7"}], "this experiment has client, worker 0, worker 1"),
+        ([{"kind": "kill", "when": 3}], "its fields are kind, role"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_by_field(given: object, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        from_json(given, TERRAIN)
+
+
+def test_what_fails_is_made_small() -> None:
+    needed = Fault(kind="freeze", role="worker 1", request=3, seconds=437.123)
+    with_it = Fault(kind="kill", role="client", request=2)
+
+    def fails(faults: tuple[Fault, ...]) -> bool:
+        long = any(f.kind == "freeze" and f.role == "worker 1" and f.seconds >= 60.0 for f in faults)
+        return long and with_it in faults
+
+    found = smallest((*draw(TERRAIN, 1), needed, *draw(TERRAIN, 2), with_it), fails)
+
+    assert sorted(found, key=lambda f: f.kind) == [
+        Fault(kind="freeze", role="worker 1", request=3, seconds=100.0),
+        with_it,
+    ]
+
+
+def test_what_fails_without_any_fault_is_told_so() -> None:
+    assert smallest(draw(TERRAIN, 1), lambda faults: True) == ()

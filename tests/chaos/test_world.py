@@ -1,0 +1,110 @@
+"""The real code in the virtual world, where nothing goes wrong: the reference's bits, the same history again, nothing left at work."""
+
+import hashlib
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chaos.kernel import Kernel, Process
+from chaos.learner import ExactLearner
+from chaos.process_runtime import BlocksForReal, installed
+from chaos.world import World
+from crossover import runtime, validation
+from crossover.architecture import load, training_architectures
+from crossover.experiment import Experiment
+from crossover.learning.reference import train_reference
+
+SMALL = ["training.epochs=2", "training.batch_size=2", "training.learning_rate=0.5", "training.momentum=0.5"]
+
+
+def experiment(name: str, workers: int = 2) -> Experiment:
+    more, workers = [f"gpu.instances={workers}"] if name == "gpu" else [], 1 if load(name).alone else workers
+    return validation.load(
+        Path("config") / f"{name.replace('_', '-')}.yaml",
+        [f"workers={workers}", *SMALL, "training.weight_decay=0.0", *more],
+    )
+
+
+def told(world: World) -> list[str]:
+    return [
+        f"{call.at_s!r} {call.process.name} {call.request} {call.outcome} {call.bytes_in}" for call in world.history
+    ]
+
+
+@pytest.mark.parametrize("name", training_architectures())
+def test_an_undisturbed_run_ends_with_the_bits_of_the_reference(name: str) -> None:
+    world = World(experiment(name), seed=1)
+    outcome = world.run()
+    assert not outcome.failure and outcome.clients == 1 and not outcome.crashes
+    model = train_reference(world.resolved, world.dataset, learner=ExactLearner(world.resolved))[0]
+    if "equals_reference" in load(name).claims:
+        assert outcome.model == hashlib.sha256(model).hexdigest()
+    assert outcome.model and not outcome.left["redis"] and not outcome.left["rabbitmq"]
+
+
+def test_a_seed_s_history_is_the_same_again_and_another_seed_s_is_another() -> None:
+    def history(seed: int) -> list[str]:
+        world = World(experiment("spirt"), seed=seed)
+        world.run()
+        return told(world)
+
+    first = history(1)
+    assert len(first) > 100
+    assert history(1) == first
+    assert history(2) != first
+
+
+def _in_a_task(code: Callable[[], object]) -> None:
+    kernel = Kernel(1)
+    with installed(kernel):
+        task = kernel.spawn(code, process=Process(kernel, "one"), name="one")
+        kernel.run(lambda: task.over)
+
+
+REAL: dict[str, Callable[[], object]] = {
+    "time.sleep": lambda: time.sleep(0.001),
+    "Thread.start": lambda: threading.Thread(target=print).start(),
+    "Condition.wait": lambda: threading.Event().wait(0.001),
+    "socket.getaddrinfo": lambda: socket.getaddrinfo("127.0.0.1", 9),
+    "subprocess.Popen": lambda: subprocess.run(["true"], check=True),
+}
+
+
+@pytest.mark.parametrize("what", REAL)
+def test_what_would_really_wait_is_refused_with_its_line(what: str) -> None:
+    def step() -> None:
+        try:
+            REAL[what]()
+        except Exception:
+            return
+
+    line = REAL[what].__code__.co_firstlineno
+    with pytest.raises(BlocksForReal, match=rf"{what} inside the virtual world, .*test_world\.py, line {line}:"):
+        _in_a_task(step)
+    REAL[what]()  # outside the world it does what it does
+
+
+def test_a_lock_is_waited_for_in_virtual_time_and_threads_have_names_of_their_own() -> None:
+    told: list[object] = []
+
+    def hold(lock: runtime.Lock, own: object) -> None:
+        with lock:
+            setattr(own, "mine", runtime.monotonic())  # noqa: B010  # an attribute of each thread's own
+            runtime.sleep(1.0)
+            told.append((getattr(own, "mine", None), runtime.monotonic()))
+
+    def code() -> None:
+        lock, own = runtime.lock(), runtime.local()
+        threads = [runtime.thread(hold, lock, own) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    _in_a_task(code)
+    assert told == [(0.0, 1.0), (1.0, 2.0)]

@@ -1,0 +1,199 @@
+"""Ranks: each has one holder, silence loses it, and who has lost it publishes nothing more."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from crossover.dataplane.memory import MemoryObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import RunFailed, StaleAttempt, WaitTimeout
+from crossover.keys import Keys, current_run
+from crossover.runtime import use
+from crossover.training.fleet import Membership, Settings
+from crossover.training.fleet.execution import ProgramsExecution, announce
+from crossover.training.fleet.lease import Hearts
+from crossover.training.fleet.serving import give_up, join
+from tests.clocks import Passing
+
+KEYS = Keys("run")
+
+
+@pytest.fixture
+def store() -> MemoryObjectStore:
+    return MemoryObjectStore(Traffic())
+
+
+def settings(*, lease_s: float = 60.0, absence_s: float = 60.0, idle_s: float = 5.0) -> Settings:
+    return Settings(fleet="f", lease_s=lease_s, absence_s=absence_s, idle_s=idle_s, look_s=0.01)
+
+
+def claim(
+    store: MemoryObjectStore, *, members: int = 2, hearts: Hearts | None = None, **times: float
+) -> Membership | None:
+    hearts = hearts or Hearts(store, KEYS)
+    return Membership.claim(hearts, run="run", members=members, settings=settings(**times))
+
+
+def test_each_rank_is_claimed_once_however_many_programs_want_one(store: MemoryObjectStore) -> None:
+    found: list[Membership | None] = []
+    threads = [threading.Thread(target=lambda: found.append(claim(store, members=5))) for _ in range(9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ranks = sorted(each.rank for each in found if each is not None)
+    assert ranks == [0, 1, 2, 3, 4]
+
+
+def next_beat(store: MemoryObjectStore, after: int) -> int:
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        if store.exists(KEYS.heartbeat(0)) and (beat := json.loads(store.get(KEYS.heartbeat(0)))["beat"]) > after:
+            return int(beat)
+        time.sleep(0.005)
+    pytest.fail(f"no beat after {after}")
+
+
+def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(store: MemoryObjectStore) -> None:
+    """The heart beats by the real clock; who wants its rank looks at one that the test sets."""
+    first = claim(store, members=1, lease_s=0.02)
+    assert first is not None
+    beat, hearts = 0, Hearts(store, KEYS)
+    with use(passing := Passing()), first:
+        for _ in range(4):  # more than twice the lease's time
+            beat = next_beat(store, beat)
+            assert claim(store, members=1, hearts=hearts, lease_s=20.0) is None
+            passing.now_s += 15.0
+        first.confirm()
+        first._over.set()  # it is killed: no word, no more beats
+        first._thread.join()
+        assert claim(store, members=1, hearts=hearts, lease_s=20.0) is None  # the last beat may be news
+        passing.now_s += 20.0
+        second = claim(store, members=1, hearts=hearts, lease_s=20.0)
+        assert second is not None
+        assert (second.rank, second.attempt) == (0, 1)
+        with pytest.raises(StaleAttempt, match="peer 0: attempt 0 was overtaken by attempt 1"):
+            first.confirm()
+        second.confirm()
+
+
+def test_a_rank_that_was_given_back_is_free_at_once(store: MemoryObjectStore) -> None:
+    first = claim(store, members=1)
+    assert first is not None
+    with first:
+        pass
+    second = claim(store, members=1)
+    assert second is not None and second.attempt == 1
+
+
+def test_a_rank_that_failed_is_nobodys_and_one_that_has_left_comes_last(store: MemoryObjectStore) -> None:
+    """What one that has left said may be lost while others wait for it: somebody must send it again, and clear away."""
+    for each in [claim(store), claim(store)]:
+        assert each is not None
+        with each:
+            pass
+    store.put(KEYS.left(0), b"")
+    training, sending = claim(store), claim(store)
+    assert training is not None and (training.rank, training.attempt) == (1, 1)
+    assert sending is not None and (sending.rank, sending.attempt) == (0, 1)
+    with sending:
+        pass
+    store.put(KEYS.failure(0), b"{}")
+    assert claim(store) is None
+
+
+def test_a_program_killed_has_no_last_word(store: MemoryObjectStore) -> None:
+    first = claim(store, members=1)
+    assert first is not None
+    with pytest.raises(KeyboardInterrupt), first:
+        raise KeyboardInterrupt
+    assert claim(store, members=1) is None
+
+
+def test_waiting_ends_with_a_name(store: MemoryObjectStore) -> None:
+    me, other = claim(store, absence_s=0.05), claim(store)
+    assert me is not None and other is not None
+    me.question([1], what="waited for the arrival")  # the first look
+    store.put(KEYS.failure(1), json.dumps({"error": "RunFailed", "cause": "no room"}).encode())
+    with pytest.raises(RunFailed, match="peer 0: waited for the arrival of peer 1, which gave up: no room"):
+        me.question([1], what="waited for the arrival")
+    store.delete(KEYS.failure(1))
+    end_s = time.monotonic() + 60
+
+    def ask_until(peer: int) -> None:
+        while time.monotonic() < end_s:
+            me.question([peer], what="waited for the arrival")
+
+    with pytest.raises(WaitTimeout, match="of peer 1, which has not been heard of for 0 s"):
+        ask_until(1)
+    with pytest.raises(WaitTimeout, match="of peer 7, which never joined the run; waited for 0 s"):
+        ask_until(7)
+
+
+def test_a_program_without_a_run_or_rank_leaves_after_a_while(store: MemoryObjectStore) -> None:
+    assert join(store, settings(idle_s=0.05)) is None
+    announce(store, fleet="f", run="run", members=1)
+    assert join(store, settings(idle_s=60)) is not None
+    assert join(store, settings(idle_s=0.05)) is None  # the only rank is taken
+    store.put(KEYS.finished, b"")
+    assert join(store, settings(idle_s=5)) is None
+
+
+def test_announcing_a_run_again_forgets_how_it_failed(store: MemoryObjectStore) -> None:
+    store.put(KEYS.failure(0), b"{}")
+    announce(store, fleet="f", run="run", members=2)
+    assert store.list(KEYS.failures) == []
+    assert json.loads(store.get(current_run("f"))) == {"run": "run", "members": 2}
+
+
+def test_a_resumed_run_takes_every_rank_from_its_program_at_once(store: MemoryObjectStore) -> None:
+    """Which may live on, and fail: that is none of the new attempt's failures."""
+    with claim(store) as former:
+        assert former is not None
+        announce(store, fleet="f", run="run", members=1)
+        with pytest.raises(StaleAttempt, match="peer 0: attempt 0 was overtaken by attempt 1"):
+            former.confirm()
+        give_up(store, former, RunFailed("peer 1 gave up"))
+        assert store.list(KEYS.failures) == []
+        now = claim(store)
+        assert now is not None and (now.rank, now.attempt) == (0, 2)
+
+
+def fail(store: MemoryObjectStore, rank: int, error: str, cause: str) -> None:
+    store.put(KEYS.failure(rank), json.dumps({"error": error, "cause": cause}).encode())
+
+
+def test_the_runner_is_told_the_cause_and_not_its_echo(store: MemoryObjectStore) -> None:
+    run = ProgramsExecution(store, KEYS, 3, tolerant=False, release=lambda: None)
+    assert run.ended() is False
+    fail(store, 0, "RunFailed", "peer 0: waited for peer 2, which gave up")
+    fail(store, 2, "MemoryError", "no room")
+    with pytest.raises(RunFailed, match=r"^peer 2 gave up: MemoryError: no room$"):
+        run.ended()
+    store.put(KEYS.finished, b"")
+    assert run.ended() is True
+
+
+def test_asynchronous_runs_outlive_a_peer(store: MemoryObjectStore) -> None:
+    run = ProgramsExecution(store, KEYS, 2, tolerant=True, release=lambda: None)
+    fail(store, 0, "MemoryError", "no room")
+    assert run.ended() is False
+    fail(store, 1, "MemoryError", "no room")
+    with pytest.raises(RunFailed, match="no room"):
+        run.ended()
+
+
+def test_a_fleet_that_never_starts_is_explained(store: MemoryObjectStore) -> None:
+    run = ProgramsExecution(
+        store, KEYS, 2, tolerant=False, release=lambda: None, why=lambda: "quota of 0 vCPUs", boot_s=0.0
+    )
+    with pytest.raises(RunFailed, match=r"no program has joined the run in 0 s. quota of 0 vCPUs"):
+        run.ended()
+
+
+def test_programs_that_end_without_a_word_end_the_run(store: MemoryObjectStore) -> None:
+    run = ProgramsExecution(store, KEYS, 2, tolerant=False, release=lambda: None, alive=lambda: False)
+    with pytest.raises(RunFailed, match="none has finished it or said why"):
+        run.ended()

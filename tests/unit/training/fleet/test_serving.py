@@ -1,0 +1,170 @@
+"""A program from start to end: it goes on after troubles, and holds nothing while it waits."""
+
+import json
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crossover.context import Context
+from crossover.dataplane.memory import MemoryObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import Unavailable
+from crossover.keys import Keys
+from crossover.runtime import use
+from crossover.training.fleet import Membership, Settings, serve, serving
+from crossover.training.fleet.execution import announce
+from crossover.training.fleet.serving import join
+from tests.clocks import Passing
+
+KEYS = Keys("run")
+SETTINGS = Settings(fleet="f", lease_s=60.0, idle_s=5.0, look_s=0.01)
+
+
+class Forgetful(MemoryObjectStore):
+    """`losing` names the operation whose next answer is lost, though it takes effect; `refusing`: it takes none."""
+
+    losing, refusing = "", ""
+
+    def create(self, key: str, data: Any) -> bytes:
+        winner = super().create(key, data)
+        self._lose("create")
+        return winner
+
+    def put(self, key: str, data: Any) -> None:
+        if self.refusing == "put":
+            self.refusing = ""
+            raise Unavailable("no answer")
+        super().put(key, data)
+
+    def _lose(self, operation: str) -> None:
+        if self.losing == operation:
+            self.losing = ""
+            raise Unavailable("the answer was lost")
+
+
+@pytest.fixture
+def store() -> Forgetful:
+    found = Forgetful(Traffic())
+    announce(found, fleet="f", run="run", members=1)
+    return found
+
+
+@pytest.fixture
+def sleeps() -> Iterator[list[Callable[[], None]]]:
+    """What is called in every pause; the clock goes by the pauses alone."""
+    with use(passing := Passing()):
+        yield passing.called
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def run(store: Forgetful, body: Callable[[Membership], None], settings: Settings = SETTINGS) -> None:
+    resources: Any = SimpleNamespace(clients=SimpleNamespace(objects=lambda traffic: store))
+
+    def with_context(ctx: Context, membership: Membership) -> None:
+        body(membership)
+
+    serve(resources, settings, with_context)
+
+
+@pytest.mark.usefixtures("sleeps")
+def test_a_program_that_its_service_starts_again_has_its_rank_back_at_once(store: Forgetful, tmp_path: Path) -> None:
+    """The one before it is dead: nobody waits for the end of its lease. Programs beside it on the same instance are others."""
+    variables = {
+        "CROSSOVER_FLEET": "f",
+        "CROSSOVER_INSTANCE": "boot",
+        "CROSSOVER_LEASE_S": "60",
+        "CROSSOVER_IDLE_S": "5",
+    }
+    settings = Settings.of({**variables, "CROSSOVER_PROGRESS": str(tmp_path / "progress")})
+    beside = Settings.of({**variables, "CROSSOVER_PROCESS": "1"})
+    ranks = []
+
+    def killed(membership: Membership) -> None:
+        ranks.append((membership.rank, membership.attempt))
+        membership.progress()
+        raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run(store, killed, settings)
+    assert ranks == [(0, 0), (0, 1)] and (tmp_path / "progress").exists()
+    run(store, killed, beside)
+    assert len(ranks) == 2, "another program waits for the lease, longer than it looks"
+
+
+@pytest.mark.usefixtures("sleeps")
+def test_a_rank_whose_claim_was_not_answered_is_not_waited_for(store: Forgetful) -> None:
+    """Nobody else can give it back; its lease time is far longer than the program looks."""
+    store.losing = "create"
+    found = join(store, SETTINGS)
+    assert store.exists(KEYS.lease(0, 0))
+    assert found is not None
+    assert (found.rank, found.attempt) == (0, 1)
+    assert join(store, SETTINGS) is None  # for any other program the rank is taken
+
+
+@pytest.mark.usefixtures("sleeps")
+def test_a_rank_that_could_not_be_given_back_is_taken_up_again(store: Forgetful) -> None:
+    attempts: list[int] = []
+
+    def body(membership: Membership) -> None:
+        attempts.append(membership.attempt)
+        if len(attempts) == 1:
+            store.refusing = "put"  # of its last word
+            raise Unavailable("no answer")
+
+    run(store, body)
+    assert attempts == [0, 1]
+    assert store.refusing == ""
+
+
+@pytest.mark.usefixtures("sleeps")
+@pytest.mark.parametrize("progresses", [True, False])
+def test_only_troubles_without_progress_between_them_end_a_program(progresses: bool, store: Forgetful) -> None:
+    tries = 0
+
+    def body(membership: Membership) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= 2 * serving.ATTEMPTS:
+            membership.progressed = progresses
+            raise Unavailable("no answer")
+
+    if progresses:
+        run(store, body)
+        assert tries == 2 * serving.ATTEMPTS + 1
+        assert not store.exists(KEYS.failure(0))
+    else:
+        with pytest.raises(Unavailable):
+            run(store, body)
+        assert tries == serving.ATTEMPTS
+        assert json.loads(store.get(KEYS.failure(0)))["cause"] == "no answer"
+
+
+def test_nothing_of_a_failed_attempt_is_held_during_the_pause(
+    store: Forgetful, sleeps: list[Callable[[], None]]
+) -> None:
+    """The rendezvous of a collective, for one, would keep its port, and those who connect would wait for it."""
+
+    class Connection:
+        """Ends with the frame that made it."""
+
+    made: list[weakref.ref[Connection]] = []
+    held: list[Connection | None] = []
+    sleeps.append(lambda: held.append(made[-1]()))
+
+    def body(membership: Membership) -> None:
+        connection = Connection()
+        made.append(weakref.ref(connection))
+        if len(made) == 1:
+            raise Unavailable("no answer")
+
+    run(store, body)
+    assert held == [None]
