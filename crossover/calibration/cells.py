@@ -254,7 +254,7 @@ def headline() -> str:
 
 
 def as_markdown() -> str:
-    """The tables of docs/simulation.md."""
+    """The tables of docs/calibration.md."""
     lines = []
     for head, listed in ((HEAD, rows()), (ASIDE_HEAD, rows_aside())):
         lines += ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]

@@ -90,7 +90,7 @@ def median_error() -> float:
 
 
 def as_markdown() -> str:
-    """The table of docs/simulation.md: held-out rows first, each figure with its error."""
+    """The table of docs/calibration.md: held-out rows first, each figure with its error."""
     lines = [
         "| row | figure | published | projected | error | error of the row |",
         "| --- | --- | ---: | ---: | ---: | ---: |",

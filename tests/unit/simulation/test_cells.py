@@ -15,7 +15,7 @@ from crossover.simulation.calibration import ASSUMED, AWS_2026_08
 from crossover.validation import load
 
 ROOT = Path(__file__).parents[3]
-PAGE, CONFIG = ROOT / "docs" / "simulation.md", ROOT / "config"
+PAGE, CONFIG = ROOT / "docs" / "calibration.md", ROOT / "config"
 
 
 def test_the_goals_are_met_and_the_documented_tables_are_what_comes_out() -> None:
@@ -29,7 +29,7 @@ def test_the_goals_are_met_and_the_documented_tables_are_what_comes_out() -> Non
     assert not any(cells.projected(each.cell).impossible for each in found)
     page = PAGE.read_text("utf-8").splitlines()
     for line in cells.as_markdown().splitlines():
-        assert line in page, "docs/simulation.md: a table is not what the simulator says now; see cells.as_markdown"
+        assert line in page, "docs/calibration.md: a table is not what the simulator says now; see cells.as_markdown"
 
 
 def test_what_does_not_fit_into_a_function_is_impossible() -> None:

@@ -90,10 +90,10 @@ def test_every_figure_held_out_is_judged() -> None:
 def test_the_goal_is_met_and_the_documented_table_is_what_comes_out() -> None:
     assert judgement.median_error() <= yaml.safe_load(HELD_OUT.read_text("utf-8"))["goal_median_error"]
     assert judgement.median_error() <= 0.08  # what it had come to, when calibrations by measurements joined the papers'
-    page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
+    page = (ROOT / "docs" / "calibration.md").read_text("utf-8")
     for line in judgement.as_markdown().splitlines():
         assert line in page.splitlines(), (
-            "docs/simulation.md: the table is not what the simulator says now; see judgement.as_markdown"
+            "docs/calibration.md: the table is not what the simulator says now; see judgement.as_markdown"
         )
 
 
