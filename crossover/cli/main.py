@@ -1,7 +1,7 @@
 """The command `crossover`: what its exit status says.
 
 0 done; 1 our fault or the cloud's, or a run or check that failed; 2 the user can mend it; 3 nothing holds what was wished; 130 stopped by
-Ctrl-C. docs/using.md has them as a table. Tracebacks only with --debug. What is imported here takes no time: from then on Ctrl-C is answered.
+Ctrl-C; docs/using.md has the table. Tracebacks only with --debug. What is imported here takes no time: from then on Ctrl-C is answered.
 """
 
 import io
