@@ -106,6 +106,7 @@ def fitted(folder: Path = FOLDER) -> dict[str, Any]:
     sizes = [each.cell.object_bytes for each in kept]
     most = max(len(each.functions) for each in kept)
     return {
+        "format": figures.FORMAT,
         "as_of": "2026-04",
         "figures": [each.as_json() for each in (*latencies, *networks, *reading, *writing, *arithmetic)],
         "measured": {

@@ -18,6 +18,7 @@ from crossover.dataplane import plain
 from crossover.errors import DataError
 from crossover.experiment import Experiment, from_resolved, renamed
 
+FORMAT = 1  # of result.json; those without it were written before it was told
 RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetensors", "report.html"
 LABELS = ("measured-local", "measured-aws", "published", "projected")
 PROJECTION = "projection.json"  # what the run would take on AWS, by simulation
@@ -137,6 +138,9 @@ def read(path: Path) -> RunFolder:
         earlier = max((each for each in path.glob("*") if (each / RESULT).is_file()), default=None)
         other = f"{earlier}, which is an earlier one" if earlier else "results/spirt"
         raise DataError(f"{path / RESULT}: {state}; give the folder of a run, such as {other}")
+    if result.get("format", FORMAT) != FORMAT:
+        told = f"format {result['format']!r} is unknown, this version reads {FORMAT}"
+        raise DataError(f"{path / RESULT}: {told}; read it with the version that wrote it")
     _expect(result, _SHAPE, where=str(path / RESULT))
     try:
         experiment_of(result)

@@ -25,6 +25,7 @@ from crossover.costs.invocations import (
 from crossover.experiment import Experiment
 from crossover.reports import display
 from crossover.reports.completeness import attempts, missing
+from crossover.reports.folder import FORMAT
 
 Label = Literal["measured-local", "measured-aws", "published", "projected"]
 
@@ -70,6 +71,7 @@ def build(
         unrecorded=unrecorded,
     )
     found = {
+        "format": FORMAT,
         "architecture": experiment.architecture,
         "where": where,
         "label": _known(label),

@@ -12,7 +12,7 @@ from crossover.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "config" / "calibration"
 DOCUMENTED, FITTED = FOLDER / "documented.yaml", FOLDER / "fitted.yaml"
-BITS = 8
+FORMAT, BITS = 1, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,8 @@ UNKNOWN_INSTANCE = Instance(vcpus=2)
 def _read(path: Path) -> dict[str, Any]:
     try:
         plain: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if plain["format"] != FORMAT:
+            raise ValueError(f"format {plain['format']!r} is unknown; this version reads {FORMAT}")
         for each in plain["figures"]:
             if not each["source"] or not isinstance(each["value"], int | float):
                 raise ValueError(f"{each['figure']}: expected a number and its source")

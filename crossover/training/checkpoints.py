@@ -22,8 +22,8 @@ from crossover.keys import Keys
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MAGIC = b"XCKP"
-_HEAD = struct.Struct("<4sIII")  # magic, version, length and crc32 of the JSON that follows
+_MAGIC, _FORMAT = b"XCKP", 1
+_HEAD = struct.Struct("<4sIII")  # magic, format, length and crc32 of the JSON that follows
 _LISTING = {
     "position": [int, int],
     "vectors": [[str, int]],
@@ -59,7 +59,7 @@ def encode(checkpoint: Checkpoint) -> list[Buffer]:
     }
     plain = json.dumps(listing).encode()
     plain += b" " * (-(_HEAD.size + len(plain)) % 16)  # the vectors' payloads stay aligned
-    parts: list[Buffer] = [_HEAD.pack(_MAGIC, 1, len(plain), zlib.crc32(plain)), plain]
+    parts: list[Buffer] = [_HEAD.pack(_MAGIC, _FORMAT, len(plain), zlib.crc32(plain)), plain]
     for vector in checkpoint.vectors.values():
         parts += [header(vector), vector.data, b"\0" * (-vector.data.nbytes % 16)]
     return parts
@@ -72,8 +72,10 @@ def read(body: bytes, *, key: str) -> Checkpoint:
         raise Corrupt(f"{key}: {view.nbytes} bytes that do not start with a checkpoint's header")
     _, version, length, crc = _HEAD.unpack(view[: _HEAD.size])
     plain = view[_HEAD.size : _HEAD.size + length]
-    if version != 1 or zlib.crc32(plain) != crc:
-        raise Corrupt(f"{key}: checkpoint header of version {version}, or its checksum differs; version 1 is read")
+    if version != _FORMAT:
+        raise Corrupt(f"{key}: a checkpoint of format {version}; this version reads {_FORMAT}")
+    if zlib.crc32(plain) != crc:
+        raise Corrupt(f"{key}: the checksum of its header differs")
     listing = read_plain(bytes(plain), _LISTING, key=key)
     vectors, at = {}, _HEAD.size + length
     for name, bytes_ in listing["vectors"]:

@@ -54,6 +54,9 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         (tmp_path / "result.json").write_text(text)
         with pytest.raises(DataError, match=complaint):
             folder.read(tmp_path)
+    (tmp_path / "result.json").write_text(json.dumps({**EXAMPLE.result(), "format": 2}))
+    with pytest.raises(DataError, match=r"result\.json: format 2 is unknown, this version reads 1"):
+        folder.read(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps(EXAMPLE.result()))
     with pytest.raises(DataError, match=r"metrics\.jsonl: is not there"):
         folder.read(tmp_path)

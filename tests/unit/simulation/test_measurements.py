@@ -194,3 +194,9 @@ def test_the_cells_held_out_follow_the_rule() -> None:
         (each["gradient"], each["design"], each["aggregators"], each["memory_mb"]) for each in listed
     ]
     assert {measured_held_out(key) for *_, key in cells} == {True, False}
+
+
+def test_figures_of_another_format_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "fitted.yaml").write_text("format: 2\nfigures: []\n")
+    with pytest.raises(ConfigError, match=r"fitted.yaml: not a calibration: format 2 is unknown; this version reads 1"):
+        figures._read(tmp_path / "fitted.yaml")

@@ -50,6 +50,12 @@ def test_a_flipped_bit_is_noticed(at: int, bit: int) -> None:
     assert found.vectors["model"].data == vector(1, 2, 3).data
 
 
+def test_another_format_is_named() -> None:
+    body = b"".join(encode(Checkpoint(Position(3), {"model": vector(1)})))
+    with pytest.raises(Corrupt, match="the key: a checkpoint of format 2; this version reads 1"):
+        read(body[:4] + b"\2" + body[5:], key="the key")
+
+
 def test_a_cut_body_is_corrupt() -> None:
     body = b"".join(encode(Checkpoint(Position(3), {"model": vector(1)})))
     for length in (0, 3, 15, 30, len(body) - 1):
