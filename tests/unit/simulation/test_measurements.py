@@ -12,7 +12,7 @@ import yaml
 from crossover.calibration import measurements, service_fits
 from crossover.calibration.measurements import AGGREGATION, SKYRISE, rounds
 from crossover.calibration.papers import HELD_OUT, measured_held_out
-from crossover.errors import DataError
+from crossover.errors import ConfigError, DataError
 from crossover.simulation import figures
 
 FOLDER = measurements.FOLDER
