@@ -120,6 +120,7 @@ def test_a_finished_run_is_never_written_over(tmp_path: Path) -> None:
     assert len(json.loads((out / "result.json").read_text())["epochs"]) == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_the_end_loses_neither_model_nor_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Experiment(
         name="mine",
@@ -160,6 +161,7 @@ def on_a_small_disk(folder: Path, megabytes: int, *arguments: str, **variables: 
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_path: Path) -> None:
     (disk := tmp_path / "disk").mkdir()
     run = ("run", "config/p2p-instance.yaml", "--on", "local", "--set", "training.epochs=1")
@@ -174,6 +176,7 @@ def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_pat
         assert words in said
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written_hinders_nothing(tmp_path: Path) -> None:
     (home := tmp_path / "home").touch()  # no folder: not even root can write into it
     surroundings = {"HOME": str(home), "CDK_OUTDIR": str(tmp_path / "assembly"), "CROSSOVER_WITHOUT_LAYERS": "1"}
@@ -214,6 +217,7 @@ SEEN = {  # of the faults that it was blind to: a seed that finds each
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEN)
 def test_what_the_world_was_blind_to_is_found(name: str) -> None:
     fault = next(each for each in protocol.listed() if each.name == name)
@@ -247,6 +251,7 @@ def test_an_experiment_that_wants_scripts_in_the_database_is_refused_by_name() -
         validation.load(CONFIG / "spirt.yaml", ["database.variant=torch"])
 
 
+@pytest.mark.slow
 def test_updates_in_the_database_fall_due_to_be_saved() -> None:
     """The stranger's server saved on every change, was updated fifty times, killed and started again."""
     with starting(tensor_module()) as start:
@@ -350,6 +355,7 @@ def reloaded(folder: Path, model: str) -> tuple[torch.nn.Module, dict[str, torch
     return module.eval(), saved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "where"), [("features", "inline"), ("frozen", "inline"), ("features", "local")])
 def test_a_reloaded_file_scores_what_the_run_reported(model: str, where: str, tmp_path: Path) -> None:
     """In plain torch: random features in a buffer, and a frozen body kept in evaluation; half of the labels ask for nothing."""
@@ -421,6 +427,7 @@ def told(*arguments: str) -> int:
     return ended.value.code
 
 
+@pytest.mark.slow
 def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path, tmp_path: Path) -> None:
     """Of a model of one's own; seconds apart from those until everything stands, which a run does not have."""
     with few_candidates():

@@ -226,6 +226,7 @@ def steps_of_trees() -> list[tuple[str, str]]:
     return [(name, step.name) for name in tree_architectures("survives_kills") for step in steps(load(name))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "step"), steps_of_trees())
 def test_a_step_that_goes_on_when_the_resumed_run_is_over_leaves_nothing(
     architecture: str, step: str, monkeypatch: pytest.MonkeyPatch
@@ -319,6 +320,7 @@ def program_architectures() -> list[str]:
     return [name for name in claiming("survives_kills") if name not in tree_architectures()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", program_architectures())
 def test_a_program_that_wakes_up_when_the_resumed_run_is_over_leaves_nothing(
     architecture: str, monkeypatch: pytest.MonkeyPatch
@@ -344,6 +346,7 @@ def test_a_program_that_wakes_up_when_the_resumed_run_is_over_leaves_nothing(
         assert job.model() == run.model, f"write {k}"
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(20 if WHOLE else 2))
 @pytest.mark.parametrize("architecture", claiming("survives_kills"))

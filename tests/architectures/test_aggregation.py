@@ -70,6 +70,7 @@ def means(result: Any) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", DESIGNS)
 def test_whatever_call_fails_the_means_are_the_same(architecture: str) -> None:
     """Before or after any call of a store: the step is tried again, and nothing but the means is left."""

@@ -77,6 +77,7 @@ def test_who_dies_evaluating_does_so_again(architecture: str, monkeypatch: pytes
     assert begun[0] == begun[1] == died[0] and len(begun) == EPOCHS + 1
 
 
+@pytest.mark.slow
 def test_who_dies_evaluating_for_good_is_replaced_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """MLLess: another one evaluates before the supervisor loses its patience, then goes on without the dead."""
     job, dead, clock = Job(experiment("mlless")), list[int](), Hurry(60)

@@ -83,6 +83,7 @@ def test_a_decision_reads_what_is_new_since_the_last_one(monkeypatch: pytest.Mon
     assert len(records) > 10 and {read[key] for key in records} == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", claiming("stops"))
 def test_no_run_costs_more_than_the_highest_rate(architecture: str, tmp_path: Path) -> None:
     """The deadline rests on it."""

@@ -42,6 +42,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.architectures.fleet.PATIENCE_S", SHORT_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [6, 14, 22])
 def test_members_meet_again_when_one_is_lost(k: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     disturbed = fleet()

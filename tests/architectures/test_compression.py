@@ -37,6 +37,7 @@ def compressed(architecture: str, name: str, **settings: int) -> Experiment:
     return replace(small(architecture, workers=3, batch_size=7, **settings), exchange=exchange)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "name"),
     [
@@ -64,6 +65,7 @@ KEPT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "name"), KEPT)
 def test_what_was_left_out_outlives_any_invocation(
     architecture: str, name: str, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,7 @@ def again(architecture: str, folder: Path) -> RunFolder:
     return run_inline(experiment(architecture), folder, quietly, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("architecture", claiming("resumes"))
@@ -179,6 +180,7 @@ def spoil(job: Job, key: str, rng: random.Random) -> None:
     job.clients.object_store.put(key, bytes(body))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "architecture", [name for name in tree_architectures("resumes") if load(name).state != "database"]
 )
@@ -202,6 +204,7 @@ def test_a_bucket_s_newest_checkpoint(architecture: str, runs: Callable[[str], t
     assert json.loads(store.get(keys.outcome))["parameters_sha256"] == runs(architecture)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", claiming("resumes"))
 def test_a_damaged_minibatch_is_named_and_the_rest_stays(architecture: str, tmp_path: Path) -> None:
     """Staged once, and read by every run of the same data. Steps that wait for the worker that has failed do so for minutes in one process;

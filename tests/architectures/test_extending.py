@@ -21,6 +21,7 @@ def test_every_example_has_a_name_here(tmp_path: Path) -> None:
     assert len(written("extending.md", tmp_path)) == len(CONSOLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CONSOLES)), ids=CONSOLES)
 def test_the_pages_commands_print_what_it_says(project: Path, number: int) -> None:
     check(written("extending.md", project)[number], project)

@@ -83,6 +83,7 @@ def test_a_first_attempt_that_comes_late_changes_nothing(
     assert job.model() == model
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("ahead", [10, 40, 10_000])
 @pytest.mark.parametrize("k", range(1, 60) if WHOLE else (4, 12, 30))

@@ -113,6 +113,7 @@ def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
             assert job.tensor_keys() == [], f"call {k} ({death.failed}), {moment}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "member"), [*((name, 0) for name in LONG), ("mlless", 2)]
 )  # 2: the supervisor
@@ -271,6 +272,7 @@ def test_averaging_the_model_of_one_worker_is_plain_training() -> None:
     assert_equal_to_reference(experiment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "exchange"),
     [
@@ -362,6 +364,7 @@ def test_bytes_and_requests_equal_the_closed_form(
         assert successful["get"] == rounds * 2 * others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_41_steps_leave_no_key_and_memory_stays_bounded(architecture: str) -> None:
     experiment = replace(long(architecture, batch_size=20), functions=Functions(checkpoint_every=3))
@@ -455,6 +458,7 @@ def test_a_spoilt_contribution_ends_the_run_and_says_where(
     assert says in text and "worker 0, round 1" in text and CONTRIBUTION[architecture] in text
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("dead", [0, 1])
 @pytest.mark.parametrize("architecture", EXCHANGES)
@@ -509,6 +513,7 @@ def test_who_leaves_with_an_error_is_not_waited_for(architecture: str) -> None:
     assert f"{minibatch}: checksum differs" in str(failure.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_a_resumed_run_ends_with_the_same_bits_also_when_the_database_is_empty(
     architecture: str, monkeypatch: pytest.MonkeyPatch
@@ -545,6 +550,7 @@ def test_a_resumed_run_ends_with_the_same_bits_also_when_the_database_is_empty(
     assert stopped > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_a_store_that_is_away_for_a_while_costs_time_only(architecture: str) -> None:
     job = Job(long(architecture))

@@ -96,6 +96,7 @@ def test_at_threshold_0_one_step_is_allreduces_within_rounding(workers: int) -> 
     assert max(abs(a - b) for a, b in zip(model, reference, strict=True)) <= 1e-6 * most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -157,6 +158,7 @@ def test_the_yamls_threshold_saves_most_bytes_and_costs_at_most_a_point(tmp_path
 # --- faults with a slack, which the general tests do not have -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"slack": 2, "every": 3, "threshold": 0.2}, {"filter": "norm", "threshold": 0.01}], ids=str
 )
@@ -221,6 +223,7 @@ def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch:
 # --- who leaves -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_for_good_is_removed_and_the_others_finish(monkeypatch: pytest.MonkeyPatch) -> None:
     job, clock = Job(mlless()), Hurry(12)  # ten seconds: nobody who lives is silent for so long
     given = words_given(job)
@@ -300,6 +303,7 @@ def test_an_update_that_cannot_be_read_is_left_out_by_all_and_its_sender_removed
     assert len(replicas(job, last.step + 1)) >= 2
 
 
+@pytest.mark.slow
 def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss has a knee; the run with scaling in computes less, `min_workers` stay, nothing that was learnt is lost."""
     settings = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_reduction": 0.5}
@@ -342,6 +346,7 @@ def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(mon
     assert samples[True] < 0.9 * samples[False]
 
 
+@pytest.mark.slow
 def test_the_run_is_cheaper_for_scaling_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the papers' formula, from the seconds that were recorded. All wait for the slow one, which is removed."""
     settings = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_reduction": 0.5}

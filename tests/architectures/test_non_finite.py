@@ -36,6 +36,7 @@ def attacked(architecture: str, aggregation: Aggregation, *attackers: int, epoch
 TAKES = [(name, rule) for name in ALL for rule in RULES if not [*load(name).checks(attacked(name, RULES[rule]))]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "rule"), TAKES)
 def test_who_is_dropped_is_dropped_by_all_and_named(architecture: str, rule: str) -> None:
     """One coordinate is spoilt, in one chunk: all of that worker's gradient goes, everywhere, bit for bit as in the reference."""
@@ -90,6 +91,7 @@ class DyingBeforeItCombines:
         monkeypatch.setattr(aggregation, "applied", applied)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ALL)
 def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
     architecture: str, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +111,7 @@ def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
         assert dropped(job.prepared) == dropped(clean.prepared), n
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("until_end", [False, True], ids=["until the retry is done", "until the run is over"])
 @pytest.mark.parametrize("architecture", TREES)

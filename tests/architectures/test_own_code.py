@@ -125,12 +125,14 @@ def bundles(experiment: Experiment, out: Path) -> list[set[str]]:
     return [{path.relative_to(each).as_posix() for path in each.rglob("*") if path.is_file()} for each in assets]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["p2p_instance", "gpu"])
 def test_programs_bundles_hold_them(architecture: str, tmp_path: Path) -> None:
     experiment = validation.load(write(tmp_path / "study", architecture=architecture), ["workers=4"])
     assert any(files >= FILES for files in bundles(experiment, tmp_path / "assembly"))
 
 
+@pytest.mark.slow
 def test_container_images_hold_them(tmp_path: Path) -> None:
     config = write(tmp_path / "study")
     experiment = validation.load(config, ["functions.packaging=image"])
@@ -198,6 +200,7 @@ def test_plan_refuses_what_the_loaded_data_is_too_small_for(
     assert ended.value.code == 2 and f"{setting.replace('=', ': ')} is " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "doctor", "run"])
 def test_every_command_tells_their_fault_as_theirs(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

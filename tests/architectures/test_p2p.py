@@ -47,6 +47,7 @@ class Received(bytearray):
     """A body read from a store, whose end of life shows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average_in", ["peer", "lambda"])
 def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """235 batches, as VGG-11 had in the paper: beside their sum the peer holds one gradient at a time."""
@@ -148,6 +149,7 @@ def test_a_peer_killed_at_any_call_is_replaced(
             assert fleet.left_behind() == [], f"call {k}, {moment}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(50 if WHOLE else 4))
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpu"] if WHOLE else ["p2p_instance"])
 def test_faults_that_meet_change_nothing(architecture: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +167,7 @@ def test_faults_that_meet_change_nothing(architecture: str, seed: int, monkeypat
     assert fleet.left_behind() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_peers_that_die_again_and_again_and_their_leases_run_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
@@ -265,6 +268,7 @@ def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pyte
         fleet.run(monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("until", ["taken_over", "finished"])
 @pytest.mark.parametrize("k", [8, 12, 16, 18, 20, 24, 28])

@@ -77,6 +77,7 @@ def test_min_gradients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
             assert len(each) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [4, 9, 15, 22, 30])
 def test_a_killed_peer_goes_on_where_its_checkpoint_stands(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(Job(asynchronous()))

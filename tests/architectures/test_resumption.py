@@ -84,6 +84,7 @@ def failed(failed_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(failed_once, tmp_path / "run"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "exchange"),
     [
@@ -145,6 +146,7 @@ def test_nor_has_one_that_was_killed_while_it_cleared_away(failed: Path, monkeyp
     assert not resumption.holds(failed)
 
 
+@pytest.mark.slow
 def test_nor_has_one_that_failed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crossover.training.long_worker.life.write_first_checkpoints", lambda *_: 1 / 0)
     with pytest.raises(RunFailed):
@@ -195,6 +197,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "sources"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "decisive"),
     [
@@ -242,6 +245,7 @@ def test_the_record_of_a_run_says_which_code_it_was(failed: Path) -> None:
     assert "functions/all_reduce.py" in result["code"]["files"] and len(result["code"]["digest"]) == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", ["per_worker", "shared"])
 def test_state_in_a_database_is_kept_whoever_shares_it(
     hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

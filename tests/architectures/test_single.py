@@ -20,6 +20,7 @@ from tests.architectures.trained import assert_equal_to_reference
 PLAIN = {"name": "one", "architecture": "single", "workers": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3, "epoch"])
 @pytest.mark.parametrize("on", ["instance", "gpu"])
 def test_a_program_ends_with_the_bits_of_the_reference(on: str, every: int | str) -> None:

@@ -86,6 +86,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_command_ends_as_it_should_though_torch_still_computes() -> None:
     """The interpreter's own end would tear the thread out of torch: std::terminate, exit status -6."""
     ended = subprocess.run(

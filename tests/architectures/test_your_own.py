@@ -21,6 +21,7 @@ RUNS = [(where, name, each) for where in ("inline", "local") for name in ("table
 QUICK = [("inline", "tokens", "p2p-instance"), ("local", "table", "all-reduce")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1], ids=["table", "tokens"])
 def test_the_pages_commands_print_what_it_says(tmp_path: Path, number: int) -> None:
     check(written(PAGE, tmp_path)[number], tmp_path)
@@ -35,6 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "name", "architecture"), RUNS if WHOLE else QUICK)
 def test_both_train_where_the_page_says(folder: Path, where: str, name: str, architecture: str) -> None:
     """Every epoch improves on the untrained model; what claims the reference's bits has them, on a transformer's dropout too."""

@@ -116,6 +116,7 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in module.state_dict().items() if not name.endswith("num_batches_tracked")}
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("seed_", [1, 2])

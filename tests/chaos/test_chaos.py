@@ -25,13 +25,15 @@ def trials(architecture: str) -> Trials:
     return _known[architecture]
 
 
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, FIXED), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("architecture", training_architectures())
-def test_no_schedule_of_the_fixed_seeds_breaks_a_promise(architecture: str) -> None:
-    broken = {seed: trial.findings for seed in range(FIXED) if (trial := trials(architecture).of(seed)).findings}
+def test_no_schedule_of_the_fixed_seeds_breaks_a_promise(architecture: str, seeds: range) -> None:
+    broken = {seed: trial.findings for seed in seeds if (trial := trials(architecture).of(seed)).findings}
 
     assert not broken
 
 
+@pytest.mark.slow
 def test_nor_of_mlless_where_it_filters_nothing_and_ends_with_the_references_model() -> None:
     unfiltered = Trials(reduced(small("mlless").with_settings(MLLess(threshold=0.0))))
     tried = {seed: unfiltered.of(seed) for seed in range(FIXED)}
@@ -59,6 +61,7 @@ KEPT = [  # beside model and optimizer: a residual, PowerSGD's factors, an outer
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "role", "exchange"), KEPT, ids=lambda value: str(value).partition("(")[0])
 def test_what_is_kept_from_round_to_round_outlives_its_process(
     architecture: str, role: str, exchange: Exchange
@@ -72,6 +75,7 @@ def test_what_is_kept_from_round_to_round_outlives_its_process(
         assert trial.struck == (kill,) and not trial.findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", training_architectures())
 def test_nor_do_seeds_that_nobody_has_tried(architecture: str) -> None:
     """What they find is as old as the code, not the work of whoever runs this: it is told in pytest's summary, with its seed, which
@@ -87,6 +91,7 @@ def test_nor_do_seeds_that_nobody_has_tried(architecture: str) -> None:
     assert not (broken and WHOLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", training_architectures())
 def test_a_seed_gives_one_history(architecture: str) -> None:
     first, again = trials(architecture).of(7), Trials(reduced(small(architecture))).of(7)
@@ -106,11 +111,13 @@ def test_a_peer_that_is_killed_between_rounds_of_local_steps_has_the_outer_veloc
     assert trial.struck == (kill,) and not trial.findings
 
 
+@pytest.mark.slow
 def test_who_has_seen_enough_does_not_wait_for_the_seeds_that_are_left() -> None:
     with closing(side_by_side(trials("all_reduce"), range(100_000), processes=2)) as each_trial:  # hours of them
         assert next(each_trial).seed == 0
 
 
+@pytest.mark.slow
 def test_new_processes_go_on_where_those_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaos.trials._SEEDS_OF_A_PROCESS", 2)
 
@@ -125,6 +132,7 @@ def test_an_invocation_that_comes_again_when_the_run_is_over_leaves_nothing(arch
     assert trial.struck == (late,) and not trial.findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "fault"),
     [
@@ -168,6 +176,7 @@ def test_clients_have_a_clock_each() -> None:
     assert trials("all_reduce").under((late,), 4).struck == ()
 
 
+@pytest.mark.slow
 def test_a_run_that_faults_make_dearer_stays_within_its_budget() -> None:
     dear = replace(small("all_reduce"), lifetime=Lifetime(budget_usd=0.0045))
     broken = {seed: trial.findings for seed in range(8) if (trial := Trials(reduced(dear)).of(seed)).findings}

@@ -183,6 +183,7 @@ def named(value: str | Mapping[str, Any]) -> str:
     return value if isinstance(value, str) else ",".join(f"{name}={given}" for name, given in value.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "settings"), CASES, ids=named)
 def test_scripts_ask_what_the_steps_ask(architecture: str, settings: Mapping[str, Any]) -> None:
     *fitted, checked = recordings(architecture, settings)

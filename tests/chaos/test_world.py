@@ -89,6 +89,7 @@ def test_what_would_really_wait_is_refused_with_its_line(what: str) -> None:
     REAL[what]()  # outside the world it does what it does
 
 
+@pytest.mark.slow
 def test_a_lock_is_waited_for_in_virtual_time_and_threads_have_names_of_their_own() -> None:
     told: list[object] = []
 

@@ -18,6 +18,16 @@ from tests.cloud import listings, made, neighbours
 REGIONS = (neighbours.HERE, neighbours.FAR)
 
 
+# Of whole deployments `make test` sees one come, train and go.
+FIRST = "test_a_new_account_deploys_it_trains_and_it_deletes_itself"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.name != FIRST:
+            item.add_marker(pytest.mark.slow)
+
+
 class Settled:
     """The neighbours of one cloud, and how everything of theirs was when they had come."""
 

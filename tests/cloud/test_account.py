@@ -56,6 +56,7 @@ def findings(session: Any, experiment: Experiment) -> dict[str, readiness.Findin
     return {each.name: each for each in readiness.examine(session, experiment)}
 
 
+@pytest.mark.slow
 def test_a_ready_account_lacks_nothing(session: Any) -> None:
     found = findings(session, SPIRT)
     assert all(each.holds for each in found.values()), found

@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from crossover import running, validation
 from crossover.account.deployment import readiness
 from crossover.account.resources import stacks
@@ -22,7 +20,6 @@ from tests.cloud import made
 from tests.cloud.conftest import Settled
 from tests.cloud.listings import snapshot
 
-pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).parents[2] / "config" / "all-reduce-s3.yaml"
 STACK = "crossover-all-reduce-s3"
 OF_INSTANCES = {"availability zone", "vCPU quota", "GPU quota"}

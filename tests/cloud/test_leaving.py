@@ -78,6 +78,7 @@ def delete(session: Any, name: str) -> str:
     return {each["StackName"]: each["StackStatus"] for each in client.describe_stacks()["Stacks"]}.get(name, "")
 
 
+@pytest.mark.slow
 def test_an_interface_outlives_the_role_of_the_last_function_that_had_it(session: Any) -> None:
     """What the command has to prevent: the network cannot be deleted."""
     assert delete(session, STACK) == ""
@@ -92,6 +93,7 @@ def test_the_keeper_has_the_interface_when_an_experiment_goes(session: Any) -> N
     assert interfaces(session) == []
 
 
+@pytest.mark.slow
 def test_functions_leave_before_their_stack_is_deleted(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
     destroying.delete_experiment(session, PEERS)
     destroying.delete_shared(session, PEERS)
@@ -101,6 +103,7 @@ def test_functions_leave_before_their_stack_is_deleted(session: Any, capsys: pyt
     assert interfaces(session) == []
 
 
+@pytest.mark.slow
 def test_functions_that_an_interrupted_deletion_took_out_come_back(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +127,7 @@ def test_functions_that_an_interrupted_deletion_took_out_come_back(
     assert len(told) == 1
 
 
+@pytest.mark.slow
 def test_only_functions_of_the_stack_leave(session: Any) -> None:
     """Not by their names, which others may have chosen alike."""
     client = session.client("lambda")

@@ -25,6 +25,7 @@ def buckets(session: Any) -> set[str]:
 # --- the reproductions of the review ---
 
 
+@pytest.mark.slow
 def test_another_regions_bucket_of_the_same_experiment_stays(session: Any, crossover: Command) -> None:
     """And one that nobody tagged, whose name begins with ours: both are listed as what they are."""
     far = session.client("s3", region_name="eu-west-1")
@@ -55,6 +56,7 @@ def test_a_project_of_two_letters_takes_nothing_that_begins_with_them(session: A
         logs.delete_log_group(logGroupName="/aws/lambda/ml-billing-prod")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("destroy", "--yes"), ("deploy", "--yes"), ("run", "--on", "aws"), ("status",)])
 def test_a_stack_of_the_same_name_and_another_project(
     command: tuple[str, ...], cloud: LocalCloud, session: Any, crossover: Command
@@ -65,6 +67,7 @@ def test_a_stack_of_the_same_name_and_another_project(
     assert "team-prod-api" in said and "project 'team-prod'" in said and "nothing was touched" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("destroy", "--yes"), ("deploy", "--yes"), ("run", "--on", "aws"), ("status",)])
 def test_a_stack_without_tags_is_foreign(
     command: tuple[str, ...], cloud: LocalCloud, session: Any, crossover: Command
@@ -85,6 +88,7 @@ def groups(session: Any) -> set[str]:
     return {each["logGroupName"] for each in session.client("logs").describe_log_groups()["logGroups"]}
 
 
+@pytest.mark.slow
 def test_a_log_group_that_a_late_line_brought_back_goes(cloud: LocalCloud, session: Any, crossover: Command) -> None:
     """And one beside it, which no stack of ours ever named, stays."""
     logs, beside = session.client("logs"), f"{COLLECT}-thesis"
@@ -116,6 +120,7 @@ def test_a_name_of_ours_that_another_stack_has_by_now_is_theirs(
     assert "a stack of ours named it once, now other does" in said
 
 
+@pytest.mark.slow
 def test_a_parameter_of_our_name_that_somebody_made_since_is_theirs(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
@@ -177,6 +182,7 @@ def test_it_asks_once_having_shown_everything(
     assert made.stacks(cloud) == {"crossover-tiny"}
 
 
+@pytest.mark.slow
 def test_the_shared_stacks_stay_while_another_experiment_needs_them(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
@@ -190,6 +196,7 @@ def test_the_shared_stacks_stay_while_another_experiment_needs_them(
     assert made.stacks(cloud) == set()
 
 
+@pytest.mark.slow
 def test_who_stands_alone_keeps_no_shared_stack_and_loses_nothing_with_them(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
@@ -204,6 +211,7 @@ def test_who_stands_alone_keeps_no_shared_stack_and_loses_nothing_with_them(
     assert made.stacks(cloud) == {"crossover-small"} and "crossover-small-runs" in buckets(session)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("versioned", [False, True])
 def test_a_bucket_that_somebody_put_objects_into(
     versioned: bool, cloud: LocalCloud, session: Any, crossover: Command
@@ -221,6 +229,7 @@ def test_a_bucket_that_somebody_put_objects_into(
     assert mine not in buckets(session) and made.stacks(cloud) == set()
 
 
+@pytest.mark.slow
 def test_a_resource_that_cannot_be_deleted_is_named_with_the_reason(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
@@ -257,6 +266,7 @@ def refused(*beginnings: str, code: str) -> Iterator[None]:
 WRITES = ("Create", "Update", "Delete", "Put", "Stop", "Terminate")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("beginnings", "code", "words"),
     [
@@ -280,6 +290,7 @@ def test_credentials_that_do_not_suffice(
     assert made.stacks(cloud) == {"crossover-tiny"} and COLLECT in groups(session)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "status"), [("AccessDenied", 1), ("ExpiredToken", 2)])
 def test_credentials_that_fail_half_way(
     code: str, status: int, cloud: LocalCloud, session: Any, crossover: Command

@@ -75,6 +75,7 @@ def offline(pairs: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_a_first_deployment_is_summed_up(session: Any, tmp_path: Path) -> None:
     told = shown(session, assembly(tmp_path, tiny=BEFORE, network={"Topic": TOPIC}), nobody)
     assert told == [
@@ -88,6 +89,7 @@ def test_no_change_says_so(session: Any, tmp_path: Path) -> None:
     assert shown(session, assembly(tmp_path, tiny=BEFORE), nobody) == ["crossover-tiny: no change but its time to live"]
 
 
+@pytest.mark.slow
 def test_what_is_replaced_comes_first(session: Any, tmp_path: Path, differ: preview.Differ) -> None:
     deploy(session, STACK, BEFORE)
     wanted = {**OTHER_IMAGE, "Topic": OTHER_TOPIC["Topic"], "Queue": {"Type": "AWS::SQS::Queue", "Properties": {}}}
@@ -115,6 +117,7 @@ def run(session: Any, cloud: LocalCloud) -> Iterator[str]:
     ssm.delete_parameters(Names=[f"{path}/{name}" for name in facts])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [OTHER_IMAGE, {"Topic": TOPIC}], ids=["replaced", "removed"])
 def test_a_run_under_way_keeps_its_hosts(
     wanted: Resources, session: Any, tmp_path: Path, differ: preview.Differ, run: str
@@ -126,6 +129,7 @@ def test_a_run_under_way_keeps_its_hosts(
         shown(session, assembly(tmp_path, tiny=wanted), differ)
 
 
+@pytest.mark.slow
 def test_a_run_under_way_keeps_the_shared_stacks(
     session: Any, tmp_path: Path, differ: preview.Differ, run: str
 ) -> None:

@@ -25,6 +25,7 @@ RUN = ("run", "--on", "aws")
 # --- the account ---
 
 
+@pytest.mark.slow
 def test_a_region_that_is_not_bootstrapped(session: Any, refused: Command) -> None:
     ssm = session.client("ssm")
     ssm.delete_parameter(Name=BOOTSTRAP_PARAMETER)
@@ -151,6 +152,7 @@ def test_a_stack_whose_time_is_over(session: Any, refused: Command) -> None:
     assert "its time was over at" in said and "prolongs it" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", ["tomorrow", "2026-12-31", "2026-12-31T18:00:00+01:00"])
 @pytest.mark.parametrize("command", [RUN, ("status",)])
 def test_an_end_that_somebody_changed_to_what_is_no_moment(
@@ -194,6 +196,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
 OWN = "from torch import nn\n\n\ndef factory(classes, shape):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
 
 
+@pytest.mark.slow
 def test_a_file_that_was_changed_since_it_was_deployed(
     cloud: LocalCloud, session: Any, refused: Command, tmp_path: Path
 ) -> None:

@@ -141,6 +141,7 @@ def test_what_nobody_declared_is_refused_and_the_bus_goes_on(on: Named, use: Cal
 # --- mailboxes --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_mailbox_keeps_the_latest_for_every_reader(on: Named) -> None:
     assert on.bus.peek(on.mailbox) is None
     for body in (b"1", b"2", b"3"):

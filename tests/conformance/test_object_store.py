@@ -85,6 +85,7 @@ def test_delete_takes_what_is_there(store: ObjectStore, run: str) -> None:
     assert store.list(f"{run}/") == [f"{run}/b"]
 
 
+@pytest.mark.slow
 def test_delete_prefix_pages_through_to_the_end(store: ObjectStore, run: str, request: pytest.FixtureRequest) -> None:
     keys = [f"{run}/many/{i:04}" for i in range(1_003)]
     _fill(store, keys, moto=request.node.callspec.params["store"] == "s3")

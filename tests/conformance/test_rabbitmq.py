@@ -69,6 +69,7 @@ def test_a_connection_lost_while_waiting_is_made_again(rabbit: RabbitServer, run
         sender.close()
 
 
+@pytest.mark.slow
 def test_a_restarted_broker_has_kept_everything(rabbit: RabbitServer, run: str) -> None:
     bus = bus_at(rabbit.url)
     bus.declare(queues=[f"{run}/q"], mailboxes=[f"{run}/m"], barriers=[(f"{run}/b", 2)])
@@ -167,6 +168,7 @@ def short_of_disk(rabbit: RabbitServer) -> Iterator[RabbitServer]:
     limit("50MB")
 
 
+@pytest.mark.slow
 def test_a_broker_that_takes_nothing_more_is_unavailable_at_once(short_of_disk: RabbitServer, run: str) -> None:
     connections = 0
 

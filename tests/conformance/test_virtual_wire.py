@@ -159,6 +159,7 @@ OBJECT_COMMANDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(commands=st.lists(OBJECT_COMMANDS, min_size=5, max_size=15))
 def test_a_virtual_bucket_answers_as_moto(
@@ -284,6 +285,7 @@ class Speaker:
 NUMBER = iter(range(0))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(commands=st.lists(st.tuples(st.integers(0, 1), BUS_COMMANDS), min_size=20, max_size=40))
 def test_a_virtual_broker_answers_as_rabbitmq(

@@ -221,6 +221,7 @@ def lines_of(script: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_whatever_line_fails_the_deployment_hears_of_it_once(tmp_path: Path) -> None:
     """Lines before the trap set what it needs; behind each of the others a command fails."""
     script = boot_script("redis.sh").splitlines()
@@ -248,6 +249,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -267,12 +269,14 @@ def test_a_boot_without_what_it_needs_fails_the_deployment(host: Host, fault: Ca
     assert "bucket/hosts/redis/2.pem" not in host.aws.objects
 
 
+@pytest.mark.slow
 def test_a_log_group_that_refuses_changes_nothing_else(host: Host) -> None:
     host.aws.fails |= {"CreateLogStream", "PutLogEvents"}
     host.boot()
     assert host.outcome()["Status"] == "SUCCESS"
 
 
+@pytest.mark.slow
 def test_a_server_without_the_module_fails_the_deployment(host: Host) -> None:
     host.boot(NO_MODULE="1")
     assert host.outcome()["Status"] == "FAILURE"

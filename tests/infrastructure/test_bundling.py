@@ -135,6 +135,7 @@ def test_the_closure_is_reachability(
 # --- the project's own functions --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_function_imports_a_package_that_its_layers_lack(assembly: Assembly) -> None:
     """In a process where every other package is out of reach, from the files of the zip alone."""
     guard = textwrap.dedent("""

@@ -19,6 +19,7 @@ CHANNELS = [(name, "redis") for name in architectures()]
 CHANNELS += [(name, "s3") for name in ("all_reduce", "scatter_reduce")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "channel"), CHANNELS)
 def test_the_bill_has_a_line_for_what_is_made(
     architecture: str, channel: Literal["redis", "s3"], tmp_path: Path

@@ -29,6 +29,7 @@ def account(whole: Account) -> Iterator[Account]:
             whole.ssm.delete_parameter(Name=parameter["Name"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stacks", "expected"),
     [
@@ -61,6 +62,7 @@ def test_experiments_go_first_and_shared_stacks_when_none_is_left(
             assert account.running(running[name]) == (name not in expected)
 
 
+@pytest.mark.slow
 def test_a_stack_that_stands_alone_ends_alone(account: Account) -> None:
     create_stacks(account, {A: ("experiment", SOON), B: ("experiment", SOON)})
     account.look(only=B)

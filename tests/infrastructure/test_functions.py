@@ -50,6 +50,7 @@ def test_a_function_is_what_its_step_declares(assembly: Assembly, spirt: Experim
     assert tags["crossover:waits"] == str(step.waits).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_architectures_functions_carry_what_their_steps_compute_with(name: str, assembled: Assembled) -> None:
     """The layer `dataplane` on each, `torch` on those that compute (aws.md 13); memory and tags by the step."""
@@ -126,6 +127,7 @@ def test_platform_reports_are_logged_as_json_in_groups_that_go_with_the_stack(as
             assert function["LoggingConfig"]["SystemLogLevel"] == "INFO"
 
 
+@pytest.mark.slow
 def test_nobody_may_bring_a_log_group_back(assembly: Assembly, large: Assembly) -> None:
     for template in [*assembly.templates.values(), large.experiment]:
         for _, statement in statements(template):

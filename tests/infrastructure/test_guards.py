@@ -186,6 +186,7 @@ def test_an_expiry_in_an_experiments_own_stack_goes_last() -> None:
 # --- budget -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_budget_writes_to_the_owner(synth: Synthesize, spirt: Experiment, assembly: Assembly) -> None:
     assert not resources(assembly.experiment, "AWS::Budgets::Budget")
     made = synth(owner="ada@example.org", lifetime=replace(spirt.lifetime, budget_usd=12.5))

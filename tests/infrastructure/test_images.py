@@ -158,6 +158,7 @@ def test_it_installs_pinned_wheels_alone_and_torch_without_cuda() -> None:
 # --- neither Docker nor network ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packaging", ["layer", "image"])
 def test_synthesis_needs_neither_docker_nor_network(packaging: str, tmp_path: Path) -> None:
     """cdk-nag and the validator included: no program is on the PATH, and a Docker that is called fails."""

@@ -45,6 +45,7 @@ def allowed(template: Json) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "module", "size", "kind"),
     [

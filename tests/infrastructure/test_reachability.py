@@ -24,6 +24,7 @@ NAMES = [
 IN_VPC = {"AWS::EC2::VPCEndpoint", "AWS::EC2::Route"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_everybody_reaches_what_the_tree_asks_for(name: str, assembled: Assembled) -> None:
     made, experiment = assembled(name), Case.of(name).experiment
@@ -31,6 +32,7 @@ def test_everybody_reaches_what_the_tree_asks_for(name: str, assembled: Assemble
         assert look(made.templates, need, experiment=experiment).missing == [], need
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_take_any_piece_away_and_somebody_does_not(name: str, assembled: Assembled) -> None:
     """Each piece is taken away once, under everybody who relies on it."""
@@ -89,6 +91,7 @@ def test_the_look_up_sees_every_kind_of_piece(assembled: Assembled) -> None:
     }
 
 
+@pytest.mark.slow
 def test_who_needs_what_is_read_off_the_trees() -> None:
     """Written out once by hand, so that a need that is overlooked is seen."""
 

@@ -65,6 +65,7 @@ def test_user_data_names_what_the_script_reads(assembly: Assembly) -> None:
     assert header["MODULE"].startswith("'s3://cdk-hnb659fds-assets-")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("instance_type", "kind"), [("m7g.large", "arm64"), ("m7i.large", "amd64")])
 def test_the_module_travels_as_it_was_built(
     synth: Synthesize, spirt: Experiment, tmp_path: Path, instance_type: str, kind: str
@@ -140,6 +141,7 @@ def check_update(old: Json, new: Json) -> set[str]:
     return stay
 
 
+@pytest.mark.slow
 def test_other_numbers_of_workers_keep_the_hosts_that_stand(assembly: Assembly, synth: Synthesize) -> None:
     old, more, fewer = (each.experiment for each in (assembly, synth(workers=6), synth(workers=2)))
     assert check_update(old, more) == hosts_of(old).keys()
@@ -147,6 +149,7 @@ def test_other_numbers_of_workers_keep_the_hosts_that_stand(assembly: Assembly, 
     assert check_update(old, synth(owner="another").experiment) == hosts_of(old).keys()
 
 
+@pytest.mark.slow
 def test_another_boot_makes_other_hosts(
     assembly: Assembly, synth: Synthesize, spirt: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

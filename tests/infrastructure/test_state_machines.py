@@ -80,6 +80,7 @@ def expected(assembly: Assembly, name: str) -> dict[str, set[str]]:
     return needs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

@@ -45,6 +45,7 @@ def app(
     )
 
 
+@pytest.mark.slow
 def test_the_app_with_validation_and_nag(tmp_path: Path) -> None:
     """CDK's template validator and cdk-nag on every stack: no finding is left, neither error nor warning."""
     done = app("-c", "config=config/spirt.yaml", out=tmp_path)
@@ -66,6 +67,7 @@ def test_an_architecture_without_a_stack_file_gets_what_its_tree_asks_for(
     assert Assembly(tmp_path / "out").templates == assembly.templates
 
 
+@pytest.mark.slow
 def test_both_would_have_spoken_up(tmp_path: Path) -> None:
     """The same app without its acknowledgements, and with a parameter that nothing refers to."""
     sabotage = """
@@ -87,6 +89,7 @@ runpy.run_path("app.py", run_name="__main__")
     assert "'Idle' is not referenced anywhere in the template (CloudFormation Validate)" in done.stderr
 
 
+@pytest.mark.slow
 def test_through_the_command_lines_context_it_is_the_same(tmp_path: Path, assembly: Assembly) -> None:
     """The CDK command line passes context in the environment."""
     flags = json.loads((ROOT / "cdk.json").read_text())["context"]
@@ -100,6 +103,7 @@ def test_through_the_command_lines_context_it_is_the_same(tmp_path: Path, assemb
         assert masked(made.experiment) == masked(assembly.experiment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -120,6 +124,7 @@ def test_the_users_faults_are_one_line_and_no_traceback(arguments: tuple[str, ..
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS)
 def test_every_experiment_synthesizes(config: str, tmp_path: Path) -> None:
     """Without a finding of cdk-nag, and every function reaches what its step declares."""

@@ -31,6 +31,7 @@ def templates(folder: Path) -> dict[str, object]:
     return {each.name: json.loads(each.read_text()) for each in folder.glob("*.template.json")}
 
 
+@pytest.mark.slow
 def test_the_assembly_is_the_same(experiment: Experiment, tmp_path: Path) -> None:
     assert synthesized(experiment, tmp_path / "apart") == tmp_path / "apart"
     assert templates(tmp_path / "apart") == templates(synthesize(experiment, tmp_path / "here")) != {}
@@ -66,11 +67,13 @@ def test_a_killed_cdk_is_said_in_a_line(experiment: Experiment, tmp_path: Path, 
             running.result()
 
 
+@pytest.mark.slow
 def test_a_run_brings_no_cdk_into_its_process() -> None:
     code = "import sys, crossover.running.local, crossover.local.cloud, crossover.local.tools; sys.exit('aws_cdk' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_an_interrupted_synthesis_leaves_nothing(tmp_path: Path) -> None:
     """Neither a process nor the folder into which Node unpacks the CDK."""
     temporary = tmp_path / "tmp"

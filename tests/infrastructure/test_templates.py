@@ -19,6 +19,7 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 # --- lint ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PLAIN, *(pytest.param(name, marks=pytest.mark.deep) for name in OPTIONS)])
 def test_cfn_lint_finds_no_error(name: str, assembled: Assembled) -> None:
     from cfnlint.api import lint_file
@@ -47,6 +48,7 @@ ACKNOWLEDGED = {
 }
 
 
+@pytest.mark.slow
 def test_findings_stand_for_written_reasons_and_nothing_else_stands(assembled: Assembled) -> None:
     """That no finding is without an acknowledgement is what `assembled` checks at every synthesis."""
     rules = set[str]()

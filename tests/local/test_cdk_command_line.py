@@ -54,6 +54,7 @@ def test_deploy_and_destroy(cloud: LocalCloud, assembly: Path, tmp_path: Path) -
     assert not cloud.servers.brokers
 
 
+@pytest.mark.slow
 def test_the_real_stacks_come_and_go(cloud: LocalCloud, assembly: Path) -> None:
     if not (shutil.which("redis-server") and shutil.which("rabbitmq-server")):
         pytest.skip("redis-server and rabbitmq-server are needed")

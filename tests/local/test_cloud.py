@@ -152,6 +152,7 @@ def seen_by_the_function(cloud: LocalCloud) -> dict[str, str]:
     return answer
 
 
+@pytest.mark.slow
 def test_the_function_reaches_redis_with_the_secrets_password(deployed: LocalCloud) -> None:
     seen = seen_by_the_function(deployed)
     secrets = deployed.session().client("secretsmanager")
@@ -249,6 +250,7 @@ with LocalCloud(workspace) as cloud:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
     main = subprocess.Popen(

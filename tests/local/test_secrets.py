@@ -129,6 +129,7 @@ def test_a_run_that_fails_for_a_secret_does_not_tell_it(
 SECRET = "planted/pass@word#1?x"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "url",
     [

@@ -24,6 +24,7 @@ CATEGORIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["redis of this machine", "redis_8", "valkey_8"])
 def test_every_command_is_in_its_categories(start: Start, program: str) -> None:
     witness = program in witnesses.PACKAGES

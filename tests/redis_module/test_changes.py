@@ -46,6 +46,7 @@ def test_whatever_is_stored_counts_as_a_change(client: Client, command: tuple[An
     assert client.exists("out") and changes(client) > before
 
 
+@pytest.mark.slow
 def test_updates_are_saved_when_their_save_is_due(start: Start) -> None:
     server = start(config={"save": "1 1"})
     client = server.client()
@@ -98,6 +99,7 @@ def job(tag: str = "") -> tuple[object, ...]:
     return ("TENSOR.AXPY", f"{tag}a", f"{tag}a", "ALPHA", 1, "OUT", f"{tag}out")
 
 
+@pytest.mark.slow
 def test_a_slot_that_moved_meanwhile_gets_nothing(start: Start) -> None:
     first, second = (start(config={"cluster-enabled": "yes", "cluster-require-full-coverage": "no"}) for _ in range(2))
     client, other = first.client(), second.client()

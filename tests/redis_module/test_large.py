@@ -101,6 +101,7 @@ def test_where_nothing_can_wait_long_ones_are_done_at_once(client: Client, insid
         assert client.eval(script, 0, LONG_COPY, data) == data
 
 
+@pytest.mark.slow
 def test_a_replica_and_a_log_take_long_ones(start: Start) -> None:
     master = start(config={"appendonly": "yes", "aof-use-rdb-preamble": "no"})
     client = master.client()

@@ -96,6 +96,7 @@ def same(master: Server, replica: Server) -> bool:
     return digest(master.client()) == digest(replica.client())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["WRITE", "ALL"])
 def test_a_job_that_ends_in_a_pause_is_stored_after_it(pair: tuple[Server, Server], mode: str) -> None:
     master, replica = pair
@@ -158,6 +159,7 @@ def test_a_job_that_ends_in_a_failover_given_up_is_stored(pair: tuple[Server, Se
     assert list(get(replica.client(), "result")) == [2, 4] and same(master, replica)
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_in_a_failover_is_refused(pair: tuple[Server, Server]) -> None:
     master, replica = pair
     client = master.client()
@@ -185,6 +187,7 @@ def test_a_job_that_ends_before_a_shutdown_given_up_is_stored(pair: tuple[Server
     assert list(get(replica.client(), "result")) == [2, 4] and same(master, replica)
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_before_a_shutdown_is_not_stored(pair: tuple[Server, Server]) -> None:
     master, replica = pair
     client = master.client()
@@ -285,6 +288,7 @@ def shutdown(pair: Pair) -> None:
     pair.until_linked()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", [pause, failover_given_up, failover, shutdown_given_up, shutdown])
 def test_many_jobs_beside(pair: tuple[Server, Server], event: Callable[[Pair], None]) -> None:
     """It happens again and again while the replica is behind: an acknowledged job is in the master, its replica and the file."""

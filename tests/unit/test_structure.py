@@ -185,6 +185,7 @@ def test_no_modules_and_no_parts_import_one_another() -> None:
     assert [sorted(circle) for graph in (modules, parts) for circle in circles(graph)] == []
 
 
+@pytest.mark.slow
 def test_third_party_packages_stay_where_they_belong() -> None:
     wrong = []
     for path in files():

@@ -61,6 +61,7 @@ def worker(folder: Path, handler: str) -> Function:
     )
 
 
+@pytest.mark.slow
 def test_sixteen_workers_own_little_before_their_first_step(folder: Path, lambdas: Lambdas, tmp_path: Path) -> None:
     payload = json.dumps({"folder": str(tmp_path), "workers": WORKERS}).encode()
     with ThreadPoolExecutor(WORKERS) as pool:

@@ -174,6 +174,7 @@ def test_a_worker_sees_its_own_code_and_nothing_of_the_checkout(
     assert not {"HOME", "PYTHONPATH", "VIRTUAL_ENV"} & about["environment"].keys()
 
 
+@pytest.mark.slow
 def test_a_torch_worker_has_torch_and_no_numpy(lambdas: Lambdas, function: Any) -> None:
     answer = call(lambdas, function("tensors", torch=True, memory_mb=1769))
     assert answer == {"sum": 2.0, "numpy": False}

@@ -54,6 +54,7 @@ def one(state: dict[str, Any]) -> dict[str, Any]:
     return {"StartAt": "only", "States": {"only": state if state["Type"] == "Fail" else {**state, "End": True}}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "state", "expected"),
     [

@@ -92,6 +92,7 @@ def task(arn: str, **more: Any) -> dict[str, Any]:
     return {"Type": "Task", "Resource": arn, **more}
 
 
+@pytest.mark.slow
 def test_a_task_by_plain_arn(run: Run, functions: dict[str, str]) -> None:
     assert output(run(one(task(functions["echo"])), {"x": 1}))["x"] == 1
 
@@ -337,6 +338,7 @@ def test_the_retry_count_is_told(run: Run, functions: dict[str, str], tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tries-0", "tries-1", "tries-2", "tries-3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resource", ["plain", "invoke"])
 def test_a_time_out_has_a_name_that_retry_and_catch_see(
     run: Run, functions: dict[str, str], tmp_path: Path, resource: str

@@ -57,6 +57,7 @@ def deploy(cloud: LocalCloud) -> Iterator[Deploy]:
     deployer.delete()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(WITHOUT_EFFECT))
 def test_types_without_effect_are_accepted(cloud: LocalCloud, deploy: Deploy, kind: str) -> None:
     assert kind in supported(cloud)
@@ -209,6 +210,7 @@ def test_state_machines_take_their_substitutions(cloud: LocalCloud, deploy: Depl
     assert json.loads(described["definition"])["States"]["only"]["Result"] == {"is": "us-east-1"}
 
 
+@pytest.mark.slow
 def test_a_stack_that_is_deleted_while_it_is_made_leaves_nothing(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_an_impossible_wish_gets_the_nearest_answer() -> None:
     assert chosen(FRONT, Wishes(budget_usd=0.1)).candidate.architecture == "single"
 
 
+@pytest.mark.slow
 def test_so_it_is_in_a_search(found: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an answer is chosen from does not depend on the wishes."""
     listed = (found.winner, *found.front, *(each.best for each in found.rejected if each.best))
@@ -82,6 +83,7 @@ def test_so_it_is_in_a_search(found: Advice, monkeypatch: pytest.MonkeyPatch) ->
     assert again.winner.candidate == chosen(runnable, wished).candidate != found.winner.candidate
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_advice(found: Advice) -> None:
     again = advise(found.question, found.wishes, subject.of(found.question.base)[1], processes=2, repetitions=5)
     assert writing.as_json(again) == writing.as_json(found)

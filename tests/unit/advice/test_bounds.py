@@ -31,6 +31,7 @@ def cells(question: Question, sizes: Sizes, *, most_workers: int) -> Sequence[Ca
     return [each for group in by.values() for each in rng.sample(group, min(OF_EACH, len(group)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "changes", "most_workers"), [
     ("all-reduce-cifar10", (), 8),
     ("all-reduce-s3", (), 8),

@@ -74,6 +74,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Advice
     own_code.look_in()
 
 
+@pytest.mark.slow
 def test_a_table_and_a_transformer_get_different_answers(found: dict[str, Advice]) -> None:
     table, tokens = found["table"], found["tokens"]
     assert table.winner.kind == "lambda" and table.winner.candidate.workers == 1, "a table is hardly any work"

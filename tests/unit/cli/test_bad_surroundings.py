@@ -109,6 +109,7 @@ def test_a_run_that_cannot_start_leaves_no_empty_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_missing_servers_are_named_with_the_command_that_installs_them(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "crossover.cli", "run", "config/spirt.yaml", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "PATH": str(tmp_path)}

@@ -53,6 +53,7 @@ def test_mistakes_are_refused_in_words(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "settings"),
     [

@@ -128,6 +128,7 @@ def test_time_to_live_counts_down_and_then_says_that_it_is_over() -> None:
     assert time_to_live(None, now=now) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "deploy", "destroy"])
 def test_without_credentials_it_says_how_to_get_them(command: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
@@ -163,6 +164,7 @@ def bootstrapped() -> None:
     boto3.client("ssm").put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")
 
 
+@pytest.mark.slow
 @mock_aws
 def test_deploy_calls_the_cdk_for_this_experiment_alone(npx: Path) -> None:
     bootstrapped()
@@ -189,6 +191,7 @@ def test_what_stands_alone_is_deployed_in_minutes_and_without_a_zone(
     assert "crossover-all-reduce-s3 --context" in called and "--parameters" not in called and "network" not in called
 
 
+@pytest.mark.slow
 @mock_aws
 def test_destroying_what_is_not_there_calls_nothing_and_succeeds(npx: Path) -> None:
     assert call("destroy", str(CONFIG), "--yes", "--verify", "--shared") == 0

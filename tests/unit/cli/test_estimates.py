@@ -28,6 +28,7 @@ EXPERIMENTS = [
 SPIRT = load(CONFIG / "spirt.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path, tmp_path: Path) -> None:
     shorter = ["training.epochs=2"] if architecture(load(path).architecture).trains else []
@@ -165,6 +166,7 @@ def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.
     assert said.endswith("; crossover run on this machine once (results/mine) gives a basis")
 
 
+@pytest.mark.slow
 def test_steps_that_nobody_has_described_are_no_failure_of_a_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

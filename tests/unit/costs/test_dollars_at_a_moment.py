@@ -90,6 +90,7 @@ def generated(draw: st.DrawFn) -> list[dict[str, Any]]:
 moments = st.lists(st.floats(-10, 1_500), min_size=2, max_size=6).map(sorted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @given(records=generated(), seconds=moments, transitions=st.none() | st.integers(0, 100))
 def test_dollars_never_fall_and_end_at_the_bill(
@@ -105,6 +106,7 @@ def test_dollars_never_fall_and_end_at_the_bill(
     assert spent[-1].full_usd <= whole.full_usd * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @given(records=generated(), cut=st.integers(0, 8), seconds=moments)
 def test_a_run_whose_records_are_the_beginning_of_anothers_never_costs_more(

@@ -13,6 +13,7 @@ from crossover.running import run_inline
 from tests.architectures.harness import small
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, "epoch"])
 def test_every_step_of_spirt_leaves_as_many_records_as_expected(every: Any, tmp_path: Path) -> None:
     folder = run_inline(small("spirt", batch_size=8, every=every), tmp_path, lambda progress: None)

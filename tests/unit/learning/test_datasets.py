@@ -140,6 +140,7 @@ def test_a_missing_file_says_what_to_do(tiny_mnist: Path) -> None:
 # --- CIFAR-10 ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_real_cifar10() -> None:
     data = datasets.load(experiment(dataset="cifar10", validation="test", directory=real("cifar-10")))
     assert data.train_inputs.shape == (50_000, 3, 32, 32) and data.validation_inputs.shape == (10_000, 3, 32, 32)

@@ -75,6 +75,7 @@ def plain(model: str, data: Batch, *, smoothing: float, memory_format: str) -> t
     return float(loss.detach()), torch.cat(gradients), torch.cat(statistics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_format", ["channels_last", "contiguous"])
 @pytest.mark.parametrize("model", ["small_cnn", "mobilenet", "resnet18_cifar"])
 def test_gradient_and_statistics_are_torchs_own(model: str, memory_format: str) -> None:
@@ -103,6 +104,7 @@ def test_dropout_is_a_function_of_round_worker_and_minibatch(model: str) -> None
     assert first.gradient == second.gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_same_arguments_give_the_same_bits_in_another_process(precision: str) -> None:
     own = learner("mobilenet", precision=precision, augment="crop_flip")
@@ -366,6 +368,7 @@ def test_a_gradient_that_overflows_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 # --- functions run without numpy --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
     program = f"""
         import sys, warnings

@@ -36,6 +36,7 @@ def experiment(*, workers: int = 4, seed: int = 1, limit: int | None = None, **f
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_digits_in_a_dozen_updates(seed: int) -> None:
     """One update an epoch, over all minibatches of all workers: the papers' accumulation."""
@@ -109,6 +110,7 @@ def test_states_are_shown_round_by_round() -> None:
     assert len({model for _, model in seen}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training",
     [
@@ -132,6 +134,7 @@ def test_early_stopping_and_target_end_it() -> None:
     assert len(train_reference(own, load(own))[2]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["sign_flip", "gaussian"])
 @pytest.mark.parametrize(
     "aggregation",

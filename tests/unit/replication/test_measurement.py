@@ -32,6 +32,7 @@ def every(scale: Scale) -> list[Measurement]:
     return measurements(chosen(["all"]), scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [WHOLE, Scale(0.5), SMALL, Scale(0.001)], ids=lambda scale: str(scale.share))
 def test_every_experiment_is_valid_and_its_command_makes_it(scale: Scale) -> None:
     for each in every(scale):

@@ -87,6 +87,7 @@ def test_a_seed_is_a_whole_number(tmp_path: Path) -> None:
 SAMPLE = json.loads(json.dumps(EXAMPLE.result()))
 
 
+@pytest.mark.slow
 @given(result=mutated(SAMPLE))
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
 def test_a_result_of_another_shape_is_compared_or_refused(result: object) -> None:

@@ -113,6 +113,7 @@ def test_what_is_missing_stands_on_the_page(tmp_path: Path) -> None:
     assert "incomplete: update_model: 16 of 16 records missing" in text
 
 
+@pytest.mark.slow
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     run = folder.write(tmp_path / "<b>&amp;", result=EXAMPLE.result(failure=evil), records=EXAMPLE.records)

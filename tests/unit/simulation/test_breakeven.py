@@ -77,6 +77,7 @@ def test_what_does_not_train_the_same_is_refused() -> None:
         with_rivals([])
 
 
+@pytest.mark.slow
 def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> None:
     assert {point.label for point in (*found.here, *found.points)} == {"projected"}
     assert {point.axis for point in found.points} == set(page.AXES)
@@ -190,6 +191,7 @@ def test_epochs_beyond_the_simulated_ones_are_like_their_mean(found: Breakeven) 
         assert (hundred - fifty) / 50 == pytest.approx((twenty - ten) / 10, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_else_and_the_files_say_the_same(found: Breakeven, tmp_path: Path) -> None:
     text = page.write(found, tmp_path).read_text("utf-8")
     assert not re.search(r"<script|<link|(?:src|href)=\"(?!#)|url\((?!#)", text)
@@ -229,6 +231,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_breakeven_ends_with_the_verdict(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from tests.architectures.harness import small
 STILL = replace(AWS, compute_sigma=0.0, request_sigma=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "exchange",
     [

@@ -184,6 +184,7 @@ def test_a_projection_says_so_and_can_be_written_down() -> None:
     assert load("spirt").name == plain["experiment"]["architecture"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ALL)
 def test_dollars_at_an_epoch_are_those_of_a_run_that_ended_there(architecture: str) -> None:
     """Both methods, within 5 %: what a long run had cost at an epoch, and the bill of a run of so many epochs."""

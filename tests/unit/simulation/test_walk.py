@@ -28,6 +28,7 @@ def cells(records: Sequence[Record], *, once: bool = False) -> Counter[tuple[Any
     return Counter({cell: 1 if cell[0] == "check_peers" and once else n for cell, n in found.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless", "gpu"])
 def test_simulated_invocations_are_those_of_a_run(architecture: str, tmp_path: Path) -> None:
     experiment = small(architecture)

@@ -21,6 +21,7 @@ def test_every_model_of_the_registry_has_its_sizes() -> None:
     assert MODELS.keys() == REGISTRY.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "image"), [(name, image) for name, sizes in MODELS.items() for image in sizes])
 def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> None:
     with torch.device("meta"):  # shapes alone: no memory, no arithmetic
@@ -56,6 +57,7 @@ def test_digits_are_split_as_they_are_loaded() -> None:
     assert sum(work.samples) == -(-dataset.train_labels.numel() // experiment.workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "folder"), [("cifar10", "cifar-10"), ("mnist", "mnist")])
 def test_published_data_sets_are_as_large(dataset: str, folder: str) -> None:
     place = Path(os.environ.get("CROSSOVER_DATA", Path(__file__).parents[4] / "shared" / "datasets")) / folder

@@ -93,6 +93,7 @@ def test_an_integer_does_for_a_number() -> None:
     assert isinstance(found.training.learning_rate, float)
 
 
+@pytest.mark.slow
 @given(
     epochs=st.integers(1, 10_000),
     rate=st.floats(1e-9, 1e3),
