@@ -95,7 +95,8 @@ def _rabbitmq(root: Path, server: Path) -> None:
     settings = server.with_name("advanced.config")
     settings.write_text(_BROKER)
     surroundings = {"RABBITMQ_ADVANCED_CONFIG_FILE": settings, "RABBITMQ_FEATURE_FLAGS": _FEATURES}
-    _script(server, [str(root / "usr" / "lib" / "rabbitmq" / "bin" / "rabbitmq-server")], surroundings)
+    for name in ("rabbitmqctl", server.name):
+        _script(server.with_name(name), [str(root / "usr" / "lib" / "rabbitmq" / "bin" / name)], surroundings)
 
 
 def _programs(folder: Path) -> Iterator[Path]:
