@@ -1,4 +1,4 @@
-# make run | test | check | bench | clean. Each sets up what is missing: system packages (Debian, Ubuntu), .venv, the tensor module.
+# make run | test | test-all | check | bench | clean. Each sets up what is missing: system packages (Debian, Ubuntu), .venv, the tensor module.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -49,11 +49,14 @@ else
 	@$(CROSSOVER) run config/$(CONFIG).yaml --on $(ON) --out $(OUT)
 endif
 
-.PHONY: test
-test: setup redis-module lint ## Run the tests with a sample of the sweeps, and the linters; PYTEST="-k name" passes options on
+.PHONY: test test-all
+test: setup redis-module ## The first ring, five minutes: every part once; PYTEST="-k name" passes options on
 	@# The CDK's command, before two workers ask for it at once; the tests say what they do without.
 	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; export npm_config_prefer_offline=true; ($(call thrice,npx --yes $(CDK) --version)) || true
-	$(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
+	$(PYTHON) -m pytest --ignore tests/witnesses -m "not slow" $(PYTEST)
+
+test-all: lint test ## Linters, and every test with a sample of the sweeps
+	$(PYTHON) -m pytest --ignore tests/witnesses -m slow $(PYTEST)
 
 .PHONY: test-every-call
 test-every-call: setup redis-module ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM

@@ -1,4 +1,4 @@
-"""`make test` draws a sample of the deep sweeps, in which each kind of thing occurs; `make test-every-call` runs them whole."""
+"""`make test-all` draws a sample of the deep sweeps, in which each kind of thing occurs; `make test-every-call` runs them whole."""
 
 import os
 import random

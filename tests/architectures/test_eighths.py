@@ -1,7 +1,7 @@
 """An eighth architecture is three files and no entry elsewhere: two are put into a copy of the tree, and asked what we ask of ours.
 
 tests/eighths/ holds a parameter server, whose database takes the optimizer's step, and a local SGD, whose workers vary the synchronous one.
-`make test` asks the parameter server a part of the questions; with CROSSOVER_EVERY_CALL=1 both are asked all of them.
+`make test-all` asks the parameter server a part of the questions; with CROSSOVER_EVERY_CALL=1 both are asked all of them.
 """
 
 import os
