@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from crossover.account import price_list
-from crossover.account.deployment import readiness
+from crossover.account.deployment import failures, readiness
 from crossover.account.proofs.evidence import Evidence, Lacking, known, needs
 from crossover.account.proofs.observed import Observed, check, checks_in, judged
 from crossover.account.resources.listings import FLEET, instances
@@ -24,12 +24,12 @@ GPU_BOOT_LIMIT_MIN = 5.0
 ROOT_DEVICE = "/dev/xvda"
 STACK_TAG = "aws:cloudformation:stack-id"
 STANDARD_VCPUS = "L-1216C47A"
-WAIT, BROKER = "AWS::CloudFormation::WaitCondition", "AWS::AmazonMQ::Broker"
+BROKER = "AWS::AmazonMQ::Broker"
 
 
 @check
 def redis_host_boots(evidence: Evidence) -> Observed:
-    waits = evidence.made.get(WAIT, [])
+    waits = evidence.made.get(failures.HOST, [])
     needs(waits, "no wait condition among the stack's events")
     return judged(
         max(waits) < REDIS_BOOT_LIMIT_MIN,
@@ -238,7 +238,7 @@ def standard_vcpus(evidence: Evidence) -> Observed:
 @check
 def packages_at_boot(evidence: Evidence) -> Observed:
     """A host that reported had got apt's lock; how long it waited is in its log alone."""
-    waits = evidence.made.get(WAIT, [])
+    waits = evidence.made.get(failures.HOST, [])
     needs(waits and evidence.on_aws, "no host installed packages")
     return judged(True, f"{len(waits)} host(s) installed their packages and reported", value=len(waits))
 

@@ -100,8 +100,8 @@ def _deploy(config: Path, experiment: Experiment) -> None:
 def _deploy_shared(walk: Walk, *, stack: str) -> None:
     """One of the shared stacks, and what it needs."""
     zone = deploying.chosen_zone(walk.experiment, tell=tell)
-    stacks = [f"{walk.experiment.project}-{stack}"]
-    deploying.run_cdk(walk.config, walk.experiment, [*deploying.DEPLOY, *zone], stacks=stacks)
+    names = [f"{walk.experiment.project}-{stack}"]
+    deploying.run_cdk(walk.config, walk.experiment, [*deploying.DEPLOY, *zone], names=names)
 
 
 def _smallest(walk: Walk) -> None:

@@ -135,7 +135,7 @@ def account(limit: int, *, takes_more: Any) -> Evidence:
 
 GPU = {"architecture": "gpu", "gpu.instances": "2"}
 TORCH = "crossover-verify-proof-compute-gradients"
-WAIT, BROKER = fact_checks.WAIT, fact_checks.BROKER
+WAIT, BROKER = fact_checks.failures.HOST, fact_checks.BROKER
 CASES = [
     (fact_checks.redis_host_boots, seen(made={WAIT: [6]}), "proven"),
     (fact_checks.redis_host_boots, seen(made={WAIT: [26]}), "refuted"),
