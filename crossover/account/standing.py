@@ -22,7 +22,7 @@ def lines(experiment: Experiment, *, running: bool = False) -> list[Line]:
     listed, wanted = prices.load(), infrastructure.of(experiment)
     found: list[Line] = []
     for fleet in wanted.fleets:
-        if fleet.purpose != "tensor database" and not running:
+        if fleet.purpose != infrastructure.DATABASE and not running:
             continue
         found += billing.fleet(listed, fleet, seconds=HOUR_S)
     found += [line for stack in shared_stacks(experiment) for line in shared_lines(experiment, stack)]

@@ -9,6 +9,8 @@ from crossover.account.deployment.deploying import deploy_previewed, refuse_what
 from crossover.cli.arguments import Config, Debug, Yes, accepted
 from crossover.cli.docker import check_docker
 from crossover.errors import UserError
+from crossover.simulation import own_steps
+from crossover.simulation.processors import idle
 from crossover.training.baselines import companions
 from crossover.validation import check_deployment
 
@@ -17,8 +19,6 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
     """Deploy the experiment on AWS, with the shared network and broker where they are missing."""
     experiment = accepted(config)
     check_deployment(experiment)
-    from crossover.simulation import own_steps  # simulation comes with it: not for --help
-
     own_steps.check_fits(experiment)
     check_docker(experiment)
     check_credentials()
@@ -27,8 +27,6 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
     with aws_errors_explained():
         for each in (experiment, *companions(experiment)):  # baselines are deployed by the same command
             refuse_what_cannot_work(each, config=config, tell=tell)
-    from crossover.simulation.processors import idle  # simulation comes with it: not for --help
-
     if wasted := idle(experiment):
         print(f"note: {wasted}", file=sys.stderr, flush=True)
     started = time.monotonic()

@@ -1,43 +1,40 @@
 """`crossover doctor`: what a run on this machine, or a deployment on AWS, needs, and whether it is there."""
 
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from crossover.account.deployment.deploying import ROOT
+from crossover.account.credentials import aws_errors_explained
+from crossover.account.deployment import readiness
+from crossover.account.deployment.deploying import ROOT, hosts_processor, npx
 from crossover.account.deployment.finding import Finding
 from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.cli.docker import check_docker
 from crossover.errors import MissingTool, UserError
 from crossover.experiment import Experiment
+from crossover.simulation import own_steps
 from crossover.validation import check_deployment
-
-
-class Place(StrEnum):
-    """Where the experiment is to run."""
-
-    LOCAL = "local"
-    AWS = "aws"
 
 
 def doctor(
     config: Config,
-    on: Annotated[Place, typer.Option(help="local: this machine; aws: the account as well.")] = Place.LOCAL,
+    on: Annotated[
+        Literal["local", "aws"], typer.Option(help="local: this machine; aws: the account as well.")
+    ] = "local",
     override: Override = None,
     debug: Debug = False,
 ) -> None:
     """Check what the experiment needs, on this machine or on AWS; nothing is changed, and each line says how to mend it."""
     experiment = accepted(config, override)
-    findings = list(examine(experiment) if on is Place.LOCAL else examine_account(experiment))
+    findings = list(examine(experiment) if on == "local" else examine_account(experiment))
     console = Console(emoji=False, highlight=False, soft_wrap=True)
     for finding in findings:
         console.print(f"{'ok     ' if finding.holds else 'missing'}  {finding.name}: {finding.detail}", markup=False)
     missing = [finding.name for finding in findings if not finding.holds]
-    if missing and on is Place.LOCAL:
+    if missing and on == "local":
         raise MissingTool(f"this machine lacks {', '.join(missing)}; the lines above say what to do")
     if missing:
         raise UserError(f"the account is not ready: {', '.join(missing)}; the lines above say what to do")
@@ -47,14 +44,8 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     """What a deployment needs: own code, tools here, the layers, and what AWS says of the account."""
     yield from own(experiment)
     check_deployment(experiment)
-    from crossover.simulation import own_steps
-
     own_steps.check_fits(experiment)
-    import boto3
-
-    from crossover.account.credentials import aws_errors_explained
-    from crossover.account.deployment import readiness
-    from crossover.account.deployment.deploying import npx
+    import boto3  # a tenth of a second that other commands need not wait for
 
     yield Finding("npx", True, npx()[0])
     yield from _packaging(experiment)
@@ -87,8 +78,6 @@ def _packaging(experiment: Experiment) -> Iterator[Finding]:
 
 def hosts_module(experiment: Experiment) -> Iterator[Finding]:
     """What Redis hosts load, built here for their processor."""
-    from crossover.account.deployment.deploying import hosts_processor
-
     if kind := hosts_processor(experiment):
         mend = f"make host-module PROCESSOR={kind}"
         yield _built("hosts' tensor module", ROOT / "build" / f"tensors-{kind}.so", mend)

@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from crossover.account.credentials import aws_errors_explained
+from crossover.account.proofs import evidence
 from crossover.cli.projection import table
+from crossover.cli.signals import as_ctrl_c
 from crossover.errors import UserError
 from crossover.experiment import Experiment
+from crossover.reports import display
 
 if TYPE_CHECKING:
     from crossover.running.measuring import Measured, Unmeasured
@@ -20,7 +24,6 @@ LEAST_S = 60
 def project(experiment: Experiment) -> None:
     """Every function at every size, by simulation."""
     from crossover.advice import subject, tuning
-    from crossover.reports import display
 
     question, sizes, notes = subject.of(experiment)
     found = tuning.tuned(question, sizes)
@@ -51,10 +54,7 @@ def project(experiment: Experiment) -> None:
 
 def measure(experiment: Experiment, budget_usd: float | None) -> None:
     """The deployed experiment's dearest function at five sizes. Raises UserError without a budget, and as `measuring.measured` does."""
-    from crossover.account.credentials import aws_errors_explained
-    from crossover.account.proofs.evidence import is_aws
     from crossover.advice import subject, tuning
-    from crossover.cli.signals import as_ctrl_c
     from crossover.running import measuring
     from crossover.running.patience import renewing_session
 
@@ -70,7 +70,7 @@ def measure(experiment: Experiment, budget_usd: float | None) -> None:
     try:
         with aws_errors_explained(), as_ctrl_c():
             session, _ = renewing_session()
-            label = "measured-aws" if is_aws(session) else "measured-local"
+            label = "measured-aws" if evidence.is_aws(session) else "measured-local"
             for each in measuring.measured(experiment, step, chosen, session=session, purse=purse, timeout_s=limit_s):
                 found.append(each)
     except measuring.BudgetTooSmall as dear:
@@ -86,7 +86,6 @@ def measure(experiment: Experiment, budget_usd: float | None) -> None:
 
 
 def _tell(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> None:
-    from crossover.reports import display
     from crossover.running.measuring import Measured, Unmeasured
 
     sizes = [each for each in found if isinstance(each, Measured)]

@@ -13,11 +13,6 @@ from crossover.errors import CrossoverError
 app = typer.Typer(help="What AWS charges, as dated data.", no_args_is_help=True)
 
 
-@app.callback()
-def prices() -> None:
-    """What AWS charges, as dated data."""
-
-
 @app.command()
 def refresh(debug: Debug = False) -> None:
     """Ask AWS for today's prices and write them into config/pricing.yaml with today's date; what it does not list keeps its own."""

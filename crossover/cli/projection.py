@@ -14,6 +14,7 @@ from rich.text import Text
 from crossover.architecture import architecture_of
 from crossover.cli.arguments import Debug, Override, accepted
 from crossover.errors import ConfigError, NoProjection
+from crossover.reports import display
 
 if TYPE_CHECKING:
     from crossover.simulation.calibration import Calibration
@@ -219,8 +220,6 @@ def waiting(what: str) -> AbstractContextManager[object]:
 
 
 def _show(found: "Projection") -> None:
-    from crossover.reports import display
-
     run, console = found.run, Console(highlight=False)
     experiment = run.experiment
     trains = architecture_of(experiment).trains
@@ -261,8 +260,6 @@ def _show(found: "Projection") -> None:
 
 def _bands(found: "Projection") -> Table:
     """The figures of a run with their percentiles."""
-    from crossover.reports import display
-
     rows = [
         [words, *(shown(each) for each in found.band(name))]
         for words, name, shown in (

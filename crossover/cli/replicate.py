@@ -9,6 +9,7 @@ import typer
 from crossover.account import tell
 from crossover.cli.arguments import Debug
 from crossover.errors import ConfigError, DataError, RunFailed
+from crossover.reports import display
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,8 +83,6 @@ def _forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measu
     """The runs of the parts, with the seconds that they may take here, undisturbed."""
     from rich.console import Console
     from rich.table import Table
-
-    from crossover.reports import display
 
     cores = os.cpu_count() or 1
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))

@@ -13,19 +13,25 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from crossover.account import standing
+from crossover.account.credentials import aws_errors_explained
+from crossover.account.deployment import changes
+from crossover.account.resources import stacks
 from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.cli.progress import show_progress
 from crossover.cli.signals import as_ctrl_c
 from crossover.errors import ConfigError, DataError, UserError
 from crossover.experiment import Experiment
+from crossover.reports.folder import PROJECTION, RunFolder, is_ours, write_atomically
+from crossover.simulation import own_steps
+from crossover.simulation.processors import idle
 from crossover.validation import check_deployment
 
 if TYPE_CHECKING:
-    from crossover.reports.folder import RunFolder
     from crossover.running import OnProgress
 
 
@@ -36,20 +42,15 @@ class Logger(StrEnum):
     MLFLOW = "mlflow"
 
 
-class Place(StrEnum):
-    """Where a run happens."""
-
-    LOCAL = "local"
-    INLINE = "inline"
-    AWS = "aws"
+Where = Literal["local", "inline", "aws"]
 
 
 def run(
     config: Config,
     on: Annotated[
-        Place,
+        Where,
         typer.Option(help="local: the cloud on this machine; inline: this process alone; aws: what `deploy` made."),
-    ] = Place.LOCAL,
+    ] = "local",
     override: Override = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the data sets' files.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; by default results/<name>.")] = None,
@@ -58,23 +59,21 @@ def run(
         typer.Option(metavar="FOLDER|RUN", help="Go on with the failed run in this folder; --on aws: with this run."),
     ] = None,
     log: Annotated[
-        list[Logger] | None, typer.Option(help="Also write the curves for this tool, into <out>/<tool>.")
+        list[Logger] | None,
+        typer.Option(help="Also write the curves for this tool, into <out>/<tool>."),
     ] = None,
     debug: Debug = False,
 ) -> None:
     """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
-    experiment = accepted(config, [*(override or []), *_data(data)], travels=on is not Place.INLINE)
-    folder = _resumed(resume, out) if resume and on is not Place.AWS else out or Path("results") / experiment.name
+    experiment = accepted(config, [*(override or []), *_data(data)], travels=on != "inline")
+    folder = _resumed(resume, out) if resume and on != "aws" else out or Path("results") / experiment.name
     _check_folder(folder)
-    from crossover.simulation import own_steps  # simulation comes with it: not for --help
-    from crossover.simulation.processors import idle
-
     if log:
         from crossover.reports import tracking  # not for --help
 
         for tool in log:
             tracking.check(tool.value)
-    if on is Place.AWS:
+    if on == "aws":
         check_deployment(experiment)
         own_steps.check_fits(experiment)
         experiment = _check_deployed(experiment, config)
@@ -92,17 +91,15 @@ def run(
             print(f"{tool}: {tracking.log(finished, tool.value, where=str(finished.path / tool.value))}")
 
 
-def _start(experiment: Experiment, on: Place, out: Path, on_progress: "OnProgress", *, resume: str) -> "RunFolder":
+def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgress", *, resume: str) -> RunFolder:
     from crossover import running  # reports, and torch once it stages data
 
     match on:
-        case Place.INLINE:
+        case "inline":
             return running.run_inline(experiment, out, on_progress, resume=bool(resume))
-        case Place.LOCAL:
+        case "local":
             return running.run_local(experiment, out, on_progress, resume=bool(resume))
-        case Place.AWS:
-            from crossover.account.credentials import aws_errors_explained
-
+        case "aws":
             with aws_errors_explained():  # a permission that is lacking shows itself at the first call that needs it
                 return running.run_aws(experiment, out, on_progress, resume=resume)
 
@@ -119,10 +116,10 @@ def _resumed(resume: str, out: Path | None) -> Path:
     return folder
 
 
-def _say_how_to_go_on(config: Path, on: Place, folder: Path) -> None:
+def _say_how_to_go_on(config: Path, on: Where, folder: Path) -> None:
     from crossover.running import baseline
 
-    if on is not Place.AWS and baseline.unfinished_in(folder):
+    if on != "aws" and baseline.unfinished_in(folder):
         again = f"crossover run {config} --on {on} --resume {folder}"
         kept = f"{folder} holds an unfinished run; with the code and the --set that it was started with, this goes on: {again}"
         print(kept, file=sys.stderr, flush=True)  # an earlier one's, where this run failed before it began
@@ -133,10 +130,6 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
     import boto3
 
     from crossover import running
-    from crossover.account import standing
-    from crossover.account.credentials import aws_errors_explained
-    from crossover.account.deployment import changes
-    from crossover.account.resources import stacks
 
     now, session = datetime.now(UTC), boto3.Session()
     with aws_errors_explained():
@@ -152,10 +145,9 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
     return replace(experiment, lifetime=replace(experiment.lifetime, budget_usd=left))
 
 
-def _summarise(folder: "RunFolder") -> None:
+def _summarise(folder: RunFolder) -> None:
     from rich.console import Console
 
-    from crossover.reports.folder import PROJECTION, write_atomically
     from crossover.reports.html import write_report
     from crossover.reports.tables import summary
     from crossover.simulation.of_runs import on_aws
@@ -182,8 +174,6 @@ def _data(folder: Path | None) -> list[str]:
 
 def _check_folder(folder: Path) -> None:
     """A new or empty folder, or one of an earlier run: other people's files are not mixed with ours."""
-    from crossover.reports.folder import is_ours
-
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder}: is a file; expected a folder")
     if folder.is_dir() and not (folder / "result.json").exists() and not all(map(is_ours, folder.iterdir())):

@@ -2,31 +2,32 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from crossover.account import standing
 from crossover.account.credentials import aws_errors_explained
+from crossover.account.resources import inventory, ownership, stacks
+from crossover.account.resources.inventory import Found
+from crossover.account.resources.listings import FLEET
+from crossover.account.resources.ownership import Owner, Whose
 from crossover.architecture.infrastructure import shared_stacks
 from crossover.cli.arguments import Config, Debug
+from crossover.costs import prices
 from crossover.errors import ConfigError, CrossoverError
 from crossover.experiment import Experiment
+from crossover.reports import display
 from crossover.validation import load
-
-if TYPE_CHECKING:
-    from crossover.account.resources.ownership import Owner
 
 
 def status(config: Config, debug: Debug = False) -> None:
     """Show the experiment's stacks on AWS, their time to live, what is alive and what it costs by the hour."""
     experiment = load(config)
     import boto3  # a tenth of a second that other commands need not wait for
-
-    from crossover.account import standing
-    from crossover.account.resources import inventory, ownership, stacks
 
     names = [f"{experiment.project}-{part}" for part in (*shared_stacks(experiment), experiment.name)]
     table = Table("stack", "state", "since", "ends")
@@ -49,8 +50,6 @@ def status(config: Config, debug: Debug = False) -> None:
 
 def rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:
     """Stack, state, time of the last change, time to live."""
-    from crossover.account.resources import stacks
-
     for name in names:
         stack = stacks.look(session, name)
         if stack is None:
@@ -67,22 +66,17 @@ def time_to_live(ends: datetime | None, *, now: datetime) -> str:
     return f"in {hours:.1f} h" if hours > 0 else f"{-hours:.1f} h ago: being deleted"
 
 
-def alive(found: list[Any]) -> Iterator[str]:
+def alive(found: Sequence[Found]) -> Iterator[str]:
     """How many of what is billed for standing there, "nothing that is billed" where that is so; what only looks like ours."""
-    from crossover.account.resources.ownership import Whose
-
     counts = Counter(each.kind for each in found if each.billable and each.whose is not Whose.UNPROVEN)
     listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     yield f"alive: {listed}" if listed else "alive: nothing that is billed by the hour"
     yield from (f"not provably ours: {each}: {each.why}" for each in found if each.whose is Whose.UNPROVEN)
 
 
-def running(session: Any, experiment: Experiment, owner: "Owner", *, now: datetime) -> Iterator[str]:
+def running(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
     """The run under way in what the experiment's own stack holds: how far it is, and what it has cost, as the run's own lines say it."""
     from crossover import running as runs
-    from crossover.account.resources.listings import FLEET
-    from crossover.costs import prices
-    from crossover.reports import display
     from crossover.running.stack import Deployed
 
     held = {*owner.held.get("AWS::StepFunctions::StateMachine", ()), *owner.held.get(FLEET, ())}

@@ -27,7 +27,8 @@ def building(field: str, name: str) -> Iterator[None]:
     if not places.has_folders():  # a function or program: whoever started the run has watched
         yield
         return
-    _install()
+    with places.lock:  # two threads at once would add two
+        _install()
     outer: _Watch | None = getattr(_own, "watch", None)
     watch = _own.watch = _Watch(field, name)
     try:
@@ -45,11 +46,13 @@ class _Watch:
 
     def opened(self, path: Any, flags: Any) -> None:
         if (file := _data_file(path, flags)) and (place := faults.of_caller()):
-            problem = (
+            self.found = self.found or faults.told(
+                self.field,
+                self.name,
                 f"reads {places.shown(file)} when it is imported or called, which functions have not: they hold your Python files alone; "
-                "write it as a constant of a module, or read it in the loader of data.dataset, which runs on this machine"
+                "write it as a constant of a module, or read it in the loader of data.dataset, which runs on this machine",
+                place=place,
             )
-            self.found = self.found or faults.told(self.field, self.name, problem, place=place)
             raise self.found
 
 

@@ -67,7 +67,7 @@ def _instances(session: Any, experiment: Experiment, owner: Owner) -> Iterator[s
     """Database hosts, which the stack names itself, fleets by their launch templates."""
     ec2 = session.client("ec2")
     for fleet in infrastructure.of(experiment).fleets:
-        if fleet.purpose == "tensor database":
+        if fleet.purpose == infrastructure.DATABASE:
             types = [each["InstanceType"] for each in instances(session, owner, states=["running"])]
         else:
             types = [

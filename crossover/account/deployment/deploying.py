@@ -11,9 +11,14 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from crossover.account import standing
 from crossover.account.credentials import aws_errors_explained
+from crossover.account.deployment import failures, preview, readiness, taken_names, zones
+from crossover.account.removal import leftovers, network_exit
+from crossover.account.resources import stacks
 from crossover.architecture.infrastructure import shared_stacks
 from crossover.architecture.instances import processor
+from crossover.costs import infrastructure
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.training.baselines import companions
@@ -36,11 +41,6 @@ def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Calla
     What an interrupted command left under way is waited for: repeating it is to end in the right state.
     """
     import boto3
-
-    from crossover.account import standing
-    from crossover.account.deployment import readiness, taken_names
-    from crossover.account.removal import leftovers
-    from crossover.account.resources import stacks
 
     session, project = boto3.Session(), experiment.project
     for stack in (f"{project}-{part}" for part in (*shared_stacks(experiment), experiment.name)):
@@ -67,9 +67,6 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
     """Synthesize, tell what would change, deploy just that. Raises UserError where a run under way would lose what it works on."""
     import boto3
 
-    from crossover.account.deployment import failures, preview
-    from crossover.account.removal import network_exit
-
     with _folder() as folder, aws_errors_explained():
         assembly = folder / "assembly"
         zone = chosen_zone(experiment, tell=tell)
@@ -81,8 +78,8 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
         try:
             run_cdk(config, experiment, [*DEPLOY[:-1], "broadening" if ask else "never", *zone], assembly=assembly)
         except CrossoverError:
-            stacks, project = expected_minutes(experiment), experiment.project
-            for line in failures.reasons(boto3.Session(), stacks, since=begun, project=project):
+            names, project = expected_minutes(experiment), experiment.project
+            for line in failures.reasons(boto3.Session(), names, since=begun, project=project):
                 tell(line)
             raise
         for stack in expected_minutes(experiment):
@@ -91,8 +88,6 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
 
 def _differences(folder: Path, pairs: str) -> str | None:
     """What the preview's program prints; None where npm cannot be reached for its package, or it fails."""
-    from crossover.account.deployment import preview
-
     command = [*npx(), "--yes", f"--package={preview.PACKAGE}", "--", "node", "-e", preview.PROGRAM]
     ended = _run_node(command, folder, told=pairs)
     return ended.stdout if ended.returncode == 0 else None
@@ -101,8 +96,6 @@ def _differences(folder: Path, pairs: str) -> str | None:
 def chosen_zone(experiment: Experiment, *, tell: Callable[[str], None]) -> list[str]:
     """What hands the network its availability zone: the one that it has, else the first that offers everything; nothing without one."""
     import boto3
-
-    from crossover.account.deployment import zones
 
     if not zones.matters(experiment):
         return []
@@ -137,14 +130,14 @@ def run_cdk(
     experiment: Experiment,
     arguments: Sequence[str],
     *,
-    stacks: list[str] | None = None,
+    names: list[str] | None = None,
     out: Path | None = None,
     assembly: Path | None = None,
 ) -> None:
     """Run the CDK's command, by default for the experiment's stack, on `assembly` or on one that is made for it, in `out`. Raises
     CrossoverError with its status; its messages are shown.
     """
-    command = [*npx(), "--yes", CDK, *arguments, *(stacks or [f"{experiment.project}-{experiment.name}"])]
+    command = [*npx(), "--yes", CDK, *arguments, *(names or [f"{experiment.project}-{experiment.name}"])]
     with _folder() as folder:
         context = ["--context", f"config={config.resolve()}", "--context", f"current={Path.cwd()}"]
         made = [*context, "--output", str(out or folder / "assembly")]
@@ -223,8 +216,6 @@ def _end_marked() -> None:
 
 def hosts_processor(experiment: Experiment) -> str:
     """That of the Redis hosts, for which the tensor module is built; empty where there are none."""
-    from crossover.costs import infrastructure
-
     hosted = any(fleet.purpose == infrastructure.DATABASE for fleet in infrastructure.of(experiment).fleets)
     return processor(experiment.database.instance_type) if hosted else ""
 

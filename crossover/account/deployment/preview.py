@@ -82,7 +82,8 @@ def show(session: Any, experiment: Experiment, assembly: Path, *, differ: Differ
             tell(line)
     running = runs_under_way(session, experiment.project) if differing else {}
     for name in differing:
-        concerned = {each: run for each, run in running.items() if name in (each, *_shared(experiment.project))}
+        shared = name in [f"{experiment.project}-{kind}" for kind in stacks.SHARED]
+        concerned = {each: run for each, run in running.items() if shared or name == each}
         if concerned and changes is None:
             raise UserError(_refusal(name, concerned, "change something that it works on"))
         lost = [each for each in changes or () if each.stack == name and each.takes_away and each.type in IN_USE]
@@ -96,10 +97,6 @@ def _refusal(name: str, concerned: Mapping[str, str], what: str) -> str:
         f"{name}: {runs} is under way, and this deployment would {what}: the run would lose what it works on. Deploy again "
         f"when it has ended; crossover run CONFIG --on aws --resume {next(iter(concerned.values()))} follows it, Ctrl-C there ends it"
     )
-
-
-def _shared(project: str) -> tuple[str, ...]:
-    return tuple(f"{project}-{part}" for part in ("network", "broker"))
 
 
 def _lines(

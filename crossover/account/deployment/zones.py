@@ -30,12 +30,12 @@ class Need:
 
 @dataclass(frozen=True)
 class Choice:
-    """`zone`: "" where none offers everything. `fixed`: the network stands in it."""
+    """`zone`: "" where none offers everything. `standing`: in which the project's network stands, "" while there is none."""
 
     zone: str
     needs: tuple[Need, ...]
     lacking: dict[str, list[str]]  # by zone of the region
-    fixed: bool
+    standing: str
 
     @property
     def detail(self) -> str:
@@ -62,7 +62,7 @@ def choose(session: Any, experiment: Experiment) -> Choice:
     standing, asked = deployed(session, experiment.project), experiment.network.availability_zone
     able = [zone for zone, names in lacking.items() if not names]
     chosen = standing or asked or next(iter(able), "")
-    return Choice(chosen if chosen in able else "", wanted, lacking, bool(standing))
+    return Choice(chosen if chosen in able else "", wanted, lacking, standing)
 
 
 def deployed(session: Any, project: str) -> str:
@@ -82,12 +82,11 @@ def findings(session: Any, experiment: Experiment) -> Iterator[Finding]:
             f"not offered in {region}{instead}: choose another {need.field}, or another region by AWS_DEFAULT_REGION"
         )
         yield Finding(need.name, bool(need.zones), f"offered in {offered}" if offered else wrong)
-    yield Finding("availability zone", *_judged(session, experiment, found))
+    yield Finding("availability zone", *_judged(experiment, found))
 
 
-def _judged(session: Any, experiment: Experiment, found: Choice) -> tuple[bool, str]:
-    asked, project = experiment.network.availability_zone, experiment.project
-    standing = deployed(session, project) if found.fixed else ""
+def _judged(experiment: Experiment, found: Choice) -> tuple[bool, str]:
+    asked, project, standing = experiment.network.availability_zone, experiment.project, found.standing
     if standing and asked not in (None, standing):
         return False, (
             f"network.availability_zone: {asked!r}, but {project}-network stands in {standing}, and a network does not move: "

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from crossover.account.resources import inventory, ownership
+from crossover.account.resources import inventory, ownership, stacks
 from crossover.account.resources.listings import FUNCTION
 from crossover.account.resources.ownership import Owner, Whose
 from crossover.architecture import architecture_of, steps
@@ -20,9 +20,23 @@ from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
 from crossover.reports.result import Label
 
+T = TypeVar("T")
+
 
 class Lacking(Exception):
     """There is no evidence of a fact, and why."""
+
+
+def needs(there: object, otherwise: str) -> None:
+    """Raises Lacking with what to say otherwise."""
+    if not there:
+        raise Lacking(otherwise)
+
+
+def known(value: T | None, otherwise: str) -> T:
+    """Raises Lacking with what to say where nothing is known."""
+    needs(value is not None, otherwise)
+    return cast(T, value)
 
 
 CHILDREN = ("worker", "epoch", "round")  # state machines that another one starts
@@ -37,21 +51,6 @@ class Redriven:
     adopted: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Made:
-    """One resource of a stack: from when to when CloudFormation made it."""
-
-    stack: str
-    kind: str
-    logical_id: str
-    began: datetime
-    ended: datetime
-
-    @property
-    def minutes(self) -> float:
-        return (self.ended - self.began).total_seconds() / 60
-
-
 @dataclass(kw_only=True)
 class Evidence:
     """`on_aws`: a real account answered, not the cloud on one machine. `minutes`: of each phase, by its name."""
@@ -61,7 +60,7 @@ class Evidence:
     on_aws: bool
     run: RunFolder | None = None
     minutes: dict[str, float] = field(default_factory=dict)
-    alone: bool = False  # no other experiment of the project stands
+    alone: bool = True  # no other experiment of the project stands, as far as is known
     updated: RunFolder | None = None  # with one worker more, on the stack that was updated in place
     redriven: Redriven | None = None  # after its children were redriven first
     redriven_alone: Redriven | None = None  # while its children stayed stopped
@@ -81,9 +80,7 @@ class Evidence:
     @property
     def result(self) -> Mapping[str, Any]:
         """Of the run. Raises Lacking where none ended."""
-        if self.run is None:
-            raise Lacking("no run ended")
-        return self.run.result
+        return known(self.run, "no run ended").result
 
     @property
     def label(self) -> Label:
@@ -120,10 +117,16 @@ class Evidence:
         return [each for each in listed if self.owner.named(FUNCTION, each["FunctionName"])]
 
     @cached_property
-    def made(self) -> list[Made]:
-        """Resources of the project's stacks, by CloudFormation's events; empty where it keeps none (the cloud on one machine)."""
-        shared = (f"{self.experiment.project}-{part}" for part in ("network", "broker"))
-        return [made for stack in (*shared, self.stack) for made in _made(self.session, stack)]
+    def made(self) -> dict[str, list[float]]:
+        """Minutes in which CloudFormation made each resource of the project's stacks, by type; none where it keeps no events (the cloud on
+        one machine).
+        """
+        shared = (f"{self.experiment.project}-{kind}" for kind in stacks.SHARED)
+        found: dict[str, list[float]] = {}
+        for stack in (*shared, self.stack):
+            for kind, minutes in _made(self.session, stack):
+                found.setdefault(kind, []).append(minutes)
+        return found
 
     @cached_property
     def state_machines(self) -> dict[str, str]:
@@ -133,21 +136,10 @@ class Evidence:
 
     @cached_property
     def zones(self) -> set[str]:
-        """Availability zones of the subnets that the network stack made."""
-        subnets = self._ids(f"{self.experiment.project}-network", "AWS::EC2::Subnet")
-        if not subnets:
-            return set()
-        listed = self.client("ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
+        """Availability zones of the subnets in the project's network."""
+        networks = [{"Name": "vpc-id", "Values": sorted(self.owner.networks)}]
+        listed = self.client("ec2").describe_subnets(Filters=networks)["Subnets"] if self.owner.networks else []
         return {str(each["AvailabilityZone"]) for each in listed}
-
-    @cached_property
-    def bucket(self) -> str:
-        """The experiment's; empty where its stack has none."""
-        return next(iter(self._ids(self.stack, "AWS::S3::Bucket")), "")
-
-    def _ids(self, stack: str, type: str) -> list[str]:
-        found = self.client("cloudformation").describe_stack_resources(StackName=stack)["StackResources"]
-        return [str(each["PhysicalResourceId"]) for each in found if each["ResourceType"] == type]
 
     def executions(self, name: str, *, status: str = "") -> Iterator[Mapping[str, Any]]:
         """Of the state machine `name`, the newest first, with input and output; none where there is no such machine."""
@@ -172,14 +164,14 @@ def is_aws(session: Any) -> bool:
     return all(re.search(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)$", host) for host in hosts)
 
 
-def _made(session: Any, stack: str) -> Iterator[Made]:
-    events, began = list[Mapping[str, Any]](), dict[str, Mapping[str, Any]]()
+def _made(session: Any, stack: str) -> Iterator[tuple[str, float]]:
+    """Type, and minutes from the first attempt to the last."""
+    events, began = list[Mapping[str, Any]](), dict[str, datetime]()
     with aws_calls.Tolerating("does not exist"):
         events += aws_calls.entries(session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack)
     for event in sorted(events, key=lambda each: each["Timestamp"]):
-        name, state = event["LogicalResourceId"], event.get("ResourceStatus")
+        name, state, at = event["LogicalResourceId"], event.get("ResourceStatus"), event["Timestamp"]
         if state == "CREATE_IN_PROGRESS":
-            began.setdefault(name, event)
+            began.setdefault(name, at)
         elif state == "CREATE_COMPLETE" and name in began and name != stack:
-            kind, start = event["ResourceType"], began[name]["Timestamp"]
-            yield Made(stack=stack, kind=kind, logical_id=name, began=start, ended=event["Timestamp"])
+            yield event["ResourceType"], (at - began[name]).total_seconds() / 60

@@ -1,8 +1,8 @@
 """An experiment whose time is over: whether the schedule has it deleted by itself, or the expiry's machine when it is told to."""
 
 import json
-from collections.abc import Callable
 
+from crossover.account import tell
 from crossover.account.proofs.evidence import Evidence
 from crossover.account.resources import stacks
 from crossover.keys import MOMENT
@@ -22,7 +22,7 @@ def fired(seen: Evidence) -> bool:
     return True
 
 
-def tell_expiry(seen: Evidence, tell: Callable[[str], None]) -> bool:
+def tell_expiry(seen: Evidence) -> bool:
     """Start the expiry's machine with a moment at which this experiment is over; whether it ended. The schedule does the same later."""
     stack, arn = stacks.look(seen.session, seen.stack), seen.state_machines.get(f"{seen.experiment.project}-expiry")
     if stack is None or stack.expires_at is None or arn is None:

@@ -1,7 +1,7 @@
 """What an account showed of each fact that docs/aws.md calls unproven: one small check per fact.
 
-A check reads the evidence and says proven, refuted or not covered, with what it saw. Those that need the deployment standing are called
-before it is destroyed, the others afterwards. A fact that nothing here can decide stands in NOT_COVERED with the reason.
+A check reads the evidence and says proven, refuted or not covered, with what it saw. Those here need the deployment standing; the others
+are in afterwards.py. A fact that no check can decide stands in NOT_COVERED with the reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,9 @@ from itertools import accumulate
 from typing import Any
 
 from crossover.account import price_list
-from crossover.account.deployment import readiness
-from crossover.account.proofs import facts_of_steps
-from crossover.account.proofs.evidence import Evidence
-from crossover.account.proofs.observed import Checks, Observed, by_id, check, judged, known, needs, uncovered
+from crossover.account.deployment import failures, readiness
+from crossover.account.proofs.evidence import Evidence, Lacking, known, needs
+from crossover.account.proofs.observed import Observed, check, checks_in, judged
 from crossover.account.resources.listings import FLEET, instances
 from crossover.asl import INLINE_MAP_LIMIT
 from crossover.costs import prices
@@ -21,18 +20,16 @@ from crossover.errors import CrossoverError
 INIT_LIMIT_S = 10.0  # of Lambda, before INIT is started again inside the first invocation
 REDIS_BOOT_LIMIT_MIN = 20.0
 BROKER_MINUTES, BROKER_TOLERANCE = 18.0, 0.5
-QUICK_DELETION_MIN = 10.0
-LINGERING_MIN = 15.0
 GPU_BOOT_LIMIT_MIN = 5.0
 ROOT_DEVICE = "/dev/xvda"
-
-
-# --- while it stands --------------------------------------------------------------------------------------------------
+STACK_TAG = "aws:cloudformation:stack-id"
+STANDARD_VCPUS = "L-1216C47A"
+BROKER = "AWS::AmazonMQ::Broker"
 
 
 @check
 def redis_host_boots(evidence: Evidence) -> Observed:
-    waits = [made.minutes for made in evidence.made if made.kind == "AWS::CloudFormation::WaitCondition"]
+    waits = evidence.made.get(failures.HOST, [])
     needs(waits, "no wait condition among the stack's events")
     return judged(
         max(waits) < REDIS_BOOT_LIMIT_MIN,
@@ -62,7 +59,7 @@ def redis_certificates(evidence: Evidence) -> Observed:
 
 @check
 def broker_minutes(evidence: Evidence) -> Observed:
-    found = [made.minutes for made in evidence.made if made.kind == "AWS::AmazonMQ::Broker"]
+    found = evidence.made.get(BROKER, [])
     needs(found, "no broker among the stacks' events")
     near = abs(found[0] - BROKER_MINUTES) <= BROKER_TOLERANCE * BROKER_MINUTES
     return judged(near, f"made in {found[0]:.1f} min", value=found[0], unit="min")
@@ -162,7 +159,7 @@ def reports_billed(evidence: Evidence) -> Observed:
     with_init = sum(1 for each in cold if each.billed_ms >= int(each.duration_ms + (each.init_ms or 0.0)))
     billed_s = sum(each.billed_ms for each in evidence.reports.values()) / 1_000
     seen = f"{with_init} of {len(cold)} cold starts bill INIT; {billed_s:.1f} s in all: compare with the bill in a day"
-    return Observed(verdict="not covered", seen=seen, value=billed_s, unit="s billed")
+    return Observed("not covered", seen, billed_s, "s billed")
 
 
 @check
@@ -173,9 +170,9 @@ def unverified_prices(evidence: Evidence) -> Observed:
     try:
         now = {item: price_list.current(evidence.session, item, region=listed.region) for item in items}
     except CrossoverError as error:
-        return uncovered(str(error))
+        raise Lacking(str(error)) from error
     except Exception as error:  # the API is one more permission, or not there: that refutes no price
-        return uncovered(f"the Price List API did not answer: {type(error).__name__}")
+        raise Lacking(f"the Price List API did not answer: {type(error).__name__}") from error
     seen = ", ".join(f"{item} {now[item]:g} (listed {listed.of(item).usd:g})" for item in items)
     return judged(all(abs(now[item] - listed.of(item).usd) < 1e-9 for item in items), seen)
 
@@ -206,44 +203,73 @@ def gpu_boots(evidence: Evidence) -> Observed:
     )
 
 
-# --- afterwards -------------------------------------------------------------------------------------------------------
+@check
+def definitions_accepted(evidence: Evidence) -> Observed:
+    """A stack stands only when CreateStateMachine took every definition in it."""
+    needs(evidence.on_aws, "the cloud on one machine checks definitions less strictly")
+    wanted = [evidence.stack, f"{evidence.experiment.project}-expiry"]
+    names = [name for name in evidence.state_machines if name in wanted or name.startswith(f"{evidence.stack}-")]
+    needs(names, "no state machine stands")
+    return judged(True, f"{len(names)} state machines were created", value=len(names))
 
 
 @check
-def experiment_goes_quickly(evidence: Evidence) -> Observed:
-    minutes = known(evidence.minutes.get("experiment deleted"), "the experiment's deletion was not seen")
-    return judged(minutes < QUICK_DELETION_MIN, f"gone after {minutes:.1f} min", value=minutes, unit="min")
+def first_zone(evidence: Evidence) -> Observed:
+    """Hosts and broker were made in one zone: it offered them."""
+    needs(evidence.on_aws, "the cloud on one machine offers everything everywhere")
+    needs(evidence.zones, "nothing stands in a zone")
+    return judged(len(evidence.zones) == 1, f"everything was made in {', '.join(sorted(evidence.zones))}")
 
 
 @check
-def interfaces_linger(evidence: Evidence) -> Observed:
-    needs(evidence.on_aws, "the cloud on one machine gives functions no network interfaces")
-    needs(evidence.network_deleted, "the network was not deleted")
-    minutes = known(evidence.minutes.get("network deleted"), "the network was not deleted")
-    left = known(evidence.interfaces_left, "the network was not deleted")
-    seen = f"{left} interfaces left when the experiment was gone; the network went in {minutes:.1f} min"
-    return judged(left > 0 and minutes >= LINGERING_MIN, seen, value=minutes, unit="min")
+def standard_vcpus(evidence: Evidence) -> Observed:
+    """The quota itself is one account's; that hosts were made within it is what a deployment shows."""
+    needs(evidence.on_aws, "the cloud on one machine has no quotas")
+    from botocore.exceptions import ClientError
+
+    try:
+        quotas = evidence.client("service-quotas")
+        found = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=STANDARD_VCPUS)["Quota"]["Value"]
+    except ClientError as error:
+        return judged(False, f"{STANDARD_VCPUS} could not be read: {error.response['Error']['Code']}")
+    return judged(True, f"{STANDARD_VCPUS} reads {found:g} vCPUs", value=found, unit="vCPUs")
 
 
-STANDING: Checks = facts_of_steps.STANDING | by_id(
-    redis_host_boots,
-    root_volume,
-    redis_certificates,
-    broker_minutes,
-    cold_import,
-    layer_size,
-    interfaces_denied_to_code,
-    image_packaging,
-    distributed_maps,
-    new_account_memory,
-    reports_joined,
-    reports_billed,
-    unverified_prices,
-    gpu_image,
-    gpu_boots,
-)
-UPDATED, REDRIVEN = facts_of_steps.UPDATED, facts_of_steps.REDRIVEN
-AFTERWARDS: Checks = facts_of_steps.AFTERWARDS | by_id(experiment_goes_quickly, interfaces_linger)
+@check
+def packages_at_boot(evidence: Evidence) -> Observed:
+    """A host that reported had got apt's lock; how long it waited is in its log alone."""
+    waits = evidence.made.get(failures.HOST, [])
+    needs(waits and evidence.on_aws, "no host installed packages")
+    return judged(True, f"{len(waits)} host(s) installed their packages and reported", value=len(waits))
+
+
+@check
+def classic_queues(evidence: Evidence) -> Observed:
+    needs(evidence.on_aws, "the broker is this machine's")
+    client, name = evidence.client("mq"), f"{evidence.experiment.project}-broker"
+    mine = [each for each in client.list_brokers()["BrokerSummaries"] if each["BrokerName"] == name]
+    needs(mine, "no broker stands")
+    found = client.describe_broker(BrokerId=mine[0]["BrokerId"])
+    requests, outcome = evidence.result["traffic"]["bus"]["requests"], evidence.result["outcome"]
+    seen = f"RabbitMQ {found['EngineVersion']} on {found['HostInstanceType']}; {requests} requests, the run {outcome}"
+    return judged(outcome == "finished" and requests > 0, seen, value=requests)
+
+
+@check
+def bucket_shows_stack(evidence: Evidence) -> Observed:
+    needs(evidence.on_aws, "the tags of the cloud on one machine are its own")
+    from botocore.exceptions import ClientError
+
+    bucket = known(next(iter(evidence.owner.ids("AWS::S3::Bucket")), None), "no bucket stands")
+    try:
+        tags = evidence.client("s3").get_bucket_tagging(Bucket=bucket)["TagSet"]
+    except ClientError as error:
+        return judged(False, f"its tags could not be read: {error.response['Error']['Code']}")
+    shown = any(tag["Key"] == STACK_TAG for tag in tags)
+    return judged(shown, f"{STACK_TAG} is {'among' if shown else 'not among'} the {len(tags)} tags of {bucket}")
+
+
+STANDING = checks_in(__name__)
 NOT_COVERED: Mapping[str, str] = {
     "broker-limits": "the broker is private, and two workers open few connections",
     "amqp-per-invocation": "a choice of the design: nothing that runs would show the other",

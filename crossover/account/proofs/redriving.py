@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -15,34 +16,22 @@ ACTIVE = ("RUNNING", "PENDING_REDRIVE")
 ADOPTING = "adopt "  # how the states' names begin that take up a child (crossover.asl)
 
 
-class _Stopper(threading.Thread):
-    """Stops the run as soon as a child of it works; `run_arn` is empty until then."""
+def _stopped(evidence: Evidence, *, run: str, children: Sequence[str], over: threading.Event) -> list[str]:
+    """Stops the run as soon as a child of it works. ARNs, the run's and those of such children; none where it is `over` before."""
+    while not over.wait(POLL_S):
+        with suppress(Exception):  # a listing that failed is asked again
+            working = [
+                each["executionArn"] for name in children for each in evidence.executions(name, status="RUNNING")
+            ]
+            parent = next(evidence.executions(run, status="RUNNING"), None)
+            if working and parent is not None:
+                _stop(evidence.client("stepfunctions"), parent["executionArn"])
+                return [parent["executionArn"], *working]
+    return []
 
-    def __init__(self, evidence: Evidence, *, run: str, children: Sequence[str]) -> None:
-        super().__init__(name="stops the run", daemon=True)
-        self.run_arn, self.children = "", list[str]()
-        self._evidence, self._run, self._names = evidence, run, children
-        self._over = threading.Event()
 
-    def run(self) -> None:
-        while not self.run_arn and not self._over.wait(POLL_S):
-            with suppress(Exception):  # a listing that failed is asked again
-                self._look()
-
-    def _look(self) -> None:
-        look = self._evidence.executions
-        working = [each["executionArn"] for name in self._names for each in look(name, status="RUNNING")]
-        parent = next(self._evidence.executions(self._run, status="RUNNING"), None)
-        if not working or parent is None:
-            return
-        self._evidence.client("stepfunctions").stop_execution(
-            executionArn=parent["executionArn"], cause="stopped to be redriven"
-        )
-        self.children, self.run_arn = working, parent["executionArn"]
-
-    def end(self) -> None:
-        self._over.set()
-        self.join()
+def _stop(states: Any, arn: str) -> None:
+    states.stop_execution(executionArn=arn, cause="stopped to be redriven")
 
 
 def redrive(
@@ -58,28 +47,27 @@ def redrive(
     `children_first`: the children are redriven before the run, so that it finds them at work or done; else it finds them stopped. Raises
     CrossoverError where an execution does not end.
     """
-    stopper = _Stopper(evidence, run=run, children=children)
-    stopper.start()
-    try:
-        with suppress(RunFailed):
-            start()
-    finally:
-        stopper.end()
-    if not stopper.run_arn:
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(_stopped, evidence, run=run, children=children, over=over)
+        try:
+            with suppress(RunFailed):
+                start()
+        finally:
+            over.set()
+    if not stopping.result():
         return None
-    states = evidence.client("stepfunctions")
-    for each in stopper.children:  # AWS stops them with their parent; who is late is stopped here
+    states, (parent, *working) = evidence.client("stepfunctions"), stopping.result()
+    for each in working:  # AWS stops them with their parent; who is late is stopped here
         with suppress(states.exceptions.ExecutionDoesNotExist):
-            states.stop_execution(executionArn=each, cause="stopped to be redriven")
+            _stop(states, each)
         ended = _ended(states, each)
         if children_first and ended["status"] != "SUCCEEDED":
             states.redrive_execution(executionArn=each)
-    _ended(states, stopper.run_arn)
-    states.redrive_execution(executionArn=stopper.run_arn)
-    found = _ended(states, stopper.run_arn)
-    return Redriven(
-        status=found["status"], error=str(found.get("error", "")), adopted=_adopted(states, stopper.run_arn)
-    )
+    _ended(states, parent)
+    states.redrive_execution(executionArn=parent)
+    found = _ended(states, parent)
+    return Redriven(status=found["status"], error=str(found.get("error", "")), adopted=_adopted(states, parent))
 
 
 def _ended(states: Any, arn: str) -> Mapping[str, Any]:

@@ -1,97 +1,157 @@
-"""The steps of a verification, from the cheapest on: each is paid for only when the one before held, and says first what it costs.
+"""The steps of a verification, from the cheapest on: each says first what it costs, and the first that fails ends the walk.
 
-A step that fails raises, which leaves the following ones out. What was deployed is destroyed by whoever walks the steps.
+What was deployed is destroyed by whoever walks the steps.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from crossover import running
-from crossover.account import standing
+from crossover.account import standing, tell
 from crossover.account.deployment import deploying
 from crossover.account.proofs import expiring, fact_checks, redriving
 from crossover.account.proofs.evidence import CHILDREN, Evidence
-from crossover.account.proofs.step_walk import Step, Walk, timed
+from crossover.account.proofs.observed import Check, Observed
 from crossover.account.removal import destroying, leftovers
 from crossover.architecture import architecture_of
 from crossover.architecture.infrastructure import BROKER, NETWORK, shared_stacks
 from crossover.experiment import Experiment
+from crossover.reports.folder import RunFolder
 from crossover.validation import load
 
 SMALLEST = Path(__file__).parents[3] / "config" / "aws" / "smallest.yaml"
 WORKERS_AFTER = 3
 SHORT_TTL_HOURS = 0.02
+FUNCTIONS_USD = 0.01  # of one small run: generous
+
+
+@dataclass(kw_only=True)
+class Walk(Evidence):
+    """What the steps share. `whole`: the project's own proof, of which everything is tried; another CONFIG is deployed, run, destroyed."""
+
+    config: Path
+    out: Path
+    whole: bool
+    train: Callable[[Experiment, Path], RunFolder]
+    observed: dict[str, Observed] = field(default_factory=dict)
+
+    def look(self, checks: Mapping[str, Check]) -> None:
+        for id, check in checks.items():
+            self.observed[id] = check(self)
+            tell(f"{self.observed[id].verdict:<11}  {id}: {self.observed[id].seen}")
+
+    def changed(self, name: str, experiment: Experiment) -> Path:
+        """The experiment as a file, for the CDK: JSON, which YAML can read."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / f"{name}.yaml"
+        path.write_text(json.dumps(experiment.resolved(), indent=1) + "\n", encoding="utf-8")
+        return path
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.minutes[phase] = (time.monotonic() - started) / 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """`usd_per_hour`: of what stands while it lasts. `left_out`: why it is not taken; empty where it is."""
+
+    name: str
+    does: str
+    minutes: float
+    usd_per_hour: Callable[[Experiment], float]
+    work: Callable[[Walk], None]
+    left_out: Callable[[Walk], str] = lambda walk: ""
+    runs: int = 0
+
+    def cost(self, experiment: Experiment) -> float:
+        return self.usd_per_hour(experiment) * self.minutes / 60 + self.runs * FUNCTIONS_USD
+
+
+def walk_through(walk: Walk, steps: Sequence[Step]) -> None:
+    """All of them in order. Raises what the first that fails raises."""
+    for n, step in enumerate(steps, start=1):
+        title = f"step {n} of {len(steps)}, {step.name}"
+        if reason := step.left_out(walk):
+            tell(f"{title}: left out, {reason}")
+            continue
+        cost = step.cost(walk.experiment)
+        tell(f"{title}: {step.does}; about {step.minutes:.0f} minutes and ${cost:.2f}, projected")
+        with walk.timed(step.name):
+            step.work(walk)
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
+def _deploy(config: Path, experiment: Experiment) -> None:
+    """As `crossover deploy` does."""
+    deploying.deploy_previewed(config, experiment, ask=False, tell=tell)
+
+
+def _deploy_shared(walk: Walk, *, stack: str) -> None:
+    """One of the shared stacks, and what it needs."""
+    zone = deploying.chosen_zone(walk.experiment, tell=tell)
+    names = [f"{walk.experiment.project}-{stack}"]
+    deploying.run_cdk(walk.config, walk.experiment, [*deploying.DEPLOY, *zone], names=names)
+
+
 def _smallest(walk: Walk) -> None:
     smallest = load(SMALLEST)
-    walk.deploy(SMALLEST, smallest)
+    _deploy(SMALLEST, smallest)
     walk.train(smallest, walk.out / "smallest")
-    destroying.delete_experiment(walk.seen.session, smallest)
-
-
-def _network(walk: Walk) -> None:
-    walk.deploy(walk.config, walk.experiment, only=NETWORK)
-
-
-def _broker(walk: Walk) -> None:
-    walk.deploy(walk.config, walk.experiment, only=BROKER)
+    destroying.delete_experiment(walk.session, smallest)
 
 
 def _run(walk: Walk) -> None:
-    seen = walk.seen
-    with timed(seen, "deployed"):
-        walk.deploy(walk.config, walk.experiment)
-    seen.run = walk.train(walk.experiment, walk.out)
+    with walk.timed("deployed"):
+        _deploy(walk.config, walk.experiment)
+    walk.run = walk.train(walk.experiment, walk.out)
     walk.look(fact_checks.STANDING)
 
 
+def _more(experiment: Experiment) -> Experiment:
+    return replace(experiment, workers=WORKERS_AFTER)
+
+
 def _update(walk: Walk) -> None:
-    more = replace(walk.experiment, workers=WORKERS_AFTER)
-    walk.deploy(walk.changed("three-workers", more), more)
-    walk.seen.updated = walk.train(more, walk.out / "three-workers")
-    walk.look(fact_checks.UPDATED)
+    more = _more(walk.experiment)
+    _deploy(walk.changed("three-workers", more), more)
+    walk.updated = walk.train(more, walk.out / "three-workers")
 
 
 def _redrive(walk: Walk) -> None:
-    more = replace(walk.experiment, workers=WORKERS_AFTER)
-    children = [f"{walk.seen.stack}-{name}" for name in CHILDREN]
     redrive = partial(
         redriving.redrive,
-        walk.seen,
-        run=f"{walk.seen.stack}-run",
-        children=children,
-        start=lambda: running.run_aws(more, walk.out / "redriven", _untold),
+        walk,
+        run=f"{walk.stack}-run",
+        children=[f"{walk.stack}-{name}" for name in CHILDREN],
+        start=lambda: walk.train(_more(walk.experiment), walk.out / "redriven"),
     )
-    walk.seen.redriven_alone = redrive(children_first=False)
-    walk.seen.redriven = redrive(children_first=True)
-    walk.look(fact_checks.REDRIVEN)
-
-
-def _untold(progress: running.Progress) -> None:
-    """Of a run that nobody watches."""
+    walk.redriven_alone = redrive(children_first=False)
+    walk.redriven = redrive(children_first=True)
 
 
 def _schedule(walk: Walk) -> None:
     """A stack whose time is over is left to the schedule, which has to delete it. On one machine none fires: its machine is started."""
-    seen = walk.seen
-    lifetime = replace(
-        walk.experiment.lifetime,
-        ttl_hours=SHORT_TTL_HOURS,
-        maximum_run_hours=min(SHORT_TTL_HOURS, walk.experiment.lifetime.maximum_run_hours),
-    )
-    over = replace(walk.experiment, lifetime=lifetime)
-    if seen.on_aws:
-        walk.deploy(walk.changed("over", over), over)
-        seen.fired = expiring.fired(seen)
-    with timed(seen, "experiment deleted"):
-        if seen.fired or expiring.tell_expiry(seen, walk.tell):
-            seen.expiry_state = leftovers.wait_for_stack(seen.session, seen.stack, poll_s=2.0)
+    lifetime = walk.experiment.lifetime
+    run_hours = min(SHORT_TTL_HOURS, lifetime.maximum_run_hours)
+    short = replace(lifetime, ttl_hours=SHORT_TTL_HOURS, maximum_run_hours=run_hours)
+    over = replace(walk.experiment, lifetime=short)
+    if walk.on_aws:
+        _deploy(walk.changed("over", over), over)
+        walk.fired = expiring.fired(walk)
+    with walk.timed("experiment deleted"):
+        if walk.fired or expiring.tell_expiry(walk):
+            walk.expiry_state = leftovers.wait_for_stack(walk.session, walk.stack, poll_s=2.0)
 
 
 # --- which of them are taken, and what stands meanwhile ------------------------------------------------------------------
@@ -106,7 +166,7 @@ def _without(stack: str) -> Callable[[Walk], str]:
 
 
 def _no_redrive(walk: Walk) -> str:
-    if not walk.seen.on_aws:
+    if not walk.on_aws:
         return "the cloud on one machine redrives nothing"
     return _not_whole(walk) or ("" if architecture_of(walk.experiment).run else "no state machine runs it")
 
@@ -114,23 +174,13 @@ def _no_redrive(walk: Walk) -> str:
 def _not_alone(walk: Walk) -> str:
     if not shared_stacks(walk.experiment):
         return "its own schedule is not waited for"
-    return "" if walk.seen.alone else "another experiment of the project stands"
+    return "" if walk.alone else "another experiment of the project stands"
 
 
-def _network_usd(experiment: Experiment) -> float:
-    return standing.usd(standing.shared_lines(experiment, NETWORK))
-
-
-def _shared_usd(experiment: Experiment) -> float:
-    return _network_usd(experiment) + standing.usd(standing.shared_lines(experiment, BROKER))
-
-
-def _all_usd(experiment: Experiment) -> float:
-    return standing.usd(standing.lines(experiment, running=True))
-
-
-def _updated_usd(experiment: Experiment) -> float:
-    return _all_usd(replace(experiment, workers=WORKERS_AFTER))
+def _usd(experiment: Experiment, *shared: str) -> float:
+    """An hour of these shared stacks; of everything where none is named."""
+    lines = [line for stack in shared for line in standing.shared_lines(experiment, stack)]
+    return standing.usd(lines if shared else standing.lines(experiment, running=True))
 
 
 STEPS = (
@@ -147,23 +197,23 @@ STEPS = (
         name="network",
         does="deploy the network, the expiry and its schedule",
         minutes=deploying.EXPECTED_MINUTES["network"],
-        usd_per_hour=_network_usd,
-        work=_network,
+        usd_per_hour=lambda experiment: _usd(experiment, NETWORK),
+        work=partial(_deploy_shared, stack=NETWORK),
         left_out=_without(NETWORK),
     ),
     Step(
         name="broker",
         does="deploy the broker",
         minutes=deploying.EXPECTED_MINUTES["broker"],
-        usd_per_hour=_shared_usd,
-        work=_broker,
+        usd_per_hour=lambda experiment: _usd(experiment, NETWORK, BROKER),
+        work=partial(_deploy_shared, stack=BROKER),
         left_out=_without(BROKER),
     ),
     Step(
         name="run",
         does="deploy the experiment, train, look",
         minutes=deploying.EXPECTED_MINUTES["experiment"] + 5,
-        usd_per_hour=_all_usd,
+        usd_per_hour=_usd,
         work=_run,
         runs=1,
     ),
@@ -171,7 +221,7 @@ STEPS = (
         name="update",
         does=f"deploy again with {WORKERS_AFTER} workers, train",
         minutes=8,
-        usd_per_hour=_updated_usd,
+        usd_per_hour=lambda experiment: _usd(_more(experiment)),
         work=_update,
         left_out=_not_whole,
         runs=1,
@@ -180,7 +230,7 @@ STEPS = (
         name="redrive",
         does="stop runs while their children work, redrive them",
         minutes=8,
-        usd_per_hour=_updated_usd,
+        usd_per_hour=lambda experiment: _usd(_more(experiment)),
         work=_redrive,
         left_out=_no_redrive,
         runs=2,
@@ -189,23 +239,8 @@ STEPS = (
         name="schedule",
         does="let the experiment's time be over, and wait for the schedule to delete it",
         minutes=expiring.FIRING_WAIT_S / 60 + 10,
-        usd_per_hour=_all_usd,
+        usd_per_hour=_usd,
         work=_schedule,
         left_out=_not_alone,
     ),
 )
-
-
-def planned(experiment: Experiment, *, whole: bool) -> list[Step]:
-    """Those that a real account would see, as far as that is known before anything was asked."""
-    evidence = Evidence(session=None, experiment=experiment, on_aws=True, alone=True)
-    walk = Walk(
-        seen=evidence,
-        config=SMALLEST,
-        out=Path(),
-        whole=whole,
-        observed={},
-        tell=print,
-        train=partial(running.run_aws, on_progress=_untold),
-    )
-    return [step for step in STEPS if not step.left_out(walk)]

@@ -5,6 +5,10 @@ from typing import Any
 
 from crossover.account import tell
 from crossover.account.credentials import aws_errors_explained
+from crossover.account.removal import leftovers, network_exit
+from crossover.account.resources import inventory, ownership, stacks
+from crossover.account.resources.listings import KINDS
+from crossover.account.resources.ownership import Whose
 from crossover.architecture.infrastructure import shared_stacks
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment
@@ -18,9 +22,6 @@ def experiments(experiment: Experiment) -> list[str | None]:
 
 def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator[str]:
     """What is about to be removed, and what looks like it and stays. Raises UserError for a stack of our name that is not ours."""
-    from crossover.account.resources import inventory, ownership, stacks
-    from crossover.account.resources.ownership import Whose
-
     project, names = experiment.project, experiments(experiment)
     _wait(session, project, [*names, *(stacks.SHARED if shared else ())])
     if shared:
@@ -42,9 +43,6 @@ def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator
 
 def _wait(session: Any, project: str, names: list[str | None]) -> None:
     """Until nothing of them is in progress, so that what is shown is what will be there."""
-    from crossover.account.removal import leftovers
-    from crossover.account.resources import stacks
-
     for name in names:
         stacks.check_ours(session, f"{project}-{name}", project=project)
     for name in names:
@@ -52,8 +50,6 @@ def _wait(session: Any, project: str, names: list[str | None]) -> None:
 
 
 def _check_unneeded(session: Any, experiment: Experiment, *, going: list[str | None]) -> None:
-    from crossover.account.resources import ownership, stacks
-
     project = experiment.project
     unneeded = [f"{project}-{name}" for name in (*stacks.SHARED, *going)]
     if others := [each.name for each in ownership.of(session, project).standing if each.name not in unneeded]:
@@ -77,9 +73,6 @@ def delete_shared(session: Any, experiment: Experiment) -> None:
 def _delete(session: Any, project: str, experiment: str | None) -> None:
     """What is the experiment's, or with None the project's. Whatever stops it, the message says what is gone and what is not."""
     from botocore.exceptions import ClientError
-
-    from crossover.account.resources import inventory, ownership, stacks
-    from crossover.account.resources.ownership import Whose
 
     gone, wanted = list[str](), list[str]()
     try:
@@ -105,15 +98,11 @@ def _delete(session: Any, project: str, experiment: str | None) -> None:
 
 def _order(stack: Any) -> int:
     """Of deletion: experiments (-1), broker, network."""
-    from crossover.account.resources import stacks
-
     return stacks.SHARED.index(stack.kind) if stack.kind in stacks.SHARED else -1
 
 
 def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> None:
     """By its id: exactly the one that was looked at. CloudFormation deletes with the role that made it."""
-    from crossover.account.removal import leftovers, network_exit
-
     leftovers.stop_running(session, owner, tell)
     network_exit.release_functions(session, stack.id, tell)
     if stack.kind == "network":
@@ -133,8 +122,6 @@ def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> No
 
 def _remove_orphans(session: Any, orphans: list[Any], gone: list[str]) -> None:
     """What no stack holds any more. Raises CrossoverError naming what cannot be removed; interfaces of functions AWS removes itself."""
-    from crossover.account.removal import leftovers
-
     problems = []
     for orphan in sorted(orphans, key=lambda each: [*leftovers.REMOVERS, each.kind].index(each.kind)):
         tell(f"removing {orphan}")
@@ -151,10 +138,6 @@ def _remove_orphans(session: Any, orphans: list[Any], gone: list[str]) -> None:
 
 def verified(session: Any, project: str, experiment: str | None) -> str:
     """What was looked at and what was not, and what looks like ours. Raises CrossoverError naming everything of ours that is left."""
-    from crossover.account.resources import inventory, ownership, stacks
-    from crossover.account.resources.listings import KINDS
-    from crossover.account.resources.ownership import Whose
-
     owner = ownership.of(session, project, experiment)
     taken = inventory.take(session, owner)
     left = [each for each in taken if each.whose is not Whose.UNPROVEN]

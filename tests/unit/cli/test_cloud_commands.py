@@ -156,7 +156,7 @@ def npx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(deploying, "npx", lambda: [str(program)])
     # What else an account must have is asked of the cloud on one machine, in tests/cloud: this stand-in knows no quotas.
     monkeypatch.setattr(readiness, "examine", lambda session, experiment: [readiness._bootstrap(session)])
-    monkeypatch.setattr(zones, "choose", lambda session, experiment: zones.Choice("us-east-1b", (), {}, False))
+    monkeypatch.setattr(zones, "choose", lambda session, experiment: zones.Choice("us-east-1b", (), {}, ""))
     return calls
 
 

@@ -1,5 +1,6 @@
-"""The steps of verify-aws: each says its cost first, the first that fails ends the walk, and what a redrive does with children."""
+"""The steps of verify-aws: each says its cost first, the first that fails ends the walk, and what was deployed always goes."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -7,26 +8,33 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from moto import mock_aws
 
-from crossover.account.proofs import expiring, redriving, steps
+from crossover.account.proofs import expiring, redriving, steps, unproven
 from crossover.account.proofs.evidence import Evidence
-from crossover.account.proofs.step_walk import Step, Walk, walk_through
-from crossover.account.proofs.steps import STEPS, planned
+from crossover.account.proofs.observed import judged
+from crossover.account.proofs.steps import STEPS, Step, Walk, walk_through
 from crossover.account.resources import stacks
 from crossover.cli import verification
-from crossover.errors import RunFailed
+from crossover.cli.main import main
+from crossover.errors import CrossoverError, RunFailed
+from crossover.experiment import Experiment
 from crossover.validation import check_deployment, load
 
 ROOT = Path(__file__).parents[3]
 PROOF = load(verification.PROOF)
 
 
-def walk(said: list[str], *, on_aws: bool = True) -> Walk:
-    evidence = Evidence(session=None, experiment=PROOF, on_aws=on_aws, alone=True)
+def walk(
+    experiment: Experiment = PROOF, *, config: Path = verification.PROOF, session: Any = None, **known: Any
+) -> Walk:
     never: Any = None
-    return Walk(
-        seen=evidence, config=verification.PROOF, out=Path(), whole=True, observed={}, tell=said.append, train=never
-    )
+    mine = {"on_aws": True, "out": Path(), "whole": config == verification.PROOF, "train": never} | known
+    return Walk(session=session, experiment=experiment, config=config, **mine)
+
+
+def taken(walk: Walk) -> list[str]:
+    return [each.name for each in STEPS if not each.left_out(walk)]
 
 
 def step(name: str, work: Callable[[Walk], None], *, left_out: str = "") -> Step:
@@ -35,21 +43,20 @@ def step(name: str, work: Callable[[Walk], None], *, left_out: str = "") -> Step
     )
 
 
-def test_the_cost_is_said_before_each_step_and_a_failure_ends_the_walk() -> None:
-    said: list[str] = []
+def test_the_cost_is_said_before_each_step_and_a_failure_ends_the_walk(capsys: pytest.CaptureFixture[str]) -> None:
 
     def fails(walk: Walk) -> None:
         raise RunFailed("no broker")
 
     steps = [
-        step("one", lambda walk: said.append("done")),
+        step("one", lambda walk: print("done")),
         step("not for us", fails, left_out="nothing to see"),
         step("two", fails),
-        step("three", lambda walk: said.append("never")),
+        step("three", lambda walk: print("never")),
     ]
     with pytest.raises(RunFailed, match="no broker"):
-        walk_through(walk(said), steps)
-    assert said == [
+        walk_through(walk(), steps)
+    assert capsys.readouterr().out.splitlines() == [
         "step 1 of 4, one: it; about 30 minutes and $0.11, projected",
         "done",
         "step 2 of 4, not for us: left out, nothing to see",
@@ -58,47 +65,40 @@ def test_the_cost_is_said_before_each_step_and_a_failure_ends_the_walk() -> None
 
 
 def test_the_steps_go_from_the_cheapest_to_what_needs_the_others() -> None:
-    assert [each.name for each in STEPS] == ["smallest", "network", "broker", "run", "update", "redrive", "schedule"]
-    assert [each.name for each in planned(PROOF, whole=True)] == [each.name for each in STEPS]
-    another = load(ROOT / "config" / "gpu.yaml")
-    assert [each.name for each in planned(another, whole=False)] == ["network", "run", "schedule"]
-    alone = load(ROOT / "config" / "all-reduce-s3.yaml")
-    assert [each.name for each in planned(alone, whole=False)] == ["run"]
+    assert taken(walk()) == ["smallest", "network", "broker", "run", "update", "redrive", "schedule"]
+    assert taken(walk(on_aws=False)) == [each.name for each in STEPS if each.name != "redrive"]
+    assert taken(walk(alone=False)) == [each.name for each in STEPS if each.name != "schedule"]
+    for name, chosen in (("gpu", ["network", "run", "schedule"]), ("all-reduce-s3", ["run"])):
+        config = ROOT / "config" / f"{name}.yaml"
+        assert taken(walk(load(config), config=config)) == chosen
     costs = [each.cost(PROOF) for each in STEPS]
     assert all(cost > 0 for cost in costs) and sum(costs) < 1.0
-
-
-def test_on_one_machine_nothing_is_redriven() -> None:
-    left_out = {each.name: each.left_out(walk([], on_aws=False)) for each in STEPS}
-    assert [name for name, reason in left_out.items() if reason] == ["redrive"]
 
 
 def test_the_smallest_stands_alone_in_the_proofs_project() -> None:
     smallest = load(steps.SMALLEST)
     check_deployment(smallest)
     assert smallest.project == PROOF.project and smallest.name != PROOF.name
-    assert [each.name for each in planned(smallest, whole=False)] == ["run"]
+    assert taken(walk(smallest, config=steps.SMALLEST)) == ["run"]
 
 
 def test_an_experiment_that_is_changed_for_a_step_is_read_back(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    found = walk([])
-    found.out = tmp_path / "out"
     more = replace(PROOF, workers=3)
-    assert load(found.changed("more", more)) == more
+    assert load(walk(out=tmp_path / "out").changed("more", more)) == more
 
 
 def test_the_schedule_is_waited_for_no_longer_than_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     states = iter(["CREATE_COMPLETE", "CREATE_COMPLETE", "DELETE_IN_PROGRESS"])
     monkeypatch.setattr(expiring, "POLL_S", 0.0)
     monkeypatch.setattr(stacks, "look", lambda session, name: SimpleNamespace(state=next(states)))
-    assert expiring.fired(walk([]).seen)
+    assert expiring.fired(walk())
     monkeypatch.setattr(stacks, "look", lambda session, name: None)
-    assert expiring.fired(walk([]).seen)
+    assert expiring.fired(walk())
     monkeypatch.setattr(expiring, "FIRING_WAIT_S", 0.0)
     monkeypatch.setattr(stacks, "look", lambda session, name: SimpleNamespace(state="CREATE_COMPLETE"))
-    assert not expiring.fired(walk([]).seen)
+    assert not expiring.fired(walk())
 
 
 class States:
@@ -179,3 +179,89 @@ def test_a_run_that_ended_before_a_child_was_seen_is_not_redriven() -> None:
     evidence = Known(session=states, experiment=PROOF, on_aws=True)
     assert redriving.redrive(evidence, run="run", children=["child"], start=lambda: None, children_first=True) is None
     assert states.redriven == []
+
+
+# --- the order of things ---
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the command does, without doing it."""
+    steps: list[str] = []
+    monkeypatch.setattr(verification, "refuse", lambda *arguments: steps.append("refuse"))
+    monkeypatch.setattr(verification, "walk_through", lambda *arguments: steps.append("deploy"))
+    monkeypatch.setattr(verification, "destroy_and_look", lambda *arguments: steps.append("destroy"))
+    return steps
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["verify-aws", *arguments])
+    return caught.value.code if isinstance(caught.value.code, int) else 0
+
+
+@mock_aws
+def test_the_cost_is_said_and_nothing_done_unasked(
+    done: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
+    assert call() == 2
+    shown = capsys.readouterr()
+    assert "an hour), projected" in shown.out and "add --yes" in shown.err
+    assert done == []
+
+
+@mock_aws
+@pytest.mark.parametrize(
+    ("failure", "status", "word"),
+    [(None, 0, None), (CrossoverError("no space"), 1, "no space"), (KeyboardInterrupt(), 130, "KeyboardInterrupt")],
+)
+def test_what_was_deployed_is_destroyed_and_written_down(
+    failure: BaseException | None,
+    status: int,
+    word: str | None,
+    done: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def deploy(walk: Walk, steps: object) -> None:
+        done.append("deploy")
+        walk.observed["root-volume"] = judged(True, "as expected")
+        if failure:
+            raise failure
+
+    monkeypatch.setattr(verification, "walk_through", deploy)
+    assert call("--yes", "--out", str(tmp_path)) == status
+    assert done == ["refuse", "deploy", "destroy"]
+    written = json.loads((tmp_path / "verified-aws.json").read_text())
+    assert (written["failure"], len(written["facts"])) == (word, len(unproven.read()))
+    verdicts = {fact["id"]: fact["verdict"] for fact in written["facts"]}
+    assert verdicts["root-volume"] == "proven" and verdicts["cold-import"] == "not covered"
+    assert {fact["label"] for fact in written["facts"]} == {written["label"]}
+
+
+@mock_aws
+def test_an_interrupted_destruction_says_how_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossover.account.removal.destroying.delete_experiment", interrupted)
+    with pytest.raises(CrossoverError, match=r"crossover destroy c\.yaml --shared --verify goes on"):
+        verification.destroy_and_look(walk(config=Path("c.yaml")))
+
+
+@mock_aws
+def test_an_experiment_that_stands_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    import boto3
+
+    template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
+    tags = [{"Key": "project", "Value": PROOF.project}]
+    boto3.client("cloudformation").create_stack(StackName="crossover-verify-proof", TemplateBody=template, Tags=tags)
+    with pytest.raises(
+        CrossoverError, match=r"stands already, and verify-aws destroys what it looks at; crossover destroy mine"
+    ):
+        verification.refuse(walk(config=Path("mine.yaml"), session=boto3.Session()))
+    monkeypatch.setattr(
+        "crossover.account.deployment.deploying.refuse_what_cannot_work", lambda *arguments, **named: None
+    )
+    verification.refuse(walk(session=boto3.Session()))  # what an interrupted verification left is taken up
