@@ -1,5 +1,6 @@
 """`crossover advise`: how should I train this, by when, for how much. Every figure is projected."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +11,7 @@ from crossover.architecture import load
 from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.cli.projection import table, waiting
 from crossover.errors import ConfigError, NoProjection
+from crossover.experiment import Experiment
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
@@ -24,6 +26,18 @@ Runs = Annotated[
     typer.Option(help="Folders of finished runs that show after how many epochs a target is reached."),
 ]
 OnHand = Annotated[str | None, typer.Option(help="What you may use, of lambda,ec2,gpu,spot.  [default: all]")]
+Probe = Annotated[bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")]
+Tune = Annotated[
+    Literal["memory"] | None,
+    typer.Option(help="Instead: dollars and time of this experiment over the memory of each function."),
+]
+MeasureOnAws = Annotated[
+    Literal["aws"] | None,
+    typer.Option(
+        help="With --tune memory: measure the deployed experiment's dearest function at five sizes, within --budget."
+    ),
+]
+OutFolder = Annotated[Path, typer.Option(help="Folder for the YAML files, advice.html, advice.csv and advice.json.")]
 
 
 def advise(
@@ -34,22 +48,10 @@ def advise(
     target: Target = None,
     runs: Runs = None,
     on_hand: OnHand = None,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")
-    ] = False,
-    tune: Annotated[
-        Literal["memory"] | None,
-        typer.Option(help="Instead: dollars and time of this experiment over the memory of each function."),
-    ] = None,
-    on: Annotated[
-        Literal["aws"] | None,
-        typer.Option(
-            help="With --tune memory: measure the deployed experiment's dearest function at five sizes, within --budget."
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the YAML files, advice.html, advice.csv and advice.json.")
-    ] = Path("advice"),
+    probe: Probe = False,
+    tune: Tune = None,
+    on: MeasureOnAws = None,
+    out: OutFolder = Path("advice"),
     debug: Debug = False,
 ) -> None:
     """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
@@ -66,15 +68,12 @@ def advise(
         raise ConfigError("--on aws: measures for --tune memory, which is not given; advice itself is projected")
     if tune:
         others = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
-        if not on:
-            others["--budget"] = budget
-        if told := [name for name, value in (others | {"--probe": probe or None}).items() if value is not None]:
-            raise ConfigError(
-                f"{told[0]}: says nothing to --tune memory, which takes the file as it is; leave one of them out"
-            )
-        from crossover.cli import memory_tuning
-
-        memory_tuning.measure(experiment, wished.budget_usd) if on else memory_tuning.project(experiment)
+        _tune(
+            experiment,
+            wished.budget_usd,
+            others | {"--budget": budget if not on else None, "--probe": probe or None},
+            on=on,
+        )
         return
     settings, said = [experiment], list[str]()
     if target is not None:
@@ -108,6 +107,17 @@ def advise(
     print(f"[projected] {advising.line(found)}")
     if not found.met:
         raise typer.Exit(NOTHING_HOLDS)
+
+
+def _tune(experiment: Experiment, budget_usd: float | None, others: Mapping[str, object], *, on: str | None) -> None:
+    """The memory of its functions; `others`: options that say nothing to that."""
+    if told := [name for name, value in others.items() if value is not None]:
+        raise ConfigError(
+            f"{told[0]}: says nothing to --tune memory, which takes the file as it is; leave one of them out"
+        )
+    from crossover.cli import memory_tuning
+
+    memory_tuning.measure(experiment, budget_usd) if on else memory_tuning.project(experiment)
 
 
 def show(found: "Advice", notes: list[str]) -> None:

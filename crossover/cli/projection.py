@@ -86,31 +86,38 @@ def breakeven(
         raise NoProjection("AWS would run none of these as its file says; the notes above say why")
 
 
+ConfigOrNone = Annotated[
+    Path | None, typer.Argument(help="An experiment; --judge and --fit go without.", show_default=False)
+]
+Workers = Annotated[
+    int | None, typer.Option(help="So many workers, also more than 64; each keeps its share of the data.", min=1)
+]
+Parameters = Annotated[int | None, typer.Option(help="A model of so many parameters.", min=1)]
+Concurrency = Annotated[
+    int | None, typer.Option(help="Concurrent executions that the account allows; 0: as many as needed.", min=0)
+]
+Judge = Annotated[
+    bool, typer.Option("--judge", help="Show the error on the papers' rows and measured cells that no fit has seen.")
+]
+Fit = Annotated[
+    Path | None,
+    typer.Option(
+        help="Alone: fit to the measurements in this folder, say config/calibration; writes config/calibration/fitted.yaml."
+    ),
+]
+
+
 def project(
-    config: Annotated[
-        Path | None, typer.Argument(help="An experiment; --judge and --fit go without.", show_default=False)
-    ] = None,
+    config: ConfigOrNone = None,
     override: Override = None,
     calibration: Calibrated = None,
-    workers: Annotated[
-        int | None, typer.Option(help="So many workers, also more than 64; each keeps its share of the data.", min=1)
-    ] = None,
-    parameters: Annotated[int | None, typer.Option(help="A model of so many parameters.", min=1)] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help="Concurrent executions that the account allows; 0: as many as needed.", min=0)
-    ] = None,
+    workers: Workers = None,
+    parameters: Parameters = None,
+    concurrency: Concurrency = None,
     repetitions: Repetitions = 30,
     out: Annotated[Path | None, typer.Option(help="File for the projection as JSON.")] = None,
-    judge: Annotated[
-        bool,
-        typer.Option("--judge", help="Show the error on the papers' rows and measured cells that no fit has seen."),
-    ] = False,
-    fit: Annotated[
-        Path | None,
-        typer.Option(
-            help="Alone: fit to the measurements in this folder, say config/calibration; writes config/calibration/fitted.yaml."
-        ),
-    ] = None,
+    judge: Judge = False,
+    fit: Fit = None,
     debug: Debug = False,
 ) -> None:
     """Project a run's time, cost and traffic on AWS, without running it."""
