@@ -7,9 +7,10 @@ hands over; everything else takes arguments.
 import sys
 from pathlib import Path
 
-from stacks.synthesis import check_with_nag, compose, feature_flags  # isort: skip  (chooses the Node before aws_cdk starts one)
+from stacks.synthesis import compose, feature_flags  # isort: skip  (chooses the Node before aws_cdk starts one)
 from aws_cdk import App
 
+from cdk import nag
 from crossover import own_code, validation
 from crossover.errors import ConfigError, UserError
 
@@ -32,7 +33,7 @@ def main() -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    check_with_nag(app)
+    nag.check(app)
     app.synth()
     return 0
 

@@ -2,23 +2,27 @@
 
 from constructs import Construct
 
+from cdk.grants import Grant, secret
 from cdk.parameters import look_up
 
 PART = "broker"
 
 
 class Broker:
-    """Facts, resolved at deployment; a template names only those that are asked for."""
+    """Facts, resolved at deployment; a template names them only where somebody talks."""
 
     def __init__(self, scope: Construct, project: str) -> None:
         self._scope, self._project = scope, project
 
-    @property
-    def endpoint(self) -> str:
-        """amqps://host:5671"""
-        return look_up(self._scope, self._project, PART, "endpoint")
+    def _fact(self, name: str) -> str:
+        return look_up(self._scope, self._project, PART, name)
 
     @property
-    def secret(self) -> str:
-        """ARN of a secret: JSON with username and password."""
-        return look_up(self._scope, self._project, PART, "secret")
+    def environment(self) -> dict[str, str]:
+        """Of who talks: amqps://host:5671, and the ARN of a secret, JSON with username and password."""
+        return {"BROKER": self._fact("endpoint"), "BROKER_SECRET": self._fact("secret")}
+
+    @property
+    def grants(self) -> list[Grant]:
+        """What who talks may do."""
+        return [secret(self._fact("secret"))]

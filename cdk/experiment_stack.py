@@ -1,97 +1,69 @@
-"""The stack of an architecture, read off its tree: what is declared there need not be said again."""
+"""What the stacks of all experiments have in common: whose they are, when they end, and what is told of them."""
 
-from collections.abc import Callable
-from functools import partial
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from aws_cdk import Stack
 from constructs import Construct
 
-from cdk.broker import Broker
-from cdk.facts import publish_facts
-from cdk.fleets import Fleet, machines_of, surroundings
-from cdk.functions import Functions, Surroundings
-from cdk.guards import Budget
-from cdk.layers import Layers
-from cdk.names import resource_name
-from cdk.network import Network
-from cdk.redis_hosts import RedisHosts
-from cdk.step_functions import StepFunctions
-from cdk.storage import Storage
-from crossover import asl
-from crossover.architecture import Architecture, steps
-from crossover.architecture.infrastructure import database_hosts, talks
+from cdk.expiry_machine import EXPERIMENT
+from cdk.guards import stack_tags, tag
+from cdk.names import stack_name
+from cdk.parameters import publish
+from crossover import __version__, own_code
+from crossover.architecture import architecture_of, steps
+from crossover.architecture.infrastructure import most_minibatches
 from crossover.experiment import Experiment
+
+# Of what `run` reads, that which a person wants to see after `cdk deploy`.
+OUTPUTS = {
+    "bucket": "Runs leave records, checkpoints and models here",
+    "run_machine": "The state machine; an execution is a run",
+    "fleet": "The Auto Scaling group of the programs, empty between runs",
+    "redis_hosts": "The databases' instances, by rank: aws ssm start-session --target <id>",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Props:
+    """`built`: the folder with layers and tensor modules. `now`: when the lifetime begins."""
+
+    experiment: Experiment
+    built: Path
+    now: datetime
 
 
 class ExperimentStack(Stack):
-    """The bucket and the budget of one experiment; the functions of the tree's steps and their state machines; the database hosts and the
-    broker that they declare; the instances of those whose workers are programs.
-    """
+    """Named and tagged; a subclass adds its constructs, and last publishes their facts."""
 
-    def __init__(
-        self,
-        scope: Construct,
-        id: str,
-        *,
-        architecture: Architecture,
-        experiment: Experiment,
-        layers: Path,
-        minibatches: int | None,
-        **stack: Any,
-    ) -> None:
-        super().__init__(scope, id, **stack)
-        architecture = architecture.asked_by(experiment)
-        network, storage = Network(self, experiment.project), Storage(self, "Storage", experiment=experiment)
-        broker = Broker(self, experiment.project) if talks(architecture) else None
-        hosts = functions = machines = fleet = None
-        if count := database_hosts(experiment, architecture):
-            hosts = RedisHosts(
-                self, "Redis", experiment=experiment, network=network, storage=storage, count=count, built=layers
-            )
-        if own := steps(architecture):
-            started = {name: resource_name(experiment, name) for name in architecture.machines}
-            functions = Functions(
-                self,
-                "Functions",
-                experiment=experiment,
-                steps=own,
-                layers=Layers(self, "Layers", experiment=experiment, folder=layers),
-                around=Surroundings(network=network, storage=storage, hosts=hosts, broker=broker, machines=started),
-            )
-            machines = StepFunctions(
-                self,
-                "Machines",
-                experiment=experiment,
-                definitions=asl.definitions(architecture, experiment, minibatches=minibatches),
-                functions=functions.by_step,
-            )
-        if architecture.program:
-            environment, may = surroundings(experiment, storage=storage, broker=broker, machines=machines)
-            fleet = Fleet(
-                self,
-                "Peers",
-                experiment=experiment,
-                network=network,
-                machines=machines_of(self, architecture.program.instances(experiment)),
-                module=architecture.program.module,
-                environment=environment,
-                may=may,
-            )
-        Budget(self, "Budget", experiment=experiment)
-        publish_facts(
-            self,
-            experiment,
-            storage=storage,
-            hosts=hosts,
-            functions=functions,
-            machines=machines,
-            fleet=fleet,
-            minibatches=minibatches if functions else None,
+    def __init__(self, scope: Construct, props: Props) -> None:
+        experiment = props.experiment
+        super().__init__(
+            scope,
+            stack_name(experiment.project, experiment.name),
+            description=f"Crossover experiment {experiment.name}: {experiment.architecture}",
+            tags=stack_tags(experiment, EXPERIMENT, now=props.now),
+            analytics_reporting=False,
         )
+        tag(self, experiment, EXPERIMENT)
+        self._experiment = experiment
 
-
-def functions_stack(architecture: Architecture) -> Callable[..., Stack]:
-    """A STACK for `stacks/<name>.py`; an architecture without such a file gets the same."""
-    return partial(ExperimentStack, architecture=architecture)
+    def publish(self, facts: Mapping[str, str]) -> None:
+        """Under `/crossover/<project>/<experiment>/`, where a run looks. `shape` is what a run must fit into: more workers,
+        or more minibatches than the Maps were made for, are refused.
+        """
+        experiment = self._experiment
+        shape = {
+            "architecture": experiment.architecture,
+            "workers": experiment.workers,
+            "minibatches": most_minibatches(experiment) if steps(architecture_of(experiment)) else None,
+            "compute": experiment.database.compute,
+            "channel": experiment.storage.channel,
+        }
+        values = {"shape": json.dumps(shape), "version": __version__, **facts}
+        if own := own_code.fingerprint(experiment):
+            values["own_code"] = own  # a run refuses functions that hold another state of it
+        publish(self, experiment.project, experiment.name, values, OUTPUTS)

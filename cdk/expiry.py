@@ -12,6 +12,7 @@ command need be alive for that. Which machines and fleets those are, the stack's
 """
 
 import json
+from collections.abc import Sequence
 
 from aws_cdk import Aws, RemovalPolicy
 from aws_cdk import aws_scheduler as scheduler
@@ -100,11 +101,13 @@ def _deleting_stacks(project: str, only: str) -> list[grants.Grant]:
 class Expiry(Construct):
     """The machine, its schedule, and a role for each.
 
-    `only`: the stack that this stands in, which no network's expiry ends; it then deletes that stack alone. What must not outlive it is
-    told so by `outlives`.
+    `only`: the stack that this stands in, which no network's expiry ends; it then deletes that stack alone. Of it what this `outlives` is
+    deleted first, so that a deletion that fails is tried again at the next look.
     """
 
-    def __init__(self, scope: Construct, id: str, *, project: str, only: str = "") -> None:
+    def __init__(
+        self, scope: Construct, id: str, *, project: str, only: str = "", outlives: Sequence[IConstruct] = ()
+    ) -> None:
         super().__init__(scope, id)
         name = f"{only}-expiry" if only else stack_name(project, "expiry")
         role = grants.role(
@@ -137,7 +140,8 @@ class Expiry(Construct):
                 grants.Grant(actions=["states:StartExecution"], resources=[arn("states", f"stateMachine:{name}")]),
             ],
         )
-        self._schedule = scheduler.CfnSchedule(
+        # L1: by another logical id it would be replaced where it stands.
+        schedule = scheduler.CfnSchedule(
             self,
             "Schedule",
             description="Looks for stacks whose time is over",
@@ -147,8 +151,5 @@ class Expiry(Construct):
                 arn=machine.state_machine_arn, role_arn=starter.role_arn, input=json.dumps(INPUT)
             ),
         )
-
-    def outlives(self, *others: IConstruct) -> None:
-        """The others are deleted first, so that a deletion that fails is tried again at the next look."""
-        for other in others:
-            other.node.add_dependency(self._schedule)
+        for other in outlives:
+            other.node.add_dependency(schedule)

@@ -5,7 +5,6 @@ Instances do not know their rank beforehand: each claims one by a conditional PU
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from aws_cdk import CfnTag, Stack
@@ -25,27 +24,11 @@ from cdk.packaging import ROOT
 from cdk.step_functions import StepFunctions
 from cdk.storage import Storage
 from crossover import own_code
+from crossover.architecture import Program
 from crossover.architecture.instances import Instances, is_burstable
 from crossover.experiment import Experiment
 from crossover.own_code import packages
 from layer.contents import TORCH, pinned
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machines:
-    """What the fleet is made of. `image`: an AMI's id; `requirements`: what pip installs into `venv`, which is made where the image has
-    none.
-    """
-
-    instance_type: str
-    image: str
-    count: int
-    volume_gb: int
-    requirements: str
-    venv: str = "/opt/crossover/venv"
-    spot: bool = False
-    groups: Sequence[str] = ()  # security groups beside the programs' own
-
 
 # What programs import beside torch, in the versions that are tested here; torch in the one that functions have.
 PACKAGES = " ".join(sorted(pinned(name.replace("_", "-")) for name in (*packages.DATAPLANE, "boto3")))
@@ -58,55 +41,60 @@ GPU_IMAGE = (
     "/aws/service/deeplearning/ami/x86_64/"
     f"oss-nvidia-driver-gpu-pytorch-{TORCH.rpartition('.')[0]}-ubuntu-24.04/latest/ami-id"
 )
-GPU_VENV = "/opt/pytorch"
-
-
-def machines_of(stack: Stack, asked: Instances) -> Machines:
-    """On Debian, or with a GPU on AWS's image for it, which has torch."""
-    if asked.gpu:
-        own = {"image": image(stack, GPU_IMAGE), "requirements": PACKAGES, "venv": GPU_VENV}
-    else:
-        own = {"image": debian_image(stack, asked.instance_type), "requirements": f"{CPU_TORCH} {PACKAGES}"}
-    return Machines(
-        instance_type=asked.instance_type, count=asked.count, volume_gb=asked.volume_gb, spot=asked.spot, **own
-    )
+VENV, GPU_VENV = "/opt/crossover/venv", "/opt/pytorch"  # made at boot; the image's own
 
 
 class Fleet(Construct):
-    """An Auto Scaling group, minimum 0 and no desired capacity, whose instances run `module.main`. `name` is the group's."""
+    """An Auto Scaling group, minimum 0 and no desired capacity, whose instances run `program`: on Debian, or with a GPU on AWS's image for
+    it, which has torch.
+
+    A program may reach the run's objects and what it `uses`, and its environment says where that is: no secret, an ARN to read it by.
+    `groups`: security groups beside the programs' own.
+    """
 
     def __init__(
         self,
         scope: Construct,
         id: str,
         *,
+        program: Program,
         experiment: Experiment,
         network: Network,
-        machines: Machines,
-        module: str,
-        environment: Mapping[str, str],
-        may: Sequence[grants.Grant],
+        storage: Storage,
+        uses: Sequence[Broker | StepFunctions] = (),
+        groups: Sequence[str] = (),
+        environment: Mapping[str, str] = {},
     ) -> None:
         super().__init__(scope, id)
-        self.name = resource_name(experiment, "fleet")
-        self._experiment, self._network, self._machines = experiment, network, machines
-        code = self._code(module)
-        environment = {
-            **environment,
-            "FLEET": self.name,
-            "IDLE_S": str(int(experiment.lifetime.idle_minutes * 60)),
-        }
+        name, asked = resource_name(self, "fleet"), program.instances(experiment)
+        self.facts = {"fleet": name}
+        self._experiment, self._network, self._name = experiment, network, name
+        code, told = self._code(program.module), storage.environment(experiment)
+        may = [
+            *grants.objects(storage.bucket, storage.data),
+            grants.Grant(
+                actions=["s3:GetObject"],
+                resources=[storage.bucket.arn_for_objects("fleet/*")],
+                why="Which run to join: one pointer per fleet.",
+            ),
+        ]
+        for part in uses:
+            told |= part.environment
+            may += part.grants
+        told |= {**environment, "FLEET": name, "IDLE_S": str(int(experiment.lifetime.idle_minutes * 60))}
         facts = {
-            **common_facts(self, experiment.project, self.name),
+            **common_facts(self, network.project, name),
             "CODE": code.s3_object_url,
-            "VENV": machines.venv,
-            "REQUIREMENTS": machines.requirements,
-            "PROGRAM": module,
+            "VENV": GPU_VENV if asked.gpu else VENV,
+            "REQUIREMENTS": PACKAGES if asked.gpu else f"{CPU_TORCH} {PACKAGES}",
+            "PROGRAM": program.module,
             "MAXIMUM_S": str(int(experiment.lifetime.maximum_run_hours * 3_600)),
-            "ENVIRONMENT": "\n".join(f"CROSSOVER_{key}={value}" for key, value in environment.items()),
+            "ENVIRONMENT": "\n".join(f"CROSSOVER_{key}={value}" for key, value in told.items()),
         }
-        template = self._template(self._profile(code, may), user_data(boot_script("program.sh"), facts))
-        self._group(template)
+        script = user_data(boot_script("program.sh"), facts)
+        self._group(
+            asked, self._template(asked, self._profile(code, may), script, [network.id_of("programs_group"), *groups])
+        )
 
     def _code(self, module: str) -> assets.Asset:
         """The files that the program reaches; pip installs whatever package it wants, so nothing is left out."""
@@ -118,7 +106,7 @@ class Fleet(Construct):
             return assets.Asset(self, "Code", path=str(Path(folder) / "program"))
 
     def _profile(self, code: assets.Asset, may: Sequence[grants.Grant]) -> iam.CfnInstanceProfile:
-        group = arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{self.name}")
+        group = arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{self._name}")
         allowed = [
             *may,
             grants.Grant(actions=["s3:GetObject"], resources=[code.bucket.arn_for_objects(code.s3_object_key)]),
@@ -127,36 +115,37 @@ class Fleet(Construct):
                 resources=[group],
                 why="The group's ARN holds an id that is made when it is deployed.",
             ),
-            grants.logs(boot_log(self._experiment.project), why="Streams of the hosts' log group."),
+            grants.logs(boot_log(self._network.project), why="Streams of the hosts' log group."),
             grants.session_manager(),
         ]
-        role = grants.role(self, "Role", service="ec2", grants=allowed)
-        return iam.CfnInstanceProfile(self, "Profile", roles=[role.role_name])
+        roles = [grants.role(self, "Role", service="ec2", grants=allowed).role_name]
+        # L1: by another logical id it would be replaced where it stands.
+        return iam.CfnInstanceProfile(self, "Profile", roles=roles)
 
-    def _template(self, profile: iam.CfnInstanceProfile, script: str) -> ec2.CfnLaunchTemplate:
-        machines, template = self._machines, ec2.CfnLaunchTemplate
-        tags = [CfnTag(key="Name", value=self.name), CfnTag(key="crossover:role", value="program")]
+    def _template(
+        self, asked: Instances, profile: iam.CfnInstanceProfile, script: str, groups: list[str]
+    ) -> ec2.CfnLaunchTemplate:
+        template, stack = ec2.CfnLaunchTemplate, Stack.of(self)
+        tags = [CfnTag(key="Name", value=self._name), CfnTag(key="crossover:role", value="program")]
         data = template.LaunchTemplateDataProperty(
-            image_id=machines.image,
-            instance_type=machines.instance_type,
+            image_id=image(stack, GPU_IMAGE) if asked.gpu else debian_image(stack, asked.instance_type),
+            instance_type=asked.instance_type,
             iam_instance_profile=template.IamInstanceProfileProperty(arn=profile.attr_arn),
-            security_group_ids=[self._network.programs_group, *machines.groups],
+            security_group_ids=groups,
             metadata_options=template.MetadataOptionsProperty(
                 http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
             ),
             instance_initiated_shutdown_behavior="terminate",
-            instance_market_options=template.InstanceMarketOptionsProperty(market_type="spot")
-            if machines.spot
-            else None,
+            instance_market_options=template.InstanceMarketOptionsProperty(market_type="spot") if asked.spot else None,
             # Each family has another default. Standard would slow a peer down to its baseline within the hour; unlimited is on the bill.
             credit_specification=template.CreditSpecificationProperty(cpu_credits="unlimited")
-            if is_burstable(machines.instance_type)
+            if is_burstable(asked.instance_type)
             else None,
             block_device_mappings=[
                 template.BlockDeviceMappingProperty(
-                    device_name="/dev/sda1" if machines.volume_gb >= 100 else "/dev/xvda",
+                    device_name="/dev/sda1" if asked.gpu else "/dev/xvda",
                     ebs=template.EbsProperty(
-                        encrypted=True, volume_type="gp3", volume_size=machines.volume_gb, delete_on_termination=True
+                        encrypted=True, volume_type="gp3", volume_size=asked.volume_gb, delete_on_termination=True
                     ),
                 )
             ],
@@ -167,15 +156,17 @@ class Fleet(Construct):
         )
         return template(self, "Template", launch_template_data=data)
 
-    def _group(self, template: ec2.CfnLaunchTemplate) -> None:
-        """No desired capacity in the template: deploying again must not change what a run has set."""
+    def _group(self, asked: Instances, template: ec2.CfnLaunchTemplate) -> None:
+        """No desired capacity in the template: deploying again must not change what a run has set. L1, as the launch template, for
+        L2 asks for a whole IVpc, of which deployment resolves the subnet's id alone.
+        """
         group = autoscaling.CfnAutoScalingGroup(
             self,
             "Group",
-            auto_scaling_group_name=self.name,
+            auto_scaling_group_name=self._name,
             min_size="0",
-            max_size=str(self._machines.count),
-            vpc_zone_identifier=[self._network.hosts_subnet],
+            max_size=str(asked.count),
+            vpc_zone_identifier=[self._network.id_of("hosts_subnet")],
             launch_template=autoscaling.CfnAutoScalingGroup.LaunchTemplateSpecificationProperty(
                 launch_template_id=template.ref, version=template.attr_latest_version_number
             ),
@@ -183,25 +174,3 @@ class Fleet(Construct):
         acknowledge(
             group, {"AwsSolutions-AS3": "The runner that set the capacity watches it; nobody would read notifications."}
         )
-
-
-def surroundings(
-    experiment: Experiment, *, storage: Storage, broker: Broker | None = None, machines: StepFunctions | None = None
-) -> tuple[dict[str, str], list[grants.Grant]]:
-    """What a program must know and may do: the run's objects, the broker, the machines that it starts. No secret: an ARN to read it by."""
-    facts = storage.facts(experiment)
-    may = [
-        *grants.objects(storage.bucket, storage.data),
-        grants.Grant(
-            actions=["s3:GetObject"],
-            resources=[storage.bucket.arn_for_objects("fleet/*")],
-            why="Which run to join: one pointer per fleet.",
-        ),
-    ]
-    if broker:
-        facts |= {"BROKER": broker.endpoint, "BROKER_SECRET": broker.secret}
-        may.append(grants.secret(broker.secret))
-    if machines:
-        facts |= {f"MACHINE_{name.upper()}": machine for name, machine in machines.arns.items()}
-        may += grants.start_machines(machines.names.values())
-    return facts, may

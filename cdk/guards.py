@@ -7,7 +7,6 @@ from aws_cdk import aws_budgets as budgets
 from constructs import Construct
 
 from cdk.expiry_machine import ALONE, EXPERIMENT, EXPIRES_AT, KIND, PROJECT, STANDS
-from cdk.names import stack_name
 from crossover.architecture.infrastructure import shared_stacks
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -34,30 +33,29 @@ def _owner_tags(experiment: Experiment, kind: str) -> dict[str, str]:
 
 
 class Budget(Construct):
-    """A letter to the owner at 80 % and 100 % of `lifetime.budget_usd`; nothing where the YAML gives none.
+    """A letter to the owner at 80 % and 100 % of what the resources tagged `experiment` may cost a month; nothing without a limit.
 
     Billing data are hours old and the tag `experiment` must be activated for cost allocation once per account: a warning, not a brake.
     """
 
-    def __init__(self, scope: Construct, id: str, *, experiment: Experiment) -> None:
+    def __init__(self, scope: Construct, id: str, *, limit_usd: float | None, owner: str, experiment: str) -> None:
         super().__init__(scope, id)
-        limit_usd = experiment.lifetime.budget_usd
         if limit_usd is None:
             return
-        if "@" not in experiment.owner:
+        if "@" not in owner:
             raise ConfigError(
-                f"owner: {experiment.owner!r} cannot be written to; lifetime.budget_usd needs the owner's e-mail address"
+                f"owner: {owner!r} cannot be written to; lifetime.budget_usd needs the owner's e-mail address"
             )
-        owner = budgets.CfnBudget.SubscriberProperty(address=experiment.owner, subscription_type="EMAIL")
+        subscriber = budgets.CfnBudget.SubscriberProperty(address=owner, subscription_type="EMAIL")
         budgets.CfnBudget(
             self,
             "Budget",
             budget=budgets.CfnBudget.BudgetDataProperty(
-                budget_name=stack_name(experiment.project, experiment.name),
+                budget_name=Stack.of(self).stack_name,
                 budget_type="COST",
                 time_unit="MONTHLY",
                 budget_limit=budgets.CfnBudget.SpendProperty(amount=limit_usd, unit="USD"),
-                cost_filters={"TagKeyValue": [f"user:experiment${experiment.name}"]},
+                cost_filters={"TagKeyValue": [f"user:experiment${experiment}"]},
             ),
             notifications_with_subscribers=[
                 budgets.CfnBudget.NotificationWithSubscribersProperty(
@@ -67,7 +65,7 @@ class Budget(Construct):
                         threshold=percent,
                         threshold_type="PERCENTAGE",
                     ),
-                    subscribers=[owner],
+                    subscribers=[subscriber],
                 )
                 for percent in (80, 100)
             ],

@@ -80,10 +80,3 @@ def common_facts(scope: Construct, project: str, name: str) -> dict[str, str]:
 def fingerprint(*parts: str) -> str:
     """Short hash for logical ids of what has to be made anew when one of `parts` changes."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
-
-
-def metadata_options() -> ec2.CfnInstance.MetadataOptionsProperty:
-    """IMDSv2 alone, not reachable from a container or proxy."""
-    return ec2.CfnInstance.MetadataOptionsProperty(
-        http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
-    )

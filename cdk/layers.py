@@ -11,7 +11,6 @@ from constructs import Construct
 
 from cdk.names import resource_name
 from cdk.unbuilt import PLACEHOLDER, refuse_deployment
-from crossover.experiment import Experiment
 
 RUNTIME = lambda_.Runtime.PYTHON_3_13
 ARCHITECTURE = lambda_.Architecture.ARM_64
@@ -23,11 +22,11 @@ class Layers(Construct):
     None where functions are images, which hold their packages themselves.
     """
 
-    def __init__(self, scope: Construct, id: str, *, experiment: Experiment, folder: Path) -> None:
+    def __init__(self, scope: Construct, id: str, *, packaging: str, folder: Path) -> None:
         super().__init__(scope, id)
-        self._experiment, self._folder = experiment, folder
+        self._folder = folder
         self._versions: list[lambda_.ILayerVersion] = []
-        if experiment.functions.packaging == "layer":
+        if packaging == "layer":
             dataplane = self._layer("dataplane", "redis, hiredis, pika, safetensors, annotated-types")
             self._versions = [dataplane, self._layer("torch", "PyTorch for ARM, pruned")]
 
@@ -42,7 +41,7 @@ class Layers(Construct):
         return lambda_.LayerVersion(
             self,
             name.capitalize(),
-            layer_version_name=resource_name(self._experiment, f"layer-{name}"),
+            layer_version_name=resource_name(self, f"layer-{name}"),
             description=description,
             code=lambda_.Code.from_asset(str((built if built.exists() else PLACEHOLDER).resolve())),
             compatible_architectures=[ARCHITECTURE],

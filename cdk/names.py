@@ -1,9 +1,9 @@
 """Names of what is deployed. Fixed names, so that ARNs can be formatted without references, which would be circular."""
 
-from aws_cdk import Aws
+from aws_cdk import Aws, Stack
+from constructs import IConstruct
 
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment
 from crossover.validation.combinations import FUNCTION_NAME_LIMIT
 
 
@@ -12,12 +12,12 @@ def stack_name(project: str, part: str) -> str:
     return f"{project}-{part}"
 
 
-def resource_name(experiment: Experiment, part: str) -> str:
-    """Of a function, state machine or host. Raises ConfigError where AWS would refuse it for its length."""
-    name = f"{experiment.project}-{experiment.name}-{part.replace('_', '-')}"
+def resource_name(scope: IConstruct, part: str) -> str:
+    """Of a function, state machine or host, behind its stack's. Raises ConfigError where AWS would refuse it for its length."""
+    name = f"{Stack.of(scope).stack_name}-{part.replace('_', '-')}"
     if len(name) > FUNCTION_NAME_LIMIT:
         raise ConfigError(
-            f"name: {experiment.name!r} makes the name {name!r} of {len(name)} characters; AWS allows "
+            f"name: the experiment's makes the name {name!r} of {len(name)} characters; AWS allows "
             f"{FUNCTION_NAME_LIMIT}: shorten it by {len(name) - FUNCTION_NAME_LIMIT}"
         )
     return name

@@ -1,5 +1,7 @@
 """The shared network, as an experiment's stack sees it: ids that `stacks/network.py` published."""
 
+from typing import Literal
+
 from constructs import Construct
 
 from cdk.parameters import look_up
@@ -8,39 +10,17 @@ PART = "network"
 
 
 class Network:
-    """Ids, resolved at deployment; a template names only those that are asked for."""
+    """Ids, resolved at deployment; a template names only those that are asked for.
+
+    `hosts_subnet` is public, for hosts and programs: they install their packages themselves, and there is no NAT. `functions_subnet` is
+    private, with routes to S3 and Secrets Manager alone. Into `hosts_group` Redis from the functions comes, into the others nothing.
+    """
 
     def __init__(self, scope: Construct, project: str) -> None:
-        self._scope, self._project = scope, project
+        self.project, self._scope = project, scope
 
-    def _id(self, name: str) -> str:
-        return look_up(self._scope, self._project, PART, name)
-
-    @property
-    def vpc(self) -> str:
-        return self._id("vpc")
-
-    @property
-    def hosts_subnet(self) -> str:
-        """Public, for hosts and programs: they install their packages themselves, and there is no NAT."""
-        return self._id("hosts_subnet")
-
-    @property
-    def hosts_group(self) -> str:
-        """Redis from the functions comes in, nothing else."""
-        return self._id("hosts_group")
-
-    @property
-    def programs_group(self) -> str:
-        """Nothing comes in."""
-        return self._id("programs_group")
-
-    @property
-    def functions_subnet(self) -> str:
-        """Private, with routes to S3 and Secrets Manager alone."""
-        return self._id("functions_subnet")
-
-    @property
-    def functions_group(self) -> str:
-        """Nothing comes in."""
-        return self._id("functions_group")
+    def id_of(
+        self,
+        what: Literal["vpc", "hosts_subnet", "hosts_group", "programs_group", "functions_subnet", "functions_group"],
+    ) -> str:
+        return look_up(self._scope, self.project, PART, what)

@@ -6,22 +6,32 @@ is in use cannot be updated. A parameter is read when a stack is deployed; `add_
 
 from collections.abc import Mapping
 
+from aws_cdk import CfnOutput
 from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
 from cdk.names import parameter_path
 
 
-def publish(scope: Construct, project: str, part: str, values: Mapping[str, str]) -> None:
-    """One parameter per value, under `/crossover/<project>/<part>/`."""
+def publish(
+    scope: Construct,
+    project: str,
+    part: str,
+    values: Mapping[str, str],
+    outputs: Mapping[str, str] = {},
+) -> None:
+    """One parameter per value, under `/crossover/<project>/<part>/`. `outputs`: what stands in the stack's Outputs too, described."""
     folder = Construct(scope, "Published")
     for name, value in values.items():
+        id = "".join(word.capitalize() for word in name.split("_"))
         ssm.StringParameter(
             folder,
-            "".join(word.capitalize() for word in name.split("_")),
+            id,
             parameter_name=parameter_path(project, part, name),
             string_value=value,
         )
+        if description := outputs.get(name):
+            CfnOutput(scope, id, value=value, description=description)
 
 
 def look_up(scope: Construct, project: str, part: str, name: str) -> str:

@@ -17,7 +17,6 @@ from cdk.hosts import (
     common_facts,
     debian_image,
     fingerprint,
-    metadata_options,
     standing_image,
     user_data,
 )
@@ -28,7 +27,7 @@ from cdk.storage import Storage
 from cdk.unbuilt import PLACEHOLDER, refuse_deployment
 from crossover.architecture import instances
 from crossover.architecture.instances import processor
-from crossover.experiment import Experiment
+from crossover.experiment import Database
 
 PORT = 6379
 BOOT_TIMEOUT_S = 1_500
@@ -36,9 +35,10 @@ PASSWORD_LENGTH = 40
 
 
 class RedisHosts(Construct):
-    """`urls` by rank, `secret_arn` of the password. Each host uploads its certificate to `hosts/redis/<rank>.pem`.
+    """`count` hosts. `environment` and `grants`: of who uses them, who finds their URLs by rank. Each host uploads its certificate to
+    `hosts/redis/<rank>.pem`. `built`: the folder with the tensor module for the hosts' processor.
 
-    `built`: the folder with the tensor module for the hosts' processor.
+    L1, for L2 asks for a whole IVpc, of which deployment resolves the ids of subnet and group alone, and takes no launch template.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class RedisHosts(Construct):
         scope: Construct,
         id: str,
         *,
-        experiment: Experiment,
+        settings: Database,
+        count: int,
         network: Network,
         storage: Storage,
-        count: int,
         built: Path,
     ) -> None:
         super().__init__(scope, id)
-        self._experiment, self._network, self._storage = experiment, network, storage
+        self._settings, self._network, self._storage = settings, network, storage
         secret = secretsmanager.Secret(
             self,
             "Password",
@@ -66,21 +66,34 @@ class RedisHosts(Construct):
         acknowledge(secret, {"AwsSolutions-SMG4": "Lives for hours; rotating it would need a function in the VPC."})
         self.secret_arn = secret.secret_arn
         self._module = self._built_module(built)
-        database = experiment.database
-        image = debian_image(Stack.of(self), database.instance_type)
-        self._image = standing_image(self, image, generation=database.image_generation)
+        image = debian_image(Stack.of(self), settings.instance_type)
+        self._image = standing_image(self, image, generation=settings.image_generation)
         # Once for all hosts: a template has at most 1 MB, and 64 of these scripts would leave no room in it.
         self._script = CfnMapping(self, "Boot", mapping={"redis": {"script": boot_script("redis.sh")}})
-        self.instances = [self._host(rank) for rank in range(count)]
-        self.urls = [f"rediss://{host.attr_private_ip}:{PORT}" for host in self.instances]
+        hosts = [self._host(rank) for rank in range(count)]
+        self.grants = [grants.secret(self.secret_arn), grants.certificates(storage.bucket)]
+        self.facts = {
+            "redis": " ".join(f"rediss://{host.attr_private_ip}:{PORT}" for host in hosts),
+            "redis_secret": self.secret_arn,
+            "redis_hosts": " ".join(host.ref for host in hosts),
+        }
+        self.environment = {
+            "REDIS": self.facts["redis"],
+            "REDIS_SECRET": self.secret_arn,
+            "REDIS_CERTIFICATES": "hosts/redis/",
+        }
 
     def _built_module(self, folder: Path) -> assets.Asset:
         """`folder`/tensors-<processor>.so as `make host-module` builds it, or a placeholder that does not deploy."""
-        kind = processor(self._experiment.database.instance_type)
+        kind = processor(self._settings.instance_type)
         built = folder / f"tensors-{kind}.so"
         if not built.exists():
-            what = f"The tensor module for {kind} hosts"
-            refuse_deployment(self, "TensorModule", what=what, target=f"host-module PROCESSOR={kind}")
+            refuse_deployment(
+                self,
+                "TensorModule",
+                what=f"The tensor module for {kind} hosts",
+                target=f"host-module PROCESSOR={kind}",
+            )
             built = PLACEHOLDER / "python" / "README.txt"
         return assets.Asset(self, "Module", path=str(built.resolve()))
 
@@ -88,16 +101,16 @@ class RedisHosts(Construct):
         """Read the module and the password, write its own certificate and the boot's log, answer the session manager. A role for each host:
         one that was broken into must not pass for another.
         """
-        module, bucket = self._module, self._storage.bucket
-        certificate = bucket.arn_for_objects(f"hosts/redis/{rank}.pem")
+        module, certificate = self._module, self._storage.bucket.arn_for_objects(f"hosts/redis/{rank}.pem")
         allowed = [
             grants.Grant(actions=["s3:GetObject"], resources=[module.bucket.arn_for_objects(module.s3_object_key)]),
             grants.Grant(actions=["s3:PutObject"], resources=[certificate]),
             grants.secret(self.secret_arn),
-            grants.logs(boot_log(self._experiment.project), why="Streams of the hosts' log group."),
+            grants.logs(boot_log(self._network.project), why="Streams of the hosts' log group."),
             grants.session_manager(),
         ]
         role = grants.role(self, f"Role{rank}", service="ec2", grants=allowed)
+        # L1: by another logical id it would be replaced where it stands.
         return iam.CfnInstanceProfile(self, f"Profile{rank}", roles=[role.role_name])
 
     def _host(self, rank: int) -> ec2.CfnInstance:
@@ -116,23 +129,23 @@ class RedisHosts(Construct):
 
     def _fingerprint(self, rank: int) -> str:
         """Of the user data but for the address that is signalled to, the image, and the type, whose memory the boot divides up."""
-        database, stack = self._experiment.database, Stack.of(self)
-        made_of = stack.resolve([self._user_data(rank, signal_url=""), self._image.ref, database.instance_type])
-        return fingerprint(json.dumps(made_of), boot_script("redis.sh"))
+        boot = [self._user_data(rank, signal_url=""), self._image.ref, self._settings.instance_type]
+        return fingerprint(json.dumps(Stack.of(self).resolve(boot)), boot_script("redis.sh"))
 
     def _instance(self, id: str, rank: int, handle: CfnWaitConditionHandle) -> ec2.CfnInstance:
-        database = self._experiment.database
         host = ec2.CfnInstance(
             self,
             id,
             launch_template=ec2.CfnInstance.LaunchTemplateSpecificationProperty(
                 launch_template_id=self._image.ref, version=FIRST_VERSION
             ),
-            instance_type=database.instance_type,
+            instance_type=self._settings.instance_type,
             iam_instance_profile=self._profile(rank).ref,
-            subnet_id=self._network.hosts_subnet,
-            security_group_ids=[self._network.hosts_group],
-            metadata_options=metadata_options(),
+            subnet_id=self._network.id_of("hosts_subnet"),
+            security_group_ids=[self._network.id_of("hosts_group")],
+            metadata_options=ec2.CfnInstance.MetadataOptionsProperty(  # IMDSv2 alone, not reachable from a container or proxy
+                http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
+            ),
             ebs_optimized=True,
             block_device_mappings=[
                 ec2.CfnInstance.BlockDeviceMappingProperty(
@@ -147,7 +160,7 @@ class RedisHosts(Construct):
             ],
             propagate_tags_to_volume_on_creation=True,
             user_data=self._user_data(rank, signal_url=handle.ref),
-            tags=[CfnTag(key="Name", value=resource_name(self._experiment, f"redis-{rank}"))],
+            tags=[CfnTag(key="Name", value=resource_name(self, f"redis-{rank}"))],
         )
         Tags.of(host).add("crossover:role", "redis")
         Tags.of(host).add("crossover:rank", str(rank))
@@ -162,13 +175,13 @@ class RedisHosts(Construct):
 
     def _user_data(self, rank: int, *, signal_url: str) -> str:
         facts = {
-            **common_facts(self, self._experiment.project, resource_name(self._experiment, f"redis-{rank}")),
+            **common_facts(self, self._network.project, resource_name(self, f"redis-{rank}")),
             "RANK": str(rank),
             "SIGNAL_URL": signal_url,
             "SECRET": self.secret_arn,
             "MODULE": self._module.s3_object_url,
             "BUCKET": self._storage.bucket.bucket_name,
             "PORT": str(PORT),
-            "THREADS": str(self._experiment.database.threads),
+            "THREADS": str(self._settings.threads),
         }
         return user_data(self._script.find_in_map("redis", "script"), facts)

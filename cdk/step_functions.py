@@ -6,37 +6,47 @@ from them, so machines may start one another without circular references.
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from cdk import grants
+from cdk.functions import Functions
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
+from crossover import asl
+from crossover.architecture import Architecture
+from crossover.architecture.infrastructure import most_minibatches
 from crossover.asl.placeholders import PLACEHOLDER
 from crossover.experiment import Experiment
 
 
 class StepFunctions(Construct):
-    """`arns` by the machines' short names: `run`, and one per Child."""
+    """Of the trees: `run`, one per Child, one per entry of `machines`; `names` and `arns` are by these short names. `environment` and
+    `grants`: of a program that starts them.
+    """
 
     def __init__(
         self,
         scope: Construct,
         id: str,
         *,
+        architecture: Architecture,
         experiment: Experiment,
-        definitions: Mapping[str, Mapping[str, Any]],
-        functions: Mapping[str, lambda_.IFunction],
+        functions: Functions,
     ) -> None:
         super().__init__(scope, id)
-        self._experiment, self._functions = experiment, functions
-        self.names = {name: resource_name(experiment, name) for name in definitions}
+        definitions = asl.definitions(architecture, experiment, minibatches=most_minibatches(experiment))
+        self._functions = functions.by_step
+        self.names = {name: resource_name(self, name) for name in definitions}
         self.arns = {name: arn("states", f"stateMachine:{full}") for name, full in self.names.items()}
+        self.environment = {f"MACHINE_{name.upper()}": machine for name, machine in self.arns.items()}
+        self.grants = grants.start_machines(self.names.values())
+        self.facts = {"machines": " ".join(self.names.values())}
+        if architecture.run:
+            self.facts["run_machine"] = self.arns[asl.RUN_MACHINE]
         for name, definition in definitions.items():
             self._machine(name, json.dumps(definition, indent=1))
 

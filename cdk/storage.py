@@ -3,7 +3,7 @@
 from aws_cdk import CfnResource, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
-from constructs import Construct, IConstruct
+from constructs import Construct
 
 from cdk import grants
 from cdk.nag import acknowledge
@@ -19,30 +19,28 @@ BUCKET_LIMIT = 20  # names in a function's environment, which holds 4 KB
 class Storage(Construct):
     """`bucket` for runs, `data` by rank (the same bucket for all, or one each)."""
 
-    def __init__(self, scope: Construct, id: str, *, experiment: Experiment) -> None:
+    def __init__(self, scope: Construct, id: str, *, bucket_per_worker: bool, workers: int) -> None:
         super().__init__(scope, id)
         self.bucket = self._bucket("Runs")
-        self.data = [self.bucket]
-        if experiment.storage.bucket_per_worker:
-            if experiment.workers > BUCKET_LIMIT:
+        self.data, self.facts = [self.bucket], {"bucket": self.bucket.bucket_name}
+        if bucket_per_worker:
+            if workers > BUCKET_LIMIT:
                 raise ConfigError(
-                    f"storage.bucket_per_worker: {experiment.workers} bucket names do not fit into a function's environment; "
+                    f"storage.bucket_per_worker: {workers} bucket names do not fit into a function's environment; "
                     f"set it to false, or workers to {BUCKET_LIMIT} at most"
                 )
-            self.data = [self._bucket(f"Data{rank}") for rank in range(experiment.workers)]
-        self._tame_emptier(resource_name(experiment, "bucket-emptier"))
+            self.data = [self._bucket(f"Data{rank}") for rank in range(workers)]
+            self.facts["data_buckets"] = " ".join(bucket.bucket_name for bucket in self.data)
+        self._tame_emptier(resource_name(self, "bucket-emptier"))
 
-    def facts(self, experiment: Experiment) -> dict[str, str]:
+    def environment(self, experiment: Experiment) -> dict[str, str]:
         """What a step or a program must know of its experiment and of where its objects lie."""
-        facts = {
+        return {
             "PROJECT": experiment.project,
             "EXPERIMENT": experiment.name,
             "ARCHITECTURE": experiment.architecture,
-            "BUCKET": self.bucket.bucket_name,
+            **{name.upper(): value for name, value in self.facts.items()},
         }
-        if experiment.storage.bucket_per_worker:
-            facts["DATA_BUCKETS"] = " ".join(bucket.bucket_name for bucket in self.data)
-        return facts
 
     def _bucket(self, name: str) -> s3.Bucket:
         """Emptied by CDK's own custom resource, so that a plain DeleteStack suffices: `cdk destroy` and the expiry use nothing else."""
@@ -75,18 +73,15 @@ class Storage(Construct):
             retention=logs.RetentionDays.ONE_DAY,
             removal_policy=RemovalPolicy.DESTROY,
         )
-        role, handler = _resource(provider, "Role"), _resource(provider, "Handler")
+        role, handler = (provider.node.find_child(child) for child in ("Role", "Handler"))
+        assert isinstance(role, CfnResource) and isinstance(handler, CfnResource), "CDK's bucket emptier has changed"
         role.add_property_deletion_override("ManagedPolicyArns")
         allowed = grants.logs(f"/aws/lambda/{name}")
         grants.explain(role, allowed)
         statement = {"Effect": "Allow", "Action": allowed.actions, "Resource": allowed.resources}
-        document = {"Version": "2012-10-17", "Statement": [statement]}
-        role.add_property_override("Policies", [{"PolicyName": "Logs", "PolicyDocument": document}])
+        role.add_property_override(
+            "Policies",
+            [{"PolicyName": "Logs", "PolicyDocument": {"Version": "2012-10-17", "Statement": [statement]}}],
+        )
         handler.add_property_override("FunctionName", name)
         handler.add_property_override("LoggingConfig", {"LogGroup": group.log_group_name})
-
-
-def _resource(provider: IConstruct, name: str) -> CfnResource:
-    child = provider.node.find_child(name)
-    assert isinstance(child, CfnResource), f"CDK's bucket emptier has changed: {name} is {child}"
-    return child

@@ -1,6 +1,60 @@
-"""AllReduce: long functions that meet in one shared Redis host, or in the bucket alone where the YAML says so."""
+"""AllReduce of LambdaML: long functions that meet in one shared Redis host, or in the bucket alone where the YAML says so."""
 
-from cdk.experiment_stack import functions_stack
+from constructs import Construct
+
+from cdk.constructs import (
+    Budget,
+    ExperimentStack,
+    Functions,
+    Layers,
+    Network,
+    Props,
+    RedisHosts,
+    StepFunctions,
+    Storage,
+)
 from functions.all_reduce import ARCHITECTURE
 
-STACK = functions_stack(ARCHITECTURE)
+
+class AllReduceStack(ExperimentStack):
+    """One database host for all, unless they exchange through the bucket: then nothing stands in a network. Functions, state machines."""
+
+    architecture = ARCHITECTURE
+
+    def __init__(self, scope: Construct, props: Props) -> None:
+        super().__init__(scope, props)
+        experiment, network = props.experiment, Network(self, props.experiment.project)
+        storage = Storage(
+            self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
+        )
+        databases = None
+        if experiment.storage.channel == "redis":
+            databases = RedisHosts(
+                self,
+                "Redis",
+                settings=experiment.database,
+                count=1,
+                network=network,
+                storage=storage,
+                built=props.built,
+            )
+        functions = Functions(
+            self,
+            "Functions",
+            architecture=self.architecture,
+            experiment=experiment,
+            layers=Layers(self, "Layers", packaging=experiment.functions.packaging, folder=props.built),
+            network=network,
+            storage=storage,
+            databases=databases,
+        )
+        machines = StepFunctions(
+            self, "Machines", architecture=self.architecture, experiment=experiment, functions=functions
+        )
+        Budget(
+            self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
+        )
+        self.publish(storage.facts | (databases.facts if databases else {}) | functions.facts | machines.facts)
+
+
+STACK = AllReduceStack

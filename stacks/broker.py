@@ -18,7 +18,7 @@ USERNAME = "crossover"  # "guest" is refused
 
 
 class BrokerStack(Stack):
-    """RabbitMQ 4.2, one private instance in the functions' subnet.
+    """RabbitMQ 4.2, one private instance in the functions' subnet; L1, for Amazon MQ has no L2.
 
     No configuration object: Amazon MQ cannot delete one. No log export: its log groups would outlive the stack. The message limit stays at
     the engine's default, so bodies above 15 MiB go through the object store.

@@ -1,6 +1,55 @@
 """MLLess: long functions and a supervisor that meet in one shared Redis host; an exchange on the broker announces updates."""
 
-from cdk.experiment_stack import functions_stack
+from constructs import Construct
+
+from cdk.constructs import (
+    Broker,
+    Budget,
+    ExperimentStack,
+    Functions,
+    Layers,
+    Network,
+    Props,
+    RedisHosts,
+    StepFunctions,
+    Storage,
+)
 from functions.mlless import ARCHITECTURE
 
-STACK = functions_stack(ARCHITECTURE)
+
+class MLLessStack(ExperimentStack):
+    """One database host, for what workers publish; the project's broker, over which they report and the supervisor answers; a function for
+    each step; a state machine, which starts workers and supervisor side by side and again when Lambda's time is up.
+    """
+
+    def __init__(self, scope: Construct, props: Props) -> None:
+        super().__init__(scope, props)
+        experiment, network = props.experiment, Network(self, props.experiment.project)
+        storage = Storage(
+            self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
+        )
+        broker = Broker(self, experiment.project)
+        databases = RedisHosts(
+            self, "Redis", settings=experiment.database, count=1, network=network, storage=storage, built=props.built
+        )
+        functions = Functions(
+            self,
+            "Functions",
+            architecture=ARCHITECTURE,
+            experiment=experiment,
+            layers=Layers(self, "Layers", packaging=experiment.functions.packaging, folder=props.built),
+            network=network,
+            storage=storage,
+            databases=databases,
+            broker=broker,
+        )
+        machines = StepFunctions(
+            self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
+        )
+        Budget(
+            self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
+        )
+        self.publish(storage.facts | databases.facts | functions.facts | machines.facts)
+
+
+STACK = MLLessStack

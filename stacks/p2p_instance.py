@@ -1,6 +1,36 @@
 """P2P without Lambda: one EC2 instance per peer; their mailboxes on the broker."""
 
-from cdk.experiment_stack import functions_stack
-from peers.p2p_instance import ARCHITECTURE
+from constructs import Construct
 
-STACK = functions_stack(ARCHITECTURE)
+from cdk.constructs import Broker, Budget, ExperimentStack, Fleet, Network, Props, Storage
+from peers.p2p_instance import PROGRAM
+
+
+class P2PInstanceStack(ExperimentStack):
+    """A fleet of peers, and the project's broker, on which each has its mailboxes. Neither function nor state machine: peers are programs,
+    which agree among themselves.
+    """
+
+    def __init__(self, scope: Construct, props: Props) -> None:
+        super().__init__(scope, props)
+        experiment, network = props.experiment, Network(self, props.experiment.project)
+        storage = Storage(
+            self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
+        )
+        broker = Broker(self, experiment.project)
+        fleet = Fleet(
+            self,
+            "Peers",
+            program=PROGRAM,
+            experiment=experiment,
+            network=network,
+            storage=storage,
+            uses=[broker],
+        )
+        Budget(
+            self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
+        )
+        self.publish(storage.facts | fleet.facts)
+
+
+STACK = P2PInstanceStack

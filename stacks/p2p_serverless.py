@@ -1,9 +1,59 @@
-"""P2P with Lambda: a small EC2 instance per peer, whose state machine computes its batches side by side in functions.
+"""P2P with Lambda: a small EC2 instance per peer, whose state machines compute its batches side by side in functions."""
 
-The functions use S3 alone and so stay outside the VPC.
-"""
+from constructs import Construct
 
-from cdk.experiment_stack import functions_stack
-from peers.p2p_serverless import ARCHITECTURE
+from cdk.constructs import (
+    Broker,
+    Budget,
+    ExperimentStack,
+    Fleet,
+    Functions,
+    Layers,
+    Network,
+    Props,
+    StepFunctions,
+    Storage,
+)
+from peers.p2p_serverless import ARCHITECTURE, PROGRAM
 
-STACK = functions_stack(ARCHITECTURE)
+
+class P2PServerlessStack(ExperimentStack):
+    """A fleet of peers; the project's broker, on which each has its mailboxes; the state machines that peers start, and the functions that
+    these run: they use the bucket alone and so stay outside the network.
+    """
+
+    def __init__(self, scope: Construct, props: Props) -> None:
+        super().__init__(scope, props)
+        experiment, network = props.experiment, Network(self, props.experiment.project)
+        storage = Storage(
+            self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
+        )
+        broker = Broker(self, experiment.project)
+        functions = Functions(
+            self,
+            "Functions",
+            architecture=ARCHITECTURE,
+            experiment=experiment,
+            layers=Layers(self, "Layers", packaging=experiment.functions.packaging, folder=props.built),
+            network=network,
+            storage=storage,
+        )
+        machines = StepFunctions(
+            self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
+        )
+        fleet = Fleet(
+            self,
+            "Peers",
+            program=PROGRAM,
+            experiment=experiment,
+            network=network,
+            storage=storage,
+            uses=[broker, machines],
+        )
+        Budget(
+            self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
+        )
+        self.publish(storage.facts | functions.facts | machines.facts | fleet.facts)
+
+
+STACK = P2PServerlessStack

@@ -1,6 +1,13 @@
-"""ScatterReduce: long functions that meet in one shared Redis host, or in the bucket alone where the YAML says so."""
+"""ScatterReduce of LambdaML: workers meet where AllReduce's do; only what they leave there is cut into chunks."""
 
-from cdk.experiment_stack import functions_stack
 from functions.scatter_reduce import ARCHITECTURE
+from stacks.all_reduce import AllReduceStack
 
-STACK = functions_stack(ARCHITECTURE)
+
+class ScatterReduceStack(AllReduceStack):
+    """AllReduce's stack, with the functions and state machines of another tree."""
+
+    architecture = ARCHITECTURE
+
+
+STACK = ScatterReduceStack

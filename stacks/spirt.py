@@ -1,6 +1,59 @@
 """SPIRT: every worker has its own database host, which averages its gradients and updates its model; a queue joins the peers."""
 
-from cdk.experiment_stack import functions_stack
+from constructs import Construct
+
+from cdk.constructs import (
+    Broker,
+    Budget,
+    ExperimentStack,
+    Functions,
+    Layers,
+    Network,
+    Props,
+    RedisHosts,
+    StepFunctions,
+    Storage,
+)
 from functions.spirt import ARCHITECTURE
 
-STACK = functions_stack(ARCHITECTURE)
+
+class SpirtStack(ExperimentStack):
+    """A database host per worker, as no two share a model; the project's broker, by which they meet; functions and state machines."""
+
+    def __init__(self, scope: Construct, props: Props) -> None:
+        super().__init__(scope, props)
+        experiment, network = props.experiment, Network(self, props.experiment.project)
+        storage = Storage(
+            self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
+        )
+        broker = Broker(self, experiment.project)
+        databases = RedisHosts(
+            self,
+            "Redis",
+            settings=experiment.database,
+            count=experiment.workers,
+            network=network,
+            storage=storage,
+            built=props.built,
+        )
+        functions = Functions(
+            self,
+            "Functions",
+            architecture=ARCHITECTURE,
+            experiment=experiment,
+            layers=Layers(self, "Layers", packaging=experiment.functions.packaging, folder=props.built),
+            network=network,
+            storage=storage,
+            databases=databases,
+            broker=broker,
+        )
+        machines = StepFunctions(
+            self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
+        )
+        Budget(
+            self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
+        )
+        self.publish(storage.facts | databases.facts | functions.facts | machines.facts)
+
+
+STACK = SpirtStack

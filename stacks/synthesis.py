@@ -7,19 +7,18 @@ import importlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from aws_cdk import App, Stack
 
-from cdk import nag
-from cdk.experiment_stack import functions_stack
+from cdk.experiment_stack import Props
 from cdk.expiry import Expiry
-from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
 from crossover.architecture import architecture_of, imported
-from crossover.architecture.infrastructure import most_minibatches, shared_stacks
+from crossover.architecture.infrastructure import shared_stacks
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.training.baselines import companions
@@ -43,24 +42,13 @@ def compose(app: App, experiment: Experiment, *, now: datetime | None = None, la
 
 def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path) -> Stack:
     shared = [_shared(app, part, experiment, now=now) for part in shared_stacks(experiment)]
-    stack = _stack_of(experiment)(
-        app,
-        stack_name(experiment.project, experiment.name),
-        experiment=experiment,
-        layers=layers,
-        minibatches=most_minibatches(experiment),
-        description=f"Crossover experiment {experiment.name}: {experiment.architecture}",
-        tags=stack_tags(experiment, EXPERIMENT, now=now),
-        analytics_reporting=False,
-    )
-    tag(stack, experiment, EXPERIMENT)
-    for number, each in enumerate(shared):  # they are named in the order in which they need one another
-        for earlier in shared[:number]:
-            each.add_stack_dependency(earlier)
-        stack.add_stack_dependency(each)
+    stack = _stack_of(experiment)(app, Props(experiment=experiment, built=layers, now=now))
+    for later, earlier in combinations(
+        [stack, *reversed(shared)], 2
+    ):  # named in the order in which they need one another
+        later.add_stack_dependency(earlier)
     if not shared:  # no network's expiry would end it
-        others = stack.node.children
-        Expiry(stack, "Expiry", project=experiment.project, only=stack.stack_name).outlives(*others)
+        Expiry(stack, "Expiry", project=experiment.project, only=stack.stack_name, outlives=stack.node.children)
     return stack
 
 
@@ -92,24 +80,23 @@ def synthesize(experiment: Experiment, out: Path, *, now: datetime | None = None
 
 def feature_flags() -> dict[str, Any]:
     """The `context` of cdk.json: the same templates whether the CDK command line or this project synthesizes."""
-    flags: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text(encoding="utf-8"))["context"]
-    return flags
+    return dict(json.loads((ROOT / "cdk.json").read_text(encoding="utf-8"))["context"])
 
 
-def check_with_nag(app: App) -> None:
-    """Synthesis then fails on every AWS Solutions finding that is not acknowledged with a reason."""
-    nag.check(app)
-
-
-def _stack_of(experiment: Experiment) -> Callable[..., Stack]:
+def _stack_of(experiment: Experiment) -> Callable[[App, Props], Stack]:
     """The STACK of `stacks/<architecture>.py`, found by name; without such a file what the architecture's tree asks for."""
     file = f"stacks/{experiment.module}.py"
     if not (ROOT / file).exists():
-        return functions_stack(architecture_of(experiment))
-    stack: Callable[..., Stack] | None = getattr(imported(file), "STACK", None)
+        file = "stacks/derived.py"
+        if architecture_of(experiment).program:
+            raise ConfigError(
+                f"architecture: {experiment.architecture!r}: a program for EC2, whose fleet no tree asks for; expected "
+                f"stacks/{experiment.module}.py with a STACK, such as stacks/p2p_instance.py"
+            )
+    stack: Callable[[App, Props], Stack] | None = getattr(imported(file), "STACK", None)
     if stack is None:
         raise ConfigError(
-            f"architecture: {experiment.architecture!r}: {file} defines no STACK; expected STACK = "
-            "functions_stack(ARCHITECTURE), or no such file: the stack is then derived from the tree"
+            f"architecture: {experiment.architecture!r}: {file} defines no STACK; expected an ExperimentStack, or no such file: the stack "
+            "is then derived from the tree"
         )
     return stack

@@ -56,8 +56,9 @@ def drafts(name: str, like: str) -> dict[str, str]:
         raise UserError(f"name: {name!r} is taken; choose another one")
     section = section_of(model.settings) if model.settings else None
     files = {}
-    for path in _sources(like):
+    for path in _sources(like, stack=bool(model.program or model.form)):  # that of a tree is derived from it
         text = re.sub(rf"\b({'|'.join(PACKAGES)})\.{like}\b", rf"\1.{module}", path.read_text("utf-8"))
+        text = text.replace(_stack(like), _stack(module))
         if section == like:  # what messages call its settings
             text = re.sub(rf"\b{like}\.(?=[a-z])", f"{module}.", text)
         if re.search(r"^ARCHITECTURE\b", text, re.MULTILINE):
@@ -78,14 +79,17 @@ def drafts(name: str, like: str) -> dict[str, str]:
     return files
 
 
+def _stack(name: str) -> str:
+    return name.title().replace("_", "") + "Stack"
+
+
 def _hyphens(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _sources(like: str) -> list[Path]:
-    """Its modules, and its stack where that is more than its tree asks for."""
-    stack = ROOT / "stacks" / f"{like}.py"
-    own = [stack] if stack.is_file() and "functions_stack(" not in stack.read_text("utf-8") else []
+def _sources(like: str, *, stack: bool) -> list[Path]:
+    """Its modules, and its stack."""
+    own = [ROOT / "stacks" / f"{like}.py"] if stack else []
     modules = [
         path
         for package in PACKAGES

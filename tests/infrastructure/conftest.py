@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from aws_cdk import App
 
+from cdk import nag
 from crossover import validation
 from crossover.experiment import Experiment
-from stacks.synthesis import check_with_nag, compose, feature_flags, synthesize
+from stacks.synthesis import compose, feature_flags, synthesize
 from tests.infrastructure.assemblies import Assembly
 from tests.infrastructure.cases import Case
 
@@ -52,7 +53,7 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Assembled:
         out = tmp_path_factory.mktemp("assembly")
         app = App(outdir=str(out), context=feature_flags(), builtin_cloud_formation_validation=False)
         compose(app, experiment, now=NOW, layers=nowhere)
-        check_with_nag(app)
+        nag.check(app)
         app.synth()  # raises where cdk-nag finds something
         return Assembly(out, f"{experiment.project}-{experiment.name}")
 

@@ -1,43 +1,39 @@
 """Fleets for programs: deployed empty, started by a run, and an instance leaves without being replaced."""
 
 import json
+import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aws_cdk import App, Stack
 
-from cdk import grants
-from cdk.fleets import Fleet, Machines
-from cdk.hosts import USER_DATA_LIMIT_BYTES, boot_script, debian_image
-from cdk.network import Network
+from cdk.constructs import Broker, Fleet, Network, Storage
+from cdk.hosts import USER_DATA_LIMIT_BYTES, boot_script
+from crossover.architecture.instances import Instances
 from crossover.experiment import Experiment
+from peers.p2p_instance import PROGRAM
 from tests.infrastructure.assemblies import Json, actions_of, flat, only, resources
 
 
 @pytest.fixture(scope="module")
 def template(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Json:
     app = App(outdir=str(tmp_path_factory.mktemp("fleet")), builtin_cloud_formation_validation=False)
-    stack = Stack(app, "peers")
+    stack = Stack(app, "crossover-spirt")
+    peers = Instances(purpose="peer", setting="", instance_type="t2.large", count=4, spot=True)
     Fleet(
         stack,
         "Peers",
+        program=replace(PROGRAM, instances=lambda experiment: peers),
         experiment=spirt,
         network=Network(stack, "crossover"),
-        machines=Machines(
-            instance_type="t2.large",
-            image=debian_image(stack, "t2.large"),
-            count=4,
-            volume_gb=20,
-            requirements="torch redis",
-            spot=True,
-        ),
-        module="crossover.training.calendar",  # stands for a program until one exists
-        environment={"BUCKET": "bucket", "RUN": "x"},
-        may=[grants.secret("arn:aws:secretsmanager:x")],
+        storage=Storage(stack, "Storage", bucket_per_worker=False, workers=4),
+        uses=[Broker(stack, "crossover")],
+        environment={"RUN": "x"},
     )
     folder = Path(app.synth().directory)
-    found: Json = json.loads((folder / "peers.template.json").read_text())
+    found: Json = json.loads((folder / "crossover-spirt.template.json").read_text())
     return found
 
 
@@ -74,14 +70,17 @@ def test_an_instance_leaves_without_being_replaced(template: Json) -> None:
     allowed = actions_of(template, {"Fn::GetAtt": [profile["Roles"][0]["Ref"], "Arn"]})
     (leaving,) = allowed["autoscaling:TerminateInstanceInAutoScalingGroup"]
     assert leaving.endswith(":autoScalingGroup:*:autoScalingGroupName/crossover-spirt-fleet")
-    assert allowed["secretsmanager:GetSecretValue"] == {"arn:aws:secretsmanager:x"}
+    (secret,) = allowed["secretsmanager:GetSecretValue"]
+    assert template["Parameters"][secret.strip("<>")]["Default"].endswith("/broker/secret")
 
 
 def test_the_program_runs_as_a_service(template: Json) -> None:
     script = flat(only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
-    assert "PROGRAM='crossover.training.calendar'" in script
-    facts = "CROSSOVER_BUCKET=bucket\nCROSSOVER_RUN=x\nCROSSOVER_FLEET=crossover-spirt-fleet\nCROSSOVER_IDLE_S=900"
-    assert f"ENVIRONMENT='{facts}'" in script
+    assert "PROGRAM='peers.p2p_instance'" in script
+    (facts,) = re.findall("ENVIRONMENT='([^']*)'", script)
+    names = ["PROJECT", "EXPERIMENT", "ARCHITECTURE", "BUCKET", "BROKER", "BROKER_SECRET", "RUN", "FLEET", "IDLE_S"]
+    assert [line.partition("=")[0] for line in facts.splitlines()] == [f"CROSSOVER_{name}" for name in names]
+    assert facts.endswith("CROSSOVER_RUN=x\nCROSSOVER_FLEET=crossover-spirt-fleet\nCROSSOVER_IDLE_S=900")
     assert "User=crossover" in script
     assert not resources(template, "AWS::EC2::SecurityGroup")
 

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 from aws_cdk import App, Stack
 
-from cdk.functions import Functions, Surroundings
-from cdk.layers import Layers
-from cdk.network import Network
-from cdk.storage import Storage
+from cdk.constructs import Functions, Layers, Network, Storage
 from crossover import workflow
-from crossover.architecture import steps
+from crossover.architecture import Architecture, steps
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from functions.spirt import ARCHITECTURE
@@ -162,16 +159,18 @@ def test_snap_start_publishes_a_version_and_invokes_its_alias(large: Assembly) -
 def stack_of(*uses: workflow.Service, spirt: Experiment, folder: Path) -> Json:
     """The template of one function, of a step that declares `uses`."""
     app = App(outdir=str(folder), builtin_cloud_formation_validation=False)
-    stack = Stack(app, "one")
+    stack = Stack(app, "crossover-spirt")
     step = replace(STEPS[0], uses=frozenset(uses))
-    around = Surroundings(
+    Functions(
+        stack,
+        "Functions",
+        architecture=Architecture("one", run=step, machines={"gradients": step}),
+        experiment=spirt,
+        layers=Layers(stack, "Layers", packaging="layer", folder=folder),
         network=Network(stack, "crossover"),
-        storage=Storage(stack, "Storage", experiment=spirt),
-        machines={"gradients": "crossover-spirt-gradients"},
+        storage=Storage(stack, "Storage", bucket_per_worker=False, workers=1),
     )
-    layers = Layers(stack, "Layers", experiment=spirt, folder=folder)
-    Functions(stack, "Functions", experiment=spirt, steps=[step], layers=layers, around=around)
-    found: Json = json.loads((Path(app.synth().directory) / "one.template.json").read_text())
+    found: Json = json.loads((Path(app.synth().directory) / "crossover-spirt.template.json").read_text())
     return found
 
 

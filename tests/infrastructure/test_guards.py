@@ -176,7 +176,7 @@ def test_an_expiry_in_an_experiments_own_stack_goes_last() -> None:
     app = App()
     stack = Stack(app, "crossover-alone")
     bucket = s3.CfnBucket(stack, "Bucket")
-    expiry.Expiry(stack, "Expiry", project="crossover", only="crossover-alone").outlives(bucket)
+    expiry.Expiry(stack, "Expiry", project="crossover", only="crossover-alone", outlives=[bucket])
     template = assertions.Template.from_stack(stack).to_json()
     (schedule,) = (name for name, each in template["Resources"].items() if each["Type"] == "AWS::Scheduler::Schedule")
     assert template["Resources"]["Bucket"]["DependsOn"] == [schedule]

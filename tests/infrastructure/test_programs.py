@@ -72,6 +72,7 @@ def test_each_fleet_runs_its_program(template: Make, config: str, module: str, s
         if each["Type"] == "AWS::SSM::Parameter"
     }
     assert published[f"/crossover/crossover/{config}/fleet"] == f"crossover-{config}-fleet"
+    assert found["Outputs"]["Fleet"]["Value"] == f"crossover-{config}-fleet"
 
 
 def test_peers_may_use_the_bucket_the_broker_and_their_machines_and_nothing_else(template: Make) -> None:

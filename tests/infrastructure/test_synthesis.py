@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from aws_cdk import App
 
+from cdk import nag
 from crossover import validation
 from crossover.architecture import architectures
 from crossover.errors import ConfigError
 from crossover.validation import documents
 from stacks import synthesis
-from stacks.synthesis import check_with_nag, compose, feature_flags
+from stacks.synthesis import compose, feature_flags
 from tests.infrastructure.assemblies import Assembly, masked
 from tests.infrastructure.callers import look, needs
 from tests.infrastructure.conftest import NOW, ROOT, Synthesize
@@ -131,7 +132,7 @@ def test_every_experiment_synthesizes(config: str, tmp_path: Path) -> None:
     experiment = validation.load(ROOT / "config" / f"{config}.yaml")
     app = App(outdir=str(tmp_path), context=feature_flags(), builtin_cloud_formation_validation=False)
     compose(app, experiment, now=NOW, layers=tmp_path)
-    check_with_nag(app)
+    nag.check(app)
     made = Assembly(Path(app.synth().directory), f"crossover-{experiment.name}")  # raises where nag finds something
     for need in needs(experiment):
         assert look(made.templates, need, experiment=experiment).missing == [], need

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from aws_cdk import App, Stack
 
-from cdk.fleets import Fleet, Machines
-from cdk.hosts import debian_image
-from cdk.network import Network
+from cdk.constructs import Fleet, Network, Storage
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
 from crossover.local.fleet_programs import Fleets, service
+from peers import p2p_instance
 from tests.infrastructure.assemblies import flat, only
 from tests.local.parts import eventually
 
@@ -40,24 +39,17 @@ def main():
 def user_data(tmp_path_factory: pytest.TempPathFactory) -> str:
     """As a stack renders it, for a program `crossover.training.fleet.lease` that stands for one of ours."""
     app = App(outdir=str(tmp_path_factory.mktemp("fleet")), builtin_cloud_formation_validation=False)
-    stack = Stack(app, "peers")
+    stack = Stack(app, "crossover-small")
     Fleet(
         stack,
         "Peers",
         experiment=Experiment(name="small", architecture="p2p_instance"),
+        program=p2p_instance.PROGRAM,
         network=Network(stack, "crossover"),
-        machines=Machines(
-            instance_type="t2.large",
-            image=debian_image(stack, "t2.large"),
-            count=2,
-            volume_gb=20,
-            requirements="redis",
-        ),
-        module="peers.p2p_instance",
+        storage=Storage(stack, "Storage", bucket_per_worker=False, workers=2),
         environment={"FOLDER": "/somewhere"},
-        may=[],
     )
-    found = json.loads((Path(app.synth().directory) / "peers.template.json").read_text())
+    found = json.loads((Path(app.synth().directory) / "crossover-small.template.json").read_text())
     return flat(only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
 
 

@@ -21,6 +21,7 @@ from crossover.running.resumption import differing
 from crossover.validation import schema, validate
 from stacks import synthesis
 
+ROOT = Path(__file__).parents[2]
 Write = Callable[[str, str], None]
 
 
@@ -70,6 +71,13 @@ def test_a_module_that_cannot_be_imported_names_its_line(write: Write, text: str
 def test_a_stack_file_without_a_stack_says_so(write: Write) -> None:
     write("stacks/eighth.py", "from cdk import names\n")
     with pytest.raises(ConfigError, match=r"'eighth': stacks/eighth.py defines no STACK"):
+        synthesis._stack_of(Experiment(name="x", architecture="eighth"))
+
+
+def test_a_program_without_a_stack_file_is_refused(write: Write) -> None:
+    """No tree asks for its fleet."""
+    write("peers/eighth.py", (ROOT / "peers" / "p2p_instance.py").read_text().replace('"p2p_instance"', '"eighth"'))
+    with pytest.raises(ConfigError, match=r"'eighth': a program for EC2, .*; expected stacks/eighth.py with a STACK"):
         synthesis._stack_of(Experiment(name="x", architecture="eighth"))
 
 

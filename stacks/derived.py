@@ -1,0 +1,62 @@
+"""The stack of an architecture without a file of its own here: what its tree asks for, as with those that only aggregate."""
+
+from constructs import Construct
+
+from cdk.constructs import (
+    Broker,
+    Budget,
+    ExperimentStack,
+    Functions,
+    Layers,
+    Network,
+    Props,
+    RedisHosts,
+    StepFunctions,
+    Storage,
+)
+from crossover.architecture import architecture_of
+from crossover.architecture.infrastructure import database_hosts
+
+
+class DerivedStack(ExperimentStack):
+    """The database hosts that ARCHITECTURE names; the project's broker, where a step sends messages; functions and state machines."""
+
+    def __init__(self, scope: Construct, props: Props) -> None:
+        super().__init__(scope, props)
+        experiment, network = props.experiment, Network(self, props.experiment.project)
+        storage = Storage(
+            self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
+        )
+        architecture, broker = architecture_of(experiment), Broker(self, experiment.project)
+        databases = None
+        if hosts := database_hosts(experiment, architecture):
+            databases = RedisHosts(
+                self,
+                "Redis",
+                settings=experiment.database,
+                count=hosts,
+                network=network,
+                storage=storage,
+                built=props.built,
+            )
+        functions = Functions(
+            self,
+            "Functions",
+            architecture=architecture,
+            experiment=experiment,
+            layers=Layers(self, "Layers", packaging=experiment.functions.packaging, folder=props.built),
+            network=network,
+            storage=storage,
+            databases=databases,
+            broker=broker,
+        )
+        machines = StepFunctions(
+            self, "Machines", architecture=architecture, experiment=experiment, functions=functions
+        )
+        Budget(
+            self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
+        )
+        self.publish(storage.facts | (databases.facts if databases else {}) | functions.facts | machines.facts)
+
+
+STACK = DerivedStack
