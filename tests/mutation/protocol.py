@@ -28,7 +28,7 @@ ROOT = mutants.ROOT
 LISTED = Path(__file__).parent / "protocol_faults.toml"
 SEED, DRAWN = 15, 40
 LONGEST_S = 3_600.0  # a command that takes longer hangs: the fault is found
-COPIED = ("crossover", "functions", "peers", "stacks", "cdk", "config", "redis_module", "app.py")
+COPIED = ("crossover", "chaos", "functions", "peers", "stacks", "cdk", "config", "redis_module", "app.py")
 
 # Where the draw takes from: code of protocols, and in it lines that name what a protocol is made of, but no text, time or figure.
 DRAWN_FROM = (

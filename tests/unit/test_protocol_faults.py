@@ -35,7 +35,7 @@ def test_there_are_enough_of_both_kinds_and_each_says_what_is_lost() -> None:
 
 def test_a_process_imports_the_fault() -> None:
     fault = next(each for each in FAULTS if each.name == "barrier-without-attempt")
-    asked = "from crossover.keys import Keys; print(Keys('r', 3).barrier)"
+    asked = "import chaos.trials; from crossover.keys import Keys; print(Keys('r', 3).barrier)"  # the world is of the copy too
     with protocol.planted(fault) as folder:
         said = subprocess.run(
             [sys.executable, "-c", asked],
