@@ -16,7 +16,7 @@ from typing import Any
 from chaos.kernel import Kernel, Process, Signal, WorldFault
 from chaos.paths import NoSuchPath, compiled, filled
 from chaos.process_runtime import BEGAN_S
-from chaos.wire import Refusal
+from chaos.requests import Refusal
 from crossover.asl import State
 from crossover.clients.step_functions import StepFunctions
 

@@ -11,8 +11,8 @@ from chaos.history import Entry, History, digest
 from chaos.judged import Models
 from chaos.kernel import Process
 from chaos.machines import Failed
+from chaos.requests import Lost, Refusal, Request
 from chaos.schedule import REFUSALS, Fault, Side
-from chaos.wire import Lost, Refusal, Request
 from crossover.dataplane.messages import read_arrival
 from crossover.errors import Corrupt
 from crossover.training.checkpoints import read
@@ -214,7 +214,7 @@ class Disturbed:
         if request.service == "s3":
             return [digest(self._world.servers.bucket.objects.get(key)) for key in request.keys]
         if request.service == "redis":
-            return [digest(self._world.servers.databases[request.server].get(key)) for key in request.keys]
+            return [digest(self._world.servers.databases[request.server].value(key)) for key in request.keys]
         return [""] * len(request.keys)
 
     # --- at an invocation -------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Disturbed:
             return
         if world.servers.broker.queues:
             self._strike(fault)
-        world.servers.broker.stop(queues_lost=True)
+        world.servers.broker.stop()
         world.kernel.sleep(RESTART_S)
         world.servers.broker.start()
 

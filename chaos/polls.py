@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from chaos.kernel import Kernel, Signal, Task
-from chaos.wire import Request
+from chaos.requests import Request
 
 # What changes nothing that another could see. A message that is taken or given back is none's news: it comes back where it was.
 _READS = frozenset(

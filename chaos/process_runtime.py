@@ -227,10 +227,7 @@ def _refusing(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
     """`real`, but for the tasks of a virtual world."""
 
     def call(*arguments: Any, **named: Any) -> Any:
-        if (
-            what != "time.sleep" or arguments[0] > 0
-        ):  # botocore sleeps for nothing where the pause before a retry was the runtime's
-            _refuse_in_a_task(what)
+        _refuse_in_a_task(what)
         return real(*arguments, **named)
 
     return call

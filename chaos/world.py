@@ -8,15 +8,15 @@ from math import inf
 from typing import Any, Protocol
 
 from chaos.client import FLEET, Client
+from chaos.clients import Servers, VirtualClients
 from chaos.fleet import Fleet
 from chaos.functions import Delivery, Function, Functions
 from chaos.kernel import Kernel, Process
 from chaos.learner import BUFFERS, PARAMETERS, ExactLearner, samples_of
 from chaos.machines import Machines, MachinesOf
 from chaos.polls import Looks
-from chaos.process_runtime import BEGAN_S, installed
-from chaos.wire import Effect, Lost, Refusal, Request
-from chaos.wire.clients import Servers, VirtualClients
+from chaos.process_runtime import installed
+from chaos.requests import Effect, Lost, Refusal, Request
 from crossover.architecture import Architecture, architecture_of, steps
 from crossover.asl import definitions
 from crossover.clients.protocol import Clients
@@ -32,7 +32,7 @@ from crossover.training.fleet import Settings
 
 BOOT_S = 45.0  # of an instance, assumed
 ASKED = 8  # how often boto3 asks one of AWS's own APIs, as clients/step_functions.py has set it
-SILENT_S = 60.0  # how long a client waits for a reply where the wire does not say
+SILENT_S = 60.0  # how long a client waits for a reply where the request does not say
 RESUME_S = 10.0
 CODE: Mapping[str, Any] = {"digest": "", "settings": {}, "files": {}}  # the same wherever it runs, as all of a history
 
@@ -137,7 +137,7 @@ class World:
         databases = {"per_worker": self.resolved.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
         if self.resolved.storage.channel == "s3":
             databases = 0
-        self.servers = Servers(self.carry, clock=lambda: BEGAN_S + self.kernel.now_s, databases=databases)
+        self.servers = Servers(self.carry, databases=databases)
         self.processes: list[Process] = []
         self.machines = Machines(
             self.kernel,
@@ -169,7 +169,7 @@ class World:
 
         Raises Unavailable.
         """
-        asked = Request("aws", operation, ("",), 0, 0, within_s=SILENT_S)
+        asked = Request("aws", operation, ("",), within_s=SILENT_S)
         for number in range(ASKED):
             try:
                 return self.carry(asked, lambda: (effect(), 0))
@@ -183,7 +183,7 @@ class World:
         self.kernel.sleep(self.spread(self.minibatch_s * share))
 
     def carry(self, request: Request, effect: Effect) -> Any:
-        """To the server and back: as chaos/wire says."""
+        """To the server and back: as chaos/requests.py says."""
         kernel = self.kernel
         service = _SERVICES[request.service](self.calibration)
         task = kernel.task
@@ -291,7 +291,6 @@ class World:
             execution.stop()
         for process in self.processes:
             process.kill()
-        self.servers.bucket.close()
 
     def _outcome(self) -> Outcome:
         run, left = self.client.run, self.left()

@@ -8,7 +8,7 @@ else.
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from crossover.clients.protocol import Event
 from crossover.clients.step_functions import StepFunctions
@@ -24,22 +24,11 @@ if TYPE_CHECKING:
 PREFIX = "CROSSOVER_"
 
 
-class Connect(Protocol):
-    """What of dataplane/connecting.py opens connections: the virtual world has others."""
-
-    def object_store(self, url: str, traffic: Traffic) -> ConnectedObjectStore: ...
-    def tensor_store(
-        self, url: str, *, password: str | None, certificate: str | None, time_to_live_s: float, traffic: Traffic
-    ) -> "RedisTensorStore": ...
-    def message_bus(self, url: str, *, username: str, password: str, traffic: Traffic) -> MessageBus: ...
-
-
 class DeployedClients:
     """Clients by the variables CROSSOVER_* of `environment`."""
 
-    def __init__(self, environment: Mapping[str, str], *, connect: Connect = connecting) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        self._connect = connect
         self._tensor_stores: dict[int, RedisTensorStore] = {}
         self._object_stores: dict[str, ConnectedObjectStore] = {}
         self._secrets: dict[str, str] = {}  # by ARN
@@ -55,7 +44,7 @@ class DeployedClients:
 
     def _bucket(self, name: str, traffic: Traffic) -> ObjectStore:
         if name not in self._object_stores:
-            self._object_stores[name] = self._connect.object_store(name, traffic)
+            self._object_stores[name] = connecting.object_store(name, traffic)
         return self._object_stores[name].beside(traffic)
 
     def objects(self, traffic: Traffic) -> ObjectStore:
@@ -76,7 +65,7 @@ class DeployedClients:
         if worker not in self._tensor_stores:
             urls = self._fact("REDIS").split()
             rank = worker % len(urls)
-            self._tensor_stores[worker] = self._connect.tensor_store(
+            self._tensor_stores[worker] = connecting.tensor_store(
                 urls[rank],
                 password=self._secret("REDIS_SECRET"),
                 certificate=self._certificate(urls[rank], rank),
@@ -101,7 +90,7 @@ class DeployedClients:
 
     def bus(self, traffic: Traffic) -> MessageBus:
         login = json.loads(self._secret("BROKER_SECRET") or "{}")
-        return self._connect.message_bus(
+        return connecting.message_bus(
             self._fact("BROKER"), username=login["username"], password=login["password"], traffic=traffic
         )
 

@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import redis
@@ -27,8 +27,16 @@ class RedisClient:
     key, never payload or password.
     """
 
-    def __init__(self, address: RedisAddress, *, timeout_s: float = 120.0, idle_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        address: RedisAddress,
+        *,
+        timeout_s: float = 120.0,
+        idle_s: float = 5.0,
+        connect: Callable[..., Any] = RedisConnection,
+    ) -> None:
         self.address = address
+        self._connect = connect
         self._timeout_s = timeout_s
         self._idle_s = idle_s
         self._idle: list[tuple[RedisConnection, float]] = []  # (connection, when it was last used)
@@ -112,7 +120,7 @@ class RedisClient:
 
     def _connected(self) -> RedisConnection:
         try:
-            connection = RedisConnection(self.address, timeout_s=_CONNECT_S)
+            connection: RedisConnection = self._connect(self.address, timeout_s=_CONNECT_S)
         except ssl.SSLCertVerificationError as error:
             raise Refused(f"{self.address}: it shows another certificate than expected: {_said(error)}") from None
         except OSError as error:

@@ -11,8 +11,8 @@ from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import DType, Kind, Vector, expect
 from crossover.errors import Corrupt, Missing
 
-_MODULE_NAMES: dict[DType, str] = {"float32": "FLOAT", "uint8": "UINT8"}
-_DTYPES: dict[str, DType] = {name: dtype for dtype, name in _MODULE_NAMES.items()}
+MODULE_NAMES: dict[DType, str] = {"float32": "FLOAT", "uint8": "UINT8"}
+DTYPES: dict[str, DType] = {name: dtype for dtype, name in MODULE_NAMES.items()}
 
 # Vectors sent under temporary keys appear under their own names at once, or not at all where the first name is taken.
 APPEAR_TOGETHER = """
@@ -91,7 +91,7 @@ class RedisTensorStore:
         return self.client.command(
             "AI.TENSORSET",
             key,
-            _MODULE_NAMES[vector.dtype],
+            MODULE_NAMES[vector.dtype],
             vector.elements,
             *about,
             *options,
@@ -106,11 +106,11 @@ class RedisTensorStore:
 def _vector(key: str, reply: Sequence[Any]) -> Vector:
     """What TENSOR.GET answered: [dtype, shape, kind, samples, blob]."""
     dtype, _, kind, samples, data = reply
-    if text(dtype) not in _DTYPES:
+    if text(dtype) not in DTYPES:
         raise Corrupt(f"{key}: holds a tensor of {text(dtype)}; vectors are FLOAT or UINT8")
     if text(kind) not in Kind.__members__.values():
         raise Corrupt(f"{key}: holds a tensor of kind {text(kind)!r}; one of {', '.join(Kind)}")
-    return Vector(Kind(text(kind)), data, int(samples or 0), _DTYPES[text(dtype)])
+    return Vector(Kind(text(kind)), data, int(samples or 0), DTYPES[text(dtype)])
 
 
 def text(word: Any) -> str:

@@ -124,22 +124,18 @@ def _asked(world: World, call: Call) -> Asked:
     """The request, with its reply."""
     request, run = call.request, world.client.run
     key = request.keys[0] if request.keys else ""
-    down, vain = _answered(world, call)
+    down, vain = _answered(call)
     shown = key.replace(run, "", 1) if run else key
     return Asked(request.service, request.operation, request.server, shown, request.bytes_out, down, vain)
 
 
-def _answered(world: World, call: Call) -> tuple[int, bool]:
+def _answered(call: Call) -> tuple[int, bool]:
     """Bytes of payload, and whether there was nothing to answer with."""
-    request, reply = call.request, call.reply
-    match request.service, request.operation:
-        case "s3", "GetObject":
-            return (0, True) if reply.status == 404 else (len(reply.body), False)
-        case "redis", "TENSOR.GET":
-            held = world.servers.databases[request.server].get(request.keys[0])
-            return (0, True) if held is None else (len(held.data), False)
-        case "rabbitmq", "basic.get":
-            return (0, True) if reply is None else (len(reply[1].body), False)
+    match call.request.operation:
+        case "GetObject" | "TENSOR.GET":
+            return call.bytes_in, call.reply is None
+        case "basic.get":
+            return (0, True) if call.reply is None else (len(call.reply[1].body), False)
     return 0, False
 
 

@@ -138,6 +138,8 @@ def test_an_invocation_that_comes_again_when_the_run_is_over_leaves_nothing(arch
     [
         ("spirt", Fault(kind="message", role="notify_peers 0", request=1, seconds=40.0)),
         ("p2p_instance", Fault(kind="message", role="program 0", request=3, side="after", seconds=3.0)),
+        ("all_reduce", Fault(kind="outage", service="s3", at_s=0.1, seconds=2.0)),  # while data is staged, by no step
+        ("all_reduce", Fault(kind="refusal", service="s3", at_s=0.1, seconds=2.0)),
         ("spirt", Fault(kind="refusal", service="s3", at_s=12.0, seconds=5.0)),
         ("spirt", Fault(kind="refusal", service="redis", at_s=12.0, seconds=5.0)),
         ("spirt", Fault(kind="refusal", service="rabbitmq", at_s=12.0, seconds=10.0)),

@@ -8,7 +8,7 @@ import pytest
 from chaos.kernel import Kernel, Killed, Process, Signal, Stuck
 from chaos.polls import Looks
 from chaos.process_runtime import installed
-from chaos.wire import Request
+from chaos.requests import Request
 from crossover import runtime
 
 
@@ -78,7 +78,7 @@ def test_a_world_that_stands_still_says_so() -> None:
 
 
 def _request(operation: str) -> Request:
-    return Request("redis", operation, ("key",), 0, 1)
+    return Request("redis", operation, ("key",))
 
 
 @pytest.mark.parametrize("written_at_s", [4.5, 100.0])

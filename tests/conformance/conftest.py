@@ -1,6 +1,5 @@
 """The implementations under test: each suite asks for a factory by name, each test gets keys of its own."""
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.wire.clients import Servers, VirtualClients
+from chaos.clients import Servers, VirtualClients
 from crossover.clients.protocol import Event
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorStore
@@ -56,8 +55,8 @@ def rabbit(folder: Path, tls: TlsFiles) -> Iterator[RabbitServer]:
 
 @pytest.fixture(scope="session")
 def virtual() -> Servers:
-    """The virtual world's servers, reached at once: each fake under the suite of what it stands for."""
-    return Servers(servers.AtOnce(), clock=time.time, databases=1)
+    """The virtual world's servers, reached at once: each stand-in under the suite of what it stands for."""
+    return Servers(servers.AtOnce(), databases=1)
 
 
 @pytest.fixture

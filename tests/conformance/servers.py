@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from chaos.wire import Effect, Request
+from chaos.requests import Effect, Request
 from crossover.errors import MissingTool
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer

@@ -106,6 +106,15 @@ def test_a_silent_server_ends_the_wait(tls: TlsFiles, redis: RedisServer, scheme
     client.close()
 
 
+def test_a_silent_server_is_waited_for_once_by_redis_py_too(redis: RedisServer) -> None:
+    with Proxy(redis.port) as proxy:
+        client = client_at(f"redis://127.0.0.1:{proxy.port}", timeout_s=0.2)
+        with pytest.raises(Unavailable, match="BLPOP empty"):
+            client.control("BLPOP", "empty", 30, keys=["empty"])
+        assert proxy.connections == 1
+        client.close()
+
+
 @pytest.mark.parametrize("kind", ["plain", "tls", "socket"])
 def test_payloads_travel_without_being_joined(redis: RedisServer, tls: TlsFiles, run: str, kind: str) -> None:
     url = {"plain": redis.url, "tls": redis.tls_url, "socket": redis.socket_url}[kind]

@@ -30,7 +30,6 @@ PLACES = {
     "fetch-objects": ("objects", "fetch"),
     "fetch-redis": ("redis", "fetch"),
     "redis": ("redis", "in_database"),
-    "redis-virtual": ("redis-virtual", "in_database"),
 }
 
 

@@ -53,7 +53,6 @@ CONFINED = {
         "crossover.account",
         "crossover.cli",
         "crossover.running",
-        "chaos",
     },
     "moto": {"crossover.local"},
     "torch": {

@@ -1,7 +1,6 @@
-"""The wire of the virtual world: servers without time behind our real clients of Redis, S3 and RabbitMQ.
+"""Requests of the virtual world: whoever stands for a server asks the world to carry each there and its reply back.
 
-A fake of a wire asks its world for one thing: carry this request to the server and its reply back. The world decides how long that takes
-and what goes wrong on the way.
+The world decides how long that takes and what goes wrong on the way.
 """
 
 from collections.abc import Callable
@@ -9,20 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Service = Literal["redis", "s3", "rabbitmq", "aws"]  # the last: APIs of AWS's own, such as Step Functions
-Effect = Callable[
-    [], tuple[Any, int]
-]  # changes the server's state at once; the reply, and how many payload bytes it carries
+# Changes the server's state at once; the reply, and how many payload bytes it carries.
+Effect = Callable[[], tuple[Any, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What goes over a wire once. `operation` is in the wire's own words: AI.TENSORSET, PutObject, basic.publish, connect."""
+    """What is asked of a server once. `operation` is in the server's own words: AI.TENSORSET, PutObject, basic.publish, connect."""
 
     service: Service
     operation: str
     keys: tuple[str, ...]
-    bytes_out: int  # of payload
-    connection: int  # of this server's, from 1; 0 where the wire keeps none, as S3's
+    bytes_out: int = 0  # of payload
     server: int = 0  # which one of several of this service
     within_s: float = float("inf")  # how long the client waits for the reply
 
@@ -51,7 +48,7 @@ class Refusal(Exception):
 
 class Carry(Protocol):
     """The way to a server and back: returns the reply that effect() gave. What effect() raises goes through unchanged: Lost, from a server
-    that is down, or what the fake has for its own client.
+    that is down, or what the server's stand-in has for its own client.
     """
 
     def __call__(self, request: Request, effect: Effect) -> Any: ...

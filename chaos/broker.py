@@ -53,7 +53,7 @@ class Closed(Exception):
 
 
 class Broker:
-    """Queues and exchanges; every method acts at once. Durable all of them: `stop` keeps them unless they are said to be lost."""
+    """Queues and exchanges; every method acts at once."""
 
     def __init__(self) -> None:
         self.up = True
@@ -61,20 +61,18 @@ class Broker:
         self.exchanges: dict[str, list[str]] = {}  # and the queues that are bound to each
         self._channels: list[Channel] = []
         self._opened = self._order = 0
-        self.moved: Callable[[bool, str, bytes], object] = lambda sent, name, body: (
-            None
-        )  # sent to, or acknowledged from
+        # Told of each message: whether it was sent to that name or acknowledged from there, and what it says.
+        self.moved: Callable[[bool, str, bytes], object] = lambda sent, name, body: None
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def stop(self, *, queues_lost: bool = False) -> None:
-        """Connections break, new ones are refused until `start`."""
+    def stop(self) -> None:
+        """It ends with what it held: connections break, new ones are refused until `start`."""
         self.up = False
         for channel in list(self._channels):
             self.drop(channel)
-        if queues_lost:
-            self.queues.clear()
-            self.exchanges.clear()
+        self.queues.clear()
+        self.exchanges.clear()
 
     def start(self) -> None:
         """It listens again."""

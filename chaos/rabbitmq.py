@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pika.exceptions as amqp
 
-from chaos.wire import Carry, Lost, Refusal, Request
-from chaos.wire.broker import Broker, Channel, Closed, Consumer
+from chaos.broker import Broker, Channel, Closed, Consumer
+from chaos.requests import Carry, Lost, Refusal, Request
 from crossover import runtime
 
 _NOTHING = (None, None, None)
@@ -19,12 +19,15 @@ class _Method:
 
 
 class VirtualConnection:
-    """What RabbitMessageBus asks of pika.BlockingConnection. Opening it, its channel, confirms and prefetch count as one request."""
+    """What RabbitMessageBus asks of pika.BlockingConnection and of its one channel: durable queues, fanout exchanges, confirms on, one
+    message at a time for a consumer. Opening all that counts as one request.
+    """
 
     def __init__(self, broker: Broker, carry: Carry, parameters: Any) -> None:
         self.is_open = False
         self._broker, self._carry, self._patience_s = broker, carry, parameters.heartbeat
-        asked = Request("rabbitmq", "connection.open", (), 0, 0, within_s=parameters.stack_timeout)
+        self._consumer: Consumer | None = None
+        asked = Request("rabbitmq", "connection.open", (), within_s=parameters.stack_timeout)
         try:
             self._channel: Channel = carry(asked, self._opened)
         except Lost:
@@ -36,8 +39,18 @@ class VirtualConnection:
             raise Lost
         return self._broker.open(), 0
 
-    def channel(self) -> "VirtualChannel":
-        return VirtualChannel(self, self._broker, self._channel)
+    @property
+    def connection(self) -> Self:
+        return self
+
+    def channel(self) -> Self:
+        return self
+
+    def confirm_delivery(self) -> None:
+        """Always."""
+
+    def basic_qos(self, *, prefetch_count: int) -> None:
+        """Always 1."""
 
     def cut(self) -> None:
         """The broker sees the connection break. The client finds that out when it next uses it."""
@@ -45,10 +58,10 @@ class VirtualConnection:
 
     def close(self) -> None:
         """Ends in order; what nobody has acknowledged goes back."""
-        self.ask("connection.close", (), lambda: self._broker.drop(self._channel))
+        self._ask("connection.close", (), lambda: self._broker.drop(self._channel))
         self.is_open = False
 
-    def ask(self, operation: str, keys: tuple[str, ...], work: Callable[[], Any], *, body: bytes = b"") -> Any:
+    def _ask(self, operation: str, keys: tuple[str, ...], work: Callable[[], Any], *, body: bytes = b"") -> Any:
         """Carry `work` on the broker there and its result back. Raises pika's errors."""
         if not self.is_open:
             raise amqp.ChannelWrongStateError("Channel is closed.")
@@ -62,9 +75,8 @@ class VirtualConnection:
                 self.cut()
                 raise
 
-        asked = Request("rabbitmq", operation, keys, len(body), self._channel.number, within_s=self._patience_s)
         try:
-            return self._carry(asked, effect)
+            return self._carry(Request("rabbitmq", operation, keys, len(body), within_s=self._patience_s), effect)
         except Closed as closed:
             self.is_open = False
             raise amqp.ChannelClosedByBroker(closed.code, closed.text) from None
@@ -73,72 +85,48 @@ class VirtualConnection:
             self.is_open = False
             raise (amqp.AMQPHeartbeatTimeout if lost.silent else amqp.StreamLostError)("connection lost") from None
 
-    def tell(self, operation: str, keys: tuple[str, ...], work: Callable[[], None]) -> None:
+    def _tell(self, operation: str, keys: tuple[str, ...], work: Callable[[], None]) -> None:
         """The same for what no answer is awaited of: a loss, or a refusal, shows at the next request."""
         was_open = self.is_open
         try:
-            self.ask(operation, keys, work)
+            self._ask(operation, keys, work)
         except amqp.AMQPError:
             if not was_open:
                 raise
             self.is_open = True
 
-
-class VirtualChannel:
-    """What RabbitMessageBus asks of pika's BlockingChannel: confirms on, one message at a time for a consumer."""
-
-    def __init__(self, connection: VirtualConnection, broker: Broker, channel: Channel) -> None:
-        self.connection, self._broker, self._channel = connection, broker, channel
-        self._consumer: Consumer | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.connection.is_open
-
-    def confirm_delivery(self) -> None:
-        """Always."""
-
-    def basic_qos(self, *, prefetch_count: int) -> None:
-        assert prefetch_count == 1, f"prefetch_count: {prefetch_count}; the virtual broker's consumers hold one message"
-
     # --- queues and exchanges -----------------------------------------------------------------------------------------
 
     def queue_declare(self, queue: str, *, durable: bool, arguments: Mapping[str, Any]) -> None:
-        assert durable, f"{queue}: the virtual broker has durable queues only"
-        self.connection.ask("queue.declare", (queue,), lambda: self._broker.declare_queue(queue, arguments))
+        self._ask("queue.declare", (queue,), lambda: self._broker.declare_queue(queue, arguments))
 
     def exchange_declare(self, exchange: str, *, exchange_type: str, durable: bool) -> None:
-        assert durable and exchange_type == "fanout", (
-            f"{exchange}: the virtual broker has durable fanout exchanges only"
-        )
-        self.connection.ask("exchange.declare", (exchange,), lambda: self._broker.declare_exchange(exchange))
+        self._ask("exchange.declare", (exchange,), lambda: self._broker.declare_exchange(exchange))
 
     def queue_bind(self, queue: str, exchange: str) -> None:
-        self.connection.ask("queue.bind", (queue, exchange), lambda: self._broker.bind(queue, exchange))
+        self._ask("queue.bind", (queue, exchange), lambda: self._broker.bind(queue, exchange))
 
     def queue_delete(self, queue: str) -> None:
-        self.connection.ask("queue.delete", (queue,), lambda: self._broker.delete_queue(queue))
+        self._ask("queue.delete", (queue,), lambda: self._broker.delete_queue(queue))
 
     def exchange_delete(self, exchange: str) -> None:
-        self.connection.ask("exchange.delete", (exchange,), lambda: self._broker.delete_exchange(exchange))
+        self._ask("exchange.delete", (exchange,), lambda: self._broker.delete_exchange(exchange))
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def basic_publish(self, exchange: str, routing_key: str, body: bytes, *, properties: Any, mandatory: bool) -> None:
-        assert mandatory and properties.delivery_mode == 2, "the virtual broker's messages are persistent and mandatory"
-
         def publish() -> bool:
             return self._broker.publish(exchange, routing_key, bytes(body))
 
         try:
-            routed = self.connection.ask("basic.publish", (exchange or routing_key,), publish, body=body)
+            routed = self._ask("basic.publish", (exchange or routing_key,), publish, body=body)
         except Refusal:
             raise amqp.NackError([]) from None
         if not routed:
             raise amqp.UnroutableError([])
 
     def basic_get(self, queue: str) -> tuple[Any, Any, Any]:
-        found = self.connection.ask("basic.get", (queue,), lambda: self._broker.get(self._channel, queue))
+        found = self._ask("basic.get", (queue,), lambda: self._broker.get(self._channel, queue))
         return _NOTHING if found is None else (_Method(found[0]), None, found[1].body)
 
     def consume(self, queue: str, *, inactivity_timeout: float) -> Iterator[tuple[Any, Any, Any]]:
@@ -147,36 +135,30 @@ class VirtualChannel:
         def consume() -> Consumer:
             return self._broker.consume(self._channel, queue)
 
-        consumer = self._consumer = self.connection.ask("basic.consume", (queue,), consume)
+        consumer = self._consumer = self._ask("basic.consume", (queue,), consume)
         while not consumer.cancelled:
             news = runtime.event()
             consumer.wake = news.set
             if not consumer.sent and self._channel.open and not news.wait(inactivity_timeout):
                 yield _NOTHING
                 continue
-            taken = self.connection.ask("basic.deliver", (queue,), lambda: _taken(consumer))
+            taken = self._ask("basic.deliver", (queue,), lambda: consumer.sent.pop(0) if consumer.sent else None)
             if taken is not None:
                 yield _Method(taken[0]), None, taken[1].body
 
     def cancel(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            self.connection.ask("basic.cancel", (consumer.queue,), lambda: self._broker.cancel(consumer))
+            self._ask("basic.cancel", (consumer.queue,), lambda: self._broker.cancel(consumer))
 
     def basic_ack(self, delivery_tag: int) -> None:
         held = self._channel.held.get(delivery_tag)
         keys = (held[0],) if held else ()  # the wire says the tag alone; a history says of which queue
-        self.connection.tell("basic.ack", keys, lambda: self._broker.acknowledge(self._channel, delivery_tag))
+        self._tell("basic.ack", keys, lambda: self._broker.acknowledge(self._channel, delivery_tag))
 
     def basic_nack(self, delivery_tag: int, *, multiple: bool = False, requeue: bool) -> None:
-        assert requeue, "the virtual broker takes every message back"
-
         def give_back() -> None:
             tags = [tag for tag in self._channel.held if tag == delivery_tag or (multiple and tag < delivery_tag)]
             self._broker.give_back(self._channel, tags)
 
-        self.connection.tell("basic.nack", (), give_back)
-
-
-def _taken(consumer: Consumer) -> Any:
-    return consumer.sent.pop(0) if consumer.sent else None
+        self._tell("basic.nack", (), give_back)

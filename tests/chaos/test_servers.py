@@ -1,0 +1,160 @@
+"""What our clients make of requests and replies that are lost, and of servers that fail, as the virtual world has them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chaos.clients import Servers, VirtualClients
+from chaos.requests import Effect, Lost, Refusal, Request
+from crossover import runtime
+from crossover.clients.protocol import Event
+from crossover.dataplane.traffic import Traffic
+from crossover.dataplane.vector import Kind, Vector
+from crossover.errors import Missing, Refused, Unavailable
+from crossover.experiment import Experiment
+from tests.clocks import Passing
+
+SPIRT = Experiment(name="x", architecture="spirt", workers=2)
+VECTOR = Vector(Kind.GRADIENT, memoryview(bytes(8)), 3)
+
+
+class Way:
+    """Carries at once; `fails(operation, ...)` says what befalls the next requests of that operation, one after another."""
+
+    def __init__(self) -> None:
+        self.carried: list[str] = []
+        self._failures: list[tuple[str, str]] = []
+
+    def fails(self, operation: str, *how: str) -> None:
+        self._failures += [(operation, each) for each in how]
+
+    def __call__(self, request: Request, effect: Effect) -> Any:
+        self.carried.append(request.operation)
+        befalls = next((each for each in self._failures if each[0] == request.operation), None)
+        if befalls is None:
+            return effect()[0]
+        self._failures.remove(befalls)
+        match befalls[1]:
+            case "reply lost":
+                effect()
+                raise Lost
+            case "lost" | "silent":
+                raise Lost(silent=befalls[1] == "silent")
+            case code:
+                raise Refusal(code)
+
+
+@pytest.fixture
+def way() -> Iterator[Way]:
+    with runtime.use(Passing()):
+        yield Way()
+
+
+@pytest.fixture
+def servers(way: Way) -> Servers:
+    return Servers(way, databases=2)
+
+
+@pytest.fixture
+def process(servers: Servers) -> Callable[[], VirtualClients]:
+    def nobody(name: str, event: Event) -> Event:
+        raise AssertionError(name)
+
+    return lambda: VirtualClients(servers, nobody)
+
+
+Begin = Callable[[], VirtualClients]
+
+
+def test_a_put_whose_reply_was_lost_finds_itself(way: Way, process: Begin) -> None:
+    objects = process().objects(Traffic())
+    way.fails("PutObject", "reply lost")
+    assert objects.put_new("k", b"mine") is False
+    assert objects.get("k") == b"mine"
+    way.fails("PutObject", "lost", "SlowDown")
+    assert objects.put_new("l", b"mine") is True
+    assert way.carried.count("PutObject") == 5
+
+
+def test_a_create_whose_reply_was_lost_is_sent_again_and_finds_itself(way: Way, process: Begin) -> None:
+    tensors = process().tensors(SPIRT, 0, Traffic())
+    tensors.put("warm", VECTOR)
+    way.fails("AI.TENSORSET", "reply lost")
+    assert tensors.create("k", VECTOR) is False
+    assert tensors.get("k") == VECTOR
+
+
+@pytest.mark.parametrize("how", ["silent", "LOADING"])
+def test_a_database_that_does_not_serve_is_unavailable(way: Way, process: Begin, how: str) -> None:
+    way.fails("TENSOR.GET", how)
+    with pytest.raises(Unavailable, match=r"TENSOR\.GET k"):
+        process().tensors(SPIRT, 0, Traffic()).get("k")
+    assert way.carried.count("TENSOR.GET") == 1
+
+
+def test_a_database_that_loses_its_memory(servers: Servers, process: Begin) -> None:
+    clients = process()
+    tensors, other = (clients.tensors(SPIRT, worker, Traffic()) for worker in (0, 1))
+    for store in (tensors, other):
+        store.put("k", VECTOR)
+    servers.databases[0].stop()
+    with pytest.raises(Unavailable, match="no connection"):
+        tensors.get("k")
+    with pytest.raises(Unavailable):
+        tensors.exists("k")
+    servers.databases[0].start()
+    with pytest.raises(Missing):
+        tensors.get("k")
+    assert not tensors.exists("k")
+    assert other.get("k") == VECTOR
+
+
+def test_a_message_whose_confirm_was_lost_comes_twice(way: Way, process: Begin) -> None:
+    bus = process().bus(Traffic())
+    bus.declare(queues=["q"])
+    way.fails("basic.publish", "reply lost", "lost")
+    bus.publish("q", b"1")
+    assert [bus.receive("q", timeout_s=0) for _ in range(3)] == [b"1", b"1", None]
+
+
+def test_an_acknowledgement_that_is_lost_brings_the_message_again(way: Way, process: Begin) -> None:
+    bus = process().bus(Traffic())
+    bus.declare(queues=["q"])
+    for body in (b"1", b"2"):
+        bus.publish("q", body)
+    way.fails("basic.ack", "lost", "reply lost")
+    assert [bus.receive("q", timeout_s=0) for _ in range(4)] == [b"1", b"1", b"2", None]
+
+
+def test_what_a_process_held_that_died_goes_back(way: Way, process: Begin) -> None:
+    clients, other = process(), process().bus(Traffic())
+    bus = clients.bus(Traffic())
+    bus.declare(queues=["q"])
+    bus.publish("q", b"1")
+    way.fails("basic.ack", "basic.nack")
+    with pytest.raises(Refusal):  # stands for the death of the process: nothing catches it
+        bus.receive("q", timeout_s=0)
+    clients.cut()
+    assert other.receive("q", timeout_s=0) == b"1"
+
+
+def test_a_broker_that_is_out_is_waited_for_and_has_lost_its_queues(servers: Servers, process: Begin) -> None:
+    bus = process().bus(Traffic())
+    bus.declare(queues=["q"])
+    servers.broker.stop()
+    began_s = runtime.monotonic()
+    with pytest.raises(Unavailable):
+        bus.publish("q", b"1")
+    assert runtime.monotonic() > began_s
+    servers.broker.start()
+    with pytest.raises(Refused, match="not declared"):
+        bus.publish("q", b"2")
+
+
+def test_a_publish_that_the_broker_cannot_take_is_unavailable(way: Way, process: Begin) -> None:
+    bus = process().bus(Traffic())
+    bus.declare(queues=["q"])
+    way.fails("basic.publish", "basic.nack")
+    with pytest.raises(Unavailable, match="could not take"):
+        bus.publish("q", b"1")
