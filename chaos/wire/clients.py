@@ -14,7 +14,7 @@ from crossover.clients.deployed import DeployedClients
 from crossover.clients.protocol import Event
 from crossover.dataplane.rabbitmq import RabbitMessageBus
 from crossover.dataplane.redis_client import RedisClient
-from crossover.dataplane.redis_tensors import RedisTensorStore
+from crossover.dataplane.redis_compute import RedisCompute
 from crossover.dataplane.s3 import S3ObjectStore
 from crossover.dataplane.traffic import Traffic
 
@@ -72,11 +72,11 @@ class _Connections:
 
     def tensor_store(
         self, url: str, *, password: str | None, certificate: str | None, time_to_live_s: float, traffic: Traffic
-    ) -> RedisTensorStore:
+    ) -> RedisCompute:
         number = self._servers.environment()["CROSSOVER_REDIS"].split().index(url)
         host = url.removeprefix("redis://").partition(":")[0]
         address = VirtualRedisAddress(host, server=self._servers.databases[number], carry=self._servers.carry)
-        return RedisTensorStore(RedisClient(address), traffic, time_to_live_s=time_to_live_s)
+        return RedisCompute(RedisClient(address), traffic, time_to_live_s=time_to_live_s)
 
     def message_bus(self, url: str, *, username: str, password: str, traffic: Traffic) -> RabbitMessageBus:
         return RabbitMessageBus(url, username=username, password=password, traffic=traffic, connect=self._to_broker)

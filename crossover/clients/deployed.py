@@ -8,18 +8,22 @@ else.
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from crossover.clients.protocol import Event
 from crossover.clients.step_functions import StepFunctions
 from crossover.dataplane import connecting
-from crossover.dataplane.protocols import ConnectedObjectStore, MessageBus, ObjectStore, TensorCompute, TensorStore
+from crossover.dataplane.protocols import (
+    ConnectedObjectStore,
+    ConnectedTensorStore,
+    MessageBus,
+    ObjectStore,
+    TensorCompute,
+    TensorStore,
+)
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-
-if TYPE_CHECKING:
-    from crossover.dataplane.redis_tensors import RedisTensorStore
 
 PREFIX = "CROSSOVER_"
 
@@ -30,7 +34,7 @@ class Connect(Protocol):
     def object_store(self, url: str, traffic: Traffic) -> ConnectedObjectStore: ...
     def tensor_store(
         self, url: str, *, password: str | None, certificate: str | None, time_to_live_s: float, traffic: Traffic
-    ) -> "RedisTensorStore": ...
+    ) -> ConnectedTensorStore: ...
     def message_bus(self, url: str, *, username: str, password: str, traffic: Traffic) -> MessageBus: ...
 
 
@@ -40,7 +44,7 @@ class DeployedClients:
     def __init__(self, environment: Mapping[str, str], *, connect: Connect = connecting) -> None:
         self._environment = environment
         self._connect = connect
-        self._tensor_stores: dict[int, RedisTensorStore] = {}
+        self._tensor_stores: dict[int, ConnectedTensorStore] = {}
         self._object_stores: dict[str, ConnectedObjectStore] = {}
         self._secrets: dict[str, str] = {}  # by ARN
         self._state_machines = StepFunctions(environment)

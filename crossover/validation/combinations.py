@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 
-from crossover.algorithms import compression
+from crossover.algorithms import codecs
+from crossover.algorithms.codecs import CODECS
 from crossover.algorithms.rules import bears
 from crossover.architecture import Architecture, steps
 from crossover.architecture.infrastructure import talks
@@ -218,17 +219,15 @@ def outer_belongs_to_delta(e: Experiment) -> str | None:
     return None
 
 
-COMPRESSED_BY = {"rank": "powersgd", "share": "top_k", "bits": "qsgd", "bucket": "qsgd", "norm": "qsgd"}
-
-
 def compression_has_its_settings(e: Experiment) -> str | None:
-    usual, asked = Exchange(), e.exchange
-    for name, of in COMPRESSED_BY.items():
-        if getattr(asked, name) != getattr(usual, name) and asked.compression != of:
-            return (
-                f"exchange.{name}: belongs to exchange.compression: {of}, and compression is {asked.compression}; "
-                f"leave it out, or set exchange.compression: {of}"
-            )
+    usual, asked, own = Exchange(), e.exchange, {each.name for each in fields(CODECS[e.exchange.compression])}
+    for of, codec in CODECS.items():
+        for name in (each.name for each in fields(codec) if each.name not in own):
+            if getattr(asked, name) != getattr(usual, name):
+                return (
+                    f"exchange.{name}: belongs to exchange.compression: {of}, and compression is {asked.compression}; "
+                    f"leave it out, or set exchange.compression: {of}"
+                )
     return None
 
 
@@ -236,51 +235,43 @@ def errors_are_fed_back(e: Experiment) -> str | None:
     kind, kept = e.exchange.compression, e.exchange.error_feedback
     if kept and kind == "none":
         return "exchange.error_feedback: true, and without compression nothing is left out that could be fed back; leave it out"
-    if kept and kind != "powersgd" and not compression.named(e.exchange).contracts:
-        smaller = "a smaller exchange.bucket, " if e.exchange.bucket > 128 else ""
-        return (
-            f"exchange.error_feedback: qsgd of {e.exchange.bits} bits in buckets of {e.exchange.bucket} may leave out more than there was, "
-            f"which fed back grows from round to round; expected more exchange.bits, {smaller}or false: qsgd is unbiased"
-        )
-    return None
+    grows = codecs.named(e.exchange).grows
+    return f"exchange.error_feedback: {grows}" if kept and grows else None
 
 
 def compressed_gradients_are_averaged(e: Experiment) -> str | None:
     kind, rule = e.exchange.compression, e.aggregation.rule
-    if rule != "mean" and kind in ("powersgd", "top_k"):
-        what = (
-            "what travels are factors of them, which mean nothing one by one"
-            if kind == "powersgd"
-            else "most of each is zero"
-        )
-        return (
-            f"aggregation.rule: {rule} compares the workers' gradients, and with {kind} {what}; "
-            "expected mean, or exchange.compression: none, fp16 or qsgd"
-        )
-    return None
+    if rule == "mean" or not (reason := CODECS[kind].only_mean):
+        return None
+    others = " or ".join(name for name, each in CODECS.items() if not each.only_mean)
+    return (
+        f"aggregation.rule: {rule} compares the workers' gradients, and with {kind} {reason}; "
+        f"expected mean, or exchange.compression: {others}"
+    )
 
 
 def compression_sees_what_is_dropped(e: Experiment) -> str | None:
     kind, fed_back = e.exchange.compression, e.exchange.error_feedback
-    if e.aggregation.non_finite != "drop" or kind == "none" or (kind == "fp16" and not fed_back):
+    keeps = CODECS[kind].keeps_non_finite
+    if e.aggregation.non_finite != "drop" or kind == "none" or (keeps and not fed_back):
         return None
-    why = f"{kind} cannot encode it" if kind != "fp16" else "error feedback would keep it for all rounds"
+    why = "error feedback would keep it for all rounds" if keeps else f"{kind} cannot encode it"
     return (
         f"aggregation.non_finite: drop must see what is not finite, and {why}; "
         "expected refuse, or exchange.compression: none or fp16 without error feedback"
     )
 
 
-def rank_makes_something_smaller(e: Experiment) -> str | None:
+def codec_takes_the_model(e: Experiment) -> str | None:
     """Of a model that comes with the project; of one's own, preparing the run says so."""
     size = sizes.DATA.get(e.data.dataset)
-    if e.exchange.compression != "powersgd" or _is_import(e.training.model) or size is None:
+    codec = codecs.named(e.exchange)
+    if not codec.needs_shapes or _is_import(e.training.model) or size is None:
         return None
-    from crossover.algorithms.powersgd import problem  # torch comes with it, which no other check needs
-    from crossover.learning.learner import shapes_of
+    from crossover.learning.learner import shapes_of  # torch comes with it, which no other check needs
 
     try:
-        return problem(shapes_of(e.training.model, 10, size.image), rank=e.exchange.rank)
+        return codec.problem(shapes_of(e.training.model, 10, size.image))
     except ConfigError:
         return None  # the model is unknown: that is told elsewhere
 
@@ -463,7 +454,7 @@ ALWAYS: tuple[Check, ...] = (
     errors_are_fed_back,
     compressed_gradients_are_averaged,
     compression_sees_what_is_dropped,
-    rank_makes_something_smaller,
+    codec_takes_the_model,
     attack_has_attackers,
     attackers_exist,
     nesterov_needs_momentum,

@@ -276,7 +276,7 @@ CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
         "would keep it for all rounds",
     ),
     (
-        combinations.rank_makes_something_smaller,
+        combinations.codec_takes_the_model,
         {
             "exchange": {"compression": "powersgd", "rank": 53},
             "training": {"model": "small_cnn"},
