@@ -7,7 +7,7 @@ from crossover.algorithms import codecs
 from crossover.errors import NoProjection
 from crossover.learning.sizes import DATA
 from crossover.simulation.kernel import Phase, Process
-from crossover.simulation.mirror.long_worker import FIRST_FACTS_BYTES, Life, Standing, collected, lives
+from crossover.simulation.mirror.long_worker import Life, Standing, collected, lives
 from crossover.simulation.mirror.spirt import begun, optimizer_vectors, outer_vectors
 from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import MODELS as SIZES
@@ -181,10 +181,10 @@ def first_checkpoints(world: World, place: Place) -> Script:
     return beginning(world, looks=world.workers)
 
 
-def beginning(world: World, *, looks: int, more_bytes: Sequence[int] = ()) -> Script:
-    """`looks`: members whose checkpoints are looked for; `more_bytes`: of first checkpoints beside the workers'."""
-    one = world.workload.vector_bytes + VECTOR_HEADER_BYTES + FIRST_FACTS_BYTES
-    puts, out = world.workers + len(more_bytes), world.workers * one + sum(more_bytes)
+def beginning(world: World, *, looks: int, supervised: bool = False) -> Script:
+    """`looks`: members whose checkpoints are looked for; `supervised`: a supervisor has a first checkpoint, too."""
+    one = world.workload.vector_bytes + VECTOR_HEADER_BYTES
+    puts, out = world.workers + supervised, world.workers * one
     tally = Tally().count("objects", "put", 1 + puts, out=out)  # the attempt's marker too
     tally.count("objects", "list", 2 + looks).count("objects", "exists", 3)
     objects = world.objects("initialise")
