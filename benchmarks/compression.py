@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks import step
 from benchmarks.filter import medians_s
 from benchmarks.report import Figure, write
-from crossover.algorithms import buffers, codecs
+from crossover.algorithms import buffers, contributions
 from crossover.experiment import Exchange, Experiment
 from crossover.learning.learner import skeleton
 
@@ -36,16 +36,16 @@ def work(gradient: Tensor, shapes: list[torch.Size]) -> Work:
     parameters = sum(shape.numel() for shape in shapes)
     for name, (exchange, _) in CODECS.items():
         experiment = Experiment(name="compression", architecture="all-reduce", exchange=exchange)
-        own = codecs.codec(experiment, worker=0, shapes=shapes, parameters=parameters)
-        if isinstance(own, codecs.LowRank):
+        own = contributions.encoder(experiment, worker=0, shapes=shapes, parameters=parameters)
+        if isinstance(own, contributions.TwoExchanges):
             found |= _two_exchanges(name, own, gradient)
         else:
-            assert isinstance(own, codecs.OneExchange)
+            assert isinstance(own, contributions.OneExchange)
             found |= _one_exchange(name, own, gradient)
     return found
 
 
-def _one_exchange(name: str, own: codecs.OneExchange, gradient: Tensor) -> Work:
+def _one_exchange(name: str, own: contributions.OneExchange, gradient: Tensor) -> Work:
     contribution, out = own.begin(gradient, round=0), torch.empty_like(gradient)
     (body,) = contribution.bodies.values()
     data = buffers.view(body)
@@ -59,10 +59,10 @@ def _one_exchange(name: str, own: codecs.OneExchange, gradient: Tensor) -> Work:
     return {f"{name}: encoding": (lambda: own.proceed(gradient), encode), f"{name}: decoding": (_nothing, decode)}
 
 
-def _two_exchanges(name: str, own: codecs.LowRank, gradient: Tensor) -> Work:
+def _two_exchanges(name: str, own: contributions.TwoExchanges, gradient: Tensor) -> Work:
     def encode() -> Tensor:
         following = own.proceed(own.begin(gradient, round=1).values)
-        assert isinstance(following, codecs.Contribution)
+        assert isinstance(following, contributions.Contribution)
         return following.values
 
     mean = torch.empty(0)

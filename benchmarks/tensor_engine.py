@@ -31,7 +31,6 @@ from crossover.dataplane.protocols import StateKeys, TensorCompute
 from crossover.dataplane.redis_address import redis_address
 from crossover.dataplane.redis_client import RedisClient
 from crossover.dataplane.redis_compute import RedisCompute
-from crossover.dataplane.redis_tensors import RedisTensorStore
 from crossover.dataplane.redis_wire import RedisConnection
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Kind, Vector
@@ -50,7 +49,7 @@ class Side:
     """One client of the server under test."""
 
     client: RedisClient
-    store: RedisTensorStore
+    store: RedisCompute
     python: redis.Redis
 
 
@@ -76,7 +75,7 @@ def side(server: RedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
         if encrypted
         else redis.Redis(port=server.port, socket_timeout=None)
     )
-    return Side(client, RedisTensorStore(client, Traffic(), time_to_live_s=3600), python)
+    return Side(client, RedisCompute(client, Traffic(), time_to_live_s=3600), python)
 
 
 # --- fetch, compute, store by redis-py --------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rou
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
         plain.store.put(key, Vector(Kind.GRADIENT, view(values)))
-    in_database = partial(RedisCompute(plain.store).mean, keys, out="out")
+    in_database = partial(plain.store.mean, keys, out="out")
     near = medians(  # short ones often, apart from the long ones, which leave caches and memory in disorder
         {"read": lambda: [values.sum() for values in local], "in_database": in_database},
         rounds=4 * rounds,
@@ -152,7 +151,7 @@ def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, roun
         plain.store.put(key, Vector(kind, view(values)))
     took = medians(
         {
-            "in_database": lambda: step_by(RedisCompute(plain.store)),
+            "in_database": lambda: step_by(plain.store),
             "own": lambda: step_by(FetchCompute(plain.store)),
             "own_tls": lambda: step_by(FetchCompute(encrypted.store)),
             "redis_py": lambda: step_by_redis_py(plain.python),
@@ -217,7 +216,7 @@ def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str,
     for key, values in zip(keys, local, strict=True):
         plain.store.put(key, Vector(Kind.GRADIENT, view(values)))
     stop = threading.Event()
-    compute = RedisCompute(plain.store)
+    compute = plain.store
 
     def average() -> None:
         while not stop.is_set():

@@ -187,7 +187,6 @@ class Outer:
 
 
 What = Literal["gradients", "model", "delta"]
-Compressed = Literal["none", "fp16", "qsgd", "powersgd", "top_k"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +196,7 @@ class Exchange:
     every: Positive | Literal["epoch"] | None = None  # minibatches per exchange; None: the architecture's own
     what: What = "gradients"  # model, delta: workers take steps of their own in between
     outer: Outer = field(default_factory=Outer)
-    compression: Compressed = "none"
+    compression: str = "none"  # one of crossover/algorithms/codecs
     rank: Positive = 4  # powersgd
     share: Annotated[float, Gt(0.0), Le(1.0)] = 0.01  # top_k: of the elements
     bits: Annotated[int, Ge(2), Le(8)] = 8  # qsgd, as are bucket and norm

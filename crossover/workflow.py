@@ -19,6 +19,7 @@ from crossover.context.metering import Meter
 from crossover.errors import CrossoverError, Missing, StaleAttempt, Unavailable, UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
+from crossover.runtime.retries import STEP
 from crossover.runtime.threads import side_by_side
 
 Body = Callable[[Context, Event], Mapping[str, Any] | None]
@@ -26,8 +27,7 @@ Service = Literal["objects", "tensors", "bus", "machines"]
 
 DAY_S = 86_400
 EVENT_LIMIT_BYTES = 1_024
-# What a step is tried again for, and how often, in this process as by Step Functions: steps are repeatable.
-REPEATED, RETRIES = Unavailable, 6
+REPEATED = Unavailable  # what a step is tried again for, in this process as by Step Functions: steps are repeatable
 START: Event = {
     "run": "",  # the run's id
     "attempt": 0,  # grows when a run is resumed: execution names are reserved for 90 days
@@ -232,10 +232,10 @@ def execute(node: Node, ctx: Context, event: Event) -> Event:
 
 def _tried(step: Step, ctx: Context, event: Event) -> Event:
     """The step, in a context of its own for each try."""
-    for _ in range(RETRIES):
+    for _ in range(STEP.again):
         with suppress(REPEATED), ctx.child() as own:  # threads share resources, not meters, learners or buses
             return step.run(own, event)
-        ctx.pause(1)
+        ctx.pause(STEP.first_s)
     with ctx.child() as own:
         return step.run(own, event)
 

@@ -13,11 +13,8 @@ from annotated_types import Ge, Le
 from crossover.algorithms.aggregators import plan as plans
 from crossover.algorithms.aggregators.plan import Plan
 from crossover.architecture import Architecture
-from crossover.clients.protocol import Event
-from crossover.context import Context
 from crossover.experiment import Experiment
 from crossover.training import aggregation
-from crossover.workflow import step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,30 +29,7 @@ def plan(experiment: Experiment) -> Plan:
     return plans.tree(settings.parameters, experiment.workers, groups=[settings.fan_in] * 2)
 
 
-@step(torch=True)
-def send_gradient(ctx: Context, event: Event) -> None:
-    """A client: its gradient, made, into the bucket."""
-    aggregation.send(ctx, event, plan(ctx.experiment))
-
-
-@step()
-def open_level(ctx: Context, event: Event) -> Event:
-    """How many aggregators the next level has."""
-    return aggregation.open_level(event, plan(ctx.experiment))
-
-
-@step(torch=True)
-def aggregate(ctx: Context, event: Event) -> None:
-    """The mean of a few whole gradients."""
-    aggregation.aggregate(ctx, event, plan(ctx.experiment))
-
-
-@step()
-def collect(ctx: Context, event: Event) -> None:
-    """The mean stays in the bucket; all that lay below it is deleted."""
-    aggregation.collect(ctx, event, plan(ctx.experiment))
-
-
+send_gradient, open_level, aggregate, collect = aggregation.steps(__name__, plan)
 ARCHITECTURE = Architecture(
     "lifl",
     run=aggregation.tree(send_gradient, open_level, aggregate, collect),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossover.algorithms.chunking import chunk
+from crossover.algorithms.codecs import CODECS
 from crossover.algorithms.rules import RULES
 from crossover.architecture import EXCHANGES, Architecture
 from crossover.clients.protocol import Event
@@ -125,7 +126,7 @@ def checks(e: Experiment) -> Iterator[str]:
         )
 
 
-COMPRESSIONS = tuple(way for way in EXCHANGES["gradients"] if way != "powersgd")
+COMPRESSIONS = tuple(name for name, codec in CODECS.items() if codec.exchanges == 1)
 ARCHITECTURE = Architecture(
     "scatter_reduce",
     run=life.tree(initialise, train, collect),

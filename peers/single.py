@@ -24,7 +24,7 @@ from crossover.workflow import step
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crossover.algorithms.codecs import Contribution
+    from crossover.algorithms.contributions import Contribution
     from crossover.training.long_worker.group import Group
     from crossover.training.peer.replica import Replica
 

@@ -9,10 +9,11 @@ from functools import cache
 from math import ceil
 from typing import Literal, get_args, get_type_hints
 
+from crossover.algorithms.codecs import CODECS
 from crossover.architecture import Architecture, architectures, load, steps
 from crossover.architecture.infrastructure import side_by_side, talks
 from crossover.costs.prices import Prices
-from crossover.experiment import Compressed, Exchange, Experiment, Functions, What
+from crossover.experiment import Exchange, Experiment, Functions, What
 from crossover.learning.sizes import DATA
 from crossover.learning.staging import minibatches_of
 from crossover.simulation import figures
@@ -43,7 +44,7 @@ class Candidate:
     every: Every
     updates: str = OWN
     what: What = "gradients"
-    compression: Compressed = "none"
+    compression: str = "none"
     memory_mb: int = 0
     light_mb: int = 512
     threads: int = 1
@@ -94,7 +95,7 @@ class Share:
     limit: int | None
     updates: str = OWN
     what: What = "gradients"
-    compression: Compressed = "none"
+    compression: str = "none"
 
 
 Least = Callable[[int], int]  # MB of the smallest function that holds a minibatch of so many samples
@@ -204,11 +205,11 @@ def _other_updates(own: Experiment, architecture: Architecture, workers: int, sa
             yield Share(workers, batch, "epoch" if rounds == 1 else count // rounds, limit, UNKNOWN, what)
     if workers != own.workers or own.exchange.every is None:
         return
-    for compression in get_args(Compressed)[1:]:
+    for compression, codec in CODECS.items():
         asked = replace(own.exchange, compression=compression)
         refused = any("compression" in problem for problem in architecture.checks(replace(own, exchange=asked)))
-        had = compression in architecture.exchanges.get("gradients", ()) and (known or compression != "powersgd")
-        if had and not refused:
+        had = compression in architecture.exchanges.get("gradients", ()) and (known or not codec.needs_shapes)
+        if had and not refused and compression != "none":
             yield Share(workers, batch, own.exchange.every, limit, UNKNOWN, compression=compression)
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from crossover.algorithms.aggregators.plan import Plan
+from crossover.algorithms.codecs import CODECS
 from crossover.architecture.instances import Instances
-from crossover.experiment import Compressed, Experiment
+from crossover.experiment import Experiment
 from crossover.workflow import Node, Step, walk
 
 
@@ -39,7 +40,7 @@ CLAIMS = {
 
 
 # Every codec, of gradients and of what models have moved by. A model is not compressed: what is left out of it would be no small change.
-EXCHANGES = {"gradients": get_args(Compressed), "model": ("none",), "delta": get_args(Compressed)}
+EXCHANGES: Mapping[str, Collection[str]] = {"gradients": CODECS, "model": ("none",), "delta": CODECS}
 
 
 @dataclass(frozen=True)

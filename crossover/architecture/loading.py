@@ -14,10 +14,11 @@ from types import ModuleType
 from typing import get_args, get_type_hints
 
 from crossover import own_code
+from crossover.algorithms.codecs import CODECS
 from crossover.architecture.declaration import CLAIMS, Architecture
 from crossover.architecture.torch_imports import without_torch
 from crossover.errors import ConfigError, CrossoverError
-from crossover.experiment import Compressed, Experiment, What, section_of
+from crossover.experiment import Experiment, What, section_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("functions", "peers")
@@ -154,8 +155,8 @@ def _problems(architecture: Architecture, name: str) -> Iterator[str]:
     if (architecture.run is None) == (architecture.program is None):
         yield "expected either run=, the tree of its steps, or program=, what runs on instances"
     for what, compressions in architecture.exchanges.items():
-        if unknown := sorted({what}.difference(get_args(What)) | set(compressions).difference(get_args(Compressed))):
-            objects, ways = (", ".join(get_args(kind)) for kind in (What, Compressed))
+        if unknown := sorted({what}.difference(get_args(What)) | set(compressions).difference(CODECS)):
+            objects, ways = ", ".join(get_args(What)), ", ".join(CODECS)
             yield f"exchanges {unknown[0]!r}; expected some of {objects}, each with some of {ways}"
     for named in ("tensor_hosts", "state"):
         given, choices = getattr(architecture, named), get_args(get_type_hints(Architecture)[named])

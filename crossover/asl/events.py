@@ -1,10 +1,19 @@
 """What every task has in common: the fields that it passes on, and what it is tried again for."""
 
+from math import inf
 from typing import Any
 
-from crossover.workflow import REPEATED, RETRIES, START
+from crossover.runtime.retries import EXECUTION, STEP, Retries
+from crossover.workflow import REPEATED, START
 
 State = dict[str, Any]
+
+
+def _paused(retries: Retries) -> State:
+    longest = {} if retries.most_s == inf else {"MaxDelaySeconds": retries.most_s}
+    how_often = {"IntervalSeconds": retries.first_s, "BackoffRate": 2.0, "MaxAttempts": retries.again}
+    return {**how_often, **longest, "JitterStrategy": "FULL"}
+
 
 # Lambda's transient errors, the one of our own that passes by itself, and what a killed or timed-out environment leaves
 # behind. Every other error (StaleAttempt, WaitTimeout, Corrupt, ...) would come again: it ends the execution.
@@ -21,20 +30,13 @@ RETRY: list[State] = [
             "Sandbox.Timedout",
             REPEATED.__name__,
         ],
-        "IntervalSeconds": 1,
-        "BackoffRate": 2.0,
-        "MaxAttempts": RETRIES,
-        "MaxDelaySeconds": 30,
-        "JitterStrategy": "FULL",
+        **_paused(STEP),
     },
 ]
 START_RETRY: list[State] = [
     {
         "ErrorEquals": ["StepFunctions.ExecutionLimitExceededException", "StepFunctions.ThrottlingException"],
-        "IntervalSeconds": 2,
-        "BackoffRate": 2.0,
-        "MaxAttempts": 8,
-        "JitterStrategy": "FULL",
+        **_paused(EXECUTION),
     }
 ]
 

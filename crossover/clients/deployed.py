@@ -8,18 +8,21 @@ else.
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 from crossover.clients.protocol import Event
 from crossover.clients.step_functions import StepFunctions
 from crossover.dataplane import connecting
-from crossover.dataplane.protocols import ConnectedObjectStore, MessageBus, ObjectStore, TensorCompute, TensorStore
+from crossover.dataplane.protocols import (
+    ConnectedObjectStore,
+    ConnectedTensorStore,
+    MessageBus,
+    ObjectStore,
+    TensorCompute,
+    TensorStore,
+)
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-
-if TYPE_CHECKING:
-    from crossover.dataplane.redis_tensors import RedisTensorStore
 
 PREFIX = "CROSSOVER_"
 
@@ -29,7 +32,7 @@ class DeployedClients:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        self._tensor_stores: dict[int, RedisTensorStore] = {}
+        self._tensor_stores: dict[int, ConnectedTensorStore] = {}
         self._object_stores: dict[str, ConnectedObjectStore] = {}
         self._secrets: dict[str, str] = {}  # by ARN
         self._state_machines = StepFunctions(environment)

@@ -10,8 +10,8 @@ from crossover.clients.on_demand import lazy
 from crossover.clients.protocol import Event
 from crossover.errors import ConfigError, Unavailable, ended_with
 from crossover.runtime.pauses import Pauses
+from crossover.runtime.retries import MACHINE, MACHINE_REQUEST
 
-MACHINE_ATTEMPTS = 3
 UNDER_WAY = ("RUNNING", "PENDING_REDRIVE")
 
 
@@ -31,7 +31,7 @@ class StepFunctions:
         if not arn:
             raise ConfigError(f"{variable}: not in the environment; the stack sets it for what starts it")
         kind = failure = ""
-        for attempt in range(MACHINE_ATTEMPTS):  # a name whose execution failed is taken for 90 days
+        for attempt in range(1 + MACHINE.again):
             found = self._ended(arn, f"{event['run']}-{name}-{event['worker']}-{event['round']}-{attempt}", event)
             if found["status"] == "SUCCEEDED":
                 ended: Event = json.loads(found.get("output") or "{}")
@@ -60,7 +60,10 @@ class StepFunctions:
         import boto3
         from botocore.config import Config
 
-        return boto3.client("stepfunctions", config=Config(retries={"mode": "standard", "total_max_attempts": 8}))
+        return boto3.client(
+            "stepfunctions",
+            config=Config(retries={"mode": "standard", "total_max_attempts": 1 + MACHINE_REQUEST.again}),
+        )
 
 
 # Why Lambda itself ended a function, and what helps: Lambda's message says neither.

@@ -13,9 +13,14 @@ from crossover.errors import ConfigError
 
 if TYPE_CHECKING:
     from crossover.dataplane.object_tensors import ObjectTensorStore
-    from crossover.dataplane.protocols import ConnectedObjectStore, ObjectStore, TensorCompute, TensorStore
+    from crossover.dataplane.protocols import (
+        ConnectedObjectStore,
+        ConnectedTensorStore,
+        ObjectStore,
+        TensorCompute,
+        TensorStore,
+    )
     from crossover.dataplane.rabbitmq import RabbitMessageBus
-    from crossover.dataplane.redis_tensors import RedisTensorStore
 
 Place = Literal["in_database", "fetch"]
 
@@ -57,6 +62,21 @@ def object_tensors(objects: "ObjectStore") -> "ObjectTensorStore":
     return ObjectTensorStore(objects, prefix="runs/")  # tensor keys begin with the run; functions may write below runs/
 
 
+def _redis(
+    url: str, *, password: str | None, certificate: str | None, time_to_live_s: float, traffic: Traffic
+) -> "ConnectedTensorStore":
+    from crossover.dataplane.redis_address import redis_address
+    from crossover.dataplane.redis_client import RedisClient
+    from crossover.dataplane.redis_compute import RedisCompute
+
+    client = RedisClient(redis_address(url, password=password, certificate=certificate))
+    return RedisCompute(client, traffic, time_to_live_s=time_to_live_s)
+
+
+# By the scheme of a URL: what opens the database behind it. A vector store of one's own is a TensorStore, and a line here.
+TENSOR_STORES: dict[str, Callable[..., "ConnectedTensorStore"]] = {"redis": _redis, "rediss": _redis, "unix": _redis}
+
+
 def tensor_store(
     url: str,
     *,
@@ -64,27 +84,18 @@ def tensor_store(
     certificate: str | None = None,
     time_to_live_s: float,
     traffic: Traffic,
-) -> "RedisTensorStore":
-    """A Redis by URL: redis://, rediss:// (verified against `certificate`, PEM text) or unix://."""
-    from crossover.dataplane.redis_address import redis_address
-    from crossover.dataplane.redis_client import RedisClient
-    from crossover.dataplane.redis_tensors import RedisTensorStore
-
-    client = RedisClient(redis_address(url, password=password, certificate=certificate))
-    return RedisTensorStore(client, traffic, time_to_live_s=time_to_live_s)
+) -> "ConnectedTensorStore":
+    """A Redis (redis://, rediss:// verified against `certificate`, PEM text, or unix://), or what else TENSOR_STORES opens."""
+    opens = TENSOR_STORES.get(url.partition("://")[0], _redis)  # whose own check says what is expected
+    return opens(url, password=password, certificate=certificate, time_to_live_s=time_to_live_s, traffic=traffic)
 
 
 def tensor_compute(store: "TensorStore", *, compute: Place = "in_database") -> "TensorCompute":
-    """Arithmetic on the vectors of `store`: in the database where `compute` says so and it is one, else fetch, compute, store."""
-    if compute == "in_database":
-        from crossover.dataplane.redis_compute import RedisCompute
-        from crossover.dataplane.redis_tensors import RedisTensorStore
-
-        if isinstance(store, RedisTensorStore):
-            return RedisCompute(store)
+    """Arithmetic on the vectors of `store`: by itself where `compute` says so and it is one that computes, else fetch, compute, store."""
     from crossover.dataplane.fetch_compute import FetchCompute
+    from crossover.dataplane.protocols import TensorCompute
 
-    return FetchCompute(store)
+    return store if compute == "in_database" and isinstance(store, TensorCompute) else FetchCompute(store)
 
 
 def message_bus(

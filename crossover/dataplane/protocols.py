@@ -6,7 +6,7 @@ Unavailable (no answer: worth a retry).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from crossover.algorithms.dropping import Agree
 from crossover.algorithms.update import Update
@@ -79,6 +79,16 @@ class TensorStore(Protocol):
         """Delete; keys that are not there are fine."""
 
 
+class ConnectedTensorStore(TensorStore, Protocol):
+    """One that was opened: each invocation has its own counters over the same connections."""
+
+    def beside(self, traffic: Traffic) -> TensorStore:
+        """The same store, counted into `traffic`."""
+
+    def close(self) -> None:
+        """Drop the connections; the next call makes new ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateKeys:
     """Where a round's whole state lies: the model [P parameters | B buffers] and the optimizer's vectors (SGD: velocity; Adam: two
@@ -89,6 +99,7 @@ class StateKeys:
     optimizer: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class TensorCompute(Protocol):
     """Arithmetic on stored float32 vectors. Where it runs is the papers' comparison: in the database, or fetch-compute-store.
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pika
 import pika.exceptions as amqp
-from tenacity import Retrying, retry_if_exception
+from tenacity import retry_if_exception
 
 from crossover import runtime
 from crossover.dataplane.addresses import shown
@@ -20,11 +20,10 @@ from crossover.dataplane.messages import arrival, checked, read_arrival
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, Refused, Unavailable
-from crossover.runtime.pauses import Backoff, Patience
+from crossover.runtime import retries
 
 T = TypeVar("T")
 
-_WITHIN_S, _LONGEST_PAUSE_S = 60.0, 2.0  # a broker that restarts is back by then, and soon found
 _BLOCKED_S = 1.0  # a broker that is short of disk or memory says so, and takes nothing until somebody has made room
 _HEARTBEAT_S = 60
 _CLASSIC = {"x-queue-type": "classic"}
@@ -180,15 +179,8 @@ class RabbitMessageBus:
 
     def _do(self, name: str, work: Callable[[Any], T]) -> T:
         """`work` on this thread's channel; after a broken connection once more on a new one."""
-        retrying = Retrying(
-            retry=retry_if_exception(_may_pass),
-            stop=Patience(_WITHIN_S),
-            wait=Backoff(0.1, _LONGEST_PAUSE_S),
-            sleep=runtime.sleep,
-            reraise=True,
-        )
         try:
-            result: T = retrying(self._attempt, work)
+            result: T = retries.BROKER.retrying(retry_if_exception(_may_pass))(self._attempt, work)
             return result
         except (amqp.ProbableAuthenticationError, amqp.ProbableAccessDeniedError):
             raise Refused(f"{self._where}: user name or password was refused") from None

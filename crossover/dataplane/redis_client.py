@@ -12,6 +12,7 @@ from crossover.dataplane.redis_address import RedisAddress
 from crossover.dataplane.redis_control import redis_py
 from crossover.dataplane.redis_wire import Argument, ErrorReply, Place, RedisConnection
 from crossover.errors import Missing, Refused, Unavailable
+from crossover.runtime.retries import REDIS
 
 _CONNECT_S = 5.0
 _ALIVE_WITHIN_S = 2.0  # how long the liveness check of an idle connection waits
@@ -46,8 +47,8 @@ class RedisClient:
 
     def command(self, name: str, *arguments: Argument, keys: Sequence[str] = (), place: Place | None = None) -> Any:
         """The reply to a command on `keys`; see RedisConnection.command for `place` and the reply's types."""
-        for fresh in (False, True):
-            connection, reused = self._take(fresh=fresh)
+        for attempt in range(1 + REDIS.again):
+            connection, reused = self._take(fresh=attempt > 0)
             try:
                 reply = connection.command([name, *arguments], place)
             except ErrorReply as error:

@@ -17,15 +17,8 @@ from crossover.experiment import Aggregation
 _NONE = "-"  # the module's word for a vector that does not exist (yet)
 
 
-class RedisCompute:
-    """The TENSOR.* commands on the vectors of `store`, counted into its traffic.
-
-    Every result is created (NX) and lives as long as the store's keys.
-    """
-
-    def __init__(self, store: RedisTensorStore) -> None:
-        self._store = store
-        self._traffic = store.traffic
+class RedisCompute(RedisTensorStore):
+    """A RedisTensorStore that computes, by the module's commands TENSOR.*. Every result is created (NX) and lives as long as other keys."""
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
         self._combine("MEAN", keys, out)
@@ -33,7 +26,7 @@ class RedisCompute:
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
         options: list[Argument] = ["FINITE"]
         if rule.non_finite == "drop":
-            if self._store.exists(out):
+            if self.exists(out):
                 return
             kept, rule = participants([self.finite(key) for key in keys], rule, names=keys, agree=agree)
             keys, options = [keys[index] for index in kept], []
@@ -56,12 +49,12 @@ class RedisCompute:
         )
 
     def norm(self, key: str) -> float:
-        self._traffic.count("norm")
-        return float(self._store.client.command("TENSOR.NORM", key, keys=[key]))
+        self.traffic.count("norm")
+        return float(self.client.command("TENSOR.NORM", key, keys=[key]))
 
     def finite(self, key: str) -> bool:
-        self._traffic.count("finite")
-        return bool(self._store.client.command("TENSOR.FINITE", key, keys=[key]))
+        self.traffic.count("finite")
+        return bool(self.client.command("TENSOR.FINITE", key, keys=[key]))
 
     def _combine(self, rule: str, keys: Sequence[str], out: str, *options: Argument) -> None:
         self._run(rule, [len(keys), *keys, *options, "OUT", out], keys)
@@ -77,14 +70,14 @@ class RedisCompute:
 
     def _expect(self, key: str, kind: Kind) -> None:
         """Raises Corrupt where `key` holds another kind. A key that is gone is fine: the step may have been finished before."""
-        self._traffic.count("info")
-        about = self._store.client.command("TENSOR.INFO", key, keys=[key])
+        self.traffic.count("info")
+        about = self.client.command("TENSOR.INFO", key, keys=[key])
         if about is not None and text(about[2]) != kind:
             raise Corrupt(f"{key}: holds a {text(about[2]) or 'nameless'} vector where a {kind} was expected")
 
     def _run(self, rule: str, arguments: Sequence[Argument], keys: Sequence[str]) -> None:
-        self._traffic.count(rule.lower())
-        self._store.client.command(f"TENSOR.{rule}", *arguments, "NX", "PX", self._store.time_to_live_ms, keys=keys)
+        self.traffic.count(rule.lower())
+        self.client.command(f"TENSOR.{rule}", *arguments, "NX", "PX", self.time_to_live_ms, keys=keys)
 
 
 def _known(command: str | None, name: str) -> str:

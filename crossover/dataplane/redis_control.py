@@ -9,10 +9,12 @@ from redis.retry import Retry
 
 from crossover import runtime
 from crossover.dataplane.redis_address import RedisAddress
+from crossover.runtime.retries import REDIS_CONTROL
 
 
 def redis_py(address: RedisAddress, *, timeout_s: float, connect_s: float, idle_s: float) -> redis.Redis:
     """A client for many threads; a connection that was idle for `idle_s` answers a PING before it is used again."""
+    pauses = _Pauses(cap=REDIS_CONTROL.most_s, base=REDIS_CONTROL.first_s)
     pool = ConnectionPool(
         connection_class=_Connection,
         address=address,
@@ -22,8 +24,7 @@ def redis_py(address: RedisAddress, *, timeout_s: float, connect_s: float, idle_
         protocol=2,
         socket_timeout=timeout_s,
         socket_connect_timeout=connect_s,
-        # A connection that breaks is made anew; a server that is silent has been waited for.
-        retry=Retry(_Pauses(cap=0.5, base=0.02), 3, supported_errors=(redis.ConnectionError,)),
+        retry=Retry(pauses, REDIS_CONTROL.again, supported_errors=(redis.ConnectionError,)),
     )
     return redis.Redis.from_pool(pool)
 

@@ -1,7 +1,7 @@
 """Vectors in a Redis with the tensor module: stored as its native tensors, so that its arithmetic finds them in place."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from crossover import runtime
 from crossover.dataplane.buffers import fitting
@@ -37,9 +37,12 @@ class RedisTensorStore:
         self.time_to_live_ms = round(time_to_live_s * 1000)
         self.traffic = traffic
 
-    def beside(self, traffic: Traffic) -> "RedisTensorStore":
+    def beside(self, traffic: Traffic) -> Self:
         """The same store by the same connections, counted into `traffic`."""
-        return RedisTensorStore(self.client, traffic, time_to_live_s=self.time_to_live_ms / 1000)
+        return type(self)(self.client, traffic, time_to_live_s=self.time_to_live_ms / 1000)
+
+    def close(self) -> None:
+        self.client.close()
 
     def put(self, key: str, vector: Vector) -> None:
         self._set(key, vector, operation="put")

@@ -16,14 +16,13 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 from botocore.exceptions import ConnectionError as NoConnection
-from tenacity import Retrying, retry_if_exception_type
+from tenacity import retry_if_exception_type
 
-from crossover import runtime
 from crossover.dataplane.buffers import joined, views
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused, Unavailable
-from crossover.runtime.pauses import Backoff, Patience
+from crossover.runtime import retries
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -31,12 +30,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AT_ONCE = 1_000  # keys that one DeleteObjects takes
-# For how long one request is asked again, and the longest pause in between. botocore is told to ask once: since 1.44 its first pauses are
-# of 50 ms, and six attempts were over before a bucket that was away for a second had come back.
-_WITHIN_S, _LONGEST_PAUSE_S = 12.0, 4.0
 READ_TIMEOUT_S = 60
 SETTINGS = Config(
-    retries={"mode": "standard", "total_max_attempts": 1},
+    retries={"mode": "standard", "total_max_attempts": 1 + retries.ONCE.again},
     max_pool_connections=64,
     tcp_keepalive=True,  # a function that was frozen finds out that its connection is gone
     connect_timeout=5,
@@ -132,7 +128,8 @@ class S3ObjectStore:
             with self._speaking_of(key):
                 return request()
 
-        return _again()(attempt)
+        result: T = retries.OBJECTS.retrying(retry_if_exception_type(Unavailable))(attempt)
+        return result
 
     @contextmanager
     def _speaking_of(self, key: str) -> Iterator[None]:
@@ -167,16 +164,6 @@ def _meaning(error: ClientError, *, code: str, status: int, key: str, where: str
     if code in _LATER or status >= 500:
         return Unavailable(f"{where}: {error}")
     return Refused(f"{where}: {error}")
-
-
-def _again() -> Retrying:
-    return Retrying(
-        retry=retry_if_exception_type(Unavailable),
-        stop=Patience(_WITHIN_S),
-        wait=Backoff(0.05, _LONGEST_PAUSE_S),
-        sleep=runtime.sleep,
-        reraise=True,
-    )
 
 
 class Chain(io.RawIOBase):

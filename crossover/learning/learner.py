@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from crossover import own_code
-from crossover.algorithms import buffers, powersgd
+from crossover.algorithms import buffers, codecs
 from crossover.algorithms.aggregation import finite
 from crossover.algorithms.randomness import generator
 from crossover.algorithms.seeds import seed
@@ -171,7 +171,7 @@ class Learner:
         self.initial_model()
         began = trial.as_built(self._flat)
         model, exchange = self._experiment.training.model, self._experiment.exchange
-        if exchange.compression == "powersgd" and (reason := powersgd.problem(self.shapes, rank=exchange.rank)):
+        if reason := codecs.named(exchange).problem(self.shapes):
             raise ConfigError(reason)
         outputs = self._outputs(batch.inputs)
         if problem := self._objective.problem(outputs, batch.labels, classes=self._classes):

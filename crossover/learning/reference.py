@@ -14,7 +14,7 @@ from crossover.algorithms import buffers
 from crossover.algorithms.aggregation import combined
 from crossover.algorithms.attacks import attacked
 from crossover.algorithms.averaging import mean
-from crossover.algorithms.codecs import codec, in_one_process
+from crossover.algorithms.contributions import encoder, in_one_process
 from crossover.algorithms.convergence import History, verdict
 from crossover.algorithms.optimizers.step import step
 from crossover.algorithms.outer import moved, step_outside
@@ -82,9 +82,9 @@ class _Reference:
         self.learner = learner
         shapes, parameters = learner.shapes, learner.parameters
         each = (
-            codec(experiment, worker=rank, shapes=shapes, parameters=parameters) for rank in range(experiment.workers)
+            encoder(experiment, worker=rank, shapes=shapes, parameters=parameters) for rank in range(experiment.workers)
         )
-        self.codecs = [own for own in each if own is not None]
+        self.encoders = [own for own in each if own is not None]
         self.state = State(buffers.tensor(bytes(self.learner.initial_model())), own=((),) * experiment.workers)
         self.round = self.epochs = 0
 
@@ -121,9 +121,9 @@ class _Reference:
         def combine(vectors: Sequence[Tensor]) -> Tensor:
             return combined(vectors, counts, self.experiment.aggregation, names=names)
 
-        if not self.codecs:
+        if not self.encoders:
             return combine(contributions)
-        return in_one_process(self.codecs, contributions, combine, round=self.round)
+        return in_one_process(self.encoders, contributions, combine, round=self.round)
 
     def _worker(self, worker: int, numbers: range, history: History) -> tuple[Tensor, int, float]:
         """(contribution, answers, summed loss) of one worker's minibatches of the round."""

@@ -36,4 +36,4 @@ def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterato
         yield dict(stores)
     finally:
         for store in stores.values():
-            store.client.close()
+            store.close()

@@ -5,6 +5,7 @@ with. A level's number travels as `round`, from 1 on; the aggregators of a level
 """
 
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from crossover.algorithms.aggregators.plan import Aggregator, Plan
@@ -13,12 +14,27 @@ from crossover.context import Context
 from crossover.dataplane import documents
 from crossover.dataplane.vector import Kind, Vector, decode, header
 from crossover.errors import Corrupt
+from crossover.experiment import Experiment
 from crossover.workflow import DAY_S, ForEach, Node, Repeat, Sequence, Step
 
 if TYPE_CHECKING:
     from crossover.algorithms.running_mean import RunningMean
 
 CLIENTS = 0  # the level below the first
+
+
+def steps(module: str, plan: Callable[[Experiment], Plan]) -> tuple[Step, Step, Step, Step]:
+    """The four steps, in the tree's order, as functions of `module`'s own: a function's zip holds what its module can reach."""
+
+    def step(name: str, body: Callable[[Context, Event, Plan], Event | None], *, torch: bool = False) -> Step:
+        return Step(name, module, lambda ctx, event: body(ctx, event, plan(ctx.experiment)), torch=torch)
+
+    return (
+        step("send_gradient", send, torch=True),
+        step("open_level", open_level),
+        step("aggregate", aggregate, torch=True),
+        step("collect", collect),
+    )
 
 
 def tree(send_gradient: Step, open_level: Step, aggregate: Step, collect: Step) -> Node:
@@ -59,7 +75,7 @@ def _over(ctx: Context, event: Event) -> bool:
     return bool(event["attempt"]) and ctx.objects.exists(ctx.keys.outcome)
 
 
-def open_level(event: Event, plan: Plan) -> Event:
+def open_level(ctx: Context, event: Event, plan: Plan) -> Event:
     """On to the next level, which may be the last."""
     level = event["round"] + 1
     return {"round": level, "minibatches": len(plan.levels[level - 1]), "finished": level == len(plan.levels)}

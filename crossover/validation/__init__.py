@@ -38,13 +38,13 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
     ConfigError, one problem a line.
     """
     experiment = fields.experiment(recipes.applied(plain, commanded=commanded))
-    problems = [problem for check in combinations.ALWAYS if (problem := check(experiment))]
+    problems = [problem for check in combinations.ALWAYS for problem in check(experiment)]
     try:
         architecture = architecture_of(experiment)
     except ConfigError as unknown:
         problems.insert(0, str(unknown))
     else:
-        problems += [problem for check in combinations.OF_THE_TREE if (problem := check(experiment, architecture))]
+        problems += [problem for check in combinations.OF_THE_TREE for problem in check(experiment, architecture)]
         problems += architecture.checks(experiment)
     _refuse(problems)
     return placed(experiment)
@@ -53,7 +53,7 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
 def check_deployment(experiment: Experiment) -> None:
     """Raise ConfigError for what runs on this machine but cannot run on AWS."""
     architecture = architecture_of(experiment)
-    _refuse([problem for check in combinations.DEPLOYMENT if (problem := check(experiment, architecture))])
+    _refuse([problem for check in combinations.DEPLOYMENT for problem in check(experiment, architecture)])
 
 
 def _refuse(problems: Sequence[str]) -> None:

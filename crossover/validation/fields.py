@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from crossover.algorithms.codecs import CODECS
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.rules import RULES
 from crossover.architecture import load, sections
@@ -28,6 +29,7 @@ Path = tuple[str | int, ...]
 NAMED: dict[tuple[str, str], Mapping[str, object]] = {
     ("training", "optimizer"): OPTIMIZERS,
     ("aggregation", "rule"): RULES,
+    ("exchange", "compression"): CODECS,
 }
 # Fields of earlier versions, and what has become of them.
 FORMER = {

@@ -23,7 +23,7 @@ from peers.gpu.meeting import Meeting, own_address
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crossover.algorithms.codecs import Contribution
+    from crossover.algorithms.contributions import Contribution
 
 _c10d: Any = dist  # groups by themselves are there, and not declared as exported
 _CONNECT = timedelta(seconds=5)  # gloo waits five times as long

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from crossover.algorithms import compression
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms import codecs
+from crossover.algorithms.contributions import Contribution
 from crossover.context import Context
 from crossover.errors import Missing
 from crossover.keys import Keys
@@ -34,7 +34,7 @@ class Gathering:
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member = ctx, member
         self.every = ctx.experiment.functions.checkpoint_every
-        self._keys = ctx.keys.of_exchanges(compression.exchanges(ctx.experiment.exchange))
+        self._keys = ctx.keys.of_exchanges(codecs.exchanges(ctx.experiment.exchange))
         self._bodies = Bodies(ctx.experiment)
 
     def open(self, replica: Replica) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from crossover.algorithms import compression
+from crossover.algorithms import codecs
 from crossover.experiment import Experiment
 
 
@@ -33,12 +33,12 @@ def checks(e: Experiment) -> Iterator[str]:
 def _written_over(e: Experiment) -> Iterator[str]:
     """Of asynchronous peers, what needs every contribution to be read."""
     way = e.exchange.compression
-    if way == "powersgd":
+    if codecs.exchanges(e.exchange) > 1:
         yield (
-            "exchange.compression: powersgd takes two exchanges in which all peers see the same mean, and asynchronous peers each see "
+            f"exchange.compression: {way} takes two exchanges in which all peers see the same mean, and asynchronous peers each see "
             "another; expected none, fp16 or qsgd, or p2p.mode: synchronous"
         )
-    elif compression.feeds_back(e.exchange):
+    elif codecs.feeds_back(e.exchange):
         field = f"compression: {way}" if e.exchange.error_feedback is None else "error_feedback: true"
         yield (
             f"exchange.{field} counts what was sent as received, and asynchronous peers write gradients over before all have read them; "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms.contributions import Contribution
 from crossover.context import Context
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.runtime.pauses import Due, Pauses

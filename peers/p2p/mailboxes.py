@@ -9,8 +9,8 @@ of its own: a peer that begins a round again finds what all said in both.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from crossover.algorithms import compression
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms import codecs
+from crossover.algorithms.contributions import Contribution
 from crossover.context import Context
 from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.keys import Keys
@@ -98,7 +98,7 @@ class SynchronousMailboxes:
 
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member, self._post = ctx, member, Post(ctx, member)
-        self._keys, members = ctx.keys.of_exchanges(compression.exchanges(ctx.experiment.exchange)), member.members
+        self._keys, members = ctx.keys.of_exchanges(codecs.exchanges(ctx.experiment.exchange)), member.members
         self._mailboxes = [
             keys.mailbox(peer, parity) for keys in self._keys for peer in range(members) for parity in (0, 1)
         ]

@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from crossover.architecture import architecture_of
 from crossover.context import Context, Resources
 from crossover.keys import Keys
+from crossover.runtime.retries import PROGRAM
 from crossover.training.fleet import Membership, Settings
 from crossover.training.fleet.execution import announce
 from crossover.training.fleet.lease import Hearts
@@ -82,7 +83,7 @@ class Fleet:
 
         monkeypatch.setattr(Membership, "__enter__", remember)
         monkeypatch.setattr(Membership, "claim", remember_claim)
-        monkeypatch.setattr("crossover.training.fleet.serving.PAUSE_S", 0.0)
+        monkeypatch.setattr("crossover.training.fleet.serving.PROGRAM", replace(PROGRAM, first_s=0.0))
         machines = architecture_of(experiment).machines
         functions = Resources(self.job.clients)
         self.job.clients.run_machine = lambda name, event: execute(

@@ -1,14 +1,14 @@
-"""An optimizer, a rule and a storage channel are one file each, and the line by which they are found: tests/additions has an example."""
+"""Optimizers, rules, codecs and stores are one file each, and the line by which they are found: tests/additions has an example of each."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from crossover import validation
+from crossover.algorithms.codecs import CODECS, named
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.rules import RULES
 from crossover.algorithms.update import Update
@@ -21,14 +21,16 @@ from crossover.dataplane.redis_compute import RedisCompute
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import decode
 from crossover.errors import ConfigError, Refused
-from crossover.experiment import Aggregation, Experiment, Storage
+from crossover.experiment import Aggregation, Exchange, Experiment, Storage
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running.preparing import prepare
 from crossover.workflow import execute, first_event
 from tests.additions.geometric_median import GEOMETRIC_MEDIAN
 from tests.additions.lion import LION
+from tests.additions.sign import Sign
 from tests.additions.sqlite_store import SqliteObjectStore
+from tests.additions.sqlite_vectors import SqliteTensorStore
 from tests.architectures.harness import small
 from tests.architectures.test_equality import assert_equal_to_reference
 
@@ -38,6 +40,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one line each."""
     monkeypatch.setitem(OPTIMIZERS, LION.name, LION)
     monkeypatch.setitem(RULES, GEOMETRIC_MEDIAN.name, GEOMETRIC_MEDIAN)
+    monkeypatch.setitem(CODECS, Sign.name, Sign)
 
 
 def validated(**sections: object) -> Experiment:
@@ -53,6 +56,15 @@ def test_lion_and_the_geometric_median_train_like_the_reference(architecture: st
 
 
 @pytest.mark.usefixtures("found")
+@pytest.mark.parametrize("architecture", ["all_reduce", "p2p_instance"])
+def test_signs_train_like_the_reference_and_move_a_bit_an_element(architecture: str) -> None:
+    """Through the shared store, and through mailboxes; what a projection moves follows from the file alone."""
+    experiment = replace(small(architecture, workers=3), exchange=Exchange(every=1, compression="sign"))
+    assert_equal_to_reference(experiment)
+    assert named(experiment.exchange).travels(1_000, 3, workers=3, shapes=list) == [(4 + 125 + 12, 4_012)]
+
+
+@pytest.mark.usefixtures("found")
 @pytest.mark.parametrize(
     "settings", [{"training": {"optimizer": "lion"}}, {"aggregation": {"rule": "geometric_median"}}], ids=str
 )
@@ -63,8 +75,8 @@ def test_what_the_database_has_no_command_for_is_computed_by_functions(settings:
 
 @pytest.mark.usefixtures("found")
 def test_the_database_is_not_asked_for_a_command_that_it_lacks() -> None:
-    store: Any = SimpleNamespace(traffic=Traffic())
-    state, compute = StateKeys("m0", ("v0",)), RedisCompute(store)
+    nobody: Any = None
+    state, compute = StateKeys("m0", ("v0",)), RedisCompute(nobody, Traffic(), time_to_live_s=1)
     with pytest.raises(Refused, match=r"lion: has no command in the tensor database; database\.compute: fetch"):
         compute.update(state, "g", out=StateKeys("m1", ("v1",)), update=Update(optimizer="lion", learning_rate=0.1))
     with pytest.raises(Refused, match="geometric_median: has no command"):
@@ -75,15 +87,25 @@ def test_the_database_is_not_asked_for_a_command_that_it_lacks() -> None:
 def test_what_is_found_can_be_named_and_nothing_else() -> None:
     with pytest.raises(ConfigError, match=r"'tiger' is not allowed; expected one of adam, adamw, sgd, lion"):
         validated(training={"optimizer": "tiger"})
+    with pytest.raises(ConfigError, match=r"'sing' is not allowed; expected one of none, .*, sign; did you mean sign"):
+        validated(architecture="all_reduce", exchange={"compression": "sing"})
+    robust = {"rule": "median", "non_finite": "drop"}
+    with pytest.raises(ConfigError, match="non_finite: drop must see what is not finite, and sign cannot encode it"):
+        validated(architecture="all_reduce", exchange={"compression": "sign"}, aggregation=robust)
     with pytest.raises(ConfigError, match="geometric_median measures distances between whole gradients, ScatterReduce"):
         validated(architecture="scatter-reduce", aggregation={"rule": "geometric_median"})
 
 
-def test_a_channel_carries_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All-reduce through an SQLite file: data, gradients, checkpoints and the trained model. The conformance suite holds the store."""
-    monkeypatch.setitem(connecting.OBJECT_STORES, "sqlite", SqliteObjectStore)  # the one line
-    experiment = replace(small("all_reduce"), storage=Storage(channel="s3"))
-    clients = DeployedClients({"CROSSOVER_BUCKET": f"sqlite://{tmp_path}/run"})
+@pytest.mark.parametrize("channel", ["redis", "s3"])
+def test_stores_carry_a_whole_run(
+    channel: Literal["redis", "s3"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All-reduce through SQLite files: data, gradients, checkpoints and the trained model. The conformance suite holds the stores."""
+    monkeypatch.setitem(connecting.OBJECT_STORES, "sqlite", SqliteObjectStore)  # the one line each
+    monkeypatch.setitem(connecting.TENSOR_STORES, "sqlite", SqliteTensorStore)
+    experiment = replace(small("all_reduce"), storage=Storage(channel=channel))
+    database = {"CROSSOVER_REDIS": f"sqlite://{tmp_path}/vectors"} if channel == "redis" else {}
+    clients = DeployedClients({"CROSSOVER_BUCKET": f"sqlite://{tmp_path}/run", **database})
     objects = clients.objects(Traffic())
     prepared = prepare(experiment, objects=objects, data=[objects])
     tree = load(experiment.architecture).run

@@ -19,6 +19,9 @@ def project(tmp_path: Path) -> Path:
 
 def test_every_example_has_a_name_here(tmp_path: Path) -> None:
     assert len(written("extending.md", tmp_path)) == len(CONSOLES)
+    for path in (tmp_path / "tests").rglob("*.py"):  # which test_additions.py trains with
+        shown = path.read_text(encoding="utf-8").partition("\n")[2]  # below its name
+        assert shown == (ROOT / path.relative_to(tmp_path)).read_text(encoding="utf-8"), path
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 
 import peers.gpu
 from crossover.algorithms import buffers
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms.contributions import Contribution
 from crossover.context import Context, Resources, new_learner
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset

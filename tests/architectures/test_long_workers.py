@@ -19,12 +19,13 @@ from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, Wa
 from crossover.experiment import Exchange, Experiment, Functions, Storage
 from crossover.reports.completeness import missing
 from crossover.running import run_inline
+from crossover.runtime.retries import STEP
 from crossover.training.checkpoints import Journal, Position
 from crossover.training.long_worker import synchronous
 from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.synchronous import SynchronousWorker
 from crossover.training.long_worker.waits import reserve_s
-from crossover.workflow import RETRIES, execute, first_event
+from crossover.workflow import execute, first_event
 from tests.architectures.harness import FailAt, Job, Killed, every_step, small
 from tests.architectures.lives import Hurry, ShortLives, restarting
 from tests.architectures.trained import assert_equal_to_reference, trained
@@ -143,7 +144,7 @@ def test_progress_renews_the_budget_of_retries(architecture: str, member: int, m
     with monkeypatch.context() as patch, every_step(monkeypatch, retried):
         patch.setattr(Journal, "save", saved)
         assert job.run() == undisturbed.model
-    assert len(deaths) == 14 > RETRIES + 1, deaths
+    assert len(deaths) == 14 > STEP.again + 1, deaths
     assert job.tensor_keys() == [] and job.object_keys("checkpoint") == []
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms.contributions import Contribution
 from crossover.errors import Unavailable
 from crossover.experiment import Exchange, Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from crossover.training.fleet.serving import ATTEMPTS
+from crossover.runtime.retries import PROGRAM
 from crossover.training.peer.replica import Replica
 from peers.gpu.gathering import Gathering
 from peers.p2p.mailboxes import SynchronousMailboxes
@@ -355,7 +355,7 @@ def test_troubles_with_a_checkpoint_between_them_are_forgotten(monkeypatch: pyte
     fleet.hooks = only(0, hook)
     model = fleet.run(monkeypatch)
     assert fleet.errors == []
-    assert arrivals // 2 > ATTEMPTS
+    assert arrivals // 2 > 1 + PROGRAM.again
     assert model == train_reference(fleet.job.prepared.experiment, load_dataset(fleet.job.experiment))[0]
 
 
@@ -367,7 +367,7 @@ def test_troubles_without_a_checkpoint_between_them_end_a_program(monkeypatch: p
         nonlocal tries
         if gathering._member.rank == 0 and round == 1:
             tries += 1
-            assert tries <= ATTEMPTS, "it would go on for ever"
+            assert tries <= 1 + PROGRAM.again, "it would go on for ever"
             raise Unavailable("no answer")
         send(gathering, own, round)
 

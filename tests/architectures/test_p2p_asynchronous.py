@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms.contributions import Contribution
 from crossover.context import Context, Resources
 from crossover.dataplane.vector import Kind, Vector
 from crossover.errors import Refused, StaleAttempt

@@ -16,7 +16,7 @@ from crossover import own_code
 from crossover.algorithms.seeds import seed
 from crossover.architecture import EXCHANGES
 from crossover.errors import UserError
-from crossover.experiment import Compressed, Data, Exchange, Experiment, Training, What
+from crossover.experiment import Data, Exchange, Experiment, Training, What
 from crossover.learning.datasets import load
 from crossover.learning.staging import Minibatches, plan
 from crossover.running import run_inline
@@ -156,7 +156,7 @@ def test_what_cannot_be_carried_is_refused_by_name(build: Any, tmp_path: Path) -
     ("what", "compression"), [(what, way) for what, ways in EXCHANGES.items() for way in ways], ids=str
 )
 def test_what_is_frozen_has_the_same_bits_after_training(
-    optimizer: str, what: What, compression: Compressed, tmp_path: Path
+    optimizer: str, what: What, compression: str, tmp_path: Path
 ) -> None:
     """Under a decay, partitions of unequal size, and everything that may be exchanged; and it is in no vector."""
     experiment = experiment_of("adapters", "all-reduce", 1, optimizer=optimizer, momentum=0.0, learning_rate=0.01)

@@ -20,11 +20,12 @@ from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles, self_made
 from tests.additions.sqlite_store import SqliteObjectStore
+from tests.additions.sqlite_vectors import SqliteTensorStore
 from tests.conformance import servers
 from tests.ports import held_port
 
 OBJECT_STORES = ("memory", "files", "s3", "s3-virtual", "sqlite")
-TENSOR_STORES = ("memory", "objects", "redis", "redis-tls", "redis-socket", "redis-virtual")
+TENSOR_STORES = ("memory", "objects", "redis", "redis-tls", "redis-socket", "redis-virtual", "sqlite")
 BUSES = ("memory", "rabbitmq", "rabbitmq-tls", "rabbitmq-virtual")
 BUCKET = "conformance"
 
@@ -146,6 +147,9 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
             return MemoryTensorStore(traffic)
         if name == "objects":
             return connecting.object_tensors(MemoryObjectStore(traffic))
+        if name == "sqlite":
+            folder: Path = request.getfixturevalue("tmp_path_factory").mktemp("vectors")
+            return SqliteTensorStore(f"sqlite://{folder}/vectors.sqlite", traffic=traffic)
         if name == "redis-virtual":
             return _clients(request).tensors(Experiment(name="x", architecture="spirt"), 0, traffic)
         server: RedisServer = request.getfixturevalue(name.partition("-")[0])
@@ -162,7 +166,7 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
 
     yield make
     for store in made:
-        store.client.close()
+        store.close()
 
 
 @pytest.fixture(scope="session")

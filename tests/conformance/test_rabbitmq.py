@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from crossover.errors import ConfigError, Refused, Unavailable
 from crossover.local import tools
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.tls import TlsFiles, self_made
+from crossover.runtime import retries
 from tests.clocks import Passing
 from tests.conformance.servers import PASSWORD, USERNAME, Proxy
 
@@ -106,7 +108,7 @@ def test_a_certificate_of_another_host_is_refused(rabbit: RabbitServer, tls: Tls
 
 
 def test_no_broker_is_unavailable(deserted_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crossover.dataplane.rabbitmq._WITHIN_S", 0.2)
+    monkeypatch.setattr(retries, "BROKER", replace(retries.BROKER, within_s=0.2))
     with pytest.raises(Unavailable, match=r"amqp://127\.0\.0\.1"):
         bus_at(f"amqp://127.0.0.1:{deserted_port}").publish("q", b"")
 

@@ -28,11 +28,11 @@ from crossover.local.lambda_runtime.function import (
 )
 from crossover.local.lambda_runtime.reporting import lines, report
 from crossover.local.lambda_runtime.zygotes import Kind, Runtime, Zygote
+from crossover.runtime.retries import EVENT
 
 Sink = Callable[[Function, str, list[str]], None]  # function, log stream, lines
 _PLAIN_AT_ONCE = 8
 _IDLE_KEPT: Mapping[Kind, int] = {"torch": 8, "plain": 32}
-_EVENT_RETRIES_S = (1.0, 2.0)  # Lambda: after one and two minutes
 _WATCH_S = 0.05
 _END_S = 2.0
 
@@ -241,7 +241,7 @@ class Lambdas:
         self._sink(environment.function, f"{environment.number:05d}", printed)
 
     def _retried(self, function: Function, payload: bytes) -> None:
-        for pause_s in (*_EVENT_RETRIES_S, None):
+        for pause_s in (*(EVENT.first_s * 2**number for number in range(EVENT.again)), None):
             with contextlib.suppress(TooManyRequests):
                 if self.invoke(function, payload).error is None:
                     return

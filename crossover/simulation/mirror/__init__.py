@@ -1,4 +1,8 @@
-"""What each architecture's steps ask of the stores, in the order in which they ask: a module for each, found by its name."""
+"""What each architecture's steps ask of the stores, in the order in which they ask: a module for each, found by its name.
+
+Vectors and batches are counted in bytes. JSON texts (decisions, outcomes, claims, reports, what stands around a vector in a checkpoint or a
+message) count as requests without bytes: some hundred are nothing to a bill or a transfer.
+"""
 
 import importlib
 from pathlib import Path

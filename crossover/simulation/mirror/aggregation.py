@@ -8,7 +8,6 @@ from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import VECTOR_HEADER_BYTES, Workload
 from crossover.simulation.world import Model, Script, World
 
-OUTCOME_BYTES = 110
 MADE_PER_BYTE = 10  # bytes that making a gradient reads and writes for each of its own: five passes over 4-byte numbers
 
 
@@ -71,7 +70,7 @@ def aggregate(world: World, place: Place) -> Script:
 
 def collect(world: World, place: Place) -> Script:
     levels = len(plan_of(world).levels)
-    tally = Tally().count("objects", "put", 2, out=OUTCOME_BYTES)
+    tally = Tally().count("objects", "put", 2)
     tally.count("objects", "list", levels).count("objects", "delete", levels)
     objects = world.objects("collect")
     asked_s = 2 * objects.write.latency_s + 2 * levels * objects.read.latency_s

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from crossover.algorithms import compression
+from crossover.algorithms import codecs
 from crossover.errors import NoProjection
 from crossover.learning.sizes import DATA
 from crossover.simulation.kernel import Phase, Process
-from crossover.simulation.mirror.long_worker import FIRST_FACTS_BYTES, Life, Standing, collected, lives
+from crossover.simulation.mirror.long_worker import Life, Standing, collected, lives
 from crossover.simulation.mirror.spirt import begun, optimizer_vectors, outer_vectors
 from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import MODELS as SIZES
@@ -26,46 +26,34 @@ def checkpoint_bytes(world: World, round: int) -> int:
 
 
 def left_out(world: World) -> int:
-    """Bytes of what a codec keeps from round to round: the residual, and PowerSGD's second factors."""
+    """Bytes of what a codec keeps from round to round: the residual, and what travels in a second exchange."""
     asked = world.experiment.exchange
-    residual = 4 * world.workload.parameters + VECTOR_HEADER_BYTES if compression.feeds_back(asked) else 0
-    factors = travels(world)[1][0] + VECTOR_HEADER_BYTES if asked.compression == "powersgd" else 0
-    return residual + factors
+    residual = 4 * world.workload.parameters + VECTOR_HEADER_BYTES if codecs.feeds_back(asked) else 0
+    return residual + sum(up + VECTOR_HEADER_BYTES for up, _ in travels(world)[1:])
 
 
 def travels(world: World) -> list[tuple[int, int]]:
-    """For each of a round's exchanges, the bytes of a worker's contribution and of the result that comes back (docs/exchange.md). Of pairs,
-    the most that it can be: workers whose largest coordinates are the same ones send back less.
+    """As the codec's own: for each of a round's exchanges, the bytes of a worker's contribution and of the result that comes back.
 
-    Raises NoProjection for PowerSGD and a model of which only the number of parameters is known.
+    Raises NoProjection where they follow from the shapes of a model of which only the number of parameters is known.
     """
-    found: list[tuple[int, int]] = world.state.get("travels", [])
-    if not found:
-        found = world.state["travels"] = _travels(world)
-    return found
-
-
-def _travels(world: World) -> list[tuple[int, int]]:
     workload, asked = world.workload, world.experiment.exchange
-    whole, statistics = workload.vector_bytes, 4 * workload.buffers
-    if asked.compression == "none":
-        return [(whole, whole)]
-    if asked.compression == "powersgd":
+
+    def shapes() -> Sequence[Sequence[int]]:
         if workload.model not in SIZES:
             raise NoProjection(
-                f"exchange.compression: what powersgd makes of {workload.model} follows from its matrices, which are not known here; "
-                f"expected a model that is: {', '.join(SIZES)}"
+                f"exchange.compression: what {asked.compression} makes of {workload.model} follows from its matrices, which are not "
+                f"known here; expected a model that is: {', '.join(SIZES)}"
             )
-        from crossover.algorithms.powersgd import layout  # torch comes with it
         from crossover.learning.learner import shapes_of
 
-        parts = layout(shapes_of(workload.model, 10, DATA[world.experiment.data.dataset].image), rank=asked.rank)
-        first = 4 * (parts.p_elements + parts.whole_elements) + statistics
-        return [(first, first), (4 * parts.q_elements, 4 * parts.q_elements)]
-    way = compression.named(asked)
-    up = way.nbytes(workload.parameters) + statistics
-    union = up + (world.workers - 1) * (way.nbytes(workload.parameters) - way.nbytes(0))
-    return [(up, min(whole, union) if way.sparse else whole)]
+        return shapes_of(workload.model, 10, DATA[world.experiment.data.dataset].image)
+
+    if "travels" not in world.state:
+        sizes = workload.parameters, workload.buffers
+        world.state["travels"] = codecs.named(asked).travels(*sizes, workers=world.workers, shapes=shapes)
+    found: list[tuple[int, int]] = world.state["travels"]
+    return found
 
 
 CODEC_PASSES = 12  # over a gradient, read or written, beside exchanging it: about what benchmarks/compression.py finds
@@ -193,10 +181,10 @@ def first_checkpoints(world: World, place: Place) -> Script:
     return beginning(world, looks=world.workers)
 
 
-def beginning(world: World, *, looks: int, more_bytes: Sequence[int] = ()) -> Script:
-    """`looks`: members whose checkpoints are looked for; `more_bytes`: of first checkpoints beside the workers'."""
-    one = world.workload.vector_bytes + VECTOR_HEADER_BYTES + FIRST_FACTS_BYTES
-    puts, out = world.workers + len(more_bytes), world.workers * one + sum(more_bytes)
+def beginning(world: World, *, looks: int, supervised: bool = False) -> Script:
+    """`looks`: members whose checkpoints are looked for; `supervised`: a supervisor has a first checkpoint, too."""
+    one = world.workload.vector_bytes + VECTOR_HEADER_BYTES
+    puts, out = world.workers + supervised, world.workers * one
     tally = Tally().count("objects", "put", 1 + puts, out=out)  # the attempt's marker too
     tally.count("objects", "list", 2 + looks).count("objects", "exists", 3)
     objects = world.objects("initialise")

@@ -11,14 +11,12 @@ from typing import Any
 import simpy
 
 from crossover.simulation.kernel import Gate, Phase, Process
-from crossover.simulation.mirror.spirt import OUTCOME_BYTES, decision_bytes, moved_on
+from crossover.simulation.mirror.spirt import moved_on
 from crossover.simulation.services import Client
 from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Invocation, Script, World
 from crossover.training.long_worker.waits import POLLING, reserve_s
-
-CHECKPOINT_FACTS_BYTES, FIRST_FACTS_BYTES, CLAIM_BYTES = 130, 80, 35
 
 
 class Leave(Exception):
@@ -146,7 +144,7 @@ class Life:
         self.tally.count("objects", "exists", 2)
         seconds = 2 * self.objects.read.latency_s
         if position not in standing.saved:
-            bytes_ = self.kept_bytes(standing.round) + CHECKPOINT_FACTS_BYTES
+            bytes_ = self.kept_bytes(standing.round)
             if self.adds and self._within():
                 bytes_ += self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
             standing.checkpoint_bytes = bytes_
@@ -179,7 +177,7 @@ class Life:
     def restore(self) -> Process:
         """The first checkpoint holds the seeded model alone."""
         self._entered = (self.standing.round, self.standing.minibatch)
-        first = FIRST_FACTS_BYTES + self.adds * (self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
+        first = self.adds * (self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
         bytes_ = self.standing.checkpoint_bytes or first
         self.tally.count("objects", "exists").count("objects", "get", into=bytes_)
         yield from self.spend("", self.objects.read.seconds(bytes_, 2))
@@ -212,7 +210,7 @@ class Life:
         before = self.world.days.decisions_before(self.standing.round)
         if before > self._known:
             self._known = before
-            self.tally.count("objects", "get", into=decision_bytes(before))
+            self.tally.count("objects", "get")
             yield from self.spend("", self.objects.read.latency_s)
 
     def accumulate(self) -> Process:
@@ -224,37 +222,36 @@ class Life:
         world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
         number = world.days.decision(epoch)
-        said = decision_bytes(number)
         self.tally.count("objects", "exists")
         yield from self.spend("", objects.read.latency_s)
         if not decided.open:
-            self.tally.count("objects", "put", out=CLAIM_BYTES)
+            self.tally.count("objects", "put")
             evaluator = world.state.setdefault(taken, self.place.worker)
             yield from self.spend("", objects.write.latency_s)
             if evaluator == self.place.worker:
-                yield from self._evaluate(epoch, said)
+                yield from self._evaluate(epoch)
                 if not decided.open:
                     decided.arrive(world.env)
                     world.epoch_ended(epoch)
             else:  # whose claim there is, then its decision
-                self.tally.count("objects", "get", into=CLAIM_BYTES)
+                self.tally.count("objects", "get")
                 yield from self.spend("", objects.read.latency_s)
                 waited = yield from self.until(decided)
                 self.invocation.spent("synchronise", waited)
-                self.tally.count("objects", "get", self.looks(waited, "objects") + 1, into=said)
-        self.tally.count("objects", "get", into=said)
+                self.tally.count("objects", "get", self.looks(waited, "objects") + 1)
+        self.tally.count("objects", "get")
         yield from self.spend("", objects.read.latency_s)
         self._known = number
 
-    def _evaluate(self, epoch: int, said: int) -> Process:
+    def _evaluate(self, epoch: int) -> Process:
         world, workload, objects = self.world, self.world.workload, self.objects
         if self.remaining_s() < 2 * self.evaluation_s:
             raise Leave
         chunks = workload.validation_chunks
         self.tally.count("objects", "get", chunks, into=workload.validation_bytes)
-        if (before := world.days.decision(epoch) - 1) > 0:
-            self.tally.count("objects", "get", into=decision_bytes(before))
-        self.tally.count("objects", "put", out=said)
+        if world.days.decision(epoch) > 1:
+            self.tally.count("objects", "get")
+        self.tally.count("objects", "put")
         seconds = objects.read.seconds(workload.validation_bytes, chunks + 1) + objects.write.latency_s
         seconds += world.evaluate_s(memory_mb=self.memory_mb)
         self.evaluation_s = seconds
@@ -294,10 +291,10 @@ def lives(life: Life, exchange: Callable[[Life], Process]) -> Process:
 def collected(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
     """The last step of a run of long workers."""
     size, objects = world.workload.vector_bytes, world.objects("collect")
-    read = checkpoint_bytes + CHECKPOINT_FACTS_BYTES + decision_bytes(world.days.decisions)
+    read = checkpoint_bytes
     tally = Tally().count("objects", "list", 4).count("objects", "exists", 4).count("objects", "delete", 2)
     tally.count("objects", "get", 2, into=read)
-    tally.count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES + OUTCOME_BYTES)
+    tally.count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES)
     stores = world.architecture.tensor_hosts != "none"  # else there is nothing to delete but checkpoints
     if stores:
         tally.count("objects" if world.through_objects else "tensors", "delete")

@@ -9,12 +9,11 @@ from crossover.algorithms import knee
 from crossover.simulation.kernel import Phase, Process
 from crossover.simulation.mirror.lambdaml import Way, arithmetic, beginning
 from crossover.simulation.mirror.long_worker import Leave, Life, Standing, collected, lives
-from crossover.simulation.mirror.spirt import ARRIVAL_BYTES, begun, decision_bytes
+from crossover.simulation.mirror.spirt import begun
 from crossover.simulation.usage import Place
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Invocation, Model, Script, World
 
-REPORT_BYTES, WORD_BYTES, SUPERVISOR_BYTES = 112, 115, 64
 MOST_POINTS = 2_048  # of the loss curve
 DECISION, REPORTS = 1, 2  # what the supervisor waits for, in the place of a worker's minibatch
 SPARSE_HEADER_BYTES, PAIR_BYTES = 16, 8
@@ -31,17 +30,12 @@ def update_bytes(world: World) -> int:
 def checkpoint_bytes(world: World, round: int) -> int:
     """What all were told, the residual, the velocity; the last word."""
     workload, momentum = world.workload, world.experiment.training.momentum > 0
-    return (
-        2 * workload.vector_bytes
-        + momentum * 4 * workload.parameters
-        + (2 + momentum) * VECTOR_HEADER_BYTES
-        + WORD_BYTES
-    )
+    return 2 * workload.vector_bytes + momentum * 4 * workload.parameters + (2 + momentum) * VECTOR_HEADER_BYTES
 
 
 def supervised_bytes(world: World, steps: int) -> int:
     """What the supervisor keeps: its word, the loss of each step, and each worker's seconds of the latest ones."""
-    return WORD_BYTES + 42 * min(steps, MOST_POINTS) + world.workers * (8 + 12 * min(steps, knee.SPAN))
+    return 42 * min(steps, MOST_POINTS) + world.workers * (8 + 12 * min(steps, knee.SPAN))
 
 
 def step(life: Life) -> Process:
@@ -54,8 +48,8 @@ def step(life: Life) -> Process:
         yield from life.history()
         yield from arithmetic(life, "filter", FILTER_VECTORS * size)
         yield from way.put("store", telling)
-        yield from way.put("", REPORT_BYTES)
-        life.tally.count("bus", "arrive", out=ARRIVAL_BYTES)
+        yield from way.put("", 0)
+        life.tally.count("bus", "arrive")
         yield from life.spend("", bus_s)
         way.publish("reported")
     word = world.gate("word", round, needed=1)
@@ -64,7 +58,7 @@ def step(life: Life) -> Process:
     # Announcements wake; the word itself is looked for once a second beside them.
     life.tally.count("bus", "arrived", life.looks(waited, "tensors") + 1).count(way.channel, "get", int(waited))
     yield from life.spend("", bus_s)
-    yield from way.get("", WORD_BYTES)
+    yield from way.get("", 0)
     if others:
         yield from way.get("", others * telling, others)
     life.invocation.spent("synchronise", world.env.now - began)
@@ -97,8 +91,7 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
                 standing.minibatch = DECISION
                 waited = yield from life.until(world.gate("decision", world.days.epoch(round - 1), needed=1))
                 invocation.spent("synchronise", waited)
-                said = decision_bytes(world.days.epoch(round - 1))
-                tally.count("objects", "get", 2 + life.looks(waited, "objects"), into=2 * said)
+                tally.count("objects", "get", 2 + life.looks(waited, "objects"))
                 finished = world.days.epoch(round - 1) >= world.days.epochs
                 life.mark()
                 if finished:
@@ -106,13 +99,13 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
             if life.remaining_s() <= 0:
                 raise Leave
             standing.minibatch = REPORTS
-            yield from way.gather("synchronise", "reported", REPORT_BYTES, world.workers, before=lambda last: last)
+            yield from way.gather("synchronise", "reported", 0, world.workers, before=lambda last: last)
             yield from life.spend("", calibration.supervisor_s * way.luck.compute())
-            yield from way.put("", WORD_BYTES + 4 * world.workers)
+            yield from way.put("", 4 * world.workers)
             word = world.gate("word", round, needed=1)
             if not word.open:
                 word.arrive(world.env)
-            tally.count("bus", "arrive", out=ARRIVAL_BYTES)
+            tally.count("bus", "arrive")
             yield from life.spend("", calibration.bus.latency_s)
             if round % every == 0 and round:
                 yield from way.delete()
@@ -126,7 +119,7 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
 
 def initialise(world: World, place: Place) -> Script:
     """As of any long worker, with the supervisor as a member more, by whom a run is found that was begun before; and the exchange."""
-    script = beginning(world, looks=1, more_bytes=(SUPERVISOR_BYTES,))
+    script = beginning(world, looks=1, supervised=True)
     script.tally.count("bus", "declare")
     return Script((*script.phases, Phase("", request_s=world.calibration.bus.latency_s)), script.tally)
 

@@ -2,12 +2,10 @@
 
 from crossover.algorithms.chunking import parts
 from crossover.simulation.kernel import Phase
-from crossover.simulation.mirror.spirt import batches, decision_bytes, kept_by_worker, shared
+from crossover.simulation.mirror.spirt import batches, kept_by_worker, shared
 from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, World
-
-CHECKPOINT_BYTES = 112  # of a checkpoint, around its vectors
 
 
 def averaging(world: World, place: Place) -> int:
@@ -22,7 +20,7 @@ def _by_functions(world: World) -> bool:
 def given_bytes(world: World, round: int) -> int:
     """What a peer gives its functions: its model; with local steps its optimizer's vectors as well, and so they come back."""
     kept = kept_by_worker(world, round)
-    more = kept * (4 * world.workload.parameters + VECTOR_HEADER_BYTES) + CHECKPOINT_BYTES if world.days.local else 0
+    more = kept * (4 * world.workload.parameters + VECTOR_HEADER_BYTES) if world.days.local else 0
     return world.workload.vector_bytes + VECTOR_HEADER_BYTES + more
 
 
@@ -36,10 +34,9 @@ def given_bytes(world: World, round: int) -> int:
 )
 def compute_gradient(world: World, place: Place) -> Script:
     calibration, workload, samples = world.calibration, world.workload, batches(world, place)
-    local, decided = world.days.local, world.days.decisions_before(place.round)
-    told = local and decided > 0  # what the rate may hang on
+    local = world.days.local
+    told = local and world.days.decisions_before(place.round) > 0  # what the rate may hang on
     read = given_bytes(world, place.round) + sum(map(workload.batch_bytes, samples))
-    read += decision_bytes(decided) if told else 0
     pieces = averaging(world, place) if _by_functions(world) else 1
     written = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
     written = given_bytes(world, place.round + 1) if local else written

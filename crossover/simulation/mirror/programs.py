@@ -9,11 +9,9 @@ from crossover.costs.prices import Prices
 from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.kernel import Process
 from crossover.simulation.mirror.lambdaml import CODEC_PASSES, left_out, travels
-from crossover.simulation.mirror.p2p_serverless import CHECKPOINT_BYTES, averaging, given_bytes
+from crossover.simulation.mirror.p2p_serverless import averaging, given_bytes
 from crossover.simulation.mirror.spirt import (
-    ARRIVAL_BYTES,
-    OUTCOME_BYTES,
-    decision_bytes,
+    DECISION_BYTES,
     moved_on,
     optimizer_vectors,
     outer_vectors,
@@ -26,8 +24,6 @@ from crossover.workflow import Step
 from crossover.workflow import walk as nodes_of
 
 MODELS = dict[str, Model]()  # programs of peers/ alone have no steps
-MESSAGE_BYTES = 112  # what stands around a gradient in a mailbox
-POINTER_BYTES = 144  # what stands in a mailbox where the gradient lies in the object store
 KEPT_BODIES = {"synchronous": 1, "asynchronous": 3}  # rounds for which a gradient in the object store is kept
 
 
@@ -203,11 +199,11 @@ class _Peer:
             self.world.workers,
         )
         through_objects = body > world.experiment.p2p.message_limit_mb * 2**20
-        in_mailbox = POINTER_BYTES if through_objects else body + MESSAGE_BYTES
+        in_mailbox = 0 if through_objects else body
         asynchronous = world.experiment.p2p.mode == "asynchronous"
         tally.count("bus", "replace", out=in_mailbox)
         if not asynchronous:
-            tally.count("bus", "arrive", out=ARRIVAL_BYTES)
+            tally.count("bus", "arrive")
 
         def send() -> Process:
             if through_objects:
@@ -291,8 +287,7 @@ class _Peer:
         """The learning rate may hang on the epochs before, which are read once."""
         kept, days = optimizer_vectors(self.world), self.world.days
         if self.round and days.ends_epoch(self.round - 1):
-            before = days.decisions_before(self.round)
-            self.invocation.tally.count("objects", "get", into=decision_bytes(before))
+            self.invocation.tally.count("objects", "get")
             yield from self._wait(self.objects.read.latency_s)
         yield from self._wait(self.world.calibration.arithmetic_s((3 + 2 * kept) * self.world.workload.vector_bytes))
 
@@ -306,7 +301,6 @@ class _Peer:
             world.workload.vector_bytes
             + kept * 4 * world.workload.parameters
             + (1 + kept) * VECTOR_HEADER_BYTES
-            + CHECKPOINT_BYTES
             + left_out(world)
         )
         if (
@@ -324,8 +318,7 @@ class _Peer:
         """Evaluate, unless a peer has; all follow the decision that was created first."""
         world, workload, tally = self.world, self.world.workload, self.invocation.tally
         number = world.days.decision(epoch)
-        said = decision_bytes(number)
-        tally.count("objects", "exists").count("objects", "get", into=said)
+        tally.count("objects", "exists").count("objects", "get", into=DECISION_BYTES)
         if epoch in world.epochs_end_s:
             yield from self._wait(2 * self.objects.read.latency_s)
             if (
@@ -334,9 +327,11 @@ class _Peer:
                 yield from self._conclude(epoch)
             return
         chunks = workload.validation_chunks
-        tally.count("objects", "get", chunks, into=workload.validation_bytes).count("objects", "put", out=said)
+        tally.count("objects", "get", chunks, into=workload.validation_bytes).count(
+            "objects", "put", out=DECISION_BYTES
+        )
         if number > 1:
-            tally.count("objects", "get", into=decision_bytes(number - 1))
+            tally.count("objects", "get")
         compute_s = self._evaluating_s()
         requests_s = self.objects.read.seconds(workload.validation_bytes, chunks + 3) + self.objects.write.latency_s
         yield from self._wait(requests_s + compute_s * self.luck.compute())
@@ -352,8 +347,8 @@ class _Peer:
         seconds = self.objects.read.latency_s
         if not world.state.setdefault("concluded", False):
             world.state["concluded"] = True
-            self.invocation.tally.count("objects", "put", 2, out=size + OUTCOME_BYTES)
-            seconds += self.objects.write.seconds(size + OUTCOME_BYTES, 2)
+            self.invocation.tally.count("objects", "put", 2, out=size)
+            seconds += self.objects.write.seconds(size, 2)
         yield from self._wait(seconds)
 
 

@@ -9,12 +9,7 @@ from crossover.simulation.usage import Place, Tally
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Phased, Script, World
 
-OUTCOME_BYTES, ARRIVAL_BYTES = 210, 25
-
-
-def decision_bytes(number: int) -> int:
-    """The JSON of the decision of this number, which lists the evaluations before it."""
-    return 173 + 43 * number
+DECISION_BYTES = 256  # of the text that is all that most workers read at an epoch's end
 
 
 def moved_on(world: World, place: Place, round: int) -> None:
@@ -97,7 +92,7 @@ def compute_gradients(world: World, place: Place) -> Script:
     tally.count("objects", "get", len(samples), into=data).count("objects", "exists")
     decided = world.days.decisions_before(place.round)
     if told := int(world.days.local and decided > 0):  # what the rate may hang on
-        tally.count("objects", "get", into=decision_bytes(decided))
+        tally.count("objects", "get")
     tensors, objects = world.tensors("compute_gradients"), world.objects("compute_gradients")
     fetch_s = tensors.read.seconds(read, 2 + before) + objects.read.seconds(data, len(samples) + told)
     memory_mb = world.memory_of("compute_gradients")
@@ -142,7 +137,7 @@ def average_in_database(world: World, place: Place) -> Script:
 
 @shared(lambda world, place: None)
 def notify_peers(world: World, place: Place) -> Script:
-    tally = Tally().count("bus", "arrive", out=ARRIVAL_BYTES)
+    tally = Tally().count("bus", "arrive")
     return Script((Phase("synchronise", request_s=world.calibration.bus.latency_s),), tally)
 
 
@@ -190,7 +185,7 @@ def update_model(world: World, place: Place) -> Script:
     tensors = world.tensors("update_model")
     request_s = (place.round > 0) * tensors.read.latency_s + settled_s(world, "update_model")
     if place.epoch > 1 and not world.days.local:
-        tally.count("objects", "get", into=decision_bytes(place.epoch - 1))
+        tally.count("objects", "get")
         request_s += world.objects("update_model").read.latency_s
     vectors = 2 + (0 if place.round == 0 else kept)
     if world.experiment.database.compute == "in_database":
@@ -225,16 +220,14 @@ def detect_convergence(world: World, place: Place) -> Script:
     objects, workload = world.objects("detect_convergence"), world.workload
     if not world.days.ends_epoch(place.round):
         return Script((), Tally())
-    number = world.days.decision(place.epoch)
-    said = decision_bytes(number)
-    tally = Tally().count("objects", "exists").count("objects", "get", into=said)
+    tally = Tally().count("objects", "exists").count("objects", "get", into=DECISION_BYTES)
     if place.epoch in world.epochs_end_s:
         return Script((Phase("agree", request_s=2 * objects.read.latency_s),), tally)
     size, chunks = workload.vector_bytes, workload.validation_chunks
     tally.count("tensors", "get", into=size).count("objects", "get", chunks, into=workload.validation_bytes)
-    tally.count("objects", "put", out=said)
-    if number > 1:
-        tally.count("objects", "get", into=decision_bytes(number - 1))
+    tally.count("objects", "put")
+    if world.days.decision(place.epoch) > 1:
+        tally.count("objects", "get")
     requests_s = world.tensors("detect_convergence").read.seconds(size) + objects.write.latency_s
     requests_s += objects.read.seconds(workload.validation_bytes, chunks + 3)
     memory_mb = world.memory_of("detect_convergence")
@@ -254,8 +247,8 @@ def advanced(world: World, place: Place) -> None:
 @shared(lambda world, place: None)
 def collect(world: World, place: Place) -> Script:
     size, objects, tensors = world.workload.vector_bytes, world.objects("collect"), world.tensors("collect")
-    tally = Tally().count("objects", "list").count("objects", "get", into=decision_bytes(world.days.decisions))
-    tally.count("objects", "exists", 3).count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES + OUTCOME_BYTES)
+    tally = Tally().count("objects", "list").count("objects", "get")
+    tally.count("objects", "exists", 3).count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES)
     tally.count("tensors", "get", into=size).count("tensors", "delete", world.workers).count("bus", "remove")
     seconds = objects.read.seconds(0, 5) + objects.write.seconds(size, 3)
     seconds += tensors.read.seconds(size, 1 + world.workers)

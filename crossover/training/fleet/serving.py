@@ -11,12 +11,10 @@ from crossover.dataplane.traffic import Traffic
 from crossover.errors import CrossoverError, StaleAttempt, Unavailable
 from crossover.keys import Keys, current_run
 from crossover.runtime.pauses import Pauses
+from crossover.runtime.retries import PROGRAM
 from crossover.training.fleet.lease import POINTER, Hearts, Membership, Settings
 
 Body = Callable[[Context, Membership], None]
-
-ATTEMPTS = 6  # how often a program goes on, without a checkpoint in between, after a store or broker did not answer
-PAUSE_S = 0.5  # before the first of them; doubled each time
 
 
 def serve(resources: Resources, settings: Settings, body: Body) -> None:
@@ -36,7 +34,7 @@ def serve(resources: Resources, settings: Settings, body: Body) -> None:
             continue  # another holds the rank; this program is a spare now
         except Unavailable as error:
             troubles = 1 if membership.progressed else troubles + 1
-            if troubles >= ATTEMPTS:
+            if troubles > PROGRAM.again:
                 give_up(objects, membership, error)
                 raise
         except Exception as error:
@@ -47,7 +45,7 @@ def serve(resources: Resources, settings: Settings, body: Body) -> None:
             give_up(objects, membership, error)
             raise
         # Out here the error has gone, and with it the frames that keep connections and vectors.
-        runtime.sleep(min(PAUSE_S * 2**troubles, settings.lease_s))
+        runtime.sleep(min(PROGRAM.first_s * 2**troubles, settings.lease_s))
 
 
 def join(objects: ObjectStore, settings: Settings, *, me: bytes = b"") -> Membership | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from crossover.algorithms import buffers, sparse
 from crossover.algorithms.aggregation import combined, finite
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms.contributions import Contribution
 from crossover.algorithms.dropping import Agree
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
@@ -46,7 +46,7 @@ class Group:
     @property
     def unit(self) -> int:
         """Of how many elements the pieces are that a vector is cut into: those that are encoded together."""
-        return self.own.way.unit if self.own and self.own.way else 1
+        return self.own.codec.unit if self.own and self.own.codec else 1
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         return self.ctx.stage(name)
@@ -59,7 +59,7 @@ class Group:
         """Publish a part of this worker's contribution `whole`, encoded if the YAML asks for that. First write wins."""
         first, end, _ = part.indices(whole.numel())
         samples = self.samples[self.rank]
-        if self.own is None or self.own.way is None:
+        if self.own is None or self.own.codec is None:
             self.publish(key, whole[part], samples=samples)
         else:
             self._create(key, Vector(Kind.QUANTIZED, buffers.view(self.own.bodies[first, end]), samples, "uint8"))
@@ -68,7 +68,7 @@ class Group:
         """Publish a part of what the contributions are combined to: as pairs where most of it is zero, else as it is."""
         first, end, _ = part.indices(whole.numel())
         samples = sum(self.samples)
-        if self.own is None or self.own.way is None or not self.own.way.sparse:
+        if self.own is None or self.own.codec is None or not self.own.codec.sparse:
             self.publish(key, whole[part], samples=samples)
             return
         values = whole[first : max(first, min(end, self.own.parameters))]
@@ -103,7 +103,7 @@ class Group:
     ) -> "Tensor":
         """`out`, filled with what `sender` contributes from its element `first` on. Waits and raises as `fetch`."""
         own, samples = self.own, self.samples[sender]
-        if own is None or own.way is None:
+        if own is None or own.codec is None:
             return self.fetch(key, out, sender=sender, samples=samples, unless=unless)
 
         def look() -> Vector:
@@ -116,7 +116,7 @@ class Group:
 
     def result(self, key: str, out: "Tensor", *, sender: int) -> "Tensor":
         """`out`, filled with what `sender` has combined. Raises Corrupt as `fetch`, and where a sum has overflowed."""
-        if self.own is not None and self.own.way is not None and self.own.way.sparse:
+        if self.own is not None and self.own.codec is not None and self.own.codec.sparse:
             self._found(lambda: self._union(key, out), key, sender=sender, samples=sum(self.samples))
         else:
             self.fetch(key, out, sender=sender, samples=sum(self.samples))

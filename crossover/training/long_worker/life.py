@@ -5,7 +5,7 @@ from collections.abc import Sequence as Several
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from crossover.algorithms import compression
+from crossover.algorithms import codecs
 from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
@@ -168,7 +168,7 @@ def conclude(ctx: Context) -> int:
 
 def _delete(ctx: Context, keys: Keys, workers: int, exchange: "Exchange", over: Iterable[int]) -> None:
     """What an attempt left of some rounds, where it stores anything."""
-    each = keys.of_exchanges(compression.exchanges(ctx.experiment.exchange))
+    each = keys.of_exchanges(codecs.exchanges(ctx.experiment.exchange))
     left = [
         key
         for round in over

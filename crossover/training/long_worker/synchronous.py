@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from crossover.algorithms import compression
+from crossover.algorithms import codecs
 from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
@@ -24,7 +24,7 @@ from crossover.training.long_worker.waits import Settled
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crossover.algorithms.codecs import Codec, Contribution
+    from crossover.algorithms.contributions import Contribution, Encoder
     from crossover.keys import Keys
     from crossover.training.long_worker.group import Exchange, Group
 
@@ -42,14 +42,14 @@ class SynchronousWorker:
     )
 
     def __init__(self, invocation: Invocation, exchange: "Exchange") -> None:
-        from crossover.algorithms import buffers, codecs
+        from crossover.algorithms import buffers, contributions
 
         self.ctx, self.invocation = invocation.ctx, invocation
         self.model: Tensor = buffers.tensor(self.ctx.learner.model)  # the learner's own memory
         self._received: Tensor = buffers.tensor(self.ctx.learner.gradient)
         self._exchange = exchange
         learner = self.ctx.learner
-        self._codec = codecs.codec(
+        self._codec = contributions.encoder(
             self.ctx.experiment, worker=invocation.rank, shapes=learner.shapes, parameters=learner.parameters
         )
         self._factors: dict[int, Tensor] = {}  # by length, memory for what a second exchange brings
@@ -132,7 +132,7 @@ class SynchronousWorker:
 
         invocation, samples = self.invocation, self.invocation.samples()
         group = Group(self.ctx, invocation.waits, invocation.rank, invocation.round, samples, self.exchanges)
-        last = replace(group, exchange=compression.exchanges(self.ctx.experiment.exchange) - 1)
+        last = replace(group, exchange=codecs.exchanges(self.ctx.experiment.exchange) - 1)
         self._replaying = self._replaying and self._exchange.done(last)
         if self.computing_moves_on or self._codec or not self._replaying:
             self.compute()
@@ -152,14 +152,14 @@ class SynchronousWorker:
         own = None if self._replaying else self.contribution()
         return self._exchanged(group, own, self._received)
 
-    def _encoded(self, group: "Group", codec: "Codec") -> "Tensor":
+    def _encoded(self, group: "Group", codec: "Encoder") -> "Tensor":
         """The same, of what a codec makes of the contribution, in one exchange or two. One who replays has to know what was left out."""
-        from crossover.algorithms.codecs import Contribution
+        from crossover.algorithms.contributions import Contribution
 
         own = self.contribution()
         with self.ctx.stage("compress"):
             following: Contribution | Tensor = self._first(codec, own, group)
-        for number in range(compression.exchanges(self.ctx.experiment.exchange)):
+        for number in range(codecs.exchanges(self.ctx.experiment.exchange)):
             assert isinstance(following, Contribution)
             values = following.values
             out = self._received if values.numel() == own.numel() else self._memory(values)
@@ -170,7 +170,7 @@ class SynchronousWorker:
         assert not isinstance(following, Contribution)
         return following
 
-    def _first(self, codec: "Codec", own: "Tensor", group: "Group") -> "Contribution":
+    def _first(self, codec: "Encoder", own: "Tensor", group: "Group") -> "Contribution":
         try:
             return codec.begin(own, round=group.round, parts=self._exchange.parts(own.numel(), group.count, codec.unit))
         except Refused as error:
@@ -193,7 +193,7 @@ class SynchronousWorker:
         return out
 
     def _keys(self) -> "list[Keys]":
-        return self.ctx.keys.of_exchanges(compression.exchanges(self.ctx.experiment.exchange))
+        return self.ctx.keys.of_exchanges(codecs.exchanges(self.ctx.experiment.exchange))
 
     def _clear_away(self, group: "Group") -> None:
         """What this worker has stored and nobody needs any more."""

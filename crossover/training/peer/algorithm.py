@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crossover.algorithms import compression
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms import codecs
+from crossover.algorithms.contributions import Contribution
 from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.vector import Kind, Vector
@@ -120,7 +120,7 @@ class _Peer:
         """What all contributions come to, in one exchange or two."""
         ctx, replica, exchange = self._ctx, self._replica, self._exchange
         following: Contribution | Tensor = self._contribution(round)
-        for number in range(compression.exchanges(ctx.experiment.exchange)):
+        for number in range(codecs.exchanges(ctx.experiment.exchange)):
             assert isinstance(following, Contribution)
             out = self._memory(following.values)
             with stage(ctx, "send"):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from crossover.algorithms import buffers
 from crossover.algorithms.aggregation import finite
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms.contributions import Contribution
 from crossover.dataplane.vector import Kind, Vector, decode, exchanged, header
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment
@@ -23,7 +23,7 @@ class Bodies:
 
     def of(self, own: Contribution, *, samples: int) -> list[bytes | memoryview]:
         """The body's buffers. The same contribution gives the same bytes."""
-        if own.way is None:
+        if own.codec is None:
             vector = Vector(self._kind, buffers.view(own.values), samples)
         else:
             vector = Vector(Kind.QUANTIZED, buffers.view(own.bodies[0, own.values.numel()]), samples, "uint8")
@@ -33,11 +33,11 @@ class Bodies:
         """Another's contribution to what `own` contributes to, (D,) float32, to be read before the next call. Raises Corrupt where it is
         none of such a model.
         """
-        vector = decode(body, key=what, kind=self._kind if own.way is None else Kind.QUANTIZED)
+        vector = decode(body, key=what, kind=self._kind if own.codec is None else Kind.QUANTIZED)
         if vector.samples != samples:
             raise Corrupt(f"{what}: stands for {vector.samples} samples where {samples} were announced")
         elements, other = own.values.numel(), "its sender trains another model, or compresses in another way"
-        if own.way is None:
+        if own.codec is None:
             if vector.elements != elements:
                 raise Corrupt(f"{what}: {vector.elements} elements where this model makes {elements}: {other}")
             out = buffers.tensor(vector.data)  # read where it arrived

@@ -9,7 +9,7 @@ from crossover.training.peer.replica import Replica
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crossover.algorithms.codecs import Contribution
+    from crossover.algorithms.contributions import Contribution
 
 
 class Computing(Protocol):

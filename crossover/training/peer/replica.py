@@ -7,8 +7,8 @@ again. Another attempt of the same peer writes the same bits; where it might not
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from crossover.algorithms import buffers, codecs
-from crossover.algorithms.codecs import Codec
+from crossover.algorithms import buffers, contributions
+from crossover.algorithms.contributions import Encoder
 from crossover.algorithms.optimizers.step import step
 from crossover.algorithms.outer import moved, step_outside
 from crossover.algorithms.update import Update
@@ -41,7 +41,7 @@ class Replica:
         self.model: Tensor = buffers.tensor(ctx.learner.model)
         self.optimizer: tuple[Tensor, ...] = ()
         self.outer: tuple[Tensor, ...] = ()
-        self.codec: Codec | None = None
+        self.codec: Encoder | None = None
         self.between: Tensor | None = None
         self._begun: Tensor | None = (
             None  # the model of all when the round began, once a step of its own has led away from it
@@ -86,9 +86,9 @@ class Replica:
         checkpoints.take_kept(checkpoint, self._kept())
         self.between = None if found is None else buffers.tensor(found.data).clone()
 
-    def _new_codec(self) -> Codec | None:
+    def _new_codec(self) -> Encoder | None:
         learner = self._ctx.learner
-        return codecs.codec(
+        return contributions.encoder(
             self._ctx.experiment, worker=self._rank, shapes=learner.shapes, parameters=learner.parameters
         )
 

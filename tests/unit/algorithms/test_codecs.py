@@ -1,114 +1,72 @@
-"""A worker's codec: what the others take its gradient for, what it keeps of it, and what of a round that is begun anew."""
+"""Every way to compress a gradient: as many bytes as it says, read back near what was written, and in parts as it is whole."""
 
 import pytest
 import torch
-from torch import Tensor
 
-from crossover.algorithms import buffers, codecs, compression
-from crossover.algorithms.averaging import mean
+from crossover.algorithms import buffers, sparse
 from crossover.algorithms.chunking import chunk
-from crossover.algorithms.codecs import Codec, Contribution, codec, in_one_process
+from crossover.algorithms.codecs import HalfPrecision, Largest, Quantized
+from crossover.algorithms.codecs.codec import Codec
 from crossover.algorithms.randomness import generator
-from crossover.errors import Corrupt
-from crossover.experiment import Exchange, Experiment
+from crossover.errors import Corrupt, Refused
 
-SHAPES, STATISTICS = [(30, 40), (30,), (10, 30), (10,)], 7
-PARAMETERS = 1_540
-EXCHANGES = [
-    Exchange(compression="fp16"),
-    Exchange(compression="fp16", error_feedback=True),
-    Exchange(compression="qsgd", bits=4, bucket=128),
-    Exchange(compression="qsgd", bits=6, bucket=200, norm="l2", error_feedback=True),
-    Exchange(compression="top_k", share=0.05),
-    Exchange(compression="top_k", share=0.05, error_feedback=False),
-    Exchange(compression="powersgd", rank=2),
-    Exchange(compression="powersgd", rank=3, error_feedback=False),
+WAYS = [
+    HalfPrecision(),
+    Quantized(8, 128, "max"),
+    Quantized(3, 512, "l2"),
+    Quantized(4, 200, "l2"),
+    Largest(0.01),
 ]
+NAMES = ["fp16", "8 bits", "3 bits", "4 bits", "top 1 %"]
 
 
-def of(exchange: Exchange, worker: int = 0) -> Codec:
-    experiment = Experiment(name="x", architecture="all-reduce", exchange=exchange)
-    found = codec(experiment, worker=worker, shapes=SHAPES, parameters=PARAMETERS)
-    assert found is not None
-    return found
+@pytest.mark.parametrize("parameters", [1, 129, 4_001])
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+def test_what_was_written_is_read_back_and_has_the_size_that_was_said(way: Codec, parameters: int) -> None:
+    values = torch.randn(parameters, generator=generator("values", parameters))
+    data, again = (way.encode(values, random=generator("noise", 1))[0] for _ in range(2))
+    assert data.numel() == way.nbytes(parameters)
+    assert torch.equal(data, again)
+    out = torch.full((parameters,), torch.nan)
+    way.decode(buffers.view(data.contiguous()), out=out, what="x")
+    assert bool(((out - values).abs() <= values.norm()).all())
 
 
-def gradient(worker: int, round: int) -> Tensor:
-    return torch.randn(PARAMETERS + STATISTICS, generator=generator("gradient", worker, round))
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+def test_parts_hold_the_bits_of_the_whole(way: Codec, count: int) -> None:
+    values, whole = torch.randn(70_001, generator=generator("values", 1)), torch.empty(70_001)
+    way.decode(buffers.view(way.encode(values, random=generator("noise", 1))[0]), out=whole, what="x")
+    parts = [chunk(values.numel(), count, worker=worker, unit=way.unit) for worker in range(count)]
+    together = torch.full_like(whole, torch.nan)
+    for part, body in zip(parts, way.encode(values, random=generator("noise", 1), parts=parts), strict=True):
+        way.decode(buffers.view(body), out=together[part], what="x")
+    assert torch.equal(together, whole)
 
 
-def trained(workers: list[Codec], rounds: range) -> list[Tensor]:
-    def combine(values: list[Tensor]) -> Tensor:
-        return mean(values, [1.0] * len(values))
-
-    own = [[gradient(worker, round) for worker in range(len(workers))] for round in rounds]
-    return [
-        in_one_process(workers, each, combine, round=round).clone() for round, each in zip(rounds, own, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("exchange", EXCHANGES, ids=str)
-def test_what_is_kept_is_all_that_a_worker_needs_to_go_on(exchange: Exchange) -> None:
-    """Six rounds at once, or two workers that are made anew in the middle, from what they keep."""
-    whole = trained([of(exchange, worker) for worker in range(2)], range(6))
-    before, after = ([of(exchange, worker) for worker in range(2)] for _ in range(2))
-    first = trained(before, range(3))
-    for own in before:
-        own.begin(gradient(0, 9), round=9)  # of a round that does not come to its end, nothing is kept
-    for old, new in zip(before, after, strict=True):
-        for name, vector in new.state.items():
-            vector.copy_(old.state[name])
-    for result, expected in zip([*first, *trained(after, range(3, 6))], whole, strict=True):
-        assert torch.equal(result, expected)
-    statistics = mean([gradient(worker, 0)[PARAMETERS:] for worker in range(2)], [1.0, 1.0])
-    assert torch.equal(whole[0][PARAMETERS:], statistics)
-
-
-@pytest.mark.parametrize("exchange", [each for each in EXCHANGES if each.compression != "powersgd"], ids=str)
-def test_in_parts_or_whole_the_others_read_the_same(exchange: Exchange) -> None:
-    own = of(exchange)
-    whole = own.begin(gradient(0, 0), round=0).values.clone()
-    assert isinstance(own, codecs.OneExchange)
-    parts = [chunk(whole.numel(), 4, worker=worker, unit=own.way.unit) for worker in range(4)]
-    contribution = own.begin(gradient(0, 0), round=0, parts=parts)
-    assert torch.equal(contribution.values, whole)
-    for (first, end), body in contribution.bodies.items():
-        out = torch.empty(end - first)
-        assert torch.equal(contribution.read(buffers.view(body), out=out, first=first, what="x"), whole[first:end])
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+def test_bytes_of_another_length_are_refused_by_name(way: Codec) -> None:
+    body = way.encode(torch.ones(1_000), random=generator("noise", 1))[0]
+    for data in (body[:-1], torch.cat([body, body[:1]]), body[:3]):
+        with pytest.raises(Corrupt, match="worker 3"):
+            way.decode(buffers.view(data.contiguous()), out=torch.empty(1_000), what="worker 3")
     with pytest.raises(Corrupt, match="worker 3"):
-        contribution.read(buffers.view(body)[:-3], out=out, first=first, what="worker 3")
+        way.decode(buffers.view(body), out=torch.empty(999), what="worker 3")
 
 
-def test_top_k_with_error_feedback_is_these_lines() -> None:
-    workers, rounds, count = 3, range(5), 77
-    results = trained([of(Exchange(compression="top_k", share=0.05), worker) for worker in range(workers)], rounds)
-    residuals = [torch.zeros(PARAMETERS) for _ in range(workers)]
-    for round, result in zip(rounds, results, strict=True):
-        sent = []
-        for worker in range(workers):
-            values = gradient(worker, round)[:PARAMETERS] + residuals[worker]
-            taken = torch.zeros(PARAMETERS)
-            largest = values.abs().topk(count).indices
-            taken[largest] = values[largest]
-            residuals[worker] = values - taken
-            sent.append(taken)
-        assert torch.equal(result[:PARAMETERS], (sent[0] + sent[1] + sent[2]) / 3)
+@pytest.mark.parametrize("elements", [10, 5_000, 100_000])
+@pytest.mark.parametrize("levels", [3, 40, 10**9])
+def test_the_largest_are_those_that_sorting_finds(elements: int, levels: int) -> None:
+    """Few levels: most magnitudes are equal to others, and the first of them are taken."""
+    random = generator("values", elements, levels)
+    values = torch.randint(-levels, levels + 1, (elements,), generator=random).float() / levels
+    for count in (1, elements // 100 + 1, elements // 3, elements - 1, elements):
+        by_magnitude = sorted(range(elements), key=lambda i: (-abs(values[i].item()), i)) if elements < 99 else None
+        order = by_magnitude or values.abs().sort(descending=True, stable=True).indices.tolist()
+        assert sparse.largest(values, count).tolist() == sorted(order[:count])
 
 
-@pytest.mark.parametrize("exchange", [each for each in EXCHANGES if compression.feeds_back(each)], ids=str)
-def test_what_is_left_out_comes_later(exchange: Exchange) -> None:
-    """Of the same gradient again and again, the mean of what is agreed on comes to the gradient itself."""
-    worker, rounds, own = of(exchange), 60, gradient(0, 0)
-    results = [
-        in_one_process([worker], [own], lambda values: values[0], round=round).clone() for round in range(rounds)
-    ]
-    error = (torch.stack(results).mean(dim=0) - own)[:PARAMETERS].norm() / own[:PARAMETERS].norm()
-    assert float(error) < 0.35
-
-
-def test_a_contribution_of_floats_has_no_bodies() -> None:
-    assert of(Exchange(compression="powersgd", rank=2)).begin(gradient(0, 0), round=0).bodies == {}
-    assert Contribution(torch.zeros(3)).way is None
-    assert (
-        codec(Experiment(name="x", architecture="all-reduce"), worker=0, shapes=SHAPES, parameters=PARAMETERS) is None
-    )
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_the_largest_of_what_is_not_finite_are_refused(bad: float) -> None:
+    with pytest.raises(Refused, match="not finite"):
+        Largest(0.01).encode(torch.tensor([1.0, bad]), random=generator("noise", 1))

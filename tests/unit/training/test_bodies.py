@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.algorithms import buffers, codecs
-from crossover.algorithms.codecs import Contribution
+from crossover.algorithms import buffers, contributions
+from crossover.algorithms.contributions import Contribution
 from crossover.errors import Corrupt
 from crossover.experiment import Aggregation, Exchange, Experiment
 from crossover.training.peer.bodies import Bodies
@@ -26,7 +26,7 @@ class Peer:
         experiment = Experiment(
             name="x", architecture="p2p_instance", exchange=Exchange(**exchange), aggregation=aggregation
         )
-        self.codec = codecs.codec(experiment, worker=1, shapes=[(parameters,)], parameters=parameters)
+        self.codec = contributions.encoder(experiment, worker=1, shapes=[(parameters,)], parameters=parameters)
         self.bodies, self.round = Bodies(experiment), round
 
     def contribution(self, gradient: torch.Tensor) -> Contribution:

@@ -15,7 +15,8 @@ from crossover.dataplane.traffic import Traffic
 from crossover.errors import Unavailable
 from crossover.keys import Keys
 from crossover.runtime import use
-from crossover.training.fleet import Membership, Settings, serve, serving
+from crossover.runtime.retries import PROGRAM
+from crossover.training.fleet import Membership, Settings, serve
 from crossover.training.fleet.execution import announce
 from crossover.training.fleet.serving import join
 from tests.clocks import Passing
@@ -133,18 +134,18 @@ def test_only_troubles_without_progress_between_them_end_a_program(progresses: b
     def body(membership: Membership) -> None:
         nonlocal tries
         tries += 1
-        if tries <= 2 * serving.ATTEMPTS:
+        if tries <= 2 * (1 + PROGRAM.again):
             membership.progressed = progresses
             raise Unavailable("no answer")
 
     if progresses:
         run(store, body)
-        assert tries == 2 * serving.ATTEMPTS + 1
+        assert tries == 2 * (1 + PROGRAM.again) + 1
         assert not store.exists(KEYS.failure(0))
     else:
         with pytest.raises(Unavailable):
             run(store, body)
-        assert tries == serving.ATTEMPTS
+        assert tries == 1 + PROGRAM.again
         assert json.loads(store.get(KEYS.failure(0)))["cause"] == "no answer"
 
 

@@ -1,6 +1,6 @@
-"""What a worker's gradient becomes before it is exchanged, and what the worker keeps of it: one codec for each, whatever the architecture.
+"""What a worker's gradient becomes before it is exchanged, and what the worker keeps of it: one encoder each, whatever the architecture.
 
-A codec takes a gradient [P | B], gives what this worker contributes to an exchange, takes the workers' mean of that, and gives another
+An encoder takes a gradient [P | B], gives what this worker contributes to an exchange, takes the workers' mean of that, and gives another
 contribution (PowerSGD's second) or the round's result. BatchNorm's statistics are never compressed: noise in a variance would make it
 negative.
 
@@ -14,45 +14,46 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from crossover.algorithms import buffers, compression
+from crossover.algorithms import buffers, codecs
+from crossover.algorithms.codecs.codec import Codec
 from crossover.algorithms.powersgd import PowerSGD, Shape
 from crossover.algorithms.randomness import generator
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment
 
-Place = tuple[int, int]  # the first element of a part and the one behind its last
+Span = tuple[int, int]  # the first element of a part and the one behind its last
 
 
 @dataclass(frozen=True)
 class Contribution:
     """`values`: what everybody takes this worker's contribution for, (D,) float32; whoever finds that an earlier attempt has shown other
-    ones writes these there. `bodies`: its bytes by part, where they are other ones than those of `values`; `way` reads such bytes. The
+    ones writes these there. `bodies`: its bytes by part, where they are other ones than those of `values`; `codec` reads such bytes. The
     first `parameters` of the values are encoded, the rest travels as it is.
     """
 
     values: Tensor
-    bodies: Mapping[Place, Tensor] = field(default_factory=dict)
-    way: compression.Compression | None = None
+    bodies: Mapping[Span, Tensor] = field(default_factory=dict)
+    codec: Codec | None = None
     parameters: int = 0
 
     def read(self, data: memoryview, *, out: Tensor, first: int, what: str) -> Tensor:
         """`out`, filled with another worker's elements from `first` on, of the bytes in `data`. Raises Corrupt where they are none."""
-        assert self.way is not None
-        return read(self.way, data, out=out, encoded=min(max(0, self.parameters - first), out.numel()), what=what)
+        assert self.codec is not None
+        return read(self.codec, data, out=out, encoded=min(max(0, self.parameters - first), out.numel()), what=what)
 
 
-def read(way: compression.Compression, data: memoryview, *, out: Tensor, encoded: int, what: str) -> Tensor:
-    """`out`, filled from `data`: its first `encoded` elements as `way` writes them, then the rest as float32. Raises Corrupt."""
+def read(codec: Codec, data: memoryview, *, out: Tensor, encoded: int, what: str) -> Tensor:
+    """`out`, filled from `data`: its first `encoded` elements as `codec` writes them, then the rest as float32. Raises Corrupt."""
     rest = 4 * (out.numel() - encoded)
     if data.nbytes < rest:
         raise Corrupt(f"{what}: {data.nbytes} bytes, of which {rest} would be statistics")
-    way.decode(data[: data.nbytes - rest], out=out[:encoded], what=what)
+    codec.decode(data[: data.nbytes - rest], out=out[:encoded], what=what)
     # A copy: what was encoded need not end at a multiple of four bytes.
     out[encoded:] = buffers.tensor(bytes(data[data.nbytes - rest :]))
     return out
 
 
-class Codec(Protocol):
+class Encoder(Protocol):
     """One worker's. Its state changes when a round's result is known, never before: a round that is begun anew comes to the same."""
 
     @property
@@ -75,17 +76,15 @@ class Codec(Protocol):
 class OneExchange:
     """Encoded once, decoded by whoever combines."""
 
-    def __init__(
-        self, way: compression.Compression, *, parameters: int, worker: int, seed: int, feedback: bool
-    ) -> None:
-        self.way, self._parameters, self._worker, self._seed = way, parameters, worker, seed
+    def __init__(self, codec: Codec, *, parameters: int, worker: int, seed: int, feedback: bool) -> None:
+        self.codec, self._parameters, self._worker, self._seed = codec, parameters, worker, seed
         self._residual = torch.zeros(parameters) if feedback else None
         self._meant = torch.empty(0)  # in the round under way; what was sent of it, in memory that rounds share
         self._sent = torch.empty(0)
 
     @property
     def unit(self) -> int:
-        return self.way.unit
+        return self.codec.unit
 
     @property
     def state(self) -> Mapping[str, Tensor]:
@@ -101,14 +100,14 @@ class OneExchange:
         places = [part.indices(elements)[:2] for part in parts]
         encoded = [slice(min(first, parameters), min(end, parameters)) for first, end in places]
         random = generator("qsgd", self._seed, round, self._worker)
-        bodies = dict[Place, Tensor]()
-        for (first, end), body in zip(places, self.way.encode(values, random=random, parts=encoded), strict=True):
+        bodies = dict[Span, Tensor]()
+        for (first, end), body in zip(places, self.codec.encode(values, random=random, parts=encoded), strict=True):
             rest = statistics[max(0, first - parameters) : max(0, end - parameters)]
             bodies[first, end] = whole = torch.cat([body, rest.view(torch.uint8)])
             count = min(max(0, parameters - first), end - first)
-            read(self.way, buffers.view(whole), out=self._sent[first:end], encoded=count, what="own contribution")
+            read(self.codec, buffers.view(whole), out=self._sent[first:end], encoded=count, what="own contribution")
         self._meant = values
-        return Contribution(self._sent, bodies, self.way, parameters)
+        return Contribution(self._sent, bodies, self.codec, parameters)
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
         if self._residual is not None:
@@ -116,14 +115,13 @@ class OneExchange:
         return mean
 
 
-class LowRank:
+class TwoExchanges:
     """PowerSGD: the mean of P, then that of Q."""
 
     unit = 1
 
-    def __init__(self, shapes: Sequence[Shape], *, rank: int, seed: int, feedback: bool) -> None:
-        self._powersgd = PowerSGD(shapes, rank=rank, seed=seed, feedback=feedback, dtype=torch.float32)
-        self._first = True
+    def __init__(self, factors: PowerSGD) -> None:
+        self._powersgd, self._first = factors, True
 
     @property
     def state(self) -> Mapping[str, Tensor]:
@@ -141,25 +139,29 @@ class LowRank:
         return self._powersgd.finish(mean)
 
 
-def codec(experiment: Experiment, *, worker: int, shapes: Sequence[Shape], parameters: int) -> Codec | None:
+def encoder(experiment: Experiment, *, worker: int, shapes: Sequence[Shape], parameters: int) -> Encoder | None:
     """The one that the YAML asks for, of a model with parameters of these `shapes`; None where gradients travel as they are."""
-    exchange, seed, feedback = experiment.exchange, experiment.seed, compression.feeds_back(experiment.exchange)
+    exchange, seed = experiment.exchange, experiment.seed
+    codec, feedback = codecs.named(exchange), codecs.feeds_back(exchange)
+    if codec.exchanges > 1:
+        return TwoExchanges(codec.factors(shapes, seed=seed, feedback=feedback))
     if exchange.compression == "none":
         return None
-    if exchange.compression == "powersgd":
-        return LowRank(shapes, rank=exchange.rank, seed=seed, feedback=feedback)
-    way = compression.named(exchange)
-    return OneExchange(way, parameters=parameters, worker=worker, seed=seed, feedback=feedback)
+    return OneExchange(codec, parameters=parameters, worker=worker, seed=seed, feedback=feedback)
 
 
 def in_one_process(
-    codecs: Sequence[Codec], gradients: Sequence[Tensor], combine: Callable[[Sequence[Tensor]], Tensor], *, round: int
+    encoders: Sequence[Encoder],
+    gradients: Sequence[Tensor],
+    combine: Callable[[Sequence[Tensor]], Tensor],
+    *,
+    round: int,
 ) -> Tensor:
     """A round's result where all workers are at hand; `combine` makes the mean of their contributions."""
-    contributions = [own.begin(gradient, round=round) for own, gradient in zip(codecs, gradients, strict=True)]
+    contributions = [own.begin(gradient, round=round) for own, gradient in zip(encoders, gradients, strict=True)]
     while True:
         mean = combine([each.values for each in contributions])
-        following = [own.proceed(mean) for own in codecs]
+        following = [own.proceed(mean) for own in encoders]
         contributions = [each for each in following if isinstance(each, Contribution)]
         if not contributions:
             result = following[0]
