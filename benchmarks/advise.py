@@ -19,7 +19,7 @@ from benchmarks.report import Figure, write
 from crossover.advice import candidates, evidence, subject
 from crossover.advice.advice import Advice, advise, standing
 from crossover.advice.candidates import Candidate
-from crossover.advice.evaluation import Figures, Profile, Question
+from crossover.advice.evaluation import Estimate, Profile, Question
 from crossover.advice.needs import ON_HAND, problem
 from crossover.advice.search import search
 from crossover.advice.wishes import Wishes
@@ -46,7 +46,7 @@ def asked(name: str) -> tuple[Question, list[Candidate]]:
     return question, [each for each in every if not problem(each, sizes, ON_HAND)[1]]
 
 
-def off_by(found: dict[Candidate, Figures], whole: dict[Candidate, Figures]) -> float:
+def off_by(found: dict[Candidate, Estimate], whole: dict[Candidate, Estimate]) -> float:
     """By what share at most a cell of the grid is better, in dollars and time together, than each one that the search has simulated."""
     worst = 0.0
     for other in whole.values():
@@ -62,7 +62,7 @@ def measured(name: str) -> list[Figure]:
     step = max(1, len(everything) // CELLS)
     grid = everything[::step]
     found = search(question, grid, processes=1).simulated
-    whole, above, by = dict[Candidate, Figures](), 0, 0.0
+    whole, above, by = dict[Candidate, Estimate](), 0, 0.0
     profiles = dict[Candidate, Profile]()
     for each in grid:
         simulated, _ = question.simulated(each)
@@ -115,7 +115,7 @@ def serverless() -> list[Figure]:
     ]
 
 
-def _saved(name: str, found: Advice, shipped: Figures, goal: str) -> list[Figure]:
+def _saved(name: str, found: Advice, shipped: Estimate, goal: str) -> list[Figure]:
     winner = found.winner
     print(f"{name}: {winner.candidate.words}: {winner.words}; in time: {found.met}")
     return [

@@ -33,19 +33,19 @@ from crossover.context.run_facts import RunFacts
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import HEADER_BYTES, Kind
-from crossover.experiment import Exchange as OneExchange
+from crossover.dataplane.vector import HEADER_BYTES, VectorKind
 from crossover.experiment import Experiment, Storage
+from crossover.experiment import GroupExchange as OneExchange
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
-from crossover.training.long_worker.group import Exchange, Group
+from crossover.training.long_worker.group import Group, GroupExchange
 from crossover.training.long_worker.life import keys_of
 from crossover.training.long_worker.waits import Waits
 from functions.all_reduce import AllReduce
 from functions.scatter_reduce import ScatterReduce
 
 ROOT = Path(__file__).parents[1]
-EXCHANGES: dict[str, Exchange] = {"AllReduce": AllReduce(), "ScatterReduce": ScatterReduce()}
+EXCHANGES: dict[str, GroupExchange] = {"AllReduce": AllReduce(), "ScatterReduce": ScatterReduce()}
 BUCKET = "exchange"
 S3_ROUNDS = 2  # moto answers one request at a time
 GOALS = {
@@ -189,12 +189,12 @@ def _gloo(own: Tensor, mixed: Tensor) -> None:
 
 
 def _way(
-    ctx: Context, exchange: Exchange, rank: int, setting: Setting, own: Tensor, out: Tensor
+    ctx: Context, exchange: GroupExchange, rank: int, setting: Setting, own: Tensor, out: Tensor
 ) -> Callable[[int], Callable[[], None]]:
     waits = Waits(ctx, f"worker {rank}", 0, lambda round: False)
 
     def prepare(round: int) -> Callable[[], None]:
-        peers = Group(ctx, waits, rank, round, [64] * setting.workers, Kind.GRADIENT)
+        peers = Group(ctx, waits, rank, round, [64] * setting.workers, VectorKind.GRADIENT)
         return lambda: exchange.exchange(peers, own, out)
 
     return prepare

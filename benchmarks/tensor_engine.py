@@ -33,7 +33,7 @@ from crossover.dataplane.redis_client import RedisClient
 from crossover.dataplane.redis_compute import RedisCompute
 from crossover.dataplane.redis_wire import RedisConnection
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles, self_made
@@ -111,7 +111,7 @@ def step_by(compute: TensorCompute) -> None:
 def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
-        plain.store.put(key, Vector(Kind.GRADIENT, view(values)))
+        plain.store.put(key, Vector(VectorKind.GRADIENT, view(values)))
     in_database = partial(plain.store.mean, keys, out="out")
     near = medians(  # short ones often, apart from the long ones, which leave caches and memory in disorder
         {"read": lambda: [values.sum() for values in local], "in_database": in_database},
@@ -146,7 +146,10 @@ def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rou
 
 def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
     for key, values, kind in zip(
-        ("model", "gradient", "velocity"), local, (Kind.MODEL, Kind.GRADIENT, Kind.VELOCITY), strict=False
+        ("model", "gradient", "velocity"),
+        local,
+        (VectorKind.MODEL, VectorKind.GRADIENT, VectorKind.VELOCITY),
+        strict=False,
     ):
         plain.store.put(key, Vector(kind, view(values)))
     took = medians(
@@ -173,7 +176,7 @@ def moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
     """One vector to the database and back."""
     data = view(values)
     into = memoryview(bytearray(data.nbytes))
-    vector = Vector(Kind.MODEL, data)
+    vector = Vector(VectorKind.MODEL, data)
     on.client.command("SET", "plain", data)
     on.store.put("vector", vector)
     took = medians(
@@ -214,7 +217,7 @@ def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str,
     """How long another client's PING takes while means are computed one after another."""
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
-        plain.store.put(key, Vector(Kind.GRADIENT, view(values)))
+        plain.store.put(key, Vector(VectorKind.GRADIENT, view(values)))
     stop = threading.Event()
     compute = plain.store
 

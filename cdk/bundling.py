@@ -21,7 +21,7 @@ class Unreachable(CrossoverError):
 
 
 @dataclass(frozen=True)
-class Imports:
+class FileImports:
     """What one file imports: module names, first-party and other."""
 
     at_once: frozenset[str]
@@ -41,7 +41,7 @@ class Sources:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._imports: dict[str, Imports] = {}
+        self._imports: dict[str, FileImports] = {}
         self._needs: dict[str, frozenset[str]] = {}
 
     def path(self, module: str) -> Path | None:
@@ -54,14 +54,14 @@ class Sources:
                 return path
         return None
 
-    def imports(self, module: str) -> Imports:
+    def imports(self, module: str) -> FileImports:
         if module not in self._imports:
             path = self.path(module)
             assert path is not None, module
             package = module if path.name == "__init__.py" else module.rpartition(".")[0]
             found = imports.read((self.root / path).read_text(encoding="utf-8"), package=package)
             at_once = found.at_once.keys() | {module.rpartition(".")[0]} - {""}  # a parent package is imported first
-            self._imports[module] = Imports(self._known(at_once), self._known(found.deferred.keys() - at_once))
+            self._imports[module] = FileImports(self._known(at_once), self._known(found.deferred.keys() - at_once))
         return self._imports[module]
 
     def _known(self, names: Collection[str]) -> frozenset[str]:

@@ -2,25 +2,25 @@
 
 from cdk.broker import Broker
 from cdk.experiment_stack import ExperimentStack, Props
-from cdk.fleets import Fleet
-from cdk.functions import Functions
+from cdk.fleets import ProgramFleet
+from cdk.functions import LambdaFunctions
 from cdk.guards import Budget
 from cdk.layers import Layers
-from cdk.network import Network
+from cdk.network import SharedNetwork
 from cdk.redis_hosts import RedisHosts
-from cdk.step_functions import StepFunctions
-from cdk.storage import Storage
+from cdk.step_functions import StateMachines
+from cdk.storage import Buckets
 
 __all__ = [
     "Broker",
+    "Buckets",
     "Budget",
     "ExperimentStack",
-    "Fleet",
-    "Functions",
+    "LambdaFunctions",
     "Layers",
-    "Network",
+    "ProgramFleet",
     "Props",
     "RedisHosts",
-    "StepFunctions",
-    "Storage",
+    "SharedNetwork",
+    "StateMachines",
 ]

@@ -23,13 +23,13 @@ MOMENT = r"/^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$/"  # such t
 RETRY = [{"ErrorEquals": ["States.ALL"], "IntervalSeconds": 2, "BackoffRate": 2, "MaxAttempts": 3}]
 
 
-State = dict[str, Any]
-WITHOUT_DEADLINE: list[State] = [
+ExpiryState = dict[str, Any]
+WITHOUT_DEADLINE: list[ExpiryState] = [
     {"ErrorEquals": ["States.ALL"], "Output": "{% $states.input %}", "Next": "Looked"}
 ]  # no run has begun yet
 
 
-def definition(project: str, *, only: str = "") -> State:
+def definition(project: str, *, only: str = "") -> ExpiryState:
     """The machine, which is started with `{"now": <moment>}`: a pure function, so that it is tested without AWS.
 
     `only`: the one stack that it looks at. State names are keys of one dictionary each and no two blocks share a subject: Step Functions
@@ -57,7 +57,7 @@ def definition(project: str, *, only: str = "") -> State:
     }
 
 
-def _list(project: str, *, then: str) -> dict[str, State]:
+def _list(project: str, *, then: str) -> dict[str, ExpiryState]:
     """The ids of all stacks whose names begin as ours do, page by page."""
     ours = f"$states.result.StackSummaries[$substring(StackName, 0, {len(project) + 1}) = '{project}-'].StackId"
     return {
@@ -83,7 +83,7 @@ def _list(project: str, *, then: str) -> dict[str, State]:
     }
 
 
-def _look(project: str, *, then: str) -> State:
+def _look(project: str, *, then: str) -> ExpiryState:
     """What each stack says of itself: what is not tagged as this project's is foreign, whatever its name. `over`: the ids to delete;
     `ended`: the ids of those whose runs end.
     """
@@ -105,7 +105,7 @@ def _look(project: str, *, then: str) -> State:
     }
 
 
-def _asked(project: str) -> dict[str, State]:
+def _asked(project: str) -> dict[str, ExpiryState]:
     """One stack: its tags, and of an experiment of ours the deadline of the run under way."""
     named = f"'/crossover/{project}/' & $substring($states.input.name, {len(project) + 1}) & '/bucket'"
     return {
@@ -165,7 +165,7 @@ def _past(field: str) -> str:
     return f"($exists({field}) and $contains({field}, {MOMENT}) and {field} <= $moment)"
 
 
-def _end_runs(*, then: str) -> State:
+def _end_runs(*, then: str) -> ExpiryState:
     """Stop what runs in the machines of each stack, and empty its fleets. What is refused, the next look tries again."""
     of_type = "$states.result.StackResourceSummaries[ResourceType = '{}'{}].PhysicalResourceId"
     not_this = " and PhysicalResourceId != $states.context.StateMachine.Id"  # which may stand in the stack that it ends
@@ -218,7 +218,7 @@ def _end_runs(*, then: str) -> State:
     }
 
 
-def _stop(*, then: str) -> State:
+def _stop(*, then: str) -> ExpiryState:
     """Stop each machine's running executions; an execution that waits for children, as `run` does, stops them with it."""
     cause = "the experiment's time is over, or its run's: lifetime.ttl_hours, budget_usd, maximum_run_hours"
     states = {
@@ -248,7 +248,7 @@ def _stop(*, then: str) -> State:
     }
 
 
-def _each(verb: str, call: str, items: str, arguments: State, *, then: str) -> State:
+def _each(verb: str, call: str, items: str, arguments: ExpiryState, *, then: str) -> ExpiryState:
     """One call for each item; deleting, stopping or emptying twice does nothing. What fails stays for the next look."""
     states = {
         verb: {

@@ -19,10 +19,10 @@ from cdk.broker import Broker
 from cdk.hosts import CPU_BUILD, boot_script, common_facts, debian_image, image, user_data
 from cdk.nag import acknowledge
 from cdk.names import arn, boot_log, resource_name
-from cdk.network import Network
+from cdk.network import SharedNetwork
 from cdk.packaging import ROOT
-from cdk.step_functions import StepFunctions
-from cdk.storage import Storage
+from cdk.step_functions import StateMachines
+from cdk.storage import Buckets
 from crossover import own_code
 from crossover.architecture import Program
 from crossover.architecture.instances import Instances, is_burstable
@@ -44,7 +44,7 @@ GPU_IMAGE = (
 VENV, GPU_VENV = "/opt/crossover/venv", "/opt/pytorch"  # made at boot; the image's own
 
 
-class Fleet(Construct):
+class ProgramFleet(Construct):
     """An Auto Scaling group, minimum 0 and no desired capacity, whose instances run `program`: on Debian, or with a GPU on AWS's image for
     it, which has torch.
 
@@ -59,9 +59,9 @@ class Fleet(Construct):
         *,
         program: Program,
         experiment: Experiment,
-        network: Network,
-        storage: Storage,
-        uses: Sequence[Broker | StepFunctions] = (),
+        network: SharedNetwork,
+        storage: Buckets,
+        uses: Sequence[Broker | StateMachines] = (),
         groups: Sequence[str] = (),
         environment: Mapping[str, str] = {},
     ) -> None:

@@ -14,18 +14,18 @@ from cdk.broker import Broker
 from cdk.layers import ARCHITECTURE, RUNTIME, Layers
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
-from cdk.network import Network
+from cdk.network import SharedNetwork
 from cdk.packaging import Package, Packages
 from cdk.redis_hosts import RedisHosts
-from cdk.storage import Storage
+from cdk.storage import Buckets
 from crossover import own_code
 from crossover.architecture import Architecture, steps
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.workflow import Service, Step
+from crossover.workflow import Step, Uses
 
 
-class Functions(Construct):
+class LambdaFunctions(Construct):
     """Of every step of the architecture's trees. `databases` and `broker` go to the steps that declare them, and so does the network: of
     steps that use the bucket alone the functions stay outside of it. `by_step`: what Step Functions invokes, by the step's name.
     """
@@ -38,8 +38,8 @@ class Functions(Construct):
         architecture: Architecture,
         experiment: Experiment,
         layers: Layers,
-        network: Network,
-        storage: Storage,
+        network: SharedNetwork,
+        storage: Buckets,
         databases: RedisHosts | None = None,
         broker: Broker | None = None,
     ) -> None:
@@ -49,7 +49,7 @@ class Functions(Construct):
                 "functions.snap_start: AWS offers it for zip packages only; set functions.packaging: layer"
             )
         self._experiment, self._network, self._storage = experiment, network, storage
-        self._services: dict[Service, RedisHosts | Broker | None] = {"tensors": databases, "bus": broker}
+        self._services: dict[Uses, RedisHosts | Broker | None] = {"tensors": databases, "bus": broker}
         # Those that steps may start, by their names: they are made later, of these functions.
         self._machines = {name: resource_name(self, name) for name in architecture.machines}
         self.names = {step.name: resource_name(self, step.name) for step in steps(architecture)}

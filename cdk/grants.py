@@ -13,10 +13,10 @@ from constructs import Construct, IConstruct
 
 from cdk.nag import acknowledge, finding_of
 from cdk.names import arn
-from crossover.workflow import Service
+from crossover.workflow import Uses
 
 # Reached from inside the VPC alone; S3 and Step Functions are not.
-VPC_SERVICES: frozenset[Service] = frozenset({"tensors", "bus"})
+VPC_SERVICES: frozenset[Uses] = frozenset({"tensors", "bus"})
 
 
 @dataclass(frozen=True, kw_only=True)

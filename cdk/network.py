@@ -9,7 +9,7 @@ from cdk.parameters import look_up
 PART = "network"
 
 
-class Network:
+class SharedNetwork:
     """Ids, resolved at deployment; a template names only those that are asked for.
 
     `hosts_subnet` is public, for hosts and programs: they install their packages themselves, and there is no NAT. `functions_subnet` is

@@ -22,8 +22,8 @@ from cdk.hosts import (
 )
 from cdk.nag import acknowledge
 from cdk.names import boot_log, resource_name
-from cdk.network import Network
-from cdk.storage import Storage
+from cdk.network import SharedNetwork
+from cdk.storage import Buckets
 from cdk.unbuilt import PLACEHOLDER, refuse_deployment
 from crossover.architecture import instances
 from crossover.architecture.instances import processor
@@ -48,8 +48,8 @@ class RedisHosts(Construct):
         *,
         settings: Database,
         count: int,
-        network: Network,
-        storage: Storage,
+        network: SharedNetwork,
+        storage: Buckets,
         built: Path,
     ) -> None:
         super().__init__(scope, id)

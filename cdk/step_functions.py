@@ -13,7 +13,7 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from cdk import grants
-from cdk.functions import Functions
+from cdk.functions import LambdaFunctions
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
 from crossover import asl
@@ -23,7 +23,7 @@ from crossover.asl.placeholders import PLACEHOLDER
 from crossover.experiment import Experiment
 
 
-class StepFunctions(Construct):
+class StateMachines(Construct):
     """Of the trees: `run`, one per Child, one per entry of `machines`; `names` and `arns` are by these short names. `environment` and
     `grants`: of a program that starts them.
     """
@@ -35,7 +35,7 @@ class StepFunctions(Construct):
         *,
         architecture: Architecture,
         experiment: Experiment,
-        functions: Functions,
+        functions: LambdaFunctions,
     ) -> None:
         super().__init__(scope, id)
         definitions = asl.definitions(architecture, experiment, minibatches=most_minibatches(experiment))

@@ -16,7 +16,7 @@ EMPTIER = "Custom::S3AutoDeleteObjectsCustomResourceProvider"
 BUCKET_LIMIT = 20  # names in a function's environment, which holds 4 KB
 
 
-class Storage(Construct):
+class Buckets(Construct):
     """`bucket` for runs, `data` by rank (the same bucket for all, or one each)."""
 
     def __init__(self, scope: Construct, id: str, *, bucket_per_worker: bool, workers: int) -> None:

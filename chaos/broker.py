@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(order=True, frozen=True, slots=True)
-class Message:
+class QueuedMessage:
     """`order`: its place in the queue, which it takes again when it is given back."""
 
     order: int
@@ -21,7 +21,7 @@ class Consumer:
     channel: "Channel"
     queue: str
     wake: Callable[[], None] = lambda: None
-    sent: list[tuple[int, Message]] = field(default_factory=list)  # on their way: not yet taken by the client
+    sent: list[tuple[int, QueuedMessage]] = field(default_factory=list)  # on their way: not yet taken by the client
     unacknowledged: int = 0
     cancelled: bool = False  # by the broker: its queue was deleted
 
@@ -29,7 +29,7 @@ class Consumer:
 @dataclass(eq=False, slots=True)
 class Queue:
     arguments: Mapping[str, Any]
-    ready: list[Message] = field(default_factory=list)
+    ready: list[QueuedMessage] = field(default_factory=list)
     consumers: list[Consumer] = field(default_factory=list)
 
 
@@ -38,7 +38,7 @@ class Channel:
     """The broker's side of one. `held`: by tag, what was delivered and not acknowledged, and to which of its consumers."""
 
     number: int
-    held: dict[int, tuple[str, Message, Consumer | None]] = field(default_factory=dict)
+    held: dict[int, tuple[str, QueuedMessage, Consumer | None]] = field(default_factory=dict)
     consumers: list[Consumer] = field(default_factory=list)
     tags: int = 0
     open: bool = True
@@ -52,7 +52,7 @@ class Closed(Exception):
         self.code, self.text = code, text
 
 
-class Broker:
+class VirtualBroker:
     """Queues and exchanges; every method acts at once."""
 
     def __init__(self) -> None:
@@ -143,12 +143,12 @@ class Broker:
         reached = [name for name in names if name in self.queues]
         for name in reached:
             self._order += 1
-            self.queues[name].ready.append(Message(self._order, body))
+            self.queues[name].ready.append(QueuedMessage(self._order, body))
             self._send(name)
             self._drop_head(name)
         return bool(reached)
 
-    def get(self, channel: Channel, name: str) -> tuple[int, Message] | None:
+    def get(self, channel: Channel, name: str) -> tuple[int, QueuedMessage] | None:
         """The queue's first message and the tag by which it is acknowledged."""
         ready = self.queue(name).ready
         return self._hold(channel, name, ready.pop(0), None) if ready else None
@@ -185,7 +185,7 @@ class Broker:
             self._drop_head(name)
             self._send(name)
 
-    def _let_go(self, channel: Channel, tag: int, *, send: bool = True) -> tuple[str, Message]:
+    def _let_go(self, channel: Channel, tag: int, *, send: bool = True) -> tuple[str, QueuedMessage]:
         if tag not in channel.held:
             raise Closed(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
         name, message, consumer = channel.held.pop(tag)
@@ -195,7 +195,9 @@ class Broker:
             self._send(name)
         return name, message
 
-    def _hold(self, channel: Channel, name: str, message: Message, consumer: Consumer | None) -> tuple[int, Message]:
+    def _hold(
+        self, channel: Channel, name: str, message: QueuedMessage, consumer: Consumer | None
+    ) -> tuple[int, QueuedMessage]:
         channel.tags += 1
         channel.held[channel.tags] = name, message, consumer
         return channel.tags, message

@@ -6,7 +6,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
-from chaos.requests import Carry, Lost, Refusal, Request
+from chaos.requests import Carry, LostReply, Request, ServerRefusal
 from crossover.dataplane.s3 import READ_TIMEOUT_S
 
 
@@ -63,9 +63,9 @@ class Bucket:
 
         try:
             return self._carry(Request("s3", operation, tuple(keys), bytes_out, within_s=READ_TIMEOUT_S), served)
-        except Refusal as refusal:
+        except ServerRefusal as refusal:
             raise _error(refusal.code, operation) from None
-        except Lost as lost:
+        except LostReply as lost:
             raise (ReadTimeoutError if lost.silent else ConnectionClosedError)(endpoint_url="s3://bucket") from None
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from chaos.fleet import Fleet
+from chaos.fleet import VirtualFleet
 from chaos.kernel import Kernel, Process
-from chaos.machines import Execution, ExecutionAlreadyExists, Machines
+from chaos.machines import ExecutionAlreadyExists, VirtualExecution, VirtualMachines
 from crossover.clients.protocol import Clients
 from crossover.clients.step_functions import innermost_kind, plain_cause
 from crossover.costs.budget import BudgetReached
@@ -26,13 +26,13 @@ LOOK_S = 20.0  # a client that sleeps until its run ends looks now and then all 
 PATIENCE = 6  # resumptions, before a run is given up
 
 
-class Account(Protocol):
+class VirtualAccount(Protocol):
     """What a client reaches: an account with the experiment deployed in it."""
 
     kernel: Kernel
     experiment: Experiment
-    machines: Machines
-    fleet: Fleet | None
+    machines: VirtualMachines
+    fleet: VirtualFleet | None
 
     def clients(self, process: Process) -> Clients: ...
     def materials(self, experiment: Experiment) -> Materials: ...
@@ -47,8 +47,8 @@ class Account(Protocol):
 class MachineExecution:
     """The run's execution, as a client sees it. It does not ask again before there can be news: so a run costs few turns."""
 
-    world: Account
-    execution: Execution
+    world: VirtualAccount
+    execution: VirtualExecution
 
     def ended(self) -> bool:
         self.world.machines.wait(self.execution, LOOK_S)
@@ -75,13 +75,13 @@ def _finished(failure: BaseException) -> bool:
 class Client:
     """The operator's side of one run, over as many attempts as it takes."""
 
-    world: Account
+    world: VirtualAccount
     run: str = ""
     attempts: int = 0
     failure: str = ""
     failures: list[str] = field(default_factory=list)  # of all clients
     process: Process | None = None
-    execution: Execution | None = None
+    execution: VirtualExecution | None = None
     announced: bool = False  # to the fleet
 
     def operate(self) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
-from chaos.broker import Broker
+from chaos.broker import VirtualBroker
 from chaos.bucket import Bucket
-from chaos.database import Client, Database, DatabaseCompute
+from chaos.database import DatabaseClient, DatabaseCompute, VirtualDatabase
 from chaos.rabbitmq import VirtualConnection
 from chaos.requests import Carry
 from crossover.clients.protocol import Event
@@ -19,20 +19,20 @@ from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Experiment
 
 
-class Servers:
+class VirtualServers:
     """The servers of one world: a bucket, a broker, and `databases` Redis servers. `carry` takes every request to them."""
 
     def __init__(self, carry: Carry, *, databases: int) -> None:
         self.carry = carry
         self.bucket = Bucket(carry)
-        self.databases = [Database(number) for number in range(databases)]
-        self.broker = Broker()
+        self.databases = [VirtualDatabase(number) for number in range(databases)]
+        self.broker = VirtualBroker()
 
 
 class VirtualClients:
     """Clients of one process: an environment of a function, a program on an instance."""
 
-    def __init__(self, servers: Servers, run_machine: Callable[[str, Event], Event]) -> None:
+    def __init__(self, servers: VirtualServers, run_machine: Callable[[str, Event], Event]) -> None:
         self._servers = servers
         self._tensor_stores: dict[int, RedisTensorStore] = {}
         self._to_broker: list[VirtualConnection] = []
@@ -53,14 +53,17 @@ class VirtualClients:
     def through_objects(self, experiment: Experiment) -> bool:
         return experiment.storage.channel == "s3" and not self._servers.databases
 
-    def _database(self, worker: int) -> Database:
+    def _database(self, worker: int) -> VirtualDatabase:
         return self._servers.databases[worker % len(self._servers.databases)]
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
         if self.through_objects(experiment):
             return object_tensors(self.objects(traffic))
         if worker not in self._tensor_stores:
-            client, kept_s = Client(self._database(worker), self._servers.carry), experiment.database.time_to_live_s
+            client, kept_s = (
+                DatabaseClient(self._database(worker), self._servers.carry),
+                experiment.database.time_to_live_s,
+            )
             self._tensor_stores[worker] = RedisTensorStore(client, traffic, time_to_live_s=kept_s)
         return self._tensor_stores[worker].beside(traffic)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from chaos.requests import Carry, Lost, Refusal, Request
+from chaos.requests import Carry, LostReply, Request, ServerRefusal
 from crossover.algorithms.dropping import Agree, participants
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.rules import RULES
@@ -17,14 +17,14 @@ from crossover.dataplane.protocols import StateKeys
 from crossover.dataplane.redis_address import RedisAddress
 from crossover.dataplane.redis_client import RedisClient
 from crossover.dataplane.redis_tensors import DTYPES, MODULE_NAMES, RedisTensorStore
-from crossover.dataplane.redis_wire import Argument, ErrorReply, Place
+from crossover.dataplane.redis_wire import Allocate, Argument, ErrorReply
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import CrossoverError, Missing
 from crossover.experiment import Aggregation
 
 
-class Database(MemoryTensorStore):
+class VirtualDatabase(MemoryTensorStore):
     """One server's vectors. Keys stay as long as it does: a run is over before their time to live has passed."""
 
     def __init__(self, number: int) -> None:
@@ -60,7 +60,7 @@ class Database(MemoryTensorStore):
             case "AI.TENSORSET":
                 key, dtype, _, _, kind, *options = arguments
                 samples = options[1] if options[0] == "SAMPLES" else 0
-                vector = Vector(Kind(kind), options[-1], samples, DTYPES[dtype])
+                vector = Vector(VectorKind(kind), options[-1], samples, DTYPES[dtype])
                 return self.create(key, vector) if "NX" in options else self.put(key, vector)
             case "TENSOR.GET":
                 return self._vectors.get(arguments[0])
@@ -83,17 +83,17 @@ class Database(MemoryTensorStore):
 class Connection:
     """As RedisConnection, to a database in the virtual world."""
 
-    def __init__(self, database: Database, carry: Carry, address: RedisAddress, *, timeout_s: float) -> None:
+    def __init__(self, database: VirtualDatabase, carry: Carry, address: RedisAddress, *, timeout_s: float) -> None:
         self._database, self._carry, self._timeout_s = database, carry, timeout_s
 
         def accepted() -> tuple[None, int]:
             if not database.up:
-                raise Lost
+                raise LostReply
             return None, 0
 
         try:
             carry(self._request("connect", ()), accepted)
-        except Lost as lost:
+        except LostReply as lost:
             raise (TimeoutError if lost.silent else ConnectionRefusedError)("no connection") from None
         self._life = database.life
 
@@ -103,15 +103,15 @@ class Connection:
     def close(self) -> None:
         """Nothing is held."""
 
-    def command(self, arguments: Sequence[Argument], place: Place | None = None) -> Any:
+    def command(self, arguments: Sequence[Argument], place: Allocate | None = None) -> Any:
         name, *rest = cast(Sequence[Any], arguments)
         if self._life != self._database.life:
             raise ConnectionResetError("the server closed the connection")
         try:
             reply = self._carry(self._request(name, rest), lambda: self._served(name, rest))
-        except Refusal as refusal:
+        except ServerRefusal as refusal:
             raise ErrorReply(f"{refusal.code} refused by the virtual world") from None
-        except Lost as lost:
+        except LostReply as lost:
             raise (TimeoutError if lost.silent else ConnectionResetError)("no answer") from None
         if isinstance(reply, ErrorReply):
             raise reply
@@ -135,7 +135,7 @@ class Connection:
 
     def _served(self, name: str, arguments: Sequence[Any]) -> tuple[Any, int]:
         if self._life != self._database.life:
-            raise Lost
+            raise LostReply
         try:
             reply = self._database.execute(name, arguments)
         except Missing as missing:
@@ -145,10 +145,10 @@ class Connection:
         return reply, reply.data.nbytes if isinstance(reply, Vector) else 0
 
 
-class Client(RedisClient):
+class DatabaseClient(RedisClient):
     """Our client of a virtual database: commands without a payload go by connections of their own, as redis-py's do."""
 
-    def __init__(self, database: Database, carry: Carry) -> None:
+    def __init__(self, database: VirtualDatabase, carry: Carry) -> None:
         address, connect = RedisAddress(f"database-{database.number}"), partial(Connection, database, carry)
         super().__init__(address, connect=connect)
         self._others = RedisClient(address, connect=connect)
@@ -160,7 +160,7 @@ class Client(RedisClient):
 class DatabaseCompute:
     """A TensorCompute with RedisCompute's requests, one for each computation."""
 
-    def __init__(self, store: RedisTensorStore, database: Database) -> None:
+    def __init__(self, store: RedisTensorStore, database: VirtualDatabase) -> None:
         self._store, self._computing = store, FetchCompute(database)
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:

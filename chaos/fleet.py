@@ -13,7 +13,7 @@ RESTART_S, BURST = 5.0, 4
 
 
 @dataclass
-class Instance:
+class VirtualInstance:
     """One instance of the fleet. `process`: the program that runs on it now."""
 
     number: int
@@ -22,7 +22,7 @@ class Instance:
 
 
 @dataclass
-class Fleet:
+class VirtualFleet:
     """An Auto Scaling group. `program(process)`: what an instance runs. `boot_s(number)`: how long an instance takes until its program is
     started.
     """
@@ -31,7 +31,7 @@ class Fleet:
     program: Callable[[Process], Callable[[], object]]
     boot_s: Callable[[int], float]
     capacity: int = 0
-    instances: dict[int, Instance] = field(default_factory=dict)
+    instances: dict[int, VirtualInstance] = field(default_factory=dict)
     changed: Signal = field(default_factory=Signal)
     crashes: list[BaseException] = field(default_factory=list)
     _made: int = 0
@@ -61,10 +61,10 @@ class Fleet:
         while len(self.instances) < self.capacity:
             number, self._made = next(numbers), self._made + 1
             service = Process(self.kernel, f"instance {self._made}", of_the_world=True)
-            self.instances[number] = Instance(number, service)
+            self.instances[number] = VirtualInstance(number, service)
             self.kernel.spawn(partial(self._live, self.instances[number]), process=service, name="service")
 
-    def _live(self, instance: Instance) -> None:
+    def _live(self, instance: VirtualInstance) -> None:
         self.kernel.sleep(self.boot_s(instance.number))
         for start in range(1, BURST + 1):
             process = instance.process = Process(self.kernel, f"{instance.service.name}, start {start}")

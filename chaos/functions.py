@@ -20,7 +20,7 @@ from crossover.workflow import Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Function:
+class VirtualFunction:
     """One deployed function."""
 
     step: Step
@@ -30,10 +30,10 @@ class Function:
 
 
 @dataclass
-class Environment:
+class VirtualEnvironment:
     """One of a function's. `used_s`: when its last invocation ended."""
 
-    function: Function
+    function: VirtualFunction
     process: Process
     resources: Resources
     used_s: float = -inf
@@ -66,21 +66,21 @@ def at_once(function: str, event: Mapping[str, Any]) -> Delivery:
 
 
 @dataclass
-class Functions:
+class VirtualFunctions:
     """The Lambda service. `resources_of(process)`: what an environment makes when it starts. `delivered` may raise Failed: throttled."""
 
     kernel: Kernel
-    functions: Mapping[str, Function]
+    functions: Mapping[str, VirtualFunction]
     resources_of: Callable[[Process], Resources]
     invoke_s: Callable[[], float]
     keep_warm_s: float
     delivered: Callable[[str, Mapping[str, Any]], Delivery] = at_once
-    environments: list[Environment] = field(default_factory=list)
+    environments: list[VirtualEnvironment] = field(default_factory=list)
     under_way: int = 0
     invocations: int = 0
     crashes: list[BaseException] = field(default_factory=list)  # what no step raises on purpose
     timed_out: set[str] = field(default_factory=set)  # processes
-    _idle: dict[str, list[Environment]] = field(default_factory=dict)
+    _idle: dict[str, list[VirtualEnvironment]] = field(default_factory=dict)
 
     def invoke(self, name: str, event: dict[str, Any]) -> Event:
         """Synchronously, in the calling task, which may be stopped meanwhile: the function goes on. Raises Failed."""
@@ -109,7 +109,7 @@ class Functions:
         finally:
             self.under_way -= 1
 
-    def _warm(self, name: str) -> Environment | None:
+    def _warm(self, name: str) -> VirtualEnvironment | None:
         idle = self._idle.get(name, [])
         while idle:
             found = idle.pop()
@@ -119,15 +119,15 @@ class Functions:
             found.process.kill()
         return None
 
-    def _cold(self, name: str) -> Environment:
+    def _cold(self, name: str) -> VirtualEnvironment:
         function = self.functions[name]
         self.kernel.sleep(function.cold_s())
         process = Process(self.kernel, f"{name}/{len(self.environments) + 1}")
-        found = Environment(function, process, self.resources_of(process))
+        found = VirtualEnvironment(function, process, self.resources_of(process))
         self.environments.append(found)
         return found
 
-    def _run(self, environment: Environment, event: Event) -> Event:
+    def _run(self, environment: VirtualEnvironment, event: Event) -> Event:
         kernel, function, process = self.kernel, environment.function, environment.process
         self.invocations += 1
         request_id = runtime.identifier()

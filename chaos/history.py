@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """A request, and one of its keys. `found`, `left`: digests of the values before and after it, "" for none; of a message to or from a
     barrier, ROUND/MEMBER. `outcome`: "" where it was answered, "no reply" where it took effect and nobody learnt of it; else why it had
     none.
@@ -38,10 +38,10 @@ class Entry:
 
 
 @dataclass
-class History:
+class RequestHistory:
     """Entries in the order in which servers saw their requests, and between them what went wrong."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[HistoryEntry] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)  # (after how many entries, in words)
 
     def lines(self) -> Iterator[str]:

@@ -3,15 +3,15 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from chaos.history import History
-from chaos.world import Outcome
+from chaos.history import RequestHistory
+from chaos.world import RunOutcome
 
 # Of an attempt, a round, and with MLLess the newest word applied: the digest of the model in each worker's checkpoint.
 Models = dict[tuple[int, int, int | None], dict[int, str]]
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRun:
     """One run before its judges. `model`: the digest of what it must end with, "" where that depends on who is late.
 
     `killed`: names of processes. `outlived`: roles of which an invocation came again when its caller had gone on. `state_lost`: every
@@ -23,8 +23,8 @@ class Judged:
     what it has averaged of whom.
     """
 
-    history: History
-    outcome: Outcome
+    history: RequestHistory
+    outcome: RunOutcome
     model: str
     killed: Collection[str] = ()
     outlived: Collection[str] = ()

@@ -16,11 +16,11 @@ from typing import Any
 from chaos.kernel import Kernel, Process, Signal, WorldFault
 from chaos.paths import NoSuchPath, compiled, filled
 from chaos.process_runtime import BEGAN_S
-from chaos.requests import Refusal
-from crossover.asl import State
+from chaos.requests import ServerRefusal
+from crossover.asl import StateDefinition
 from crossover.clients.step_functions import StepFunctions
 
-Invoke = Callable[[str, dict[str, Any]], dict[str, Any]]  # a function by its step's name; raises Failed
+VirtualInvoke = Callable[[str, dict[str, Any]], dict[str, Any]]  # a function by its step's name; raises Failed
 _LOST = "States.ExceedToleratedFailureThreshold"
 _UNDERSTOOD = (
     "Type Comment Next End Resource Parameters Retry Catch ResultPath OutputPath TimeoutSeconds Result Seconds Choices Default Error "
@@ -38,7 +38,7 @@ class Failed(Exception):
 
 
 @dataclass
-class Execution:
+class VirtualExecution:
     """One execution of a machine. `visited`: the states that it entered, in their order, and what each was given."""
 
     machine: str
@@ -79,31 +79,36 @@ class Execution:
         }
 
 
-class Machines:
+class VirtualMachines:
     """The state machines of one deployment. `definitions`: by name, with crossover/asl's placeholders; `invoke` calls a function."""
 
     def __init__(
-        self, kernel: Kernel, definitions: Mapping[str, State], invoke: Invoke, *, transition_s: Callable[[], float]
+        self,
+        kernel: Kernel,
+        definitions: Mapping[str, StateDefinition],
+        invoke: VirtualInvoke,
+        *,
+        transition_s: Callable[[], float],
     ) -> None:
         self.kernel, self.invoke, self.transition_s = kernel, invoke, transition_s
-        self.executions: dict[str, Execution] = {}
+        self.executions: dict[str, VirtualExecution] = {}
         self.starting: Callable[[str, str], None] = lambda machine, name: None  # may raise Failed: throttled
         self._definitions = definitions
 
-    def start(self, machine: str, name: str, event: Mapping[str, Any]) -> Execution:
+    def start(self, machine: str, name: str, event: Mapping[str, Any]) -> VirtualExecution:
         """Raises Failed where the name is taken, as it is for 90 days."""
         self.starting(machine, name)
         arn = f"states:execution:{machine}:{name}"
         if arn in self.executions:
             raise Failed("StepFunctions.ExecutionAlreadyExistsException", f"Execution Already Exists: '{arn}'")
         process = Process(self.kernel, f"machine {name}")
-        found = self.executions[arn] = Execution(machine, name, dict(event), process)
+        found = self.executions[arn] = VirtualExecution(machine, name, dict(event), process)
         definition = self._definitions[machine]
         self.kernel.spawn(self._run, found, definition, process=process, name=machine)
         self.kernel.spawn(self._limit, found, float(definition["TimeoutSeconds"]), process=process, name="limit")
         return found
 
-    def asked_to_start(self, machine: str, name: str, event: Mapping[str, Any]) -> Execution:
+    def asked_to_start(self, machine: str, name: str, event: Mapping[str, Any]) -> VirtualExecution:
         """As the API does: whoever asks again for one that runs, with the same input, gets that one (API reference, StartExecution).
 
         Raises ExecutionAlreadyExists, Refusal.
@@ -115,14 +120,14 @@ class Machines:
             return self.start(machine, name, event)
         except Failed as failed:
             if "Throttling" in failed.error:
-                raise Refusal("ThrottlingException") from failed
+                raise ServerRefusal("ThrottlingException") from failed
             raise ExecutionAlreadyExists(failed.cause) from failed
 
-    def wait(self, execution: Execution, within_s: float = inf) -> bool:
+    def wait(self, execution: VirtualExecution, within_s: float = inf) -> bool:
         """The calling task, until the execution has ended; whether it has."""
         return execution.status != "RUNNING" or self.kernel.wait(execution.ended, within_s)
 
-    def _run(self, execution: Execution, definition: State) -> None:
+    def _run(self, execution: VirtualExecution, definition: StateDefinition) -> None:
         try:
             output = _Running(self, execution).block(definition, execution.event, {})
         except Failed as failed:
@@ -132,7 +137,7 @@ class Machines:
         else:
             execution.end("SUCCEEDED", output=output)
 
-    def _limit(self, execution: Execution, seconds: float) -> None:
+    def _limit(self, execution: VirtualExecution, seconds: float) -> None:
         self.kernel.sleep(seconds)
         execution.end("TIMED_OUT")
 
@@ -140,7 +145,9 @@ class Machines:
 class MachinesOf(StepFunctions):
     """What a program starts and waits for, by its own client; `asks` carries a request there and back, and may repeat it."""
 
-    def __init__(self, machines: Machines, asks: Callable[[str, Callable[[], Any]], Any], names: Sequence[str]) -> None:
+    def __init__(
+        self, machines: VirtualMachines, asks: Callable[[str, Callable[[], Any]], Any], names: Sequence[str]
+    ) -> None:
         super().__init__({f"CROSSOVER_MACHINE_{name.upper()}": f"states:stateMachine:{name}" for name in names})
         self._machines, self._asks = machines, asks
         self.exceptions = SimpleNamespace(ExecutionAlreadyExists=ExecutionAlreadyExists)
@@ -166,10 +173,10 @@ class ExecutionAlreadyExists(Exception):
 class _Running:
     """An execution under way."""
 
-    machines: Machines
-    execution: Execution
+    machines: VirtualMachines
+    execution: VirtualExecution
 
-    def block(self, block: State, data: Any, context: Mapping[str, Any]) -> Any:
+    def block(self, block: StateDefinition, data: Any, context: Mapping[str, Any]) -> Any:
         """From StartAt to an End; what it comes out with. `context`: what this block's iteration adds to the context object."""
         name: str | None = block["StartAt"]
         while name is not None:
@@ -187,7 +194,7 @@ class _Running:
             data, name = self._entered(state, data, around)
         return data
 
-    def _entered(self, state: State, data: Any, context: dict[str, Any]) -> tuple[Any, str | None]:
+    def _entered(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> tuple[Any, str | None]:
         kind = state["Type"]
         if kind == "Choice":
             return data, next((c["Next"] for c in state["Choices"] if _holds(c, data)), state["Default"])
@@ -207,7 +214,7 @@ class _Running:
                         return _placed(catch.get("ResultPath", "$"), data, told), catch["Next"]
                 raise
 
-    def _retried(self, state: State, tried: list[int], error: str) -> float | None:
+    def _retried(self, state: StateDefinition, tried: list[int], error: str) -> float | None:
         """Seconds until the next try; None where there is none."""
         for number, retry in enumerate(state.get("Retry", [])):
             if _matches(retry["ErrorEquals"], error):
@@ -219,13 +226,13 @@ class _Running:
                 return float(self.machines.kernel.chance.random() * min(longest_s, retry.get("MaxDelaySeconds", inf)))
         return None
 
-    def _output(self, state: State, data: Any, result: Any, context: Mapping[str, Any]) -> Any:
+    def _output(self, state: StateDefinition, data: Any, result: Any, context: Mapping[str, Any]) -> Any:
         if "ResultSelector" in state:
             result = filled(state["ResultSelector"], result, context)
         whole = _placed(state.get("ResultPath", "$"), data, result)
         return compiled(state["OutputPath"])(whole, context) if "OutputPath" in state else whole
 
-    def _result(self, state: State, data: Any, context: dict[str, Any]) -> Any:
+    def _result(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> Any:
         try:
             given = filled(state["Parameters"], data, context) if "Parameters" in state else data
         except NoSuchPath as error:
@@ -244,7 +251,7 @@ class _Running:
                 return self._map(state, data, context)
         raise ValueError(f"state type {state['Type']!r}: none that crossover/asl writes")
 
-    def _map(self, state: State, data: Any, context: dict[str, Any]) -> Any:
+    def _map(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> Any:
         calls = []
         for value in compiled(state["ItemsPath"])(data, context):
             own = {**context, "Map": {"Item": {"Value": value}}}
@@ -257,7 +264,9 @@ class _Running:
             cause = f"The specified tolerated failure threshold was exceeded. The first failure was {failed.error}: {failed.cause}"
             raise Failed(_LOST, cause) from failed
 
-    def _side_by_side(self, calls: Sequence[tuple[State, Any, Mapping[str, Any]]], *, at_once: int) -> list[Any]:
+    def _side_by_side(
+        self, calls: Sequence[tuple[StateDefinition, Any, Mapping[str, Any]]], *, at_once: int
+    ) -> list[Any]:
         """The blocks' outcomes; where one fails the others are stopped where they are."""
         kernel, news = self.machines.kernel, Signal()
         scope = Process(kernel, self.execution.process.name)
@@ -285,7 +294,7 @@ class _Running:
             raise failures[0]
         return [results[number] for number in range(len(calls))]
 
-    def _task(self, state: State, given: dict[str, Any]) -> Any:
+    def _task(self, state: StateDefinition, given: dict[str, Any]) -> Any:
         resource: str = state["Resource"]
         if resource.startswith("${step_"):
             assert "TimeoutSeconds" not in state, "a function has its own time-out"
@@ -326,7 +335,7 @@ def _matches(names: Sequence[str], error: str) -> bool:
     return "States.TaskFailed" in names and error != "States.Timeout"
 
 
-def _holds(rule: State, data: Any) -> bool:
+def _holds(rule: StateDefinition, data: Any) -> bool:
     if "And" in rule:
         return all(_holds(each, data) for each in rule["And"])
     try:

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chaos.functions import Delivery
-from chaos.history import Entry, History, digest
+from chaos.history import HistoryEntry, RequestHistory, digest
 from chaos.judged import Models
 from chaos.kernel import Process
 from chaos.machines import Failed
-from chaos.requests import Lost, Refusal, Request
+from chaos.requests import LostReply, Request, ServerRefusal
 from chaos.schedule import REFUSALS, Fault, Side
 from crossover.dataplane.messages import read_arrival
 from crossover.errors import Corrupt
 from crossover.training.checkpoints import read
 
 if TYPE_CHECKING:
-    from chaos.world import Call, World
+    from chaos.world import VirtualCall, VirtualWorld
 
 HEARTBEAT_S = 60.0  # dataplane/rabbitmq.py's: after so long without one the broker takes a connection for broken
 RESTART_S = 5.0  # of a database or a broker that begins anew
@@ -55,7 +55,7 @@ class Disturbed:
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         self.faults = tuple(faults)
-        self.history, self.struck = History(), list[Fault]()
+        self.history, self.struck = RequestHistory(), list[Fault]()
         self.requests, self.messages, self.deliveries = Counter[str](), Counter[str](), Counter[str]()
         self.asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # by role: when, and for what sort of thing
         self._strikes: dict[tuple[str, int, Side], list[Fault]] = defaultdict(list)
@@ -82,7 +82,7 @@ class Disturbed:
 
     # --- at a request -----------------------------------------------------------------------------------------------------
 
-    def before(self, call: "Call") -> None:
+    def before(self, call: "VirtualCall") -> None:
         role = call.process.role
         self.requests[role] += 1
         nth = self.requests[role]  # others of its tasks ask meanwhile
@@ -101,12 +101,12 @@ class Disturbed:
         self._found[call.number] = self._values(call)
         self._nth, self._message, self._moved = nth, message, []
 
-    def failed(self, call: "Call") -> None:
+    def failed(self, call: "VirtualCall") -> None:
         self._found.pop(call.number, None)
         values = self._values(call)
         self._note(call, zip(call.request.keys, values, values, strict=True), call.outcome)
 
-    def after(self, call: "Call") -> None:
+    def after(self, call: "VirtualCall") -> None:
         nth, moved = self._nth, tuple(self._moved)
         changed: Iterable[tuple[str, str, str]] = [
             (each.name, "", each.said) if each.sent else (each.name, each.said, "") for each in moved
@@ -123,12 +123,12 @@ class Disturbed:
             call.process.kernel.spawn(self._send_again, fault.seconds, moved, process=nature, name="message")
         self._hit(call, nth, "after")
 
-    def _note(self, call: "Call", changed: Iterable[tuple[str, str, str]], outcome: str) -> None:
+    def _note(self, call: "VirtualCall", changed: Iterable[tuple[str, str, str]], outcome: str) -> None:
         role, server = call.process.role, f"{call.request.service} {call.request.server}"
         who = (role, call.process.name, server, call.request.operation)
-        self.history.entries += [Entry(call.at_s, *who, *change, outcome) for change in changed]
+        self.history.entries += [HistoryEntry(call.at_s, *who, *change, outcome) for change in changed]
 
-    def _look_at_model(self, call: "Call") -> None:
+    def _look_at_model(self, call: "VirtualCall") -> None:
         key = call.request.keys[0] if call.request.operation == "PutObject" else ""
         if not (of := _CHECKPOINT.fullmatch(key)):
             return
@@ -145,7 +145,7 @@ class Disturbed:
         process.kill()
         process.check()
 
-    def _hit(self, call: "Call", nth: int, side: Side) -> None:
+    def _hit(self, call: "VirtualCall", nth: int, side: Side) -> None:
         process = call.process
         for fault in self._strikes.get((process.role, nth, side), ()):
             self._strike(fault)
@@ -158,7 +158,7 @@ class Disturbed:
             elif fault.kind == "slow":
                 self._slow_s[process.role] = fault.seconds
             else:
-                raise Lost(silent=fault.silent)
+                raise LostReply(silent=fault.silent)
 
     def _freeze(self, process: Process, seconds: float) -> None:
         kernel = process.kernel
@@ -173,20 +173,20 @@ class Disturbed:
         if process.alive:
             process.at_end()
 
-    def _refuse(self, call: "Call") -> None:
+    def _refuse(self, call: "VirtualCall") -> None:
         now_s = call.process.kernel.now_s
         for fault in self._of("outage"):
             here = (fault.service, fault.server) == (call.request.service, call.request.server)
             if here and fault.at_s <= now_s < fault.at_s + fault.seconds:
                 self._strike(fault)
-                raise Lost
+                raise LostReply
         for fault in self._of("refusal"):
             here = (fault.service, fault.server) == (call.request.service, call.request.server)
             here = here and (fault.service != "rabbitmq" or call.request.operation == "basic.publish")
             here = here and call.request.operation != "connect"
             if here and fault.at_s <= now_s < fault.at_s + fault.seconds:
                 self._strike(fault)
-                raise Refusal(REFUSALS[fault.service])
+                raise ServerRefusal(REFUSALS[fault.service])
 
     # --- of messages ------------------------------------------------------------------------------------------------------
 
@@ -206,9 +206,9 @@ class Disturbed:
             if broker.up and (each.name in broker.exchanges or each.name in broker.queues):
                 broker.publish(*((each.name, "") if each.name in broker.exchanges else ("", each.name)), each.body)
                 who = (self._world.kernel.now_s, "nature", "nature", "rabbitmq 0", "basic.publish")
-                self.history.entries.append(Entry(*who, each.name, "", each.said))
+                self.history.entries.append(HistoryEntry(*who, each.name, "", each.said))
 
-    def _values(self, call: "Call") -> list[str]:
+    def _values(self, call: "VirtualCall") -> list[str]:
         """Digests of what lies under the request's keys now."""
         request = call.request
         if request.service == "s3":
@@ -255,7 +255,7 @@ class Disturbed:
 
     # --- at a moment ------------------------------------------------------------------------------------------------------
 
-    def began(self, world: "World") -> None:
+    def began(self, world: "VirtualWorld") -> None:
         self._world, self.experiment, self.minibatches = world, world.resolved, world.minibatches
         world.kernel.skew_s = self.skew_s
         world.servers.broker.moved = lambda *what: self._moved.append(Moved(*what))

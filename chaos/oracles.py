@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from chaos import progress
-from chaos.history import Entry
-from chaos.judged import Judged
+from chaos.history import HistoryEntry
+from chaos.judged import JudgedRun
 from crossover.errors import CrossoverError
 
 # What is changed in place, and why nobody is misled by it. All else is written once: a retried or late attempt meets its own work only.
@@ -33,14 +33,14 @@ STAYS = (
 _CHANGES, _STAYS = re.compile("|".join(f"(?:{each})" for each in CHANGES)), re.compile("|".join(STAYS))
 
 
-def right_model(run: Judged) -> list[str]:
+def right_model(run: JudgedRun) -> list[str]:
     """Bitwise what the single-process reference ends with, or an undisturbed run where there is no reference."""
     if run.outcome.model and run.model and run.outcome.model != run.model:
         return [f"the final model is {run.outcome.model[:8]}; expected {run.model[:8]}"]
     return []
 
 
-def workers_hold_one_model(run: Judged) -> list[str]:
+def workers_hold_one_model(run: JudgedRun) -> list[str]:
     """At the start of a round, also where no reference says which: MLLess's workers all apply the same updates."""
     return [
         f"attempt {attempt}, round {round}: workers {sorted(held)} have saved different models"
@@ -49,7 +49,7 @@ def workers_hold_one_model(run: Judged) -> list[str]:
     ]
 
 
-def ends_well(run: Judged) -> list[str]:
+def ends_well(run: JudgedRun) -> list[str]:
     """After as many resumptions as an operator has patience for."""
     failure = run.outcome.failure
     for_good = run.state_lost and "no worker's database holds a model" in failure
@@ -60,7 +60,7 @@ def ends_well(run: Judged) -> list[str]:
     return []
 
 
-def goes_on_by_itself(run: Judged) -> list[str]:
+def goes_on_by_itself(run: JudgedRun) -> list[str]:
     """What retries are made for needs no resumption: a killed function, a doubled message, a short outage."""
     if run.by_itself and run.outcome.clients > run.by_itself:
         why = "; ".join(run.outcome.failures)
@@ -68,12 +68,12 @@ def goes_on_by_itself(run: Judged) -> list[str]:
     return []
 
 
-def only_known_errors(run: Judged) -> list[str]:
+def only_known_errors(run: JudgedRun) -> list[str]:
     """What steps and programs raise is for people; anything else is a fault of ours."""
     return [f"{type(each).__name__}: {each}" for each in run.outcome.crashes if not isinstance(each, CrossoverError)]
 
 
-def nothing_left(run: Judged) -> list[str]:
+def nothing_left(run: JudgedRun) -> list[str]:
     """A run that ended well leaves its results and nothing else; late attempts take back what they wrote. One that is killed as soon as it
     has written what nobody was to clear away any more cannot: there the keys' time to live does it, and of queues the deployment's end.
     """
@@ -90,7 +90,7 @@ _DECLARES, _GOES = ("exchange.declare", "queue.declare"), ("exchange.delete", "q
 _OF_BARRIER = re.compile(r"[^./]+\.(?:round|updates)(?:\.(\d{9,}))?(?:\.\d{1,4})?")
 
 
-def _written_too_late(run: Judged) -> set[str]:
+def _written_too_late(run: JudgedRun) -> set[str]:
     """Keys last written, or queues declared, by a process that was killed, and when nobody needed them any more: what came before, others
     find and clear.
     """
@@ -111,21 +111,26 @@ def _written_too_late(run: Judged) -> set[str]:
     return {key for key, excused in found.items() if excused}
 
 
-def written_once(run: Judged) -> list[str]:
+def written_once(run: JudgedRun) -> list[str]:
     """The first write of a key wins: nothing is changed in place, so nobody reads what a slower one overwrote."""
     return [_told("overwritten", entry) for entry in run.history.entries if _overwrites(entry)]
 
 
-def _overwrites(entry: Entry) -> bool:
+def _overwrites(entry: HistoryEntry) -> bool:
     return bool(entry.found and entry.left and entry.changed and not _CHANGES.fullmatch(entry.key))
 
 
-def deleted_after_the_last_read(run: Judged) -> list[str]:
+def deleted_after_the_last_read(run: JudgedRun) -> list[str]:
     """Whoever asks for a value for the first time finds it, if it was ever there: nobody has deleted it by then, unless its attempt was
     overtaken, the asker's rank taken over, another invocation of the asker's has gone on beside it, or the run is over. A retry or a
     resumption may heal the loss, so that such a run ends well all the same.
     """
-    had, deleted, stale, found = set[tuple[str, str, str]](), dict[tuple[str, str], Entry](), set[str](), list[str]()
+    had, deleted, stale, found = (
+        set[tuple[str, str, str]](),
+        dict[tuple[str, str], HistoryEntry](),
+        set[str](),
+        list[str](),
+    )
     holder, given_up = dict[str, str](), set[str]()  # a rank's, and those who were
     began_s = dict[str, float]()  # of each process
     for entry in run.history.entries:
@@ -165,14 +170,14 @@ def _attempt(key: str) -> str:
     return str(int(named[1])) if named else ""
 
 
-def decisions_stand(run: Judged) -> list[str]:
+def decisions_stand(run: JudgedRun) -> list[str]:
     """What all agreed on, and how the run ended, is never taken back."""
     stands = re.compile(r"runs/[^/]+/(decision/.*|outcome.json)")
     gone = [e for e in run.history.entries if stands.fullmatch(e.key) and e.found and not e.left]
     return [_told("deleted", entry) for entry in gone]
 
 
-def barriers_only_grow(run: Judged) -> list[str]:
+def barriers_only_grow(run: JudgedRun) -> list[str]:
     """A reader lets go of what it was told of a round (acknowledges it) once it stands in a later one: so all have come by then."""
     came: dict[tuple[str, str], set[str]] = defaultdict(set)
     found = []
@@ -192,7 +197,7 @@ _BARRIER = re.compile(r".*\.round(?:\.\d{9,})?")
 _INBOX = re.compile(rf"({_BARRIER.pattern})\.\d{{1,4}}")
 
 
-def nobody_goes_on_overtaken(run: Judged) -> list[str]:
+def nobody_goes_on_overtaken(run: JudgedRun) -> list[str]:
     """At most one live attempt publishes. Who has read that his attempt was overtaken creates nothing of it any more; who has not, asks
     behind each checkpoint, so that he saves one at most. An invocation ends with its record; the next one in its environment knows nothing.
     """
@@ -219,7 +224,7 @@ _RECORD = re.compile(r"runs/[^/]+/records/.*")
 _CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/\d{12}/(\d+)/.*")
 
 
-def one_program_holds_a_rank(run: Judged) -> list[str]:
+def one_program_holds_a_rank(run: JudgedRun) -> list[str]:
     """Who publishes for a rank has created a lease of it, and once the next lease is created it publishes one message more at most: it asks
     before each.
     """
@@ -244,7 +249,7 @@ def one_program_holds_a_rank(run: Judged) -> list[str]:
 _LEASE, _MAILBOX = re.compile(r"runs/[^/]+/lease/(\d+)/(\d+)"), re.compile(r".*\.mailbox\.(\d+)\.\d")
 
 
-def spends_within_its_budget(run: Judged) -> list[str]:
+def spends_within_its_budget(run: JudgedRun) -> list[str]:
     """Each epoch's decision looks ahead: no further epoch follows one after which the dearest so far would pass the budget. What is spent
     only grows.
     """
@@ -262,11 +267,11 @@ def spends_within_its_budget(run: Judged) -> list[str]:
     ]
 
 
-def _told(what: str, entry: Entry) -> str:
+def _told(what: str, entry: HistoryEntry) -> str:
     return f"{what}: {entry.key} by {entry.role} ({entry.process}) at {entry.at_s:.3f} s, {entry.operation} on {entry.server}"
 
 
-Oracle = Callable[[Judged], list[str]]
+Oracle = Callable[[JudgedRun], list[str]]
 ORACLES: tuple[Oracle, ...] = (
     right_model,
     workers_hold_one_model,
@@ -288,6 +293,6 @@ ORACLES: tuple[Oracle, ...] = (
 )
 
 
-def broken(run: Judged) -> list[str]:
+def broken(run: JudgedRun) -> list[str]:
     """Every promise that the run broke: the oracle's name, and what it says."""
     return [f"{oracle.__name__}: {said}" for oracle in ORACLES for said in oracle(run)]

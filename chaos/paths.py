@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-Look = Callable[[Any, Mapping[str, Any]], Any]  # (state's input, context object) -> value
+Lookup = Callable[[Any, Mapping[str, Any]], Any]  # (state's input, context object) -> value
 _TOKEN = re.compile(r"\s*(?:'((?:[^'\\]|\\.)*)'|(-?\d+)|(\${1,2}(?:\.\w+)*)|(States\.\w+)|([(),]))")
 
 
@@ -30,7 +30,7 @@ def filled(template: Any, data: Any, context: Mapping[str, Any]) -> Any:
 
 
 @lru_cache(maxsize=4_096)
-def compiled(text: str) -> Look:
+def compiled(text: str) -> Lookup:
     """A path or an intrinsic function. Raises ValueError on what crossover/asl does not write."""
     look, end = _expression(text, 0)
     if end != len(text):
@@ -40,7 +40,7 @@ def compiled(text: str) -> Look:
     return look
 
 
-def _expression(text: str, at: int) -> tuple[Look, int]:
+def _expression(text: str, at: int) -> tuple[Lookup, int]:
     found = _TOKEN.match(text, at)
     if not found or found[5]:
         raise ValueError(f"{text!r}, character {at}: a path, a number, a text or an intrinsic function was expected")
@@ -53,7 +53,7 @@ def _expression(text: str, at: int) -> tuple[Look, int]:
     return (lambda data, context: value), found.end()
 
 
-def _path(path: str) -> Look:
+def _path(path: str) -> Lookup:
     names, of_context = path.lstrip("$").split(".")[1:], path.startswith("$$")
 
     def look(data: Any, context: Mapping[str, Any]) -> Any:
@@ -67,8 +67,8 @@ def _path(path: str) -> Look:
     return look
 
 
-def _call(text: str, function: str, at: int) -> tuple[Look, int]:
-    given: list[Look] = []
+def _call(text: str, function: str, at: int) -> tuple[Lookup, int]:
+    given: list[Lookup] = []
     opening = _TOKEN.match(text, at)
     if not opening or opening[5] != "(" or function not in _FUNCTIONS:
         raise ValueError(f"{text!r}: {function} is no intrinsic function that crossover/asl writes")
@@ -84,7 +84,7 @@ def _call(text: str, function: str, at: int) -> tuple[Look, int]:
             return partial(_computed, _FUNCTIONS[function], given), at
 
 
-def _computed(compute: Callable[..., Any], given: list[Look], data: Any, context: Mapping[str, Any]) -> Any:
+def _computed(compute: Callable[..., Any], given: list[Lookup], data: Any, context: Mapping[str, Any]) -> Any:
     return compute(*(each(data, context) for each in given))
 
 

@@ -15,7 +15,7 @@ _READS = frozenset(
     {"HeadObject", "GetObject", "ListObjectsV2", "TENSOR.GET", "AI.TENSORGET", "EXISTS", "PTTL", "PING", "CLIENT"}
 )
 _WRITES = frozenset({"basic.publish", "queue.delete", "exchange.delete"})  # of the broker's requests
-Place = tuple[str, int, str]
+Watched = tuple[str, int, str]
 
 
 class Looks:
@@ -23,9 +23,9 @@ class Looks:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._written: dict[Place, int] = defaultdict(int)
-        self._read: dict[Task, dict[Place, int]] = {}
-        self._waiting: dict[Place, list[Signal]] = {}
+        self._written: dict[Watched, int] = defaultdict(int)
+        self._read: dict[Task, dict[Watched, int]] = {}
+        self._waiting: dict[Watched, list[Signal]] = {}
 
     def served(self, task: Task, request: Request) -> None:
         """The request has had its effect."""
@@ -56,7 +56,7 @@ class Looks:
             )  # the look after the news comes somewhere in a pause
 
 
-def _places(request: Request) -> Iterator[Place]:
+def _places(request: Request) -> Iterator[Watched]:
     """By key; a broker as one, whose queues are bound to exchanges; a listing as all of a bucket."""
     if request.service == "rabbitmq":
         yield "rabbitmq", 0, ""

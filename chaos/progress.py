@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from itertools import pairwise
 
-from chaos.judged import Judged
+from chaos.judged import JudgedRun
 
 _BEGUN, _OVERTAKEN = re.compile(r"runs/[^/]+/attempt/(\d+)"), re.compile(r"runs/[^/]+/overtaken/(\d+)")
 # A state that a round can begin with: attempt, worker and round of a checkpoint; attempt, round and worker of a model in a database.
@@ -12,7 +12,7 @@ _STATE = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.00000|[^/]+/
 _SETS_UP = ("initialise", "collect", "client")
 
 
-def repeats_what_was_not_kept(run: Judged) -> list[str]:
+def repeats_what_was_not_kept(run: JudgedRun) -> list[str]:
     """An attempt begins at the newest round that all members of one before it could start from when it began, or later; with state in
     databases one before that, since an unfinished decision is made again; and those before it are marked as overtaken by then. The first
     checkpoint that a process takes up is the newest of its own that there was at its request before.
@@ -50,7 +50,7 @@ def repeats_what_was_not_kept(run: Judged) -> list[str]:
     return found
 
 
-def _common(run: Judged, kept: dict[int, dict[int, int]]) -> int:
+def _common(run: JudgedRun, kept: dict[int, dict[int, int]]) -> int:
     whole = set.intersection(*map(set, kept.values())) if len(kept) == run.members else set[int]()
     return max((round for round in whole if round % run.every == 0), default=0)
 
@@ -83,7 +83,7 @@ _DISORDER = {
 _LATE_KEPT = {"[wmup][^k]*d": "agrees on what follows a round, and has not kept what it begins with"}
 
 
-def keeps_the_order(run: Judged) -> list[str]:
+def keeps_the_order(run: JudgedRun) -> list[str]:
     """A program asks for its lease before each message. A function asks behind what it stored whether its attempt was overtaken, before it
     answers or says that the run is finished. MLLess's worker stores its update, then its report, then announces it; the supervisor its
     word. Who agrees on what follows an epoch has kept the round that begins then, where one is kept there.
@@ -104,13 +104,13 @@ def keeps_the_order(run: Judged) -> list[str]:
     ]
 
 
-def ends_in_time(run: Judged) -> list[str]:
+def ends_in_time(run: JudgedRun) -> list[str]:
     """Whoever is gone for good is waited for once."""
     late = run.within_s and run.outcome.seconds > run.within_s
     return [f"the run took {run.outcome.seconds:.0f} s where {run.within_s:.0f} s are enough"] if late else []
 
 
-def rounds_never_fall(run: Judged) -> list[str]:
+def rounds_never_fall(run: JudgedRun) -> list[str]:
     """What an asynchronous peer has averaged of another is never older than what it had averaged before."""
     return [
         f"peer {peer}, round {round}: has averaged peer {other}'s {now.get(other)} behind {version}"

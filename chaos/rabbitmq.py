@@ -6,8 +6,8 @@ from typing import Any, Self
 
 import pika.exceptions as amqp
 
-from chaos.broker import Broker, Channel, Closed, Consumer
-from chaos.requests import Carry, Lost, Refusal, Request
+from chaos.broker import Channel, Closed, Consumer, VirtualBroker
+from chaos.requests import Carry, LostReply, Request, ServerRefusal
 from crossover import runtime
 
 _NOTHING = (None, None, None)
@@ -23,20 +23,20 @@ class VirtualConnection:
     message at a time for a consumer. Opening all that counts as one request.
     """
 
-    def __init__(self, broker: Broker, carry: Carry, parameters: Any) -> None:
+    def __init__(self, broker: VirtualBroker, carry: Carry, parameters: Any) -> None:
         self.is_open = False
         self._broker, self._carry, self._patience_s = broker, carry, parameters.heartbeat
         self._consumer: Consumer | None = None
         asked = Request("rabbitmq", "connection.open", (), within_s=parameters.stack_timeout)
         try:
             self._channel: Channel = carry(asked, self._opened)
-        except Lost:
+        except LostReply:
             raise amqp.AMQPConnectionError("no connection") from None
         self.is_open = True
 
     def _opened(self) -> tuple[Channel, int]:
         if not self._broker.up:
-            raise Lost
+            raise LostReply
         return self._broker.open(), 0
 
     @property
@@ -68,7 +68,7 @@ class VirtualConnection:
 
         def effect() -> tuple[Any, int]:
             if not self._channel.open:
-                raise Lost
+                raise LostReply
             try:
                 return work(), 0
             except Closed:
@@ -80,7 +80,7 @@ class VirtualConnection:
         except Closed as closed:
             self.is_open = False
             raise amqp.ChannelClosedByBroker(closed.code, closed.text) from None
-        except Lost as lost:
+        except LostReply as lost:
             self.cut()
             self.is_open = False
             raise (amqp.AMQPHeartbeatTimeout if lost.silent else amqp.StreamLostError)("connection lost") from None
@@ -120,7 +120,7 @@ class VirtualConnection:
 
         try:
             routed = self._ask("basic.publish", (exchange or routing_key,), publish, body=body)
-        except Refusal:
+        except ServerRefusal:
             raise amqp.NackError([]) from None
         if not routed:
             raise amqp.UnroutableError([])

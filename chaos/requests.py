@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-Service = Literal["redis", "s3", "rabbitmq", "aws"]  # the last: APIs of AWS's own, such as Step Functions
+ServiceName = Literal["redis", "s3", "rabbitmq", "aws"]  # the last: APIs of AWS's own, such as Step Functions
 # Changes the server's state at once; the reply, and how many payload bytes it carries.
 Effect = Callable[[], tuple[Any, int]]
 
@@ -16,7 +16,7 @@ Effect = Callable[[], tuple[Any, int]]
 class Request:
     """What is asked of a server once. `operation` is in the server's own words: AI.TENSORSET, PutObject, basic.publish, connect."""
 
-    service: Service
+    service: ServiceName
     operation: str
     keys: tuple[str, ...]
     bytes_out: int = 0  # of payload
@@ -24,7 +24,7 @@ class Request:
     within_s: float = float("inf")  # how long the client waits for the reply
 
 
-class Lost(Exception):
+class LostReply(Exception):
     """Raised by who carries, in place of a reply: the connection broke, or with `silent` nothing came for as long as the client waits.
 
     Whether the effect took place is not told. A silent loss is raised when the client's patience has passed, not before: who carries
@@ -36,7 +36,7 @@ class Lost(Exception):
         self.silent = silent
 
 
-class Refusal(Exception):
+class ServerRefusal(Exception):
     """Raised by who carries: the server's refusal in place of an effect, by the server's own code. Redis: LOADING, BUSY, TRYAGAIN. S3:
     SlowDown, InternalError, ConditionalRequestConflict. RabbitMQ: basic.nack, to a publish.
     """

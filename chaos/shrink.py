@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from chaos.schedule import Fault
 
-Faults = tuple[Fault, ...]
+FaultList = tuple[Fault, ...]
 ROUND_S = (0.1, 1.0, 10.0, 100.0, 1_000.0)  # what a duration is tried as
 
 
-def smallest(faults: Faults, fails: Callable[[Faults], bool], *, tries: int = 400) -> Faults:
+def smallest(faults: FaultList, fails: Callable[[FaultList], bool], *, tries: int = 400) -> FaultList:
     """A part of `faults`, each as plain as possible, for which `fails` holds; it holds for `faults` themselves. At most `tries` of it."""
-    asked: dict[Faults, bool] = {}
+    asked: dict[FaultList, bool] = {}
 
-    def still(candidate: Faults) -> bool:
+    def still(candidate: FaultList) -> bool:
         if candidate not in asked:
             if len(asked) >= tries:
                 return False
@@ -29,7 +29,7 @@ def smallest(faults: Faults, fails: Callable[[Faults], bool], *, tries: int = 40
     return found
 
 
-def _fewest(faults: Faults, still: Callable[[Faults], bool]) -> Faults:
+def _fewest(faults: FaultList, still: Callable[[FaultList], bool]) -> FaultList:
     parts = 2
     while len(faults) > 1:
         smaller = next((rest for rest in _without_one_part(faults, parts) if still(rest)), None)
@@ -42,13 +42,13 @@ def _fewest(faults: Faults, still: Callable[[Faults], bool]) -> Faults:
     return () if len(faults) == 1 and still(()) else faults
 
 
-def _without_one_part(faults: Faults, parts: int) -> Iterator[Faults]:
+def _without_one_part(faults: FaultList, parts: int) -> Iterator[FaultList]:
     size = -(-len(faults) // parts)
     for start in range(0, len(faults), size):
         yield faults[:start] + faults[start + size :]
 
 
-def _plainer(faults: Faults) -> Iterator[Faults]:
+def _plainer(faults: FaultList) -> Iterator[FaultList]:
     """The same with one fault simpler: a rounder duration, a connection that breaks instead of silence."""
     for number, fault in enumerate(faults):
         for simpler in _simpler(fault):

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
-from chaos.history import History
-from chaos.judged import Judged
+from chaos.drawing import draw
+from chaos.history import RequestHistory
+from chaos.judged import JudgedRun
 from chaos.kernel import Stuck
 from chaos.learner import BUFFERS, PARAMETERS, ExactLearner
 from chaos.nemeses import Disturbed
 from chaos.oracles import broken
-from chaos.schedule import KINDS, Fault, Kind, Requests, Terrain, draw, ends_client, gone, pass_by
+from chaos.schedule import KINDS, Fault, FaultKind, Requests, Terrain, ends_client, gone, pass_by
 from chaos.shrink import smallest
-from chaos.world import Outcome, World
+from chaos.world import RunOutcome, VirtualWorld
 from crossover.architecture import Architecture, architecture_of
 from crossover.architecture.infrastructure import database_hosts, talks
 from crossover.errors import UserError
@@ -41,7 +42,7 @@ class Trial:
     faults: tuple[Fault, ...]
     struck: tuple[Fault, ...]
     findings: tuple[str, ...]
-    history: History = field(repr=False)
+    history: RequestHistory = field(repr=False)
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Trials:
         return hashlib.sha256(vector).hexdigest()
 
     @cached_property
-    def undisturbed(self) -> tuple[Outcome, Terrain]:
+    def undisturbed(self) -> tuple[RunOutcome, Terrain]:
         """A run in which nothing goes wrong, and where faults can strike.
 
         Raises UserError where that fails already, AssertionError where it breaks another promise.
@@ -142,7 +143,7 @@ class Trials:
     def _sizes(self) -> tuple[int, int]:
         return PARAMETERS, 0 if self._adds else BUFFERS
 
-    def _world(self, seed: int, nemesis: Disturbed) -> World:
+    def _world(self, seed: int, nemesis: Disturbed) -> VirtualWorld:
         """Every even seed has a checkpoint at least every `OFTEN` rounds, since a reduced run may have no more than one otherwise; and half
         of them an invocation for each minibatch, which may change nothing that is learnt.
         """
@@ -152,12 +153,12 @@ class Trials:
         if seed % 4 == 2:
             exchange = replace(exchange, minibatches_per_invocation=1)
         given = replace(self.experiment, functions=functions, exchange=exchange)
-        return World(given, seed, nemesis, turns=TURNS, sizes=self._sizes)
+        return VirtualWorld(given, seed, nemesis, turns=TURNS, sizes=self._sizes)
 
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[FaultKind, ...]:
         """What can happen to this architecture."""
         architecture = self.architecture
-        absent = set[Kind]()
+        absent = set[FaultKind]()
         if not database_hosts(self.experiment, architecture):
             absent.add("memory_lost")
         if not talks(architecture):
@@ -184,7 +185,7 @@ class Trials:
             findings = [f"every_wait_ends: {stuck}"]
         return Trial(seed, tuple(faults), tuple(nemesis.struck), tuple(findings), nemesis.history)
 
-    def judged(self, nemesis: Disturbed, outcome: Outcome, model: str) -> Judged:
+    def judged(self, nemesis: Disturbed, outcome: RunOutcome, model: str) -> JudgedRun:
         given, databases = self.experiment, database_hosts(self.experiment, self.architecture)
         lost = {fault.server for fault in nemesis.struck if fault.kind == "memory_lost"}
         left, passes = gone(nemesis.struck), pass_by(nemesis.struck, may_go=self._may_go)
@@ -192,7 +193,7 @@ class Trials:
         patience_s = (2.0 + 1.0 + 1.0) * given.functions.timeout_s
         within_s = 10.0 * self.undisturbed[0].seconds + patience_s * len(left) if left and passes else 0.0
         every = 1 if given.module.startswith("p2p") else nemesis.experiment.functions.checkpoint_every
-        return Judged(
+        return JudgedRun(
             nemesis.history,
             outcome,
             "" if nemesis.removed and not pass_by(nemesis.struck) else model,
@@ -265,4 +266,4 @@ def _begin(experiment: Experiment) -> None:
 
 
 def _of(seed: int) -> Trial:
-    return replace(_mine[0].of(seed), history=History())
+    return replace(_mine[0].of(seed), history=RequestHistory())

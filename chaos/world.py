@@ -8,15 +8,15 @@ from math import inf
 from typing import Any, Protocol
 
 from chaos.client import FLEET, Client
-from chaos.clients import Servers, VirtualClients
-from chaos.fleet import Fleet
-from chaos.functions import Delivery, Function, Functions
+from chaos.clients import VirtualClients, VirtualServers
+from chaos.fleet import VirtualFleet
+from chaos.functions import Delivery, VirtualFunction, VirtualFunctions
 from chaos.kernel import Kernel, Process
 from chaos.learner import BUFFERS, PARAMETERS, ExactLearner, samples_of
-from chaos.machines import Machines, MachinesOf
+from chaos.machines import MachinesOf, VirtualMachines
 from chaos.polls import Looks
 from chaos.process_runtime import installed
-from chaos.requests import Effect, Lost, Refusal, Request
+from chaos.requests import Effect, LostReply, Request, ServerRefusal
 from crossover.architecture import Architecture, architecture_of, steps
 from crossover.asl import definitions
 from crossover.clients.protocol import Clients
@@ -28,7 +28,7 @@ from crossover.learning.samples import Dataset
 from crossover.running.preparing import Materials
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.services import Service
-from crossover.training.fleet import Settings
+from crossover.training.fleet import ServingSettings
 
 BOOT_S = 45.0  # of an instance, assumed
 ASKED = 8  # how often boto3 asks one of AWS's own APIs, as clients/step_functions.py has set it
@@ -38,7 +38,7 @@ CODE: Mapping[str, Any] = {"digest": "", "settings": {}, "files": {}}  # the sam
 
 
 @dataclass(slots=True)
-class Call:
+class VirtualCall:
     """A request on its way: whose, when, and what became of it."""
 
     number: int
@@ -53,13 +53,13 @@ class Call:
 class Nemesis(Protocol):
     """What may go wrong. Each method may let time pass, kill or freeze processes, or raise what the caller is to see."""
 
-    def before(self, call: Call) -> None:
+    def before(self, call: VirtualCall) -> None:
         """The request has reached the server; raises Lost, Refusal."""
 
-    def failed(self, call: Call) -> None:
+    def failed(self, call: VirtualCall) -> None:
         """The request has had no effect: it was lost on the way, or the server refused it, as `outcome` says."""
 
-    def after(self, call: Call) -> None:
+    def after(self, call: VirtualCall) -> None:
         """The effect has taken place; raises Lost."""
 
     def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
@@ -69,7 +69,7 @@ class Nemesis(Protocol):
     def starting(self, machine: str, name: str) -> None:
         """An execution. Raises machines.Failed."""
 
-    def began(self, world: "World") -> None:
+    def began(self, world: "VirtualWorld") -> None:
         """Before anything happens: the place for tasks of its own."""
 
     def boot_s(self, number: int) -> float:
@@ -84,14 +84,14 @@ class Nemesis(Protocol):
 class Nothing:
     """Nothing goes wrong."""
 
-    def before(self, call: Call) -> None: ...
-    def failed(self, call: Call) -> None: ...
-    def after(self, call: Call) -> None: ...
+    def before(self, call: VirtualCall) -> None: ...
+    def failed(self, call: VirtualCall) -> None: ...
+    def after(self, call: VirtualCall) -> None: ...
     def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
         return Delivery()
 
     def starting(self, machine: str, name: str) -> None: ...
-    def began(self, world: "World") -> None: ...
+    def began(self, world: "VirtualWorld") -> None: ...
     def boot_s(self, number: int) -> float:
         return 0.0
 
@@ -100,7 +100,7 @@ class Nothing:
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """What a run came to. `model`: the sha256 of its final model, "" where there is none. `left`: what is in each service at the end."""
 
     run: str
@@ -116,7 +116,7 @@ class Outcome:
 
 
 @dataclass
-class World:
+class VirtualWorld:
     """Everything that one run needs. `minibatch_s`: what the gradient of a minibatch takes. `sizes`: the model's parameters and buffers."""
 
     experiment: Experiment
@@ -133,20 +133,20 @@ class World:
         self.resolved = self.architecture.resolve(self.experiment)
         self.kernel = Kernel(self.seed)
         self.looks = Looks(self.kernel)
-        self.history: list[Call] = []
+        self.history: list[VirtualCall] = []
         databases = {"per_worker": self.resolved.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
         if self.resolved.storage.channel == "s3":
             databases = 0
-        self.servers = Servers(self.carry, databases=databases)
+        self.servers = VirtualServers(self.carry, databases=databases)
         self.processes: list[Process] = []
-        self.machines = Machines(
+        self.machines = VirtualMachines(
             self.kernel,
             self._shared("definitions", partial(definitions, self.architecture, self.resolved)),
             lambda name, event: self.functions.invoke(name, event),
             transition_s=lambda: self.spread(self.calibration.transition_s),
         )
         self.machines.starting = self.nemesis.starting
-        self.functions = Functions(
+        self.functions = VirtualFunctions(
             self.kernel,
             {step.name: self._function(step) for step in steps(self.architecture)},
             self.resources,
@@ -154,7 +154,7 @@ class World:
             keep_warm_s=self.calibration.keep_warm_s,
             delivered=self.nemesis.delivered,
         )
-        self.fleet = Fleet(self.kernel, self._program, self._boot_s) if self.architecture.program else None
+        self.fleet = VirtualFleet(self.kernel, self._program, self._boot_s) if self.architecture.program else None
         self.client = Client(self)
 
     # --- time -------------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class World:
         for number in range(ASKED):
             try:
                 return self.carry(asked, lambda: (effect(), 0))
-            except (Lost, Refusal) as error:
+            except (LostReply, ServerRefusal) as error:
                 why = error
                 self.kernel.sleep(self.kernel.chance.random() * min(20.0, 2.0**number))
         raise Unavailable(f"{operation}: {why}")
@@ -190,7 +190,7 @@ class World:
         process = task.process
         try:
             kernel.sleep(self.spread(0.5 * service.latency_s) + request.bytes_out / service.client_bytes_s)
-            call = Call(len(self.history) + 1, request, process, kernel.now_s)
+            call = VirtualCall(len(self.history) + 1, request, process, kernel.now_s)
             self.history.append(call)
             try:
                 self.nemesis.before(call)
@@ -199,12 +199,12 @@ class World:
                 call.outcome = "ok"
                 self.looks.served(task, request)
             except Exception as refused:
-                call.outcome = refused.code if isinstance(refused, Refusal) else type(refused).__name__
+                call.outcome = refused.code if isinstance(refused, ServerRefusal) else type(refused).__name__
                 self.nemesis.failed(call)
                 raise
             self.nemesis.after(call)
             process.check()
-        except Lost as lost:
+        except LostReply as lost:
             if lost.silent:
                 kernel.sleep(request.within_s if request.within_s < inf else SILENT_S)
             raise
@@ -247,10 +247,10 @@ class World:
             _made[key] = make(minibatches=self.minibatches)
         return _made[key]
 
-    def _function(self, step: Any) -> Function:
+    def _function(self, step: Any) -> VirtualFunction:
         functions, torch = self.resolved.functions, step.needs_torch(self.resolved)
         cold_s = self.calibration.cold_torch_s if torch else self.calibration.cold_s
-        return Function(
+        return VirtualFunction(
             step=step,
             memory_mb=functions.memory_of(step.name, torch=torch),
             timeout_s=functions.timeout_s,
@@ -259,7 +259,7 @@ class World:
 
     def _program(self, process: Process) -> Callable[[], object]:
         assert self.architecture.program is not None
-        return partial(self.architecture.program.main, self.resources(process), Settings(fleet=FLEET))
+        return partial(self.architecture.program.main, self.resources(process), ServingSettings(fleet=FLEET))
 
     def _boot_s(self, number: int) -> float:
         return self.spread(BOOT_S) + self.nemesis.boot_s(number)
@@ -269,7 +269,7 @@ class World:
 
     # --- a run ------------------------------------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """From the first client to the last straggler."""
         with installed(self.kernel, self.looks):
             self.nemesis.began(self)
@@ -292,7 +292,7 @@ class World:
         for process in self.processes:
             process.kill()
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> RunOutcome:
         run, left = self.client.run, self.left()
         model = ""
         if Keys(run).outcome in left["s3"]:
@@ -300,7 +300,7 @@ class World:
         told = [key for key in left["s3"] if key.startswith(Keys(run).decisions)] if run else []
         decisions = [json.loads(self.servers.bucket.objects[key]) for key in told]
         crashes = [*self.functions.crashes, *(self.fleet.crashes if self.fleet else [])]
-        return Outcome(
+        return RunOutcome(
             run,
             self.client.failure,
             model,

@@ -22,8 +22,8 @@ from crossover.keys import Keys
 from crossover.runtime.retries import STEP
 from crossover.runtime.threads import side_by_side
 
-Body = Callable[[Context, Event], Mapping[str, Any] | None]
-Service = Literal["objects", "tensors", "bus", "machines"]
+StepBody = Callable[[Context, Event], Mapping[str, Any] | None]
+Uses = Literal["objects", "tensors", "bus", "machines"]
 
 DAY_S = 86_400
 EVENT_LIMIT_BYTES = 1_024
@@ -64,9 +64,9 @@ class Step:
 
     name: str
     module: str
-    body: Body
+    body: StepBody
     torch: bool | Literal["unless_in_database"] = False
-    uses: frozenset[Service] = frozenset({"objects"})
+    uses: frozenset[Uses] = frozenset({"objects"})
     waits: bool = False  # may block on others: never queued behind its peers
 
     def needs_torch(self, experiment: Experiment) -> bool:
@@ -107,18 +107,18 @@ class Step:
 def step(
     *,
     torch: bool | Literal["unless_in_database"] = False,
-    uses: set[Service] | None = None,
+    uses: set[Uses] | None = None,
     waits: bool = False,
-) -> Callable[[Body], Step]:
+) -> Callable[[StepBody], Step]:
     """Make a function `(ctx, event) -> changes | None` a Step."""
 
-    def decorate(body: Body) -> Step:
+    def decorate(body: StepBody) -> Step:
         return Step(
             name=body.__name__,
             module=body.__module__,
             body=body,
             torch=torch,
-            uses=frozenset[Service](("objects", *(uses or ()))),
+            uses=frozenset[Uses](("objects", *(uses or ()))),
             waits=waits,
         )
 

@@ -17,14 +17,14 @@ from crossover.training import aggregation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GradsShardingSettings:
     parameters: Annotated[int, Ge(1), Le(2**32 - 1)] = 11_181_642  # of a client's gradient: ResNet-18's, ten classes
     shards: Annotated[int, Ge(1), Le(1_000)] = 4  # Step Functions lists no more side by side
 
 
 def plan(experiment: Experiment) -> Plan:
     """One level: aggregator i has shard i of all clients."""
-    settings = experiment.settings(Settings)
+    settings = experiment.settings(GradsShardingSettings)
     return plans.sharded(settings.parameters, experiment.workers, shards=settings.shards)
 
 
@@ -33,6 +33,6 @@ ARCHITECTURE = Architecture(
     "grads_sharding",
     run=aggregation.tree(send_gradient, open_level, aggregate, collect),
     aggregates=plan,
-    settings=Settings,
+    settings=GradsShardingSettings,
     simulation="aggregation",
 )

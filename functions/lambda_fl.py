@@ -17,14 +17,14 @@ from crossover.training import aggregation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class LambdaFlSettings:
     parameters: Annotated[int, Ge(1), Le(2**32 - 1)] = 11_181_642  # of a client's gradient: ResNet-18's, ten classes
     leaves: Annotated[int, Ge(1)] = 4
 
 
 def plan(experiment: Experiment) -> Plan:
     """Two levels: the leaves share the clients; the root has all leaves."""
-    settings = experiment.settings(Settings)
+    settings = experiment.settings(LambdaFlSettings)
     return plans.tree(settings.parameters, experiment.workers, groups=[-(-experiment.workers // settings.leaves)])
 
 
@@ -33,6 +33,6 @@ ARCHITECTURE = Architecture(
     "lambda_fl",
     run=aggregation.tree(send_gradient, open_level, aggregate, collect),
     aggregates=plan,
-    settings=Settings,
+    settings=LambdaFlSettings,
     simulation="aggregation",
 )

@@ -18,14 +18,14 @@ from crossover.training import aggregation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class LiflSettings:
     parameters: Annotated[int, Ge(1), Le(2**32 - 1)] = 11_181_642  # of a client's gradient: ResNet-18's, ten classes
     fan_in: Annotated[int, Ge(2)] = 3  # inputs of a leaf and of a middle aggregator
 
 
 def plan(experiment: Experiment) -> Plan:
     """Three levels: groups of `fan_in`, groups of those, and all that are left."""
-    settings = experiment.settings(Settings)
+    settings = experiment.settings(LiflSettings)
     return plans.tree(settings.parameters, experiment.workers, groups=[settings.fan_in] * 2)
 
 
@@ -34,6 +34,6 @@ ARCHITECTURE = Architecture(
     "lifl",
     run=aggregation.tree(send_gradient, open_level, aggregate, collect),
     aggregates=plan,
-    settings=Settings,
+    settings=LiflSettings,
     simulation="aggregation",
 )

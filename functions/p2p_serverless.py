@@ -8,7 +8,7 @@ own.
 from crossover.algorithms.chunking import parts
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.dataplane.vector import Vector, VectorKind, decode, header
 from crossover.errors import Corrupt
 from crossover.keys import Keys
 from crossover.training import attempts, checkpoints, gradients, own_steps
@@ -52,14 +52,14 @@ def average_part(ctx: Context, event: Event) -> None:
     with ctx.stage("average"):
         for minibatch, expected in enumerate(samples):
             key = ctx.keys.peer_gradient(event["round"], event["worker"], minibatch, number)
-            vector = decode(ctx.objects.get(key), key=key, kind=Kind.GRADIENT)
+            vector = decode(ctx.objects.get(key), key=key, kind=VectorKind.GRADIENT)
             if vector.samples != expected:
                 raise Corrupt(f"{key}: stands for {vector.samples} samples; the batch has {expected}")
             received = buffers.tensor(vector.data)
             mean = mean or RunningMean(samples, total=received.new_empty(received.numel()))
             mean.add(received)
         assert mean is not None
-        average = Vector(Kind.GRADIENT, buffers.view(mean.result()), sum(samples))
+        average = Vector(VectorKind.GRADIENT, buffers.view(mean.result()), sum(samples))
     with ctx.stage("store"):
         ctx.objects.put_new(out, [header(average), average.data])
         attempts.settle(ctx, lambda: ctx.objects.delete(out))
@@ -94,12 +94,12 @@ def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
     if ctx.experiment.p2p.average_in == "peer":
         return [gradient]
     shares = parts(_elements(ctx), most=event["minibatches"])
-    return [Vector(Kind.GRADIENT, gradient.data[4 * s.start : 4 * s.stop], gradient.samples) for s in shares]
+    return [Vector(VectorKind.GRADIENT, gradient.data[4 * s.start : 4 * s.stop], gradient.samples) for s in shares]
 
 
 def _receive_model(ctx: Context, event: Event) -> None:
     key = ctx.keys.peer_model(event["round"], event["worker"])
-    _receive(ctx, decode(ctx.objects.get(key), key=key, kind=Kind.MODEL), key=key)
+    _receive(ctx, decode(ctx.objects.get(key), key=key, kind=VectorKind.MODEL), key=key)
 
 
 def _receive(ctx: Context, model: Vector, *, key: str) -> None:

@@ -3,14 +3,14 @@
 from crossover import runtime
 from crossover.architecture import EXCHANGES, Architecture, Program
 from crossover.context import Context, Resources, process_resources
-from crossover.training.fleet import Membership, Settings, serve
+from crossover.training.fleet import Membership, ServingSettings, serve
 from peers.p2p.checks import checks
 from peers.p2p.instances import instances
 
 
-def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
+def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
     """The program of one instance."""
-    serve(resources or process_resources(), settings or Settings.of(runtime.environment()), peer)
+    serve(resources or process_resources(), settings or ServingSettings.of(runtime.environment()), peer)
 
 
 def peer(ctx: Context, member: Membership) -> None:

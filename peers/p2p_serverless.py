@@ -7,12 +7,12 @@ from crossover.algorithms.chunking import parts
 from crossover.architecture import EXCHANGES, Architecture, Program
 from crossover.clients.protocol import Event
 from crossover.context import Context, Resources, process_resources
-from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.dataplane.vector import Vector, VectorKind, decode, header
 from crossover.errors import Corrupt
 from crossover.training import attempts, checkpoints
 from crossover.training.calendar import calendar, minibatch_samples
 from crossover.training.checkpoints import Checkpoint, Position
-from crossover.training.fleet import Membership, Settings, serve
+from crossover.training.fleet import Membership, ServingSettings, serve
 from crossover.workflow import ForEach
 from functions.p2p_serverless import average_part, compute_gradient
 from peers.p2p.checks import checks
@@ -33,7 +33,7 @@ class ByFunctions:
         self._ctx, self._member = ctx, member
 
     def gradient(self, event: Event, out: "Tensor") -> None:
-        ctx, model = self._ctx, Vector(Kind.MODEL, self._ctx.learner.model)
+        ctx, model = self._ctx, Vector(VectorKind.MODEL, self._ctx.learner.model)
         self._member.confirm()
         key = ctx.keys.peer_model(event["round"], event["worker"])
         ctx.objects.put_new(key, [header(model), model.data])
@@ -96,7 +96,7 @@ class ByFunctions:
     def _received(self, key: str, *, samples: int, elements: int) -> "Tensor":
         from crossover.algorithms import buffers
 
-        vector = decode(self._ctx.objects.get(key), key=key, kind=Kind.GRADIENT)
+        vector = decode(self._ctx.objects.get(key), key=key, kind=VectorKind.GRADIENT)
         if (vector.samples, vector.elements) != (samples, elements):
             raise Corrupt(
                 f"{key}: {vector.elements} elements for {vector.samples} samples; {elements} for {samples} were expected"
@@ -111,9 +111,9 @@ class ByFunctions:
         return self._ctx.facts.parameters + self._ctx.facts.buffers
 
 
-def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
+def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
     """The program of one instance."""
-    serve(resources or process_resources(), settings or Settings.of(runtime.environment()), peer)
+    serve(resources or process_resources(), settings or ServingSettings.of(runtime.environment()), peer)
 
 
 def peer(ctx: Context, member: Membership) -> None:

@@ -17,7 +17,7 @@ from crossover.clients.protocol import Event
 from crossover.context import Context, Resources, process_resources
 from crossover.experiment import Experiment
 from crossover.keys import Keys
-from crossover.training.fleet import Membership, Settings, serve
+from crossover.training.fleet import Membership, ServingSettings, serve
 from crossover.training.long_worker import life, synchronous
 from crossover.workflow import step
 
@@ -87,9 +87,9 @@ def collect(ctx: Context, event: Event) -> None:
 # --- an instance ------------------------------------------------------------------------------------------------------
 
 
-def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
+def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
     """The program of the instance."""
-    serve(resources or process_resources(), settings or Settings.of(runtime.environment()), worker)
+    serve(resources or process_resources(), settings or ServingSettings.of(runtime.environment()), worker)
 
 
 def worker(ctx: Context, member: Membership) -> None:

@@ -3,15 +3,15 @@
 from constructs import Construct
 
 from cdk.constructs import (
+    Buckets,
     Budget,
     ExperimentStack,
-    Functions,
+    LambdaFunctions,
     Layers,
-    Network,
     Props,
     RedisHosts,
-    StepFunctions,
-    Storage,
+    SharedNetwork,
+    StateMachines,
 )
 from functions.all_reduce import ARCHITECTURE
 
@@ -23,8 +23,8 @@ class AllReduceStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
-        experiment, network = props.experiment, Network(self, props.experiment.project)
-        storage = Storage(
+        experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
+        storage = Buckets(
             self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
         )
         databases = None
@@ -38,7 +38,7 @@ class AllReduceStack(ExperimentStack):
                 storage=storage,
                 built=props.built,
             )
-        functions = Functions(
+        functions = LambdaFunctions(
             self,
             "Functions",
             architecture=self.architecture,
@@ -48,7 +48,7 @@ class AllReduceStack(ExperimentStack):
             storage=storage,
             databases=databases,
         )
-        machines = StepFunctions(
+        machines = StateMachines(
             self, "Machines", architecture=self.architecture, experiment=experiment, functions=functions
         )
         Budget(

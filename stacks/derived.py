@@ -4,15 +4,15 @@ from constructs import Construct
 
 from cdk.constructs import (
     Broker,
+    Buckets,
     Budget,
     ExperimentStack,
-    Functions,
+    LambdaFunctions,
     Layers,
-    Network,
     Props,
     RedisHosts,
-    StepFunctions,
-    Storage,
+    SharedNetwork,
+    StateMachines,
 )
 from crossover.architecture import architecture_of
 from crossover.architecture.infrastructure import database_hosts
@@ -23,8 +23,8 @@ class DerivedStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
-        experiment, network = props.experiment, Network(self, props.experiment.project)
-        storage = Storage(
+        experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
+        storage = Buckets(
             self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
         )
         architecture, broker = architecture_of(experiment), Broker(self, experiment.project)
@@ -39,7 +39,7 @@ class DerivedStack(ExperimentStack):
                 storage=storage,
                 built=props.built,
             )
-        functions = Functions(
+        functions = LambdaFunctions(
             self,
             "Functions",
             architecture=architecture,
@@ -50,7 +50,7 @@ class DerivedStack(ExperimentStack):
             databases=databases,
             broker=broker,
         )
-        machines = StepFunctions(
+        machines = StateMachines(
             self, "Machines", architecture=architecture, experiment=experiment, functions=functions
         )
         Budget(

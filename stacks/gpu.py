@@ -3,7 +3,7 @@
 from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
-from cdk.constructs import Budget, ExperimentStack, Fleet, Network, Props, Storage
+from cdk.constructs import Buckets, Budget, ExperimentStack, ProgramFleet, Props, SharedNetwork
 from peers.gpu import PROCESSES, PROGRAM
 
 
@@ -12,11 +12,11 @@ class GpuStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
-        experiment, network = props.experiment, Network(self, props.experiment.project)
-        storage = Storage(
+        experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
+        storage = Buckets(
             self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
         )
-        fleet = Fleet(
+        fleet = ProgramFleet(
             self,
             "Workers",
             program=PROGRAM,

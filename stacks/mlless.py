@@ -4,15 +4,15 @@ from constructs import Construct
 
 from cdk.constructs import (
     Broker,
+    Buckets,
     Budget,
     ExperimentStack,
-    Functions,
+    LambdaFunctions,
     Layers,
-    Network,
     Props,
     RedisHosts,
-    StepFunctions,
-    Storage,
+    SharedNetwork,
+    StateMachines,
 )
 from functions.mlless import ARCHITECTURE
 
@@ -24,15 +24,15 @@ class MLLessStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
-        experiment, network = props.experiment, Network(self, props.experiment.project)
-        storage = Storage(
+        experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
+        storage = Buckets(
             self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
         )
         broker = Broker(self, experiment.project)
         databases = RedisHosts(
             self, "Redis", settings=experiment.database, count=1, network=network, storage=storage, built=props.built
         )
-        functions = Functions(
+        functions = LambdaFunctions(
             self,
             "Functions",
             architecture=ARCHITECTURE,
@@ -43,7 +43,7 @@ class MLLessStack(ExperimentStack):
             databases=databases,
             broker=broker,
         )
-        machines = StepFunctions(
+        machines = StateMachines(
             self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
         )
         Budget(

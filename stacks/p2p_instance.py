@@ -2,7 +2,7 @@
 
 from constructs import Construct
 
-from cdk.constructs import Broker, Budget, ExperimentStack, Fleet, Network, Props, Storage
+from cdk.constructs import Broker, Buckets, Budget, ExperimentStack, ProgramFleet, Props, SharedNetwork
 from peers.p2p_instance import PROGRAM
 
 
@@ -13,12 +13,12 @@ class P2PInstanceStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
-        experiment, network = props.experiment, Network(self, props.experiment.project)
-        storage = Storage(
+        experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
+        storage = Buckets(
             self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
         )
         broker = Broker(self, experiment.project)
-        fleet = Fleet(
+        fleet = ProgramFleet(
             self,
             "Peers",
             program=PROGRAM,

@@ -4,15 +4,15 @@ from constructs import Construct
 
 from cdk.constructs import (
     Broker,
+    Buckets,
     Budget,
     ExperimentStack,
-    Fleet,
-    Functions,
+    LambdaFunctions,
     Layers,
-    Network,
+    ProgramFleet,
     Props,
-    StepFunctions,
-    Storage,
+    SharedNetwork,
+    StateMachines,
 )
 from peers.p2p_serverless import ARCHITECTURE, PROGRAM
 
@@ -24,12 +24,12 @@ class P2PServerlessStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
-        experiment, network = props.experiment, Network(self, props.experiment.project)
-        storage = Storage(
+        experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
+        storage = Buckets(
             self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
         )
         broker = Broker(self, experiment.project)
-        functions = Functions(
+        functions = LambdaFunctions(
             self,
             "Functions",
             architecture=ARCHITECTURE,
@@ -38,10 +38,10 @@ class P2PServerlessStack(ExperimentStack):
             network=network,
             storage=storage,
         )
-        machines = StepFunctions(
+        machines = StateMachines(
             self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
         )
-        fleet = Fleet(
+        fleet = ProgramFleet(
             self,
             "Peers",
             program=PROGRAM,

@@ -2,7 +2,17 @@
 
 from constructs import Construct
 
-from cdk.constructs import Budget, ExperimentStack, Fleet, Functions, Layers, Network, Props, StepFunctions, Storage
+from cdk.constructs import (
+    Buckets,
+    Budget,
+    ExperimentStack,
+    LambdaFunctions,
+    Layers,
+    ProgramFleet,
+    Props,
+    SharedNetwork,
+    StateMachines,
+)
 from peers.single import ARCHITECTURE, PROGRAM
 
 
@@ -11,12 +21,12 @@ class SingleStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
-        experiment, network = props.experiment, Network(self, props.experiment.project)
-        storage = Storage(
+        experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
+        storage = Buckets(
             self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
         )
         if ARCHITECTURE.asked_by(experiment).program:
-            fleet = Fleet(
+            fleet = ProgramFleet(
                 self,
                 "Peers",
                 program=PROGRAM,
@@ -26,7 +36,7 @@ class SingleStack(ExperimentStack):
             )
             self.publish(storage.facts | fleet.facts)
         else:
-            functions = Functions(
+            functions = LambdaFunctions(
                 self,
                 "Functions",
                 architecture=ARCHITECTURE,
@@ -35,7 +45,7 @@ class SingleStack(ExperimentStack):
                 network=network,
                 storage=storage,
             )
-            machines = StepFunctions(
+            machines = StateMachines(
                 self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
             )
             self.publish(storage.facts | functions.facts | machines.facts)

@@ -4,15 +4,15 @@ from constructs import Construct
 
 from cdk.constructs import (
     Broker,
+    Buckets,
     Budget,
     ExperimentStack,
-    Functions,
+    LambdaFunctions,
     Layers,
-    Network,
     Props,
     RedisHosts,
-    StepFunctions,
-    Storage,
+    SharedNetwork,
+    StateMachines,
 )
 from functions.spirt import ARCHITECTURE
 
@@ -22,8 +22,8 @@ class SpirtStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
-        experiment, network = props.experiment, Network(self, props.experiment.project)
-        storage = Storage(
+        experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
+        storage = Buckets(
             self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
         )
         broker = Broker(self, experiment.project)
@@ -36,7 +36,7 @@ class SpirtStack(ExperimentStack):
             storage=storage,
             built=props.built,
         )
-        functions = Functions(
+        functions = LambdaFunctions(
             self,
             "Functions",
             architecture=ARCHITECTURE,
@@ -47,7 +47,7 @@ class SpirtStack(ExperimentStack):
             databases=databases,
             broker=broker,
         )
-        machines = StepFunctions(
+        machines = StateMachines(
             self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
         )
         Budget(

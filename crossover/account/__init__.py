@@ -5,6 +5,10 @@ deployed, and what would that change. `removal/`: what goes before and after a s
 Nothing here trains or deploys: `cli/` asks, and `running/` runs.
 """
 
+from collections.abc import Callable
+
+Tell = Callable[[str], None]
+
 
 def tell(line: str) -> None:
     """At once, also into a pipe."""

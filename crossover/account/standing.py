@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover.account.resources import stacks
-from crossover.account.resources.stacks import Standing
+from crossover.account.resources.stacks import StandingStack
 from crossover.architecture.infrastructure import NETWORK, shared_stacks
 from crossover.costs import billing, infrastructure, prices
 from crossover.costs.billing import Line
@@ -61,12 +61,12 @@ def since(session: Any, experiment: Experiment, *, now: datetime) -> str:
     )
 
 
-def so_far(experiment: Experiment, stack: Standing, *, now: datetime) -> float:
+def so_far(experiment: Experiment, stack: StandingStack, *, now: datetime) -> float:
     """Dollars that it has cost to stand there since it was made; deploying again does not begin anew."""
     return usd(lines(experiment)) * max(0.0, (now - stack.created).total_seconds() / HOUR_S)
 
 
-def left_of_budget(experiment: Experiment, stack: Standing, *, now: datetime, config: Path) -> float:
+def left_of_budget(experiment: Experiment, stack: StandingStack, *, now: datetime, config: Path) -> float:
     """Dollars that a run may cost. Raises UserError where standing there has used them up."""
     budget, spent = experiment.lifetime.budget_usd or 0.0, so_far(experiment, stack, now=now)
     if spent >= budget:

@@ -10,7 +10,7 @@ from crossover.advice import candidates as ways
 from crossover.advice import drivers, needs
 from crossover.advice.candidates import OWN, UNKNOWN, Candidate
 from crossover.advice.drivers import Drivers, parts, run_of
-from crossover.advice.evaluation import Figures, Question, best
+from crossover.advice.evaluation import Estimate, Question, best
 from crossover.advice.needs import Sizes
 from crossover.advice.search import Searched, search
 from crossover.advice.wishes import Wishes
@@ -29,7 +29,7 @@ class Finalist:
     """A candidate with its repetitions. Seconds are from `deploy` on, so `before_s` is among them."""
 
     candidate: Candidate
-    figures: Figures
+    figures: Estimate
     outcomes: tuple[Outcome, ...]
     before_s: float  # until the run begins to work
 
@@ -172,9 +172,9 @@ def standing(found: Advice) -> tuple[float, float, float]:
     return (0.0, *(order if quick else order[::-1])) if short <= 1 else (short, *order)
 
 
-def thinned(front: Sequence[tuple[Candidate, Figures]]) -> list[tuple[Candidate, Figures]]:
+def thinned(front: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
     """Without those that are hardly quicker than a cheaper one."""
-    kept: list[tuple[Candidate, Figures]] = []
+    kept: list[tuple[Candidate, Estimate]] = []
     for each in front:
         if not kept or each[1].seconds < kept[-1][1].seconds * (1 - THIN):
             kept.append(each)
@@ -189,7 +189,7 @@ class _Judge:
         self._draws = draws(question.base.seed, repetitions)
         self._known: dict[Candidate, Finalist] = {}
 
-    def of(self, found: Sequence[tuple[Candidate, Figures]]) -> tuple[Finalist, ...]:
+    def of(self, found: Sequence[tuple[Candidate, Estimate]]) -> tuple[Finalist, ...]:
         new = [(candidate, figures) for candidate, figures in found if candidate not in self._known]
         tasks = [self._question.task(candidate) for candidate, _ in new]
         done = repeated(tasks, self._draws, processes=self._processes) if tasks else []
@@ -199,7 +199,7 @@ class _Judge:
         return tuple(self._known[candidate] for candidate, _ in found)
 
 
-def _cheapest(each: tuple[Candidate, Figures]) -> tuple[float, float]:
+def _cheapest(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
     return each[1].usd, each[1].seconds
 
 
@@ -208,7 +208,7 @@ def form_of(candidate: Candidate) -> str:
     return f"{candidate.architecture.replace('_', '-')}{f', {candidate.on}' if candidate.on else ''}"
 
 
-def _near(own: Mapping[Candidate, Figures], wishes: Wishes) -> list[tuple[Candidate, Figures]]:
+def _near(own: Mapping[Candidate, Estimate], wishes: Wishes) -> list[tuple[Candidate, Estimate]]:
     """Of each form the cheapest that keeps to the wishes with some room for bad luck. Others are compared with these; the advice itself is
     one of a list that wishes do not change, so that a larger one never gets less.
     """

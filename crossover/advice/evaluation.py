@@ -20,7 +20,15 @@ from crossover.errors import ConfigError
 from crossover.experiment import MOST_MEMORY_MB, Experiment
 from crossover.simulation import figures
 from crossover.simulation.calibration import Calibration
-from crossover.simulation.repetitions import SIMULATED_EPOCHS, Draw, Outcome, Task, as_drawn, outcome, simulated_epochs
+from crossover.simulation.repetitions import (
+    SIMULATED_EPOCHS,
+    Draw,
+    Outcome,
+    RepeatedRun,
+    as_drawn,
+    outcome,
+    simulated_epochs,
+)
 from crossover.simulation.services import vcpus
 from crossover.simulation.simulate import Simulated, simulate
 from crossover.simulation.workload import Workload
@@ -35,14 +43,14 @@ SURE_SIGMAS = 4.0  # a mean of stragglers is not further below its middle
 
 
 @dataclass(frozen=True)
-class Figures:
+class Estimate:
     """Seconds until the model is there, from `deploy` on, and dollars of the run in full. `problem`: why AWS would not run it so."""
 
     seconds: float
     usd: float
     problem: str = ""
 
-    def below(self, other: "Figures", *, slack: float = 0.0) -> bool:
+    def below(self, other: "Estimate", *, slack: float = 0.0) -> bool:
         """Whether neither figure is larger than the other's, or by such a share of it at most."""
         return self.seconds <= other.seconds * (1 + slack) and self.usd <= other.usd * (1 + slack)
 
@@ -83,10 +91,10 @@ class Question:
         found: T = self._known[key]
         return found
 
-    def task(self, candidate: Candidate) -> Task:
+    def task(self, candidate: Candidate) -> RepeatedRun:
         """What repetitions of the candidate simulate."""
         experiment = experiment_of(self.base, candidate)
-        return Task(experiment, self.calibration, self.workload_of(candidate), self.prices, SIMULATED_EPOCHS)
+        return RepeatedRun(experiment, self.calibration, self.workload_of(candidate), self.prices, SIMULATED_EPOCHS)
 
     def workload_of(self, candidate: Candidate) -> Workload:
         """With the minibatches of one worker, the one with most samples."""
@@ -129,7 +137,7 @@ class Question:
 
     # --- at least -----------------------------------------------------------------------------------------------------
 
-    def least(self, candidate: Candidate) -> Figures:
+    def least(self, candidate: Candidate) -> Estimate:
         """What computing alone takes, and what is billed for as long."""
         seconds, worked_s = self._work(candidate)
         luck = self.least_luck(self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples))
@@ -139,7 +147,7 @@ class Question:
         )
         gb_s = candidate.workers * worked_s * candidate.memory_mb / 1_024
         usd = gb_s * self.prices.of("lambda.arm64.gb_second").usd
-        return Figures(seconds + self.before_s(candidate), usd + once + per_s * seconds)
+        return Estimate(seconds + self.before_s(candidate), usd + once + per_s * seconds)
 
     def _work(self, candidate: Candidate) -> tuple[float, float]:
         """Seconds until all rounds are computed, and seconds that one worker computes, in all of its functions."""
@@ -209,10 +217,10 @@ class Question:
 
     def _figures(
         self, candidate: Candidate, experiment: Experiment, used: cost.Quantities, seconds: float, *, transitions: int
-    ) -> Figures:
+    ) -> Estimate:
         fixed = infrastructure.of(experiment)
         lines = cost.bill(used, fixed, self.prices, duration_s=seconds, transitions=transitions)
-        return Figures(seconds + self.before_s(candidate), sum(line.usd for line in lines))
+        return Estimate(seconds + self.before_s(candidate), sum(line.usd for line in lines))
 
     # --- without stragglers -------------------------------------------------------------------------------------------
 
@@ -272,7 +280,7 @@ class Question:
             problem=next(iter(one.problems), ""),
         )
 
-    def about(self, candidate: Candidate, profile: "Profile") -> Figures:
+    def about(self, candidate: Candidate, profile: "Profile") -> Estimate:
         """What the candidate takes at least, by the profile of its shape: its own computing instead of the shape's."""
         own, quickest = self._work(candidate), self._work(self.shape(candidate))
         if profile.unshared is None:
@@ -281,11 +289,11 @@ class Question:
             self._about(candidate, profile, quickest, quickest),
             self._about(candidate, profile.unshared, own, quickest),
         )
-        return Figures(max(queued.seconds, alone.seconds), max(queued.usd, alone.usd))
+        return Estimate(max(queued.seconds, alone.seconds), max(queued.usd, alone.usd))
 
     def _about(
         self, candidate: Candidate, profile: "Profile", work: tuple[float, float], quickest: tuple[float, float]
-    ) -> Figures:
+    ) -> Estimate:
         """`work`, `quickest`: as `_work` gives it, of the candidate and of its shape."""
         (seconds, worked_s), (quickest_s, quickest_worked_s) = work, quickest
         computing, else_ = self._luck(candidate)
@@ -307,13 +315,13 @@ class Question:
 
     # --- as the simulation says ---------------------------------------------------------------------------------------
 
-    def simulated(self, candidate: Candidate) -> tuple[Figures, Outcome | None]:
+    def simulated(self, candidate: Candidate) -> tuple[Estimate, Outcome | None]:
         """In the middle session, with the stragglers of the experiment's seed. Nothing but a problem where the YAML would be refused."""
         if problem := self.refusal(candidate):
-            return Figures(0.0, 0.0, problem), None
+            return Estimate(0.0, 0.0, problem), None
         found = outcome(self.task(candidate), self._draw)
         seconds = found.seconds + self.before_s(candidate)
-        return Figures(seconds, found.usd, next(iter(found.problems), "")), found
+        return Estimate(seconds, found.usd, next(iter(found.problems), "")), found
 
     def refusal(self, candidate: Candidate) -> str:
         """Why `run` or `deploy` would not take the candidate; empty where they would."""
@@ -339,9 +347,9 @@ def plain_of(experiment: Experiment) -> dict[str, object]:
     return {**experiment.resolved(), "recipe": "none"}
 
 
-def best(found: Sequence[tuple[Candidate, Figures]]) -> list[tuple[Candidate, Figures]]:
+def best(found: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
     """The Pareto front: those that none of the others beats in both figures, the cheapest first."""
-    front: list[tuple[Candidate, Figures]] = []
+    front: list[tuple[Candidate, Estimate]] = []
     for each in sorted(found, key=lambda each: (each[1].usd, each[1].seconds, str(each[0]))):
         if not front or each[1].seconds < front[-1][1].seconds:
             front.append(each)

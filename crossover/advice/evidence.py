@@ -19,7 +19,7 @@ SHIPPED = Path(__file__).parents[2] / "docs" / "results"
 
 
 @dataclass(frozen=True)
-class Run:
+class EvidenceRun:
     """A finished run of the same model on the same data. `epochs`: until it reached the target, None where it did not."""
 
     name: str
@@ -39,7 +39,7 @@ class Setting:
     """Settings of updates that reached the target in every one of the runs that made them."""
 
     experiment: Experiment  # with as many epochs as its slowest run needed
-    runs: tuple[Run, ...]
+    runs: tuple[EvidenceRun, ...]
 
     @property
     def words(self) -> str:
@@ -53,7 +53,7 @@ class Setting:
         return f"{spread} ({', '.join(run.name for run in self.runs)})"
 
 
-def read(base: Experiment, folders: Sequence[Path], target: float) -> list[Run]:
+def read(base: Experiment, folders: Sequence[Path], target: float) -> list[EvidenceRun]:
     """The runs in `folders`, and those that come with the project where they are of the same model and data.
 
     Raises ConfigError where one of `folders` is of another experiment, DataError where it holds no run.
@@ -105,16 +105,16 @@ def _of_part(base: Experiment, other: Experiment, trained: int | None) -> str:
     return f"its epochs are of {its} (data.limit), and this experiment's of {mine}"
 
 
-def _run(name: str, result: Mapping[str, Any], base: Experiment, target: float) -> Run:
+def _run(name: str, result: Mapping[str, Any], base: Experiment, target: float) -> EvidenceRun:
     metric = base.training.metric
     curve = [(each["epoch"], each["val_metric"]) for each in result["epochs"] if each["val_metric"] is not None]
     there = next((epoch for epoch, value in curve if metric.reaches(value, target)), None)
-    return Run(name, folder.experiment_of(result), curve[-1][1] if curve else float("nan"), there)
+    return EvidenceRun(name, folder.experiment_of(result), curve[-1][1] if curve else float("nan"), there)
 
 
-def settings(base: Experiment, runs: Sequence[Run]) -> list[Setting]:
+def settings(base: Experiment, runs: Sequence[EvidenceRun]) -> list[Setting]:
     """By what reached the target each time, in the order of the runs. A schedule that knows its end runs to it."""
-    groups: dict[Any, list[Run]] = {}
+    groups: dict[Any, list[EvidenceRun]] = {}
     for run in runs:
         groups.setdefault(_updates(run.experiment), []).append(run)
     return [
@@ -138,7 +138,7 @@ def _updates(made: Experiment) -> tuple[Any, ...]:
     return training, of_update, method, exchange, data, made.aggregation, tuple(sorted(map(str, made.sections.items())))
 
 
-def _asked(base: Experiment, group: Sequence[Run]) -> Experiment:
+def _asked(base: Experiment, group: Sequence[EvidenceRun]) -> Experiment:
     """The run's updates, in the experiment's precision, which decides accuracy hardly and is not to be had everywhere; by its name, data
     folder and lifetime.
     """
@@ -179,7 +179,7 @@ def _trained_in(base: Experiment, setting: Setting) -> str:
     return "" if its == asked else f"; trained in {its}, taken to hold in {asked}, which decides accuracy hardly"
 
 
-def _refusal(base: Experiment, runs: Sequence[Run], target: float) -> Iterator[str]:
+def _refusal(base: Experiment, runs: Sequence[EvidenceRun], target: float) -> Iterator[str]:
     model = f"{base.training.model} on {base.data.dataset}"
     yield f"--target: {target:g}: no run of {model} shows after how many epochs it is there, and no figure is made up"
     for run in runs:

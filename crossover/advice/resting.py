@@ -5,7 +5,7 @@ from dataclasses import replace
 from crossover.advice.advice import Advice, Finalist, chosen
 from crossover.advice.drivers import lengthened
 from crossover.simulation import assumptions
-from crossover.simulation.assumptions import Answer
+from crossover.simulation.assumptions import AnswerOf
 from crossover.simulation.calibration import Calibration
 
 
@@ -15,7 +15,7 @@ def words(found: Advice) -> str:
     return assumptions.words(answer(found), found.question.calibration, gpus=gpus)
 
 
-def answer(found: Advice) -> Answer:
+def answer(found: Advice) -> AnswerOf:
     """Which of the winner and the alternatives would be chosen under another calibration, by its words."""
     told = (found.winner, *found.alternatives)
 

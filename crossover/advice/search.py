@@ -9,7 +9,7 @@ from math import log
 from typing import Any
 
 from crossover.advice.candidates import OWN, Candidate
-from crossover.advice.evaluation import Figures, Profile, Question
+from crossover.advice.evaluation import Estimate, Profile, Question
 from crossover.runtime.process_pools import pool
 
 AT_ONCE = 24  # candidates that are looked at before the front is drawn anew; the same on any number of cores
@@ -20,16 +20,16 @@ SLACK = 0.01  # a candidate that could be better by less than this is not looked
 class Searched:
     """What came of the search. `excluded`: of those that were not simulated, by what kind of reason, and how many."""
 
-    simulated: dict[Candidate, Figures] = field(default_factory=dict)
+    simulated: dict[Candidate, Estimate] = field(default_factory=dict)
     impossible: dict[Candidate, str] = field(default_factory=dict)  # what the simulation or the YAML's checks refused
-    bounded: dict[Candidate, Figures] = field(default_factory=dict)  # excluded by what they take at least
+    bounded: dict[Candidate, Estimate] = field(default_factory=dict)  # excluded by what they take at least
     looks: int = 0  # at a run without stragglers
 
     @property
     def count(self) -> int:
         return len(self.simulated) + len(self.impossible) + len(self.bounded)
 
-    def of(self, architecture: str) -> dict[Candidate, Figures]:
+    def of(self, architecture: str) -> dict[Candidate, Estimate]:
         return {each: figures for each, figures in self.simulated.items() if each.architecture == architecture}
 
 
@@ -62,7 +62,7 @@ def search(question: Question, candidates: Sequence[Candidate], *, processes: in
             new = list(dict.fromkeys(shapes.values()))
             done = evaluated([*((each, True) for each in taken.values()), *((each, False) for each in new)])
             for candidate, figures in zip(taken.values(), done, strict=False):
-                assert isinstance(figures, Figures)
+                assert isinstance(figures, Estimate)
                 if figures.problem:
                     found.impossible[candidate] = figures.problem
                 else:
@@ -74,11 +74,11 @@ def search(question: Question, candidates: Sequence[Candidate], *, processes: in
     return found
 
 
-Entry = tuple[float, int, bool, Figures]
+QueueEntry = tuple[float, int, bool, Estimate]
 
 
 def _come_closer(
-    question: Question, number: int, candidate: Candidate, profile: Profile, found: Searched, waiting: list[Entry]
+    question: Question, number: int, candidate: Candidate, profile: Profile, found: Searched, waiting: list[QueueEntry]
 ) -> None:
     """The candidate again in the queue, by what its shape takes; out of it where AWS would not run even that."""
     if profile.problem:
@@ -88,11 +88,11 @@ def _come_closer(
     heapq.heappush(waiting, (_rank(bound), number, True, bound))
 
 
-def _rank(figures: Figures) -> float:
+def _rank(figures: Estimate) -> float:
     return log(max(figures.seconds, 1e-9)) + log(max(figures.usd, 1e-9))
 
 
-def _beaten(candidate: Candidate, bound: Figures, found: Searched) -> bool:
+def _beaten(candidate: Candidate, bound: Estimate, found: Searched) -> bool:
     """Whether a simulated one is at least as good whatever the candidate comes to, and it is not its architecture's cheapest either."""
     cheapest = True
     beaten = False

@@ -9,7 +9,7 @@ from crossover.advice.needs import Sizes
 from crossover.architecture import architecture_of, steps
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.simulation.repetitions import SIMULATED_EPOCHS, Draw, Outcome, Task, outcome
+from crossover.simulation.repetitions import SIMULATED_EPOCHS, Draw, Outcome, RepeatedRun, outcome
 from crossover.simulation.simulate import simulate
 from crossover.workflow import Step
 
@@ -66,7 +66,7 @@ def _sized(question: Question, sizes: Sizes, step: Step, memory_mb: int) -> Size
         return Size(step.name, memory_mb, own, None, f"needs {needed:,.0f} MB at its peak")
     memory = {**base.functions.memory_mb, step.name: memory_mb}
     experiment = replace(base, functions=replace(base.functions, memory_mb=memory))
-    task = Task(experiment, question.calibration, question.sizes(base), question.prices, SIMULATED_EPOCHS)
+    task = RepeatedRun(experiment, question.calibration, question.sizes(base), question.prices, SIMULATED_EPOCHS)
     found = outcome(task, Draw(base.seed, 0.0))
     return Size(step.name, memory_mb, own, found, next(iter(found.problems), ""))
 
@@ -78,7 +78,9 @@ def to_measure(question: Question, sizes: Sizes) -> tuple[str, list[int], float]
     """The function that takes most of the dollars, sizes to measure it at (what the file says among them), and seconds that its longest
     invocation at the smallest of them is projected to take. Raises ConfigError as `tuned` does.
     """
-    task = Task(question.base, question.calibration, question.sizes(question.base), question.prices, SIMULATED_EPOCHS)
+    task = RepeatedRun(
+        question.base, question.calibration, question.sizes(question.base), question.prices, SIMULATED_EPOCHS
+    )
     found = tuned(question, sizes)
     used = simulate(task.experiment, task.calibration, workload=task.workload, price_list=task.price_list).steps
     dearest = max(used, key=lambda name: (used[name].billed_ms * used[name].memory_mb, name))

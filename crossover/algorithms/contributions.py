@@ -16,12 +16,12 @@ from torch import Tensor
 
 from crossover.algorithms import buffers, codecs
 from crossover.algorithms.codecs.codec import Codec
-from crossover.algorithms.powersgd import PowerSGD, Shape
+from crossover.algorithms.powersgd import MatrixShape, PowerSGD
 from crossover.algorithms.randomness import generator
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment
 
-Span = tuple[int, int]  # the first element of a part and the one behind its last
+IndexRange = tuple[int, int]  # the first element of a part and the one behind its last
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Contribution:
     """
 
     values: Tensor
-    bodies: Mapping[Span, Tensor] = field(default_factory=dict)
+    bodies: Mapping[IndexRange, Tensor] = field(default_factory=dict)
     codec: Codec | None = None
     parameters: int = 0
 
@@ -100,7 +100,7 @@ class OneExchange:
         places = [part.indices(elements)[:2] for part in parts]
         encoded = [slice(min(first, parameters), min(end, parameters)) for first, end in places]
         random = generator("qsgd", self._seed, round, self._worker)
-        bodies = dict[Span, Tensor]()
+        bodies = dict[IndexRange, Tensor]()
         for (first, end), body in zip(places, self.codec.encode(values, random=random, parts=encoded), strict=True):
             rest = statistics[max(0, first - parameters) : max(0, end - parameters)]
             bodies[first, end] = whole = torch.cat([body, rest.view(torch.uint8)])
@@ -139,7 +139,7 @@ class TwoExchanges:
         return self._powersgd.finish(mean)
 
 
-def encoder(experiment: Experiment, *, worker: int, shapes: Sequence[Shape], parameters: int) -> Encoder | None:
+def encoder(experiment: Experiment, *, worker: int, shapes: Sequence[MatrixShape], parameters: int) -> Encoder | None:
     """The one that the YAML asks for, of a model with parameters of these `shapes`; None where gradients travel as they are."""
     exchange, seed = experiment.exchange, experiment.seed
     codec, feedback = codecs.named(exchange), codecs.feeds_back(exchange)

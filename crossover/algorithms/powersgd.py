@@ -16,7 +16,7 @@ from torch import Tensor
 
 from crossover.algorithms.randomness import generator
 
-Shape = Sequence[int]
+MatrixShape = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Layout:
     q_elements: int
 
 
-def highest_rank(shape: Shape) -> int:
+def highest_rank(shape: MatrixShape) -> int:
     """Up to which the two factors are less than the matrix; below its own rank. 0: there is none, as of what has one dimension."""
     rows, columns = _sides(shape)
     return (rows * columns - 1) // (rows + columns) if len(shape) > 1 else 0
 
 
-def problem(shapes: Sequence[Shape], *, rank: int) -> str | None:
+def problem(shapes: Sequence[MatrixShape], *, rank: int) -> str | None:
     """Why a model of such parameters cannot be compressed; None where it can."""
     most = max(map(highest_rank, shapes), default=0)
     if most == 0:
@@ -57,7 +57,7 @@ def problem(shapes: Sequence[Shape], *, rank: int) -> str | None:
     return None
 
 
-def layout(shapes: Sequence[Shape], *, rank: int) -> Layout:
+def layout(shapes: Sequence[MatrixShape], *, rank: int) -> Layout:
     """Of parameters of these shapes, one behind the other. Raises ValueError on a rank below 1."""
     if rank < 1:
         raise ValueError(f"powersgd: rank {rank}; at least 1 is expected")
@@ -76,7 +76,7 @@ def layout(shapes: Sequence[Shape], *, rank: int) -> Layout:
     return Layout(tuple(matrices), tuple(whole), sum(each.stop - each.start for each in whole), p, q)
 
 
-def _sides(shape: Shape) -> tuple[int, int]:
+def _sides(shape: MatrixShape) -> tuple[int, int]:
     rows = shape[0] if shape else 1
     return rows, prod(shape) // max(1, rows)
 
@@ -89,7 +89,9 @@ class PowerSGD:
     numbers have the same bits then.
     """
 
-    def __init__(self, shapes: Sequence[Shape], *, rank: int, seed: int, feedback: bool, dtype: torch.dtype) -> None:
+    def __init__(
+        self, shapes: Sequence[MatrixShape], *, rank: int, seed: int, feedback: bool, dtype: torch.dtype
+    ) -> None:
         self.layout, self.rank = layout(shapes, rank=rank), rank
         parameters = sum(prod(shape) for shape in shapes)
         self.residual: Tensor | None = torch.zeros(parameters, dtype=dtype) if feedback else None

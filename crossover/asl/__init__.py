@@ -11,25 +11,25 @@ state", "startExecution.sync:2".
 import math
 
 from crossover.architecture import Architecture
-from crossover.asl.blocks import Machines
-from crossover.asl.events import State
+from crossover.asl.blocks import MachineDefinitions
+from crossover.asl.events import StateDefinition
 from crossover.asl.limits import INLINE_MAP_LIMIT
 from crossover.experiment import Experiment
 
-__all__ = ["INLINE_MAP_LIMIT", "RUN_MACHINE", "State", "definitions", "limit_s"]
+__all__ = ["INLINE_MAP_LIMIT", "RUN_MACHINE", "StateDefinition", "definitions", "limit_s"]
 
 RUN_MACHINE = "run"
 
 
 def definitions(
     architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
-) -> dict[str, State]:
+) -> dict[str, StateDefinition]:
     """Every state machine of the architecture by name: `run`, one per Child, one per entry of `machines`.
 
     `minibatches`: the most that one worker computes side by side; None (unknown) makes those Maps distributed.
     """
     counts = {"workers": experiment.workers, "minibatches": minibatches}
-    machines = Machines(counts, limit_s=limit_s(experiment))
+    machines = MachineDefinitions(counts, limit_s=limit_s(experiment))
     roots = [*([(RUN_MACHINE, architecture.run)] if architecture.run else []), *architecture.machines.items()]
     for name, node in roots:
         machines.add(name, node)

@@ -4,21 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from crossover.asl import children
-from crossover.asl.events import RETRY, State, fields
+from crossover.asl.events import RETRY, StateDefinition, fields
 from crossover.asl.limits import INLINE_MAP_LIMIT, check_history
 from crossover.asl.states import States
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step
 
 
 @dataclass
-class Machines:
+class MachineDefinitions:
     """The definitions of an architecture as they are made. No execution lasts longer than `limit_s`: one that hangs is not paid for without
     end.
     """
 
     counts: Mapping[str, int | None]
     limit_s: int
-    definitions: dict[str, State] = field(default_factory=dict)
+    definitions: dict[str, StateDefinition] = field(default_factory=dict)
     _children: dict[str, Node] = field(default_factory=dict)
 
     def add(self, name: str, node: Node) -> None:
@@ -42,14 +42,14 @@ class Machines:
 class Block(States):
     """One list of states, made from a node of the tree."""
 
-    machines: Machines
+    machines: MachineDefinitions
 
-    def of(self, node: Node, *, silent: bool = False) -> State:
+    def of(self, node: Node, *, silent: bool = False) -> StateDefinition:
         """`silent`: the block's last state returns {} (240 echoed events approach the payload limit)."""
         done = self.add("Done", {"Type": "Pass", "Result": {}}, None) if silent else None
         return {"StartAt": self.emit(node, done), "States": self.states}
 
-    def inner(self, node: Node, *, tolerant: bool = False, items: int = 1) -> State:
+    def inner(self, node: Node, *, tolerant: bool = False, items: int = 1) -> StateDefinition:
         """A block inside this one."""
         inner = Block(machines=self.machines, names=self.names, tolerant=tolerant, times=self.times * items)
         return inner.of(node, silent=True)

@@ -6,10 +6,10 @@ from typing import Any
 from crossover.runtime.retries import EXECUTION, STEP, Retries
 from crossover.workflow import REPEATED, START
 
-State = dict[str, Any]
+StateDefinition = dict[str, Any]
 
 
-def _paused(retries: Retries) -> State:
+def _paused(retries: Retries) -> StateDefinition:
     longest = {} if retries.most_s == inf else {"MaxDelaySeconds": retries.most_s}
     how_often = {"IntervalSeconds": retries.first_s, "BackoffRate": 2.0, "MaxAttempts": retries.again}
     return {**how_often, **longest, "JitterStrategy": "FULL"}
@@ -17,7 +17,7 @@ def _paused(retries: Retries) -> State:
 
 # Lambda's transient errors, the one of our own that passes by itself, and what a killed or timed-out environment leaves
 # behind. Every other error (StaleAttempt, WaitTimeout, Corrupt, ...) would come again: it ends the execution.
-RETRY: list[State] = [
+RETRY: list[StateDefinition] = [
     {
         "ErrorEquals": [
             "Lambda.ServiceException",
@@ -33,7 +33,7 @@ RETRY: list[State] = [
         **_paused(STEP),
     },
 ]
-START_RETRY: list[State] = [
+START_RETRY: list[StateDefinition] = [
     {
         "ErrorEquals": ["StepFunctions.ExecutionLimitExceededException", "StepFunctions.ThrottlingException"],
         **_paused(EXECUTION),
@@ -41,6 +41,6 @@ START_RETRY: list[State] = [
 ]
 
 
-def fields(**replaced: str) -> State:
+def fields(**replaced: str) -> StateDefinition:
     """Parameters that pass the event on, field by field, some replaced by other paths."""
     return {f"{name}.$": replaced.get(name, f"$.{name}") for name in START}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from crossover.asl.events import State
+from crossover.asl.events import StateDefinition
 from crossover.asl.limits import NAME_LIMIT
 from crossover.errors import StaleAttempt
 
@@ -14,7 +14,7 @@ class States:
     names: set[str]  # of all states in the machine: Step Functions refuses one that occurs twice, in whatever block
     tolerant: bool = False  # a failure ends this block, not what surrounds it
     times: int = 1  # how often it runs side by side in one execution, which has one history
-    states: State = field(default_factory=dict)
+    states: StateDefinition = field(default_factory=dict)
 
     def reserve(self, wanted: str) -> str:
         """A name for a state of this block that no other state of the machine has."""
@@ -25,13 +25,13 @@ class States:
         self.names.add(unique)
         return unique
 
-    def add(self, wanted: str, state: State, then: str | None) -> str:
+    def add(self, wanted: str, state: StateDefinition, then: str | None) -> str:
         """Add a state that leads on to `then`; its name, made from the one that is wanted."""
         name = self.reserve(wanted)
         self.states[name] = state | ({"Next": then} if then else {"End": True})
         return name
 
-    def ending(self, wanted: str, failure: State, *, cause: str) -> str:
+    def ending(self, wanted: str, failure: StateDefinition, *, cause: str) -> str:
         """Add the end of a way that failed; the name of its first state. In a tolerant block it ends that block alone, unless `cause`, a
         path, names StaleAttempt: a worker that gave way to another attempt is no dead worker, so its execution ends.
         """
@@ -50,7 +50,7 @@ class States:
         self.states[gave_way] = {"Type": "Fail", **failure}
         return name
 
-    def failing(self, subject: str) -> list[State]:
+    def failing(self, subject: str) -> list[StateDefinition]:
         """A Catch that ends the execution with its cause behind the name of the step, worker and round."""
         failed = self.ending(
             f"{subject} failed",

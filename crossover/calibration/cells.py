@@ -10,7 +10,7 @@ from functools import cache
 from math import ceil, inf, log
 from statistics import median
 
-from crossover.calibration.measurements import MIB, Cell, Round, rounds
+from crossover.calibration.measurements import MIB, MeasuredCell, Round, rounds
 from crossover.calibration.papers import measured_held_out
 from crossover.costs import prices
 from crossover.costs.billing import gb_seconds
@@ -30,7 +30,9 @@ SLOWEST, ROUND, DOLLARS = "slowest function, s", "round, level after level, s", 
 GRADIENTS = {"vgg16": 512.3, "gpt2-medium": 1_353.5, "gpt2-large": 2_953.0, "5 GB": 5_120.0}  # in MiB
 NAMES = {"grads_sharding": "shards", "lambda_fl": "tree", "lifl": "three levels"}
 KEPT_ASIDE = tuple(
-    Cell(gradient=gradient, gradient_mib=GRADIENTS[gradient], design=design, aggregators=count, memory_mb=memory_mb)
+    MeasuredCell(
+        gradient=gradient, gradient_mib=GRADIENTS[gradient], design=design, aggregators=count, memory_mb=memory_mb
+    )
     for gradient, design, count, memory_mb in (
         ("vgg16", "grads_sharding", 4, 835),
         ("vgg16", "lambda_fl", 5, 1_987),
@@ -48,10 +50,10 @@ KEPT_ASIDE = tuple(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Projection:
+class ProjectedCell:
     """A round of a cell, warm. `impossible`: why AWS would not run it; figures are then of no round."""
 
-    cell: Cell
+    cell: MeasuredCell
     slowest_s: Band  # the slowest function
     round_s: Band  # level after level, each as long as its slowest function
     usd_1000: Band  # of a thousand rounds, as AWS bills them
@@ -60,7 +62,7 @@ class Projection:
 
 
 @cache
-def projected(cell: Cell, calibration_name: str = AWS.name) -> Projection:
+def projected(cell: MeasuredCell, calibration_name: str = AWS.name) -> ProjectedCell:
     """By `AWS`, or by what was assumed before anything was measured."""
     calibration = {each.name: each for each in (AWS, ASSUMED)}[calibration_name]
     slowest, whole, dollars = [], [], []
@@ -73,7 +75,7 @@ def projected(cell: Cell, calibration_name: str = AWS.name) -> Projection:
         memory_mb=cell.memory_mb, object_bytes=cell.object_bytes, functions=max(len(n) for _, n in cell.levels)
     )
     impossible = _impossible(cell, median(slowest))
-    return Projection(
+    return ProjectedCell(
         cell=cell,
         slowest_s=band(slowest),
         round_s=band(whole),
@@ -83,7 +85,7 @@ def projected(cell: Cell, calibration_name: str = AWS.name) -> Projection:
     )
 
 
-def levels_s(cell: Cell, calibration: Calibration, *, seed: int) -> list[list[float]]:
+def levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) -> list[list[float]]:
     """Each function's seconds, by level: it makes its client, reads one vector after another, adds, divides, writes."""
     objects = calibration.client(calibration.objects, memory_mb=cell.memory_mb, in_vpc=False)
     client_s, size = calibration.client_cpu_s / min(1.0, vcpus(cell.memory_mb)), cell.object_bytes
@@ -100,7 +102,7 @@ def levels_s(cell: Cell, calibration: Calibration, *, seed: int) -> list[list[fl
     return found
 
 
-def _impossible(cell: Cell, slowest_s: float) -> str:
+def _impossible(cell: MeasuredCell, slowest_s: float) -> str:
     """An accumulator and the vector that comes in must fit, and a function may last 15 minutes."""
     needed_mb = RUNTIME_MB + 2 * cell.object_bytes / MIB
     if needed_mb > cell.memory_mb:
@@ -113,7 +115,7 @@ def _prices() -> prices.Prices:
     return prices.load()
 
 
-def usd(cell: Cell, seconds: Sequence[float]) -> float:
+def usd(cell: MeasuredCell, seconds: Sequence[float]) -> float:
     """A round's bill: x86, by the millisecond, with all requests."""
     listed = _prices()
     gb_s = sum(gb_seconds(ceil(1_000 * each), memory_mb=cell.memory_mb) for each in seconds)
@@ -132,7 +134,7 @@ def usd(cell: Cell, seconds: Sequence[float]) -> float:
 class JudgedCell:
     """One figure of a cell that no fit has seen: the median over its warm rounds, beside projections."""
 
-    cell: Cell
+    cell: MeasuredCell
     figure: str  # SLOWEST, ROUND or DOLLARS
     measured: float
     projected: Band
@@ -168,7 +170,7 @@ def interval_score(measured: float, low: float, high: float) -> float:
 @cache
 def judged() -> tuple[JudgedCell, ...]:
     """Every cell held out, in the order of its rule."""
-    cells: dict[Cell, list[Round]] = {}
+    cells: dict[MeasuredCell, list[Round]] = {}
     for each in rounds():
         if not each.cold and measured_held_out(each.cell.key):
             cells.setdefault(each.cell, []).append(each)
@@ -194,11 +196,11 @@ def _levels_s(measured: Round) -> float:
     return sum(by_level.values())
 
 
-def _judged(cell: Cell, figure: str, measured: float, now: Band, before: Band) -> JudgedCell:
+def _judged(cell: MeasuredCell, figure: str, measured: float, now: Band, before: Band) -> JudgedCell:
     return JudgedCell(cell=cell, figure=figure, measured=measured, projected=now, before=before.p50)
 
 
-def name(cell: Cell) -> str:
+def name(cell: MeasuredCell) -> str:
     return f"{cell.gradient} / {NAMES[cell.design]}, {cell.aggregators} x {cell.memory_mb:,} MB"
 
 

@@ -17,7 +17,7 @@ Set = Callable[[Calibration, float], Calibration]
 
 
 @dataclass(frozen=True)
-class Observed:
+class PrintedFigure:
     """A printed figure, and how the simulator comes to it."""
 
     printed: float
@@ -25,7 +25,7 @@ class Observed:
 
 
 def fitted(
-    base: Calibration, unknowns: Sequence[Set], observed: Sequence[Observed], *, probe: float = 1.0
+    base: Calibration, unknowns: Sequence[Set], observed: Sequence[PrintedFigure], *, probe: float = 1.0
 ) -> Calibration:
     """`base` with its unknowns set to what fits the observed figures best. `probe`: a step to measure slopes with."""
     found = base

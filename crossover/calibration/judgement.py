@@ -26,7 +26,7 @@ Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedFigure:
     """One figure of one row. `held_out`: the fits have not seen it."""
 
     row: Row
@@ -62,7 +62,7 @@ def projections(row: Row) -> Figures:
 
 
 @cache
-def judged() -> tuple[Judged, ...]:
+def judged() -> tuple[JudgedFigure, ...]:
     """Every figure that can be projected, calibration rows too, in the order of the file."""
     found = []
     for row in rows():
@@ -71,7 +71,7 @@ def judged() -> tuple[Judged, ...]:
             printed = row.figures[name]
             if part:
                 printed = printed[row.figures["columns"].index(part)]
-            found.append(Judged(row, figure, float(printed), value, is_held_out(row)))
+            found.append(JudgedFigure(row, figure, float(printed), value, is_held_out(row)))
     return tuple(found)
 
 

@@ -37,7 +37,7 @@ LATENCIES = ("min_ms", "p5_ms", "p25_ms", "median_ms", "p75_ms", "p90_ms", "p95_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class MeasuredCell:
     """One way to aggregate the gradients of `clients`: what config/held-out.yaml numbers."""
 
     gradient: str
@@ -73,7 +73,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregator:
+class MeasuredAggregator:
     """One function of one round, in seconds. None: the file does not say."""
 
     file: str
@@ -89,11 +89,11 @@ class Aggregator:
 class Round:
     """One aggregation; a cold one started its functions."""
 
-    cell: Cell
+    cell: MeasuredCell
     file: str
     row: str
     cold: bool
-    functions: tuple[Aggregator, ...]
+    functions: tuple[MeasuredAggregator, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ def _session(path: Path) -> Iterable[Round]:
     plain, file = _json(path), path.name
     size = "gradient_mb" if "gradient_mb" in plain else "gradient_size_mb"
     shards = int(_positive(plain, "num_shards", file))
-    cell = Cell(
+    cell = MeasuredCell(
         gradient=str(plain.get("model_name") or plain.get("model", "")).lower().replace("-", ""),
         gradient_mib=_positive(plain, size, file),
         design="grads_sharding",
@@ -181,7 +181,7 @@ def _design(where: str, file: str, gradient: str, design: str, plain: Mapping[st
     memory_mb = int(_positive(plain, "memory_mb", where))
     for number, row in enumerate(_rows(plain, "all_runs", where, warm=int(_positive(plain, "num_warm_runs", where)))):
         at = f"{where}.all_runs[{number}]"
-        cell = Cell(
+        cell = MeasuredCell(
             gradient=gradient,
             gradient_mib=_positive(row, "s3_bytes_read", at) / MOVED[design] / MIB,
             design=design,
@@ -211,7 +211,7 @@ _KEYS = {
 
 
 def _aggregator(
-    cell: Cell,
+    cell: MeasuredCell,
     file: str,
     level: str,
     where: str,
@@ -219,7 +219,7 @@ def _aggregator(
     number: int,
     *,
     reads: int | None = None,
-) -> Aggregator:
+) -> MeasuredAggregator:
     reads = cell.clients if reads is None else reads
     seconds = {part: series[number] for part, series in timed.items()}
     for part, value in seconds.items():
@@ -232,7 +232,9 @@ def _aggregator(
             )
     if "total" not in seconds and "write" in seconds:
         seconds["total"] = sum(seconds.values())
-    return Aggregator(file=file, level=level, reads=reads, **{f"{part}_s": value for part, value in seconds.items()})
+    return MeasuredAggregator(
+        file=file, level=level, reads=reads, **{f"{part}_s": value for part, value in seconds.items()}
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from crossover.calibration.fitting import Observed, fitted
+from crossover.calibration.fitting import PrintedFigure, fitted
 from crossover.calibration.papers import (
     PAPERS,
     batches_s,
@@ -66,16 +66,16 @@ def lambdaml() -> Calibration:
         sample_s=REFERENCE_SAMPLE_S,
     )
     scatter = [_row(A, "Section 4.2", f"ScatterReduce / {model}") for model in ("ResNet-50", "MobileNet")]
-    observed = [Observed(r.figures["communication_s"], lambda c, r=r: communication_s(r, c)) for r in scatter]  # type: ignore[misc]
+    observed = [PrintedFigure(r.figures["communication_s"], lambda c, r=r: communication_s(r, c)) for r in scatter]  # type: ignore[misc]
     stored = fitted(base, [_tensors(True), _tensors(False)], observed, probe=1e-6)
     functions = [
         _row(A, "Table 2", name) for name in ("MobileNet / SPIRT", "MobileNet / AllReduce", "ResNet-18 / ScatterReduce")
     ]
-    timed = [Observed(r.figures["function_s"], lambda c, r=r: function_s(r, c)) for r in functions]  # type: ignore[misc]
+    timed = [PrintedFigure(r.figures["function_s"], lambda c, r=r: function_s(r, c)) for r in functions]  # type: ignore[misc]
     computed = fitted(stored, [_set("function_batch_s"), _computing], timed)
     mlless = _row(A, "Table 2", "ResNet-18 / MLLess")
     return fitted(
-        computed, [_set("supervisor_s")], [Observed(mlless.figures["function_s"], lambda c: function_s(mlless, c))]
+        computed, [_set("supervisor_s")], [PrintedFigure(mlless.figures["function_s"], lambda c: function_s(mlless, c))]
     )
 
 
@@ -83,8 +83,8 @@ def lambdaml() -> Calibration:
 def spirt() -> Calibration:
     """2025: SPIRT's database, naive and inside, from the averaging of section 4.2; else as `lambdaml`."""
     averaging = _row(A, "Section 4.2", "SPIRT averaging / ResNet-18")
-    naive = Observed(averaging.figures["fetch_s"], lambda c: in_database_s(averaging, c, "fetch_s"))
-    inside = Observed(averaging.figures["in_database_s"], lambda c: in_database_s(averaging, c, "in_database_s"))
+    naive = PrintedFigure(averaging.figures["fetch_s"], lambda c: in_database_s(averaging, c, "fetch_s"))
+    inside = PrintedFigure(averaging.figures["in_database_s"], lambda c: in_database_s(averaging, c, "in_database_s"))
     fetching = fitted(lambdaml(), [_inverse("arithmetic_bytes_s")], [naive], probe=1e-6)
     return fitted(fetching, [_inverse("database_bytes_s")], [inside], probe=1e-6)
 
@@ -95,9 +95,9 @@ def peers() -> Calibration:
     names = ("SqueezeNet 1.1 / MNIST", "MobileNet V3 Small / MNIST", "VGG-11 / MNIST")
     squeezenet, mobilenet, vgg = table = [_row(B, "Table I", name) for name in names]
 
-    def seen(row: Row, figure: str) -> Observed:
+    def seen(row: Row, figure: str) -> PrintedFigure:
         printed = row.figures["wall_s"][row.figures["columns"].index(figure)]
-        return Observed(printed, lambda c: peer_s(row, c, figure))
+        return PrintedFigure(printed, lambda c: peer_s(row, c, figure))
 
     found = replace(
         ASSUMED, name="2023 paper, Table I", basis=("fitted to the 2023 paper's Table I on MNIST",), instance_bus=FREE
@@ -140,7 +140,7 @@ def vgg_functions() -> Calibration:
         objects=FREE,
         torch_step_s=0.0,
     )
-    observed = [Observed(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
+    observed = [PrintedFigure(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
     return fitted(base, [_set("function_batch_s"), _sample_of_vgg], observed)
 
 
@@ -151,7 +151,7 @@ def vgg_instances() -> Calibration:
     base = replace(
         ASSUMED, name="2023 paper, Table III", basis=("fitted to the 2023 paper's Table III",), instance_objects=FREE
     )
-    observed = [Observed(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
+    observed = [PrintedFigure(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
     return fitted(base, [_set("instance_batch_s"), _sample_of_vgg], observed)
 
 
@@ -169,7 +169,7 @@ def gpus() -> Calibration:
         basis=("fitted to the 2025 paper's MobileNet epoch",),
         instance_objects=peers().instance_objects,
     )
-    return fitted(base, [_set("gpu_batch_s")], [Observed(row.figures["epoch_s"], lambda c: function_s(row, c))])
+    return fitted(base, [_set("gpu_batch_s")], [PrintedFigure(row.figures["epoch_s"], lambda c: function_s(row, c))])
 
 
 def calibration(paper: str, architecture: str) -> Calibration:

@@ -19,12 +19,12 @@ import numpy as np
 import yaml
 
 from crossover.calibration import measurements
-from crossover.calibration.measurements import AGGREGATION, FOLDER, SKYRISE, Aggregator, Cell, Round
+from crossover.calibration.measurements import AGGREGATION, FOLDER, SKYRISE, MeasuredAggregator, MeasuredCell, Round
 from crossover.calibration.papers import measured_held_out
 from crossover.errors import DataError
 from crossover.reports.folder import write_atomically
 from crossover.simulation import figures
-from crossover.simulation.services import Network, Service, vcpus
+from crossover.simulation.services import Service, TokenBucket, vcpus
 
 STORES = {
     "s3_standard": "objects",
@@ -58,7 +58,7 @@ class Fitted:
 class Seen:
     """A part of the functions of one level in one session."""
 
-    cell: Cell
+    cell: MeasuredCell
     file: str
     level: str
     reads: int
@@ -118,9 +118,9 @@ def fitted(folder: Path = FOLDER) -> dict[str, Any]:
     }
 
 
-def _seen(rounds: Sequence[Round], part: Callable[[Aggregator], float | None]) -> list[Seen]:
+def _seen(rounds: Sequence[Round], part: Callable[[MeasuredAggregator], float | None]) -> list[Seen]:
     """Warm functions of one session, level and number of vectors, whose `part` was timed."""
-    groups: dict[tuple[Cell, str, str, int], list[float]] = {}
+    groups: dict[tuple[MeasuredCell, str, str, int], list[float]] = {}
     for each in rounds:
         for function in each.functions:
             if (seconds := part(function)) is not None:
@@ -167,7 +167,7 @@ def _files(seen: Iterable[Seen]) -> str:
 def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted], list[dict[str, Any]]]:
     """`slowdown` and the client's set-up by least squares of logarithms; the rest of a session is its factor."""
     connection = figures.figures()["objects"]["client_bytes_s"]
-    network = Network(burst_bytes=known["network.burst_bytes"], floor_bytes_s=known["network.floor_bytes_s"])
+    network = TokenBucket(burst_bytes=known["network.burst_bytes"], floor_bytes_s=known["network.floor_bytes_s"])
     latency_s = known["objects.latency_s"]
     moving = np.array([_moving(each.bytes_, connection, network) for each in seen])
     waiting = np.array([each.reads * latency_s for each in seen])
@@ -203,7 +203,7 @@ def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted
     return found, _rows("read", seen, total)
 
 
-def _moving(bytes_: float, connection: float, network: Network) -> float:
+def _moving(bytes_: float, connection: float, network: TokenBucket) -> float:
     seen = Service(latency_s=0.0, client_bytes_s=connection).at(
         burst_bytes=network.burst_bytes, floor_bytes_s=network.floor_bytes_s
     )

@@ -15,18 +15,21 @@ from crossover.experiment import Experiment
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
+    from crossover.advice.wishes import Wishes
 
 NOTHING_HOLDS = 3  # the exit status of an answer that holds no wish
 
 Deadline = Annotated[str | None, typer.Option(help="Until the model must be there, such as 45min or 2h; held at p95.")]
-Budget = Annotated[str | None, typer.Option(help="Dollars that one run may cost in full; held at p95.")]
+BudgetOption = Annotated[str | None, typer.Option(help="Dollars that one run may cost in full; held at p95.")]
 Target = Annotated[float | None, typer.Option(help="What the metric on the validation set must reach; needs evidence.")]
 Runs = Annotated[
     list[Path] | None,
     typer.Option(help="Folders of finished runs that show after how many epochs a target is reached."),
 ]
 OnHand = Annotated[str | None, typer.Option(help="What you may use, of lambda,ec2,gpu,spot.  [default: all]")]
-Probe = Annotated[bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")]
+ProbeOption = Annotated[
+    bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")
+]
 Tune = Annotated[
     Literal["memory"] | None,
     typer.Option(help="Instead: dollars and time of this experiment over the memory of each function."),
@@ -44,11 +47,11 @@ def advise(
     config: Config,
     override: Override = None,
     deadline: Deadline = None,
-    budget: Budget = None,
+    budget: BudgetOption = None,
     target: Target = None,
     runs: Runs = None,
     on_hand: OnHand = None,
-    probe: Probe = False,
+    probe: ProbeOption = False,
     tune: Tune = None,
     on: MeasureOnAws = None,
     out: OutFolder = Path("advice"),
@@ -56,7 +59,7 @@ def advise(
 ) -> None:
     """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
     from crossover.advice import advice as advising
-    from crossover.advice import evidence, resting, subject, wishes, writing
+    from crossover.advice import wishes, writing
 
     wished = wishes.wishes(deadline, budget, target, on_hand)
     experiment = accepted(config, override)
@@ -75,9 +78,29 @@ def advise(
             on=on,
         )
         return
+    found, notes = _searched(experiment, wished, target, runs or [], probe=probe)
+    show(found, notes)
+    written = writing.write(found, out, config=config)
+    from crossover.advice import page  # matplotlib comes with it
+
+    print(f"written: {', '.join(str(path) for path in written)}")
+    print(f"report: {page.write(found, out, notes)}")
+    print(f"[projected] {advising.sentence(found)}")
+    print(f"[projected] {advising.line(found)}")
+    if not found.met:
+        raise typer.Exit(NOTHING_HOLDS)
+
+
+def _searched(
+    experiment: Experiment, wished: "Wishes", target: float | None, runs: list[Path], *, probe: bool
+) -> tuple["Advice", list[str]]:
+    """The answer, and what it rests on, line by line."""
+    from crossover.advice import advice as advising
+    from crossover.advice import evidence, resting, subject
+
     settings, said = [experiment], list[str]()
     if target is not None:
-        shown, said = evidence.asked(experiment, runs or [], target)
+        shown, said = evidence.asked(experiment, runs, target)
         settings = [each.experiment for each in shown]
     elif runs:
         raise ConfigError("--runs: is evidence for --target, which is not given; expected both, or neither")
@@ -97,16 +120,7 @@ def advise(
         notes = [*said, *notes, resting.words(found)]
     except NoProjection as unknown:
         raise ConfigError(f"no advice for {experiment.name}, {wished.words}: {unknown}") from unknown
-    show(found, notes)
-    written = writing.write(found, out, config=config)
-    from crossover.advice import page  # matplotlib comes with it
-
-    print(f"written: {', '.join(str(path) for path in written)}")
-    print(f"report: {page.write(found, out, notes)}")
-    print(f"[projected] {advising.sentence(found)}")
-    print(f"[projected] {advising.line(found)}")
-    if not found.met:
-        raise typer.Exit(NOTHING_HOLDS)
+    return found, notes
 
 
 def _tune(experiment: Experiment, budget_usd: float | None, others: Mapping[str, object], *, on: str | None) -> None:

@@ -29,7 +29,7 @@ _ALIKE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class PlanEstimate:
     """Always `projected`. `minutes`, `usd`: p5, p50 and p95 over repetitions; all the same where no simulation can tell how they spread.
     `lines` add up to the dollars in the middle session, standing costs for its minutes and `boot_minutes` included.
 
@@ -48,7 +48,9 @@ class Estimate:
     outside: Sequence[str] = ()
 
 
-def estimate(experiment: Experiment, *, results: Path = Path("results"), repetitions: int | None = None) -> Estimate:
+def estimate(
+    experiment: Experiment, *, results: Path = Path("results"), repetitions: int | None = None
+) -> PlanEstimate:
     """By the earlier run in `results`, else by simulation. Raises NoProjection where neither can tell, ConfigError (no price)."""
     earlier = by_an_earlier_run(experiment, results / experiment.name)
     if earlier is None:
@@ -72,13 +74,13 @@ def _boot_minutes(experiment: Experiment) -> float:
 # --- a simulation -----------------------------------------------------------------------------------------------------
 
 
-def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> Estimate:
+def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> PlanEstimate:
     """Raises NoProjection for a model or data of sizes that only loading them would tell, and for steps that nobody has described."""
     from crossover.simulation import AWS
     from crossover.simulation.repetitions import REPETITIONS, project
 
     found = project(experiment, AWS, repetitions=REPETITIONS if repetitions is None else repetitions)
-    return Estimate(
+    return PlanEstimate(
         epochs=experiment.training.epochs,
         minutes=Band(*(each / 60 for each in found.band("seconds"))),
         boot_minutes=_boot_minutes(experiment),
@@ -99,7 +101,7 @@ def _spread(middle: float, like: Band) -> Band:
 # --- an earlier run ---------------------------------------------------------------------------------------------------
 
 
-def by_an_earlier_run(experiment: Experiment, folder: Path) -> Estimate | None:
+def by_an_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | None:
     """By the run in `folder`, which is where this one would be written; None unless it finished the same work. One run has no
     percentiles.
     """
@@ -137,7 +139,7 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> Estimate | None:
     transitions = round(billed("Step Functions transitions"))
     lines = cost.bill(used, infrastructure.of(experiment), prices.load(), duration_s=seconds, transitions=transitions)
     usd = sum(line.usd for line in lines)
-    return Estimate(
+    return PlanEstimate(
         epochs=epochs,
         minutes=Band(seconds / 60, seconds / 60, seconds / 60),
         boot_minutes=_boot_minutes(experiment),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from crossover.running import OnProgress
 
 
-class Logger(StrEnum):
+class LogTo(StrEnum):
     """Tools that draw curves, by the names of their libraries."""
 
     TENSORBOARD = "tensorboard"
@@ -59,7 +59,7 @@ def run(
         typer.Option(metavar="FOLDER|RUN", help="Go on with the failed run in this folder; --on aws: with this run."),
     ] = None,
     log: Annotated[
-        list[Logger] | None,
+        list[LogTo] | None,
         typer.Option(help="Also write the curves for this tool, into <out>/<tool>."),
     ] = None,
     debug: Debug = False,

@@ -12,7 +12,7 @@ from rich.table import Table
 from crossover.account import standing
 from crossover.account.credentials import aws_errors_explained
 from crossover.account.resources import inventory, ownership, stacks
-from crossover.account.resources.inventory import Found
+from crossover.account.resources.inventory import FoundResource
 from crossover.account.resources.listings import FLEET
 from crossover.account.resources.ownership import Owner, Whose
 from crossover.architecture.infrastructure import shared_stacks
@@ -66,7 +66,7 @@ def time_to_live(ends: datetime | None, *, now: datetime) -> str:
     return f"in {hours:.1f} h" if hours > 0 else f"{-hours:.1f} h ago: being deleted"
 
 
-def alive(found: Sequence[Found]) -> Iterator[str]:
+def alive(found: Sequence[FoundResource]) -> Iterator[str]:
     """How many of what is billed for standing there, "nothing that is billed" where that is so; what only looks like ours."""
     counts = Counter(each.kind for each in found if each.billable and each.whose is not Whose.UNPROVEN)
     listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())

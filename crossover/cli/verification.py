@@ -13,7 +13,7 @@ from crossover.account.deployment import deploying
 from crossover.account.proofs import evidence, fact_checks, unproven, verified
 from crossover.account.proofs.afterwards import AFTERWARDS
 from crossover.account.proofs.observed import Observed
-from crossover.account.proofs.steps import SMALLEST, STEPS, Walk, walk_through
+from crossover.account.proofs.steps import SMALLEST, STEPS, ProofWalk, walk_through
 from crossover.account.removal import destroying
 from crossover.account.resources import ownership, stacks
 from crossover.cli.arguments import Debug, Yes
@@ -46,7 +46,7 @@ def verify_aws(
     from crossover.local.processes import ending_on_signals
 
     session, whole = boto3.Session(), config == PROOF
-    walk = Walk(
+    walk = ProofWalk(
         session=session,
         experiment=experiment,
         on_aws=evidence.is_aws(session),
@@ -85,7 +85,7 @@ def verify_aws(
         raise failure
 
 
-def refuse(walk: Walk) -> None:
+def refuse(walk: ProofWalk) -> None:
     """Before anything costs: what a deployment would refuse, and an experiment that stands, because it would be destroyed.
 
     What an interrupted verification left of its own experiment is taken up. Raises UserError.
@@ -98,7 +98,7 @@ def refuse(walk: Walk) -> None:
     deploying.refuse_what_cannot_work(walk.experiment, config=walk.config, tell=tell)
 
 
-def cost_before(walk: Walk) -> str:
+def cost_before(walk: ProofWalk) -> str:
     """One line: dollars and minutes of the whole, before anything is done. Each step says its own again before it begins."""
     experiment, steps = walk.experiment, [step for step in STEPS if not step.left_out(walk)]
     hourly = standing.usd(standing.lines(experiment, running=True))
@@ -118,14 +118,14 @@ def _train(experiment: Experiment, out: Path) -> RunFolder:
         return run_aws(experiment, out, on_progress)
 
 
-def _others_stand(walk: Walk) -> bool:
+def _others_stand(walk: ProofWalk) -> bool:
     """Whether the project has experiments beside this one that lean on the shared stacks."""
     project = walk.experiment.project
     others = ownership.of(walk.session, project, walk.experiment.name).others
     return bool(set(others) - {f"{project}-{kind}" for kind in stacks.SHARED})
 
 
-def destroy_and_look(walk: Walk) -> None:
+def destroy_and_look(walk: ProofWalk) -> None:
     """Everything goes, the shared stacks too where no other experiment of the project stands. Raises CrossoverError for what is left."""
     experiment, session = walk.experiment, walk.session
     try:

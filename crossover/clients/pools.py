@@ -12,7 +12,7 @@ class Pool:
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._queue: deque[runtime.Event] = deque()
+        self._queue: deque[runtime.EventFlag] = deque()
         self._lock = runtime.lock()
 
     @contextlib.contextmanager

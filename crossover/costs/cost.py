@@ -19,7 +19,7 @@ from crossover.costs.prices import Prices
 from crossover.costs.stopped import begin, stopped_at
 from crossover.experiment import Experiment
 
-__all__ = ["Cost", "Quantities", "Run", "bill", "lambda_usd"]
+__all__ = ["BilledRun", "Cost", "Quantities", "bill", "lambda_usd"]
 
 LOG_BYTES = 1_000  # platform.start, platform.report and what a step writes itself: assumed
 PROJECTED = "projected from local seconds"
@@ -51,7 +51,7 @@ class Cost:
 
 
 @dataclass(kw_only=True)
-class Run:
+class BilledRun:
     """What is billed of a run. Every attempt counts, failed and stale ones too: AWS bills them. What was killed before it could leave a
     record is in the bill where it is known (`unrecorded`), never in the papers' formulas.
 

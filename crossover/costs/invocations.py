@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Record = Mapping[str, Any]
-Cell = tuple[str, int, int, int, int]  # step, worker, epoch, round, minibatch
+StepPosition = tuple[str, int, int, int, int]  # step, worker, epoch, round, minibatch
 
 RECORD = {
     **dict.fromkeys(("step", "request_id", "outcome"), str),
@@ -31,7 +31,7 @@ class Unrecorded:
     gb_s: float
 
 
-def cell(record: Record) -> Cell:
+def cell(record: Record) -> StepPosition:
     """Which piece of work the invocation was for. A poll or a retry comes back to the same cell."""
     return (record["step"], record["worker"], record["epoch"], record["round"], record["minibatch"])
 

@@ -16,7 +16,7 @@ from crossover.architecture import architecture_of
 from crossover.costs import budget
 from crossover.costs import infrastructure as infrastructures
 from crossover.costs import prices as pricing
-from crossover.costs.cost import Quantities, Run, bill
+from crossover.costs.cost import BilledRun, Quantities, bill
 from crossover.costs.expectations import state_transitions
 from crossover.costs.infrastructure import Fleet, Infrastructure
 from crossover.costs.invocations import RECORD, Record
@@ -124,7 +124,7 @@ def going_on(
     now: float,
     infrastructure: Infrastructure,
     prices: Prices,
-) -> Run:
+) -> BilledRun:
     """The bill of a run that goes on, `now` in unix seconds, `epochs` of it decided: of what has ended by its records, of what is under way
     by its marks.
     """
@@ -133,7 +133,7 @@ def going_on(
     states = state_transitions(architecture, ended, workers=experiment.workers, epochs=epochs)
     steps = {node.name for node in walk(architecture.run) if isinstance(node, Step)} if architecture.run else set()
     to_come = len(steps - {record["step"] for record in records})  # their states are counted, and not yet entered
-    return Run(
+    return BilledRun(
         experiment=experiment,
         records=records,
         infrastructure=infrastructure,

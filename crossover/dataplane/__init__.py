@@ -12,6 +12,6 @@ from crossover.dataplane.protocols import (
     TensorCompute,
     TensorStore,
 )
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 
-__all__ = ["Buffer", "Kind", "MessageBus", "ObjectStore", "StateKeys", "TensorCompute", "TensorStore", "Vector"]
+__all__ = ["Buffer", "MessageBus", "ObjectStore", "StateKeys", "TensorCompute", "TensorStore", "Vector", "VectorKind"]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from crossover.dataplane.protocols import Buffer
-from crossover.dataplane.vector import Kind, Vector, expect
+from crossover.dataplane.vector import Vector, VectorKind, expect
 from crossover.errors import Corrupt
 
 
@@ -27,7 +27,7 @@ def fitting(out: memoryview, bytes_: int, *, key: str) -> memoryview:
     return out.cast("B") if out.ndim != 1 or out.format != "B" else out
 
 
-def deliver(vector: Vector, *, key: str, kind: Kind | None, out: memoryview | None) -> Vector:
+def deliver(vector: Vector, *, key: str, kind: VectorKind | None, out: memoryview | None) -> Vector:
     """`vector`, checked against `kind`, read-only, or copied into `out` where one is given. Raises Corrupt."""
     expect(vector, key=key, kind=kind)
     if out is None:

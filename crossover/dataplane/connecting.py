@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from crossover.dataplane.rabbitmq import RabbitMessageBus
 
-Place = Literal["in_database", "fetch"]
+WhereToCompute = Literal["in_database", "fetch"]
 
 
 def _bucket(place: str, traffic: Traffic) -> "ConnectedObjectStore":
@@ -90,7 +90,7 @@ def tensor_store(
     return opens(url, password=password, certificate=certificate, time_to_live_s=time_to_live_s, traffic=traffic)
 
 
-def tensor_compute(store: "TensorStore", *, compute: Place = "in_database") -> "TensorCompute":
+def tensor_compute(store: "TensorStore", *, compute: WhereToCompute = "in_database") -> "TensorCompute":
     """Arithmetic on the vectors of `store`: by itself where `compute` says so and it is one that computes, else fetch, compute, store."""
     from crossover.dataplane.fetch_compute import FetchCompute
     from crossover.dataplane.protocols import TensorCompute

@@ -10,7 +10,7 @@ from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.update import Update
 from crossover.dataplane.protocols import StateKeys, TensorStore
 from crossover.dataplane.states import optimizer_keys
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Refused
 from crossover.experiment import Aggregation
 
@@ -50,11 +50,11 @@ class FetchCompute:
         optimizer_keys(state, out, update)
         if self._store.exists(out.model):
             return
-        kind = Kind(OPTIMIZERS[update.optimizer].kind)
+        kind = VectorKind(OPTIMIZERS[update.optimizer].kind)
         with _refusing(update.optimizer):
             model, others = step(
-                self._tensor(state.model, Kind.MODEL),
-                self._tensor(gradient, Kind.GRADIENT),
+                self._tensor(state.model, VectorKind.MODEL),
+                self._tensor(gradient, VectorKind.GRADIENT),
                 [] if update.first else [self._tensor(key, kind) for key in state.optimizer],
                 update,
             )
@@ -93,7 +93,7 @@ class FetchCompute:
             result, samples = rule(tensors, weights)
         self._store.create(out, Vector(kind, view(result), samples))
 
-    def _tensor(self, key: str, kind: Kind | None = None) -> "Tensor":
+    def _tensor(self, key: str, kind: VectorKind | None = None) -> "Tensor":
         from crossover.algorithms.buffers import tensor
 
         vector = self._store.get(key, kind=kind)
@@ -101,15 +101,15 @@ class FetchCompute:
             raise Refused(f"{key}: holds {vector.dtype}; arithmetic is on float32")
         return tensor(vector.data)
 
-    def _store_state(self, out: StateKeys, model: "Tensor", others: "Sequence[Tensor]", kind: Kind) -> None:
+    def _store_state(self, out: StateKeys, model: "Tensor", others: "Sequence[Tensor]", kind: VectorKind) -> None:
         from crossover.algorithms.buffers import view
 
-        vectors = [(out.model, Vector(Kind.MODEL, view(model)))]
+        vectors = [(out.model, Vector(VectorKind.MODEL, view(model)))]
         vectors += [(key, Vector(kind, view(other))) for key, other in zip(out.optimizer, others, strict=True)]
         self._store.create_together(vectors)
 
 
-def _common(keys: Sequence[str], vectors: Sequence[Vector]) -> Kind:
+def _common(keys: Sequence[str], vectors: Sequence[Vector]) -> VectorKind:
     """The vectors' one kind. Raises Refused where kinds or lengths differ, naming the first key that does."""
     if not vectors:
         raise Refused("keys: none given; at least one vector is needed")

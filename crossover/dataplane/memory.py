@@ -6,7 +6,7 @@ from crossover import runtime
 from crossover.dataplane.buffers import deliver, joined
 from crossover.dataplane.protocols import Buffer
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Missing
 
 
@@ -98,7 +98,7 @@ class MemoryTensorStore:
         with self._lock:
             return self._vectors.setdefault(key, stored) is stored
 
-    def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
+    def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
         with self._lock:
             vector = self._vectors.get(key)
         self._traffic.count("get", bytes_in=vector.data.nbytes if vector else 0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from crossover.dataplane.buffers import deliver
 from crossover.dataplane.protocols import ObjectStore
-from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.dataplane.vector import Vector, VectorKind, decode, header
 from crossover.errors import Missing
 
 
@@ -29,7 +29,7 @@ class ObjectTensorStore:
             self.create(key, vector)
         return self.create(*vectors[0])
 
-    def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
+    def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
         try:
             body = self._objects.get(self._prefix + key)
         except Missing:

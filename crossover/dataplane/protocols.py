@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from crossover.algorithms.dropping import Agree
 from crossover.algorithms.update import Update
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.experiment import Aggregation
 
 Buffer = bytes | bytearray | memoryview
@@ -68,7 +68,7 @@ class TensorStore(Protocol):
         Object stores have no such command: they create the first key last.
         """
 
-    def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
+    def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
         """The vector; received straight into `out` (bytes, exact length, else Corrupt) where given. Raises
         Missing, Corrupt (another kind).
         """

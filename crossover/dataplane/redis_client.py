@@ -10,7 +10,7 @@ import redis
 from crossover import runtime
 from crossover.dataplane.redis_address import RedisAddress
 from crossover.dataplane.redis_control import redis_py
-from crossover.dataplane.redis_wire import Argument, ErrorReply, Place, RedisConnection
+from crossover.dataplane.redis_wire import Allocate, Argument, ErrorReply, RedisConnection
 from crossover.errors import Missing, Refused, Unavailable
 from crossover.runtime.retries import REDIS
 
@@ -45,7 +45,7 @@ class RedisClient:
         self._pid = os.getpid()
         self._control: redis.Redis | None = None
 
-    def command(self, name: str, *arguments: Argument, keys: Sequence[str] = (), place: Place | None = None) -> Any:
+    def command(self, name: str, *arguments: Argument, keys: Sequence[str] = (), place: Allocate | None = None) -> Any:
         """The reply to a command on `keys`; see RedisConnection.command for `place` and the reply's types."""
         for attempt in range(1 + REDIS.again):
             connection, reused = self._take(fresh=attempt > 0)

@@ -10,7 +10,7 @@ from crossover.dataplane.protocols import StateKeys
 from crossover.dataplane.redis_tensors import RedisTensorStore, text
 from crossover.dataplane.redis_wire import Argument
 from crossover.dataplane.states import optimizer_keys
-from crossover.dataplane.vector import Kind
+from crossover.dataplane.vector import VectorKind
 from crossover.errors import Corrupt, Refused
 from crossover.experiment import Aggregation
 
@@ -36,11 +36,11 @@ class RedisCompute(RedisTensorStore):
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
         optimizer_keys(state, out, update)
         optimizer = OPTIMIZERS[update.optimizer]
-        command, kind = _known(optimizer.command, update.optimizer), Kind(optimizer.kind)
+        command, kind = _known(optimizer.command, update.optimizer), VectorKind(optimizer.kind)
         old = state.optimizer if out.optimizer and not update.first else [_NONE] * optimizer.places
         self._update(
             command,
-            [(state.model, Kind.MODEL), (gradient, Kind.GRADIENT), *((key, kind) for key in old)],
+            [(state.model, VectorKind.MODEL), (gradient, VectorKind.GRADIENT), *((key, kind) for key in old)],
             [out.model, *(out.optimizer or [_NONE])],
             [
                 *("LR", update.learning_rate, "WEIGHTDECAY", update.weight_decay, *optimizer.options(update)),
@@ -60,7 +60,7 @@ class RedisCompute(RedisTensorStore):
         self._run(rule, [len(keys), *keys, *options, "OUT", out], keys)
 
     def _update(
-        self, rule: str, inputs: Sequence[tuple[str, Kind]], outputs: Sequence[str], options: Sequence[Argument]
+        self, rule: str, inputs: Sequence[tuple[str, VectorKind]], outputs: Sequence[str], options: Sequence[Argument]
     ) -> None:
         present = [(key, kind) for key, kind in inputs if key != _NONE]
         for key, kind in present:  # a gradient must never be taken for a model; the module knows no such roles
@@ -68,7 +68,7 @@ class RedisCompute(RedisTensorStore):
         keys = [key for key, _ in present]
         self._run(rule, [*(key for key, _ in inputs), "OUT", *outputs, *options], keys)
 
-    def _expect(self, key: str, kind: Kind) -> None:
+    def _expect(self, key: str, kind: VectorKind) -> None:
         """Raises Corrupt where `key` holds another kind. A key that is gone is fine: the step may have been finished before."""
         self.traffic.count("info")
         about = self.client.command("TENSOR.INFO", key, keys=[key])

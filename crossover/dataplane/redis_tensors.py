@@ -8,7 +8,7 @@ from crossover.dataplane.buffers import fitting
 from crossover.dataplane.redis_client import RedisClient
 from crossover.dataplane.redis_wire import Argument, new_memory
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import DType, Kind, Vector, expect
+from crossover.dataplane.vector import DType, Vector, VectorKind, expect
 from crossover.errors import Corrupt, Missing
 
 MODULE_NAMES: dict[DType, str] = {"float32": "FLOAT", "uint8": "UINT8"}
@@ -62,7 +62,7 @@ class RedisTensorStore:
         names = [*temporary, *keys]
         return bool(self.client.control("EVAL", APPEAR_TOGETHER, len(names), *names, self.time_to_live_ms, keys=keys))
 
-    def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
+    def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
         def place(bytes_: int) -> memoryview:
             return new_memory(bytes_) if out is None else fitting(out, bytes_, key=key)
 
@@ -111,9 +111,9 @@ def _vector(key: str, reply: Sequence[Any]) -> Vector:
     dtype, _, kind, samples, data = reply
     if text(dtype) not in DTYPES:
         raise Corrupt(f"{key}: holds a tensor of {text(dtype)}; vectors are FLOAT or UINT8")
-    if text(kind) not in Kind.__members__.values():
-        raise Corrupt(f"{key}: holds a tensor of kind {text(kind)!r}; one of {', '.join(Kind)}")
-    return Vector(Kind(text(kind)), data, int(samples or 0), DTYPES[text(dtype)])
+    if text(kind) not in VectorKind.__members__.values():
+        raise Corrupt(f"{key}: holds a tensor of kind {text(kind)!r}; one of {', '.join(VectorKind)}")
+    return Vector(VectorKind(text(kind)), data, int(samples or 0), DTYPES[text(dtype)])
 
 
 def text(word: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from crossover.dataplane.redis_address import RedisAddress
 
 Argument = str | bytes | int | float | memoryview
-Place = Callable[[int], memoryview]  # the memory for a payload of so many bytes
+Allocate = Callable[[int], memoryview]  # the memory for a payload of so many bytes
 
 _HUGE_FROM = 4 * 2**20  # bytes: from here on, few large pages instead of thousands of page faults
 
@@ -70,7 +70,7 @@ class RedisConnection:
     def close(self) -> None:
         self._socket.close()
 
-    def command(self, arguments: Sequence[Argument], place: Place | None = None) -> Any:
+    def command(self, arguments: Sequence[Argument], place: Allocate | None = None) -> Any:
         """Send a command and read its reply: str for a status, int, bytes, None, list.
 
         `place` chooses the memory for a payload: a bulk string that is the whole reply or its last element, which then is a memoryview.
@@ -93,7 +93,7 @@ class RedisConnection:
             if sent:
                 parts[0] = parts[0][sent:]
 
-    def _reply(self, place: Place | None) -> Any:
+    def _reply(self, place: Allocate | None) -> Any:
         line = self._line()
         match line[:1]:
             case b"+":
@@ -109,7 +109,7 @@ class RedisConnection:
                 raise ErrorReply(line[1:].decode(errors="replace"))
         raise ConnectionError(f"{line[:20]!r} is no reply of a Redis server")
 
-    def _element(self, place: Place | None) -> Any:
+    def _element(self, place: Allocate | None) -> Any:
         """An element of an array: an error among them is a value, or the elements behind it would be left unread."""
         try:
             return self._reply(place)
@@ -128,7 +128,7 @@ class RedisConnection:
             raise ConnectionResetError("the server closed the connection")
         return received
 
-    def _bulk(self, bytes_: int, place: Place | None) -> bytes | memoryview | None:
+    def _bulk(self, bytes_: int, place: Allocate | None) -> bytes | memoryview | None:
         if bytes_ < 0:
             return None
         memory = memoryview(bytearray(bytes_)) if place is None else place(bytes_)

@@ -116,7 +116,7 @@ class S3ObjectStore:
         self._traffic.count("put", bytes_out=sum(part.nbytes for part in parts))
 
         def send() -> None:
-            body: Any = data if isinstance(data, bytes) else Chain(parts)
+            body: Any = data if isinstance(data, bytes) else JoinedBuffers(parts)
             self._client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
 
         self._ask(key, send)
@@ -166,7 +166,7 @@ def _meaning(error: ClientError, *, code: str, status: int, key: str, where: str
     return Refused(f"{where}: {error}")
 
 
-class Chain(io.RawIOBase):
+class JoinedBuffers(io.RawIOBase):
     """Several buffers read as one seekable file: a header and a payload go out without being joined first."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:

@@ -16,7 +16,7 @@ DType = Literal["float32", "uint8"]
 ITEM_BYTES: dict[DType, int] = {"float32": 4, "uint8": 1}
 
 
-class Kind(StrEnum):
+class VectorKind(StrEnum):
     """What a vector is. Gradients are subtracted, updates are added: the kind says which."""
 
     MODEL = "model"  # [P parameters | B buffers]
@@ -30,16 +30,16 @@ class Kind(StrEnum):
     QUANTIZED = "quantized"  # bytes: QSGD or fp16 compressed gradient
 
 
-def exchanged(what: str) -> Kind:
+def exchanged(what: str) -> VectorKind:
     """What workers show one another, by `exchange.what`; what a model has moved by is subtracted, as a gradient is."""
-    return Kind.MODEL if what == "model" else Kind.GRADIENT
+    return VectorKind.MODEL if what == "model" else VectorKind.GRADIENT
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
     """`data`: a C-contiguous memoryview of bytes over the array's memory (not a copy)."""
 
-    kind: Kind
+    kind: VectorKind
     data: memoryview
     samples: int = 0
     dtype: DType = "float32"
@@ -69,7 +69,7 @@ def header(vector: Vector) -> bytes:
     return packed.ljust(HEADER_BYTES, b"\0")
 
 
-def decode(body: bytes | bytearray | memoryview, *, key: str, kind: Kind | None = None) -> Vector:
+def decode(body: bytes | bytearray | memoryview, *, key: str, kind: VectorKind | None = None) -> Vector:
     """The vector in `body` without copying it. Raises Corrupt, naming `key`, on anything unexpected."""
     view = memoryview(body).cast("B")
     if view.nbytes < HEADER_BYTES or bytes(view[:4]) != _MAGIC:
@@ -84,12 +84,12 @@ def decode(body: bytes | bytearray | memoryview, *, key: str, kind: Kind | None 
     if zlib.crc32(data) != crc:
         raise Corrupt(f"{key}: checksum differs: the bytes were changed on their way")
     name = kind_name.rstrip(b"\0").decode("ascii", "replace")
-    if name not in Kind.__members__.values():
-        raise Corrupt(f"{key}: unknown kind {name!r}; one of {', '.join(Kind)}")
-    return expect(Vector(Kind(name), data, samples, dtype), key=key, kind=kind)
+    if name not in VectorKind.__members__.values():
+        raise Corrupt(f"{key}: unknown kind {name!r}; one of {', '.join(VectorKind)}")
+    return expect(Vector(VectorKind(name), data, samples, dtype), key=key, kind=kind)
 
 
-def expect(vector: Vector, *, key: str, kind: Kind | None) -> Vector:
+def expect(vector: Vector, *, key: str, kind: VectorKind | None) -> Vector:
     """`vector` if it is of `kind` (None: any), else Corrupt."""
     if kind is not None and vector.kind != kind:
         raise Corrupt(f"{key}: holds a {vector.kind} vector where a {kind} was expected")

@@ -28,7 +28,7 @@ from crossover.learning.images import Preparation, at_size, augmented, first_of_
 from crossover.learning.memory import keep_freed_memory
 from crossover.learning.models import registry
 from crossover.learning.models.layers import Dropout
-from crossover.learning.objectives import Evaluation, Judged, Objective
+from crossover.learning.objectives import BatchScores, Evaluation, Objective
 from crossover.own_code import faults
 
 if TYPE_CHECKING:
@@ -147,10 +147,10 @@ class Learner:
         like = tree_map(partial(_of_samples, batch.samples), *self._shown)
         return self._objective.answers(like, batch.labels)
 
-    def _judged(self, batches: Iterable[Batch]) -> tuple[list[Judged], int]:
+    def _judged(self, batches: Iterable[Batch]) -> tuple[list[BatchScores], int]:
         """Of each part of an evaluation; and how many samples they are."""
         keep_freed_memory()
-        judged, samples = list[Judged](), 0
+        judged, samples = list[BatchScores](), 0
         for batch in batches:
             with self.slot(), torch.inference_mode():
                 self._begin()

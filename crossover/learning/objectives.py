@@ -28,7 +28,7 @@ _OF_NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 _LOSS, _METRIC = "training.loss", "training.metric.name"
 PERPLEXITY = "perplexity"
 _LARGEST_EXPONENT = 709.0  # of a float
-Judged = tuple[float, int, float, int]  # a loss summed, over how many answers; a metric summed, over how many
+BatchScores = tuple[float, int, float, int]  # a loss summed, over how many answers; a metric summed, over how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Objective:
         with torch.no_grad():
             return self._loss(_wide(outputs), labels, smoothing=0.0)[1]
 
-    def judged(self, outputs: Tensor, labels: Tensor) -> Judged:
+    def judged(self, outputs: Tensor, labels: Tensor) -> BatchScores:
         """Loss, of cross entropy without label smoothing, and metric."""
         outputs = _wide(outputs)
         mean, answers = self._loss(outputs, labels, smoothing=0.0)
@@ -78,7 +78,7 @@ class Objective:
             *((loss, answers) if self._training.metric.name == PERPLEXITY else self._metric(outputs, labels)),
         )
 
-    def evaluation(self, judged: Sequence[Judged], samples: int) -> Evaluation:
+    def evaluation(self, judged: Sequence[BatchScores], samples: int) -> Evaluation:
         """All that was judged, as means over all answers. Raises ValueError without samples, Refused without an answer."""
         loss, answers, metric, counted = (
             (sum(column) for column in zip(*judged, strict=True)) if judged else (0, 0, 0, 0)

@@ -38,7 +38,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RoundState:
     """A round's state: the model (P + B,) and the optimizer's vectors (P,): none, a velocity, or two moments. With local steps these are
     the outer optimizer's, and `own` has those of each worker, by rank.
     """
@@ -52,7 +52,7 @@ def train_reference(
     experiment: Experiment,
     dataset: Dataset,
     *,
-    on_round: Callable[[int, State], None] | None = None,
+    on_round: Callable[[int, RoundState], None] | None = None,
     learner: Learner | None = None,
 ) -> tuple[bytes, tuple[bytes, ...], list[Epoch]]:
     """(model bytes, the optimizer's vectors as bytes, what each evaluation came to).
@@ -85,10 +85,10 @@ class _Reference:
             encoder(experiment, worker=rank, shapes=shapes, parameters=parameters) for rank in range(experiment.workers)
         )
         self.encoders = [own for own in each if own is not None]
-        self.state = State(buffers.tensor(bytes(self.learner.initial_model())), own=((),) * experiment.workers)
+        self.state = RoundState(buffers.tensor(bytes(self.learner.initial_model())), own=((),) * experiment.workers)
         self.round = self.epochs = 0
 
-    def until_evaluated(self, history: History, on_round: Callable[[int, State], None] | None) -> Epoch:
+    def until_evaluated(self, history: History, on_round: Callable[[int, RoundState], None] | None) -> Epoch:
         """The next epoch, or as many as a round goes through. Minibatches are numbered through the run here."""
         losses, samples = 0.0, 0
         begin = self.epochs * self.plan.minibatches
@@ -161,12 +161,12 @@ class _Reference:
         random = generator("attack", self.experiment.seed, self.round, worker)
         return attacked(own, attack=faults.attack, scale=faults.scale, generator=random, buffers=self.learner.buffers)
 
-    def _next(self, average: Tensor, history: History) -> State:
+    def _next(self, average: Tensor, history: History) -> RoundState:
         """What all hold after the round, from the average of what they exchanged."""
         state, exchange = self.state, self.experiment.exchange
         match exchange.what:
             case "model":
-                return State(average, own=state.own)
+                return RoundState(average, own=state.own)
             case "delta":
                 count = self.learner.buffers
                 after = step_outside(
@@ -175,7 +175,7 @@ class _Reference:
             case _:
                 update = self._update(history, number=self.round, per_step=self.per_round)
                 after = step(state.model, average, state.optimizer, update)
-        return State(*after, own=state.own)
+        return RoundState(*after, own=state.own)
 
     def _update(self, history: History, *, number: int, per_step: int) -> Update:
         """Of the inner optimizer: its step `number` through the run, each after `per_step` minibatches."""

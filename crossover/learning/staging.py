@@ -28,7 +28,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StagingPlan:
     """Which samples stand in which minibatch: ranges into the seeded permutation of the training set, by worker and minibatch."""
 
     partitions: tuple[tuple[range, ...], ...]
@@ -44,7 +44,7 @@ class Plan:
         return [[len(part) for part in partition] for partition in self.partitions]
 
 
-def plan(experiment: Experiment, n_train: int) -> Plan:
+def plan(experiment: Experiment, n_train: int) -> StagingPlan:
     """W contiguous partitions that differ by at most one sample, each cut into minibatches; the last may be smaller unless data.drop_last.
 
     Raises ConfigError, with values that work, where the workers would not have the same number of minibatches, or none, or fewer than the
@@ -65,7 +65,7 @@ def plan(experiment: Experiment, n_train: int) -> Plan:
         ends = range(start, start + size - (size % batch_size if drop_last else 0), batch_size)
         partitions.append(tuple(range(first, min(first + batch_size, start + size)) for first in ends))
         start += size
-    return Plan(tuple(partitions))
+    return StagingPlan(tuple(partitions))
 
 
 def check_every(experiment: Experiment, minibatches: int) -> None:
@@ -177,7 +177,7 @@ def stage(
 class Minibatches:
     """The minibatches that a plan makes of a data set, as `stage` writes them."""
 
-    def __init__(self, experiment: Experiment, dataset: "Dataset", plan: Plan) -> None:
+    def __init__(self, experiment: Experiment, dataset: "Dataset", plan: StagingPlan) -> None:
         import torch
 
         from crossover.algorithms.seeds import permutation, seed

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover.errors import ConfigError
-from crossover.local.lambda_runtime.zygotes import Kind
+from crossover.local.lambda_runtime.zygotes import ZygoteKind
 from crossover.local.moto_patches.resource_types import ACCOUNT, REGION
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -130,11 +130,13 @@ def layer_keys(stacks: list[Stack]) -> set[str]:
     return {key if isinstance(key, str) else json.dumps(key) for key in keys}
 
 
-def worker_kinds(stacks: list[Stack]) -> list[Kind]:
+def worker_kinds(stacks: list[Stack]) -> list[ZygoteKind]:
     """Which fork servers the stacks' functions need."""
     functions = (each for stack in stacks for each in stack.of_type("AWS::Lambda::Function"))
     python = [each.get("Tags", []) for each in functions if each.get("Runtime", "").startswith("python")]
-    kinds: set[Kind] = {"torch" if {"Key": "crossover:torch", "Value": "true"} in tags else "plain" for tags in python}
+    kinds: set[ZygoteKind] = {
+        "torch" if {"Key": "crossover:torch", "Value": "true"} in tags else "plain" for tags in python
+    }
     return sorted(kinds)
 
 

@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 from crossover.errors import CrossoverError
 from crossover.local import permissions
 from crossover.local.moto_patches.resource_types import REGION
-from crossover.local.signatures import OPERATOR, Keys
+from crossover.local.signatures import OPERATOR, AccessKeys
 
 _SILENT = logging.NullHandler()
 _LAST_ANSWERS_S = 20.0  # a broker that starts within its request takes five, on a busy machine longer
@@ -56,7 +56,7 @@ class Endpoint:
 
     def __init__(self, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        self.keys = Keys()
+        self.keys = AccessKeys()
         self._in_flight = _InFlight()
         self._server = _server(log, self._in_flight, self.keys)
         self._thread = threading.Thread(
@@ -138,7 +138,7 @@ def _application() -> Any:
     return application
 
 
-def _server(log: Path, in_flight: _InFlight, keys: Keys) -> Any:
+def _server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import ThreadedWSGIServer
 

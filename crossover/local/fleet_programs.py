@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"\$\{?([A-Z_]+)\}?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Service:
+class ProgramService:
     """The program as an instance would run it."""
 
     code: str  # s3://bucket/key of its zip
@@ -40,7 +40,7 @@ class Service:
     renewed_by: str = ""  # the file by which the program says that it got somewhere: then it is counted anew
 
 
-def service(user_data: str, *, fleet: str) -> Service:
+def service(user_data: str, *, fleet: str) -> ProgramService:
     """What the user data (base64 or plain) sets up. Raises RunFailed naming what it lacks."""
     script = _plain(user_data)
     facts = dict(_ASSIGNMENT.findall(script))
@@ -66,7 +66,7 @@ def service(user_data: str, *, fleet: str) -> Service:
     program, *arguments = shlex.split(unit["ExecStart"])
     own = dict(each.partition("=")[::2] for each in shlex.split(unit.get("Environment", "")))
     given = dict(line.partition("=")[::2] for line in facts.get("ENVIRONMENT", "").splitlines() if line)
-    return Service(
+    return ProgramService(
         code=facts.get("CODE", ""),
         # The instance's own interpreter stands for this one, which has the packages that REQUIREMENTS name.
         command=(sys.executable if Path(program).name.startswith("python") else program, *arguments),
@@ -84,7 +84,7 @@ def _plain(user_data: str) -> str:
 
 
 @dataclass
-class Instance:
+class LocalInstance:
     """One that a fleet's capacity asked for. `starts`: how often its service was started."""
 
     number: int
@@ -94,14 +94,14 @@ class Instance:
 
 
 @dataclass
-class Fleet:
+class LocalFleet:
     name: str
-    service: Service
+    service: ProgramService
     folder: Path
     code: Path
     role: str
     capacity: int = 0
-    instances: dict[int, Instance] = field(default_factory=dict)
+    instances: dict[int, LocalInstance] = field(default_factory=dict)
     made: int = 0  # instances so far: their numbers
 
 
@@ -120,7 +120,7 @@ class Fleets:
     ) -> None:
         self._left = left
         self._folder, self._unpacked, self._environment = folder, unpacked, environment
-        self._fleets: dict[str, Fleet] = {}
+        self._fleets: dict[str, LocalFleet] = {}
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._watch: threading.Thread | None = None
@@ -140,7 +140,7 @@ class Fleets:
                         f"{name}: its launch template names no instance profile: its programs could reach nothing"
                     )
                 code = self._unpacked(found.code, role)
-                fleet = self._fleets[name] = Fleet(name, found, self._folder / name, code, role)
+                fleet = self._fleets[name] = LocalFleet(name, found, self._folder / name, code, role)
                 fleet.folder.mkdir(parents=True, exist_ok=True)
             fleet.capacity = capacity
             for number in sorted(fleet.instances)[capacity:]:
@@ -165,13 +165,13 @@ class Fleets:
             for name in list(self._fleets):
                 self.resize(name, 0, "", "")
 
-    def _fill(self, fleet: Fleet) -> None:
+    def _fill(self, fleet: LocalFleet) -> None:
         while len(fleet.instances) < fleet.capacity:
             number, fleet.made = fleet.made, fleet.made + 1
             run = fleet.folder / f"run-{number}"
-            fleet.instances[number] = Instance(number, run, self._start(fleet, number, run))
+            fleet.instances[number] = LocalInstance(number, run, self._start(fleet, number, run))
 
-    def _start(self, fleet: Fleet, number: int, run: Path) -> "subprocess.Popen[bytes]":
+    def _start(self, fleet: LocalFleet, number: int, run: Path) -> "subprocess.Popen[bytes]":
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir()
         keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
@@ -196,7 +196,7 @@ class Fleets:
                     for instance in list(fleet.instances.values()):
                         self._look_at(fleet, instance)
 
-    def _look_at(self, fleet: Fleet, instance: Instance) -> None:
+    def _look_at(self, fleet: LocalFleet, instance: LocalInstance) -> None:
         status = instance.child.poll()
         if status is None:
             return

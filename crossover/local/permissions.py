@@ -29,7 +29,7 @@ OBJECT_ACTIONS = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiCall:
     """What is asked of AWS, as policies name it."""
 
     action: str
@@ -66,7 +66,7 @@ def check(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Denied | Non
     return None
 
 
-def allowed(documents: list[Mapping[str, Any]], call: Call) -> bool:
+def allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
     """By identity-based policies with Allow and Deny, actions and resources; conditions count as fulfilled."""
     found = False
     for document in documents:
@@ -80,30 +80,30 @@ def allowed(documents: list[Mapping[str, Any]], call: Call) -> bool:
     return found
 
 
-def _s3(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[Call]:
+def _s3(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[ApiCall]:
     """Path-style requests, which is how clients talk to an address without a name."""
     path, query = unquote(str(environ["PATH_INFO"])), parse_qs(str(environ["QUERY_STRING"]), keep_blank_values=True)
     bucket, _, key = path.lstrip("/").partition("/")
     method, arn = str(environ["REQUEST_METHOD"]), f"arn:aws:s3:::{bucket}"
     if key:
-        yield Call(f"s3:{OBJECT_ACTIONS.get(method, 'PutObject')}", f"{arn}/{key}")
+        yield ApiCall(f"s3:{OBJECT_ACTIONS.get(method, 'PutObject')}", f"{arn}/{key}")
     elif method == "POST" and "delete" in query:
         for found in re.findall(rb"<Key>(.*?)</Key>", body()):
-            yield Call("s3:DeleteObject", f"{arn}/{html.unescape(found.decode())}")
+            yield ApiCall("s3:DeleteObject", f"{arn}/{html.unescape(found.decode())}")
     else:
-        yield Call("s3:ListBucket" if method in ("GET", "HEAD") else f"s3:{method}", arn)
+        yield ApiCall("s3:ListBucket" if method in ("GET", "HEAD") else f"s3:{method}", arn)
 
 
-def _json(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -> Iterator[Call]:
+def _json(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -> Iterator[ApiCall]:
     prefix, _, operation = str(environ.get("HTTP_X_AMZ_TARGET", "")).partition(".")
     action = f"{SERVICES.get(prefix, service)}:{operation}"
     fields = RESOURCES.get(action)
     if fields is None:
-        yield Call(action, "(crossover/local/permissions.py does not know which resource this is about)")
+        yield ApiCall(action, "(crossover/local/permissions.py does not know which resource this is about)")
         return
     request = json.loads(body() or b"{}")
     for name in fields:
-        yield Call(action, str(request.get(name, "")))
+        yield ApiCall(action, str(request.get(name, "")))
 
 
 def _policies(role: str) -> list[Mapping[str, Any]]:

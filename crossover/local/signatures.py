@@ -24,7 +24,7 @@ _SIGNED = re.compile(
 )
 
 
-class Keys:
+class AccessKeys:
     """The access keys of one cloud: any id has a secret, and so have the temporary ones of a role that somebody with such a key assumed, as
     the CDK's command line does.
     """

@@ -16,12 +16,12 @@ from crossover.calibration import measurements as taken
 from crossover.calibration.papers import measured_held_out
 from crossover.costs.invocations import Record
 from crossover.replication.cells import (
-    Cell,
     Curve,
     Drawing,
-    Missing,
+    NoFigure,
     Ours,
     Section,
+    TableCell,
     Unit,
     Value,
     measured,
@@ -55,7 +55,7 @@ def _of(gradient: str) -> Taken:
     return {name: rounds for name, rounds in sessions().items() if rounds[0].cell.gradient == gradient}
 
 
-def run_of(cell: taken.Cell) -> Measurement:
+def run_of(cell: taken.MeasuredCell) -> Measurement:
     """Our design of the same name, its aggregators of the same memory. Cut down is the size of the gradients."""
     own, parameters = cell.design, PARAMETERS[cell.gradient]
     shards = [f"{own}.shards={cell.aggregators}"] if own == "grads_sharding" else []
@@ -116,20 +116,20 @@ def _unseen(gradient: str) -> str:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _rows(found: Found, gradient: str) -> list[Cell]:
+def _rows(found: Found, gradient: str) -> list[TableCell]:
     return [cell for name, rounds in _of(gradient).items() for cell in _row(found, f"{name.split(',')[0]}", rounds)]
 
 
-def _row(found: Found, file: str, rounds: Sequence[taken.Round]) -> list[Cell]:
+def _row(found: Found, file: str, rounds: Sequence[taken.Round]) -> list[TableCell]:
     cell, wanted = rounds[0].cell, run_of(rounds[0].cell)
     run, size, cut = found.run(wanted), found.size_of(wanted), found.cut(wanted)
     simulated, phases, whole = projections.projected(cell), _simulated(wanted), _timed(rounds)
     named = f"{projections.name(cell)} ({file})"
 
-    def line(figure: str, unit: Unit, published: Value | None, ours: Ours | Missing, **more: Any) -> Cell:
-        return Cell(row=named, figure=figure, unit=unit, published=published, ours=ours, **more)
+    def line(figure: str, unit: Unit, published: Value | None, ours: Ours | NoFigure, **more: Any) -> TableCell:
+        return TableCell(row=named, figure=figure, unit=unit, published=published, ours=ours, **more)
 
-    def here(read: Callable[[Record], float], over: Callable[[Iterable[float]], float]) -> Ours | Missing:
+    def here(read: Callable[[Record], float], over: Callable[[Iterable[float]], float]) -> Ours | NoFigure:
         """`over` all aggregators of our run."""
         return where(run, lambda folder: measured(over(read(each) for each in _aggregates(folder)), size, cut=cut))
 
@@ -186,7 +186,7 @@ def _slowest(rounds: Sequence[taken.Round]) -> float:
     return median(max(each.total_s or _known_s(each) for each in one.functions) for one in rounds)
 
 
-def _known_s(function: taken.Aggregator) -> float:
+def _known_s(function: taken.MeasuredAggregator) -> float:
     """Of a session that did not time its writes: the rest."""
     return sum(each or 0.0 for each in (function.read_s, function.compute_s, function.write_s))
 
@@ -233,5 +233,5 @@ def _stage_s(stage: str, record: Record) -> float:
     return sum(float(each["wall_s"]) for each in record["stages"] if each["stage"] == stage)
 
 
-def _usd(cell: taken.Cell, run: RunFolder) -> float:
+def _usd(cell: taken.MeasuredCell, run: RunFolder) -> float:
     return 1_000 * projections.usd(cell, [_wall_s(each) for each in _aggregates(run)])

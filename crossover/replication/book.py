@@ -11,7 +11,7 @@ from crossover.replication.part import Found, Part
 from crossover.replication.projection import with_projections
 
 
-def of(parts: Sequence[Part], outcome: runner.Outcome, scale: Scale, *, command: str) -> Book:
+def of(parts: Sequence[Part], outcome: runner.Replicated, scale: Scale, *, command: str) -> Book:
     """Every part filled; cells without a run say why and how to get one."""
     sections = []
     for part in parts:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossover.replication.cells import NOT_RUN, Cell, Drawing, Section, Unit, Value
+from crossover.replication.cells import NOT_RUN, Drawing, Section, TableCell, Unit, Value
 from crossover.replication.measurement import Measurement, Scale
-from crossover.replication.runner import Outcome
+from crossover.replication.runner import Replicated
 from crossover.reports import display, folder, html, plots
 from crossover.reports.display import DASH
 from crossover.reports.page import Page, Plot, Sheet, Tile, plot
@@ -27,7 +27,7 @@ class Book:
     """Everything a page is made of."""
 
     sections: Sequence[Section]
-    outcome: Outcome
+    outcome: Replicated
     scale: Scale
     command: str  # the line that made this
     machine: str
@@ -204,14 +204,14 @@ def shown(value: Value | None, unit: Unit) -> str:
             return str(value)
 
 
-def _printed(cell: Cell) -> str:
+def _printed(cell: TableCell) -> str:
     """With every digit of the paper's."""
     if cell.unit == "USD" and isinstance(cell.published, float):
         return f"${cell.published:g}"
     return shown(cell.published, cell.unit)
 
 
-def _ours(cell: Cell) -> str:
+def _ours(cell: TableCell) -> str:
     value = getattr(cell.ours, "value", None)
     return NOT_RUN if value is None else shown(value, cell.unit)
 

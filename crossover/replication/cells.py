@@ -24,7 +24,7 @@ class Ours:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Missing:
+class NoFigure:
     """No figure: why, and what would give one."""
 
     reason: str
@@ -32,7 +32,7 @@ class Missing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TableCell:
     """A line of a table. `simulated`: what the simulator says of the published size; `formula`: what the paper's own formula gives where
     its printed figure does not follow from it.
     """
@@ -41,7 +41,7 @@ class Cell:
     figure: str
     unit: Unit
     published: Value | None
-    ours: Ours | Missing
+    ours: Ours | NoFigure
     formula: float | None = None
     deviation: float | None = None
     simulated: float | None = None
@@ -82,7 +82,7 @@ class Cell:
 
     @property
     def command(self) -> str:
-        return self.ours.command if isinstance(self.ours, Missing) else ""
+        return self.ours.command if isinstance(self.ours, NoFigure) else ""
 
 
 def measured(value: Value, note: str = "", *, cut: bool = False) -> Ours:
@@ -95,9 +95,9 @@ def projected(value: Value, note: str) -> Ours:
     return Ours(value=value, label="projected", note=note)
 
 
-def where(run: RunFolder | Missing, make: Callable[[RunFolder], Ours]) -> Ours | Missing:
+def where(run: RunFolder | NoFigure, make: Callable[[RunFolder], Ours]) -> Ours | NoFigure:
     """What `make` reads from the run; without a run, why there is none."""
-    return run if isinstance(run, Missing) else make(run)
+    return run if isinstance(run, NoFigure) else make(run)
 
 
 def _ratio(mine: Value | None, printed: Value | None) -> float | None:
@@ -106,10 +106,10 @@ def _ratio(mine: Value | None, printed: Value | None) -> float | None:
     return mine / printed
 
 
-def printed(row: Row, figure: str, unit: Unit, ours: Ours | Missing, *, words: str = "", note: str = "") -> Cell:
+def printed(row: Row, figure: str, unit: Unit, ours: Ours | NoFigure, *, words: str = "", note: str = "") -> TableCell:
     """The cell of a printed figure, with what config/published.yaml says of its deviation."""
     listed: Mapping[str, Any] = row.deviates.get(figure, {})
-    return Cell(
+    return TableCell(
         row=row.row,
         figure=words or figure,
         unit=unit,
@@ -152,7 +152,7 @@ class Section:
 
     name: str
     title: str
-    cells: Sequence[Cell] = ()
+    cells: Sequence[TableCell] = ()
     drawings: Sequence[Drawing] = ()
     notes: Sequence[str] = ()
     measurements: Sequence[Measurement] = field(default=())

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from crossover.replication import figures, runs_2025
-from crossover.replication.cells import Cell, Curve, Drawing, Missing, Ours, Section, measured, printed, where
+from crossover.replication.cells import Curve, Drawing, NoFigure, Ours, Section, TableCell, measured, printed, where
 from crossover.replication.part import Found
 from crossover.reports import published
 from crossover.reports.folder import RunFolder
@@ -14,7 +14,7 @@ SAME_ROUNDS = "of the same rounds; the paper's until convergence"
 
 
 def section_4_2(found: Found) -> Section:
-    cells: list[Cell] = []
+    cells: list[TableCell] = []
     for row in runs_2025.rows("Section 4.2"):
         if "stage" in row.figures:
             cells += _in_database_row(row, found)
@@ -27,17 +27,17 @@ def section_4_2(found: Found) -> Section:
     return found.section(cells, notes=notes)
 
 
-def _in_database_row(row: Row, found: Found) -> Iterator[Cell]:
+def _in_database_row(row: Row, found: Found) -> Iterator[TableCell]:
     stage = "average" if row.figures["stage"] == "averaging" else "update"
     values: list[float] = []
     for figure, compute in (("fetch_s", "fetch"), ("in_database_s", "in_database")):
         run = found.run(runs_2025.in_database(compute))
         yield printed(row, figure, "s", where(run, lambda run: _stage(run, stage)))
-        values += [] if isinstance(run, Missing) else [figures.stage(run, stage)["wall_s"]]
+        values += [] if isinstance(run, NoFigure) else [figures.stage(run, stage)["wall_s"]]
     if len(values) == 2 and values[0]:
         ratio = row.figures["in_database_s"] / row.figures["fetch_s"]
         ours = measured(values[1] / values[0])
-        yield Cell(row=row.row, figure="in_database / fetch", unit="x", published=ratio, ours=ours)
+        yield TableCell(row=row.row, figure="in_database / fetch", unit="x", published=ratio, ours=ours)
 
 
 def _stage(run: RunFolder, stage: str) -> Ours:
@@ -45,13 +45,13 @@ def _stage(run: RunFolder, stage: str) -> Ours:
     return measured(figures.stage(run, stage)["wall_s"], note)
 
 
-def _filter_row(row: Row, found: Found) -> Iterator[Cell]:
+def _filter_row(row: Row, found: Found) -> Iterator[TableCell]:
     without, filtering = (found.run(runs_2025.filtered(threshold)) for threshold in runs_2025.FILTER_THRESHOLDS)
     for figure, run in (("without_filter_s", without), ("with_filter_s", filtering)):
         yield printed(
             row, figure, "s", where(run, lambda run: measured(run.result["duration_s"], SAME_ROUNDS, cut=True))
         )
-    faster = without if isinstance(without, Missing) else where(filtering, lambda run: _speedup(without, run))
+    faster = without if isinstance(without, NoFigure) else where(filtering, lambda run: _speedup(without, run))
     yield printed(row, "speedup", "x", faster)
 
 
@@ -59,12 +59,12 @@ def _speedup(without: RunFolder, filtering: RunFolder) -> Ours:
     return measured(without.result["duration_s"] / filtering.result["duration_s"], SAME_ROUNDS, cut=True)
 
 
-def _communication(row: Row, found: Found) -> Ours | Missing:
+def _communication(row: Row, found: Found) -> Ours | NoFigure:
     """The slowest of the numbers of workers, or that of the row's own."""
     f = row.figures
     counts = [f["workers"]] if "workers" in f else runs_2025.worker_counts(found.scale, f["model"])
     runs = {n: found.run(runs_2025.exchange(f["architecture"], f["model"], n)) for n in counts}
-    seconds = {n: _communication_s(run) for n, run in runs.items() if not isinstance(run, Missing)}
+    seconds = {n: _communication_s(run) for n, run in runs.items() if not isinstance(run, NoFigure)}
     if not seconds:
         return where(runs[counts[0]], lambda run: measured(0.0))  # why it is missing
     slowest = max(seconds, key=lambda n: seconds[n])
@@ -86,7 +86,7 @@ def figure_2(found: Found) -> Section:
                 ours = where(run, lambda run: measured(_communication_s(run), SHARED_CORES))
                 points += [(float(workers), float(ours.value))] if isinstance(ours, Ours) else []
                 row, figure = f"{name} / {words}", f"{workers} workers"
-                cells.append(Cell(row=row, figure=figure, unit="s", published=None, ours=ours))
+                cells.append(TableCell(row=row, figure=figure, unit="s", published=None, ours=ours))
             curves.append(Curve(label=name, points=points))
             curves.append(Curve(label=f"{name}, printed", points=_printed_points(architecture, model), dashed=True))
         title = f"2025, figure 2: communication, {words}"
@@ -113,8 +113,8 @@ def figure_3(found: Found) -> Section:
             run, lambda run: measured(figures.per_round_s(run, "store", "synchronise", "filter"), SHARED_CORES)
         )
         bars += [(row, float(moved.value))] if isinstance(moved, Ours) else []
-        cells.append(Cell(row=row, figure="moved", unit="MB", published=None, ours=moved))
-        cells.append(Cell(row=row, figure="communication of a round", unit="s", published=None, ours=spent))
+        cells.append(TableCell(row=row, figure="moved", unit="MB", published=None, ours=moved))
+        cells.append(TableCell(row=row, figure="communication of a round", unit="s", published=None, ours=spent))
     drawing = Drawing(title="2025, figure 3: bytes through the database", x="MB", bars=bars)
     notes = ["The figure prints no numbers; what the text says of it stands in section 4.2."]
     return found.section(cells, drawings=[drawing] if bars else [], notes=notes)

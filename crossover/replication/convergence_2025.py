@@ -1,11 +1,11 @@
 """Table 3 and figure 4 of the 2025 paper: accuracy, and how long it takes."""
 
 from crossover.replication import figures, runs_2025
-from crossover.replication.cells import Cell, Curve, Drawing, Missing, Ours, Section, measured, printed, where
+from crossover.replication.cells import Curve, Drawing, NoFigure, Ours, Section, TableCell, measured, printed, where
 from crossover.replication.part import Found
 from crossover.reports.folder import RunFolder
 
-NO_GPU = Missing(
+NO_GPU = NoFigure(
     reason="seconds of GPU workers on a CPU say nothing",
     command="crossover run config/gpu-cifar10.yaml --set recipe=fast --on aws",
 )
@@ -26,7 +26,7 @@ def table_3(found: Found) -> Section:
             note = f"the best of {figures.epochs(run)} epochs; {size}"
             return measured(figures.best_accuracy(run) or 0.0, note, cut=cut)
 
-        there = NO_GPU if on_cpu and not isinstance(run, Missing) else run
+        there = NO_GPU if on_cpu and not isinstance(run, NoFigure) else run
         cells.append(printed(row, "minutes", "min", where(there, minutes)))
         cells.append(printed(row, "accuracy", "share", where(run, accuracy)))
     notes = [
@@ -42,8 +42,8 @@ def figure_4(found: Found) -> Section:
         wanted = runs_2025.convergence(row.figures["architecture"])
         run, note = found.run(wanted), f"of the curve; {found.size_of(wanted)}"
         epochs = where(run, lambda run, note=note: measured(float(figures.epochs(run)), note))  # type: ignore[misc]
-        cells.append(Cell(row=row.row, figure="epochs", unit="x", published=None, ours=epochs))
-        curves += [] if isinstance(run, Missing) else [Curve(label=row.row, points=figures.curve(run))]
+        cells.append(TableCell(row=row.row, figure="epochs", unit="x", published=None, ours=epochs))
+        curves += [] if isinstance(run, NoFigure) else [Curve(label=row.row, points=figures.curve(run))]
     for row in rows:
         end = (60 * row.figures["minutes"], row.figures["accuracy"])
         curves.append(Curve(label=f"{row.row}, printed end", points=[end], dashed=True))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from crossover.costs import paper_cost
 from crossover.replication import figures, runs_2025
-from crossover.replication.cells import Cell, Missing, Ours, Section, Unit, measured, printed, projected, where
+from crossover.replication.cells import NoFigure, Ours, Section, TableCell, Unit, measured, printed, projected, where
 from crossover.replication.part import Found
 from crossover.replication.runs_2025 import BATCH, MINIBATCHES, WORKERS
 from crossover.reports.folder import RunFolder
@@ -50,11 +50,11 @@ def _spent(run: RunFolder, stages: Sequence[str]) -> str:
 
 
 def table_2(found: Found) -> Section:
-    cells: list[Cell] = []
+    cells: list[TableCell] = []
     for row in runs_2025.rows("Table 2"):
         run = found.run(runs_2025.epoch(row))
         gpu = row.figures["architecture"] == "gpu"
-        if isinstance(run, Missing):
+        if isinstance(run, NoFigure):
             cells += [printed(row, figure, unit, run) for figure, unit in (OF_GPUS if gpu else OF_FUNCTIONS).items()]
         else:
             cells += _gpu_row(row, run) if gpu else _function_row(row, run)
@@ -69,7 +69,7 @@ def table_2(found: Found) -> Section:
     )
 
 
-def _function_row(row: Row, run: RunFolder) -> Iterator[Cell]:
+def _function_row(row: Row, run: RunFolder) -> Iterator[TableCell]:
     size, peak_mb, count = figures.batch_size(run), figures.peak_mb(run), row.figures["functions_per_worker"]
     first = _function(run, size)
     seconds = float(first.value)
@@ -97,7 +97,7 @@ def _function(run: RunFolder, size: int) -> Ours:
     return projected(seconds + more, note)
 
 
-def _gpu_row(row: Row, run: RunFolder) -> Iterator[Cell]:
+def _gpu_row(row: Row, run: RunFolder) -> Iterator[TableCell]:
     share = figures.peer_minibatches(run) / MINIBATCHES
     seconds = float(run.result["epochs"][0]["wall_s"]) / share
     whole = measured(seconds, "on this machine's GPU")

@@ -3,12 +3,12 @@
 from crossover.costs import paper_cost
 from crossover.replication import figures, runs_2023
 from crossover.replication.cells import (
-    Cell,
     Curve,
     Drawing,
-    Missing,
+    NoFigure,
     Ours,
     Section,
+    TableCell,
     measured,
     printed,
     projected,
@@ -27,40 +27,40 @@ def _batch_s(run: RunFolder) -> float:
     return figures.stage(run, "compute gradients")["wall_s"] / figures.peer_minibatches(run)
 
 
-def instance_batch_s(found: Found, size: int) -> Ours | Missing:
+def instance_batch_s(found: Found, size: int) -> Ours | NoFigure:
     """Measured, or in proportion to the images of the size that was."""
     run = found.run(runs_2023.gradients("p2p_instance", size))
-    if not isinstance(run, Missing):
+    if not isinstance(run, NoFigure):
         return measured(_batch_s(run), f"mean of {figures.peer_minibatches(run)} batches")
     known = found.run(runs_2023.gradients("p2p_instance", MEASURED_SIZE))
-    if isinstance(known, Missing):
+    if isinstance(known, NoFigure):
         return known
     note = f"in proportion to measured batches of {MEASURED_SIZE}"
     return projected(_batch_s(known) * size / MEASURED_SIZE, note)
 
 
-def functions_s(found: Found, size: int) -> Ours | Missing:
+def functions_s(found: Found, size: int) -> Ours | NoFigure:
     """Seconds until all batches are computed in functions side by side: those of one, model and gradient on their way included."""
     run = found.run(runs_2023.gradients("p2p_serverless", size))
-    if not isinstance(run, Missing):
+    if not isinstance(run, NoFigure):
         return measured(figures.function_s(run), "one function: side by side, all take about as long")
     known, batch_s = found.run(runs_2023.gradients("p2p_serverless", MEASURED_SIZE)), instance_batch_s(found, size)
-    if isinstance(known, Missing) or isinstance(batch_s, Missing):
-        return known if isinstance(known, Missing) else run
+    if isinstance(known, NoFigure) or isinstance(batch_s, NoFigure):
+        return known if isinstance(known, NoFigure) else run
     around_s = figures.function_s(known) - figures.stage(known, "compute")["wall_s"]
     note = f"a batch as on the instance, and {around_s:.3g} s that a function of {MEASURED_SIZE} images takes around it"
     return projected(around_s + float(batch_s.value), note)
 
 
 def table_2(found: Found) -> Section:
-    cells: list[Cell] = []
+    cells: list[TableCell] = []
     for row in runs_2023.rows("Table II"):
         seconds, price = functions_s(found, row.figures["batch_size"]), _lambda_usd_per_s(row)
         cells.append(printed(row, "compute_s", "s", seconds))
         cells.append(
             printed(row, "lambda_usd_per_s", "USD/s", projected(price, "the formula: MB / 1,024 x 0.0000133334"))
         )
-        usd = seconds if isinstance(seconds, Missing) else _serverless_usd(row, float(seconds.value))
+        usd = seconds if isinstance(seconds, NoFigure) else _serverless_usd(row, float(seconds.value))
         cells.append(printed(row, "peer_usd", "USD", usd))
     return found.section(cells)
 
@@ -78,11 +78,11 @@ def _serverless_usd(row: Row, seconds: float) -> Ours:
 
 
 def table_3(found: Found) -> Section:
-    cells: list[Cell] = []
+    cells: list[TableCell] = []
     batches = {row.figures["batch_size"]: row.figures["batches"] for row in runs_2023.rows("Table II")}
     for row in runs_2023.rows("Table III"):
         batch_s = instance_batch_s(found, row.figures["batch_size"])
-        if isinstance(batch_s, Missing):
+        if isinstance(batch_s, NoFigure):
             cells += [printed(row, "compute_s", "s", batch_s), printed(row, "peer_usd", "USD", batch_s)]
             continue
         count, each_s = batches[row.figures["batch_size"]], float(batch_s.value)
@@ -93,12 +93,12 @@ def table_3(found: Found) -> Section:
     return found.section(cells)
 
 
-def _both_s(found: Found, size: int, *, peers: int = PEERS) -> tuple[float, float] | Missing:
+def _both_s(found: Found, size: int, *, peers: int = PEERS) -> tuple[float, float] | NoFigure:
     """Seconds to compute a peer's gradients of an epoch: (with functions, on the instance)."""
     functions, batch = functions_s(found, size), instance_batch_s(found, size)
-    if isinstance(functions, Missing):
+    if isinstance(functions, NoFigure):
         return functions
-    if isinstance(batch, Missing):
+    if isinstance(batch, NoFigure):
         return batch
     return float(functions.value), float(batch.value) * -(-MNIST_IMAGES // (peers * size))
 
@@ -111,9 +111,11 @@ def figure_3(found: Found) -> Section:
             both = _both_s(found, size, peers=peers)
             for place, name in enumerate(BOTH):
                 row, known = f"{peers} peers, batch {size}", _printed_s(peers, size, place)
-                ours = both if isinstance(both, Missing) else projected(both[place], "from one peer's measured batches")
+                ours = (
+                    both if isinstance(both, NoFigure) else projected(both[place], "from one peer's measured batches")
+                )
                 points[place] += [(float(size), float(ours.value))] if isinstance(ours, Ours) else []
-                cells.append(Cell(row=row, figure=name, unit="s", published=known, ours=ours))
+                cells.append(TableCell(row=row, figure=name, unit="s", published=known, ours=ours))
         curves = [Curve(label=name, points=points[place], dashed=True) for place, name in enumerate(BOTH)]
         title = f"2023, figure 3: computing gradients, {peers} peers (projected)"
         drawn.append(Drawing(title=title, x="batch size", y="seconds", curves=curves, log_x=True))
@@ -129,22 +131,24 @@ def _printed_s(peers: int, size: int, place: int) -> float | None:
 
 
 def text(found: Found) -> Section:
-    cells: list[Cell] = []
+    cells: list[TableCell] = []
     for row in runs_2023.rows("Text"):
         f = row.figures
         if "accuracy" in f:
             measurement = runs_2023.barrier("synchronous")
             run, size, cut = found.run(measurement), found.size_of(measurement), found.cut(measurement)
-            accuracy = run if isinstance(run, Missing) else best(run, size, cut=cut)
-            epochs = run if isinstance(run, Missing) else measured(float(figures.epochs(run)), size, cut=cut)
+            accuracy = run if isinstance(run, NoFigure) else best(run, size, cut=cut)
+            epochs = run if isinstance(run, NoFigure) else measured(float(figures.epochs(run)), size, cut=cut)
             cells.append(printed(row, "accuracy", "share", accuracy))
             cells.append(printed(row, "epochs", "x", epochs))
             continue
         both = _both_s(found, f["batch_size"], peers=f.get("workers", PEERS))
         if "cost_ratio" in f:
-            cells.append(printed(row, "cost_ratio", "x", both if isinstance(both, Missing) else _cost_ratio(row, both)))
+            cells.append(
+                printed(row, "cost_ratio", "x", both if isinstance(both, NoFigure) else _cost_ratio(row, both))
+            )
         else:
-            less = both if isinstance(both, Missing) else projected(1 - both[0] / both[1], "from our seconds")
+            less = both if isinstance(both, NoFigure) else projected(1 - both[0] / both[1], "from our seconds")
             cells.append(printed(row, "reduction", "share", less))
     return found.section(cells)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from crossover.replication.cells import Cell, Drawing, Missing, Section
+from crossover.replication.cells import Drawing, NoFigure, Section, TableCell
 from crossover.replication.measurement import Measurement, Scale
 from crossover.reports.folder import RunFolder
 
@@ -19,13 +19,13 @@ class Found:
     missing: Mapping[str, str] = field(default_factory=dict)  # reason by key
     has_gpu: bool = False
 
-    def run(self, measurement: Measurement) -> RunFolder | Missing:
+    def run(self, measurement: Measurement) -> RunFolder | NoFigure:
         """The run, or why there is none and the command that makes it."""
         run = self.runs.get(measurement.key)
         if run is not None:
             return run
         reason = self.missing.get(measurement.key, f"left out at scale {self.scale.share:g}")
-        return Missing(reason=reason, command=measurement.command(Scale(1)))
+        return NoFigure(reason=reason, command=measurement.command(Scale(1)))
 
     def cut(self, measurement: Measurement) -> bool:
         """Whether the run is smaller than the published one."""
@@ -35,7 +35,9 @@ class Found:
         """In words, which size the run had."""
         return f"cut down to {self.scale.share:g}" if self.cut(measurement) else "at the published size"
 
-    def section(self, cells: Sequence[Cell], *, drawings: Sequence[Drawing] = (), notes: Sequence[str] = ()) -> Section:
+    def section(
+        self, cells: Sequence[TableCell], *, drawings: Sequence[Drawing] = (), notes: Sequence[str] = ()
+    ) -> Section:
         return Section(
             name=self.part.name,
             title=self.part.title,

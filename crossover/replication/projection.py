@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
-from crossover.calibration.judgement import Judged, judged
+from crossover.calibration.judgement import JudgedFigure, judged
 from crossover.replication.cells import Section
 
 HELD_OUT = "simulator: has not seen this row"
@@ -24,5 +24,5 @@ def with_projections(section: Section) -> Section:
 
 
 @cache
-def _judged() -> Mapping[tuple[str, str], Judged]:
+def _judged() -> Mapping[tuple[str, str], JudgedFigure]:
     return {(each.row.source, each.figure): each for each in judged()}

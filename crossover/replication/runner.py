@@ -23,11 +23,11 @@ from crossover.running.keeping import begun
 RUNS = "runs"
 KEPT = Path(__file__).parents[2] / "docs" / "results"  # runs at the published size that come with the project
 NOT_COMPARED = ("project", "owner", "name", "lifetime", "recipe")  # what does not change a figure
-Tell = Callable[[str], None]
+Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Replicated:
     """What there is after a call: runs by key, which of them are of the published size, and why others are missing."""
 
     runs: Mapping[str, RunFolder]
@@ -43,7 +43,7 @@ class Runner:
     out: Path
     scale: Scale
     data: Path | None
-    tell: Tell = lambda line: None
+    tell: Announce = lambda line: None
     _readable: dict[str, str] = field(default_factory=dict)  # by data set: why it cannot be read, or nothing
 
     def cannot(self, measurement: Measurement) -> str:
@@ -68,7 +68,7 @@ class Runner:
         run = _finished(self.out / RUNS / measurement.key, measurement.experiment(self.scale))
         return None if run is None else (run, self.scale.whole)
 
-    def run(self, measurements: Sequence[Measurement]) -> Outcome:
+    def run(self, measurements: Sequence[Measurement]) -> Replicated:
         """Every measurement that is not finished, one after another. One that fails twice is told and left out: the others go on."""
         runs: dict[str, RunFolder] = {}
         whole: set[str] = set()
@@ -98,7 +98,7 @@ class Runner:
                         if last:
                             missing[measurement.key] = f"it failed here: {_line(error)}"
                             failed.append(measurement.key)
-        return Outcome(runs=runs, whole=frozenset(whole), missing=missing, failed=tuple(failed))
+        return Replicated(runs=runs, whole=frozenset(whole), missing=missing, failed=tuple(failed))
 
     def _measured(self, measurement: Measurement, machine: "_Machine") -> RunFolder:
         """Anew, in a folder of its own: a run of another scale, or half a one, goes into one of its own there."""

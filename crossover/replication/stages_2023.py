@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from crossover.replication import figures, runs_2023
-from crossover.replication.cells import Cell, Curve, Drawing, Missing, Ours, Section, Unit, measured, projected
+from crossover.replication.cells import Curve, Drawing, NoFigure, Ours, Section, TableCell, Unit, measured, projected
 from crossover.replication.measurement import Scale
 from crossover.replication.part import Found
 from crossover.replication.runs_2023 import PEERS, STAGES
@@ -17,7 +17,7 @@ UNITS: Mapping[str, Unit] = {"wall_s": "s", "cpu_percent": "%", "memory_mb": "MB
 
 
 def table_1(found: Found) -> Section:
-    cells: list[Cell] = []
+    cells: list[TableCell] = []
     for row in runs_2023.rows("Table I"):
         run = found.run(runs_2023.stages(row, found.scale))
         for place, column in enumerate(row.figures["columns"]):
@@ -29,7 +29,7 @@ def table_1(found: Found) -> Section:
     return found.section(cells, notes=notes)
 
 
-def _stage(row: Row, place: int, column: str, run: RunFolder | Missing) -> Iterator[Cell]:
+def _stage(row: Row, place: int, column: str, run: RunFolder | NoFigure) -> Iterator[TableCell]:
     def value(figure: str, run: RunFolder) -> Ours:
         mine = figures.stage(run, STAGES[place])
         if figure == "wall_s" and column == "compute":
@@ -38,9 +38,9 @@ def _stage(row: Row, place: int, column: str, run: RunFolder | Missing) -> Itera
         return measured(values[figure], _fewer(run))
 
     for figure, unit in UNITS.items():
-        ours = run if isinstance(run, Missing) else _alone(row, run, column) or value(figure, run)
+        ours = run if isinstance(run, NoFigure) else _alone(row, run, column) or value(figure, run)
         printed = row.figures[figure][place]
-        yield Cell(
+        yield TableCell(
             row=row.row,
             figure=f"{column}, {figure}",
             unit=unit,
@@ -51,12 +51,12 @@ def _stage(row: Row, place: int, column: str, run: RunFolder | Missing) -> Itera
         )
 
 
-def _alone(row: Row, run: RunFolder, column: str) -> Missing | None:
+def _alone(row: Row, run: RunFolder, column: str) -> NoFigure | None:
     """A peer without peers receives nothing, and no figure of that stage."""
     if column != "receive" or figures.workers(run) > 1:
         return None
     command = runs_2023.stages(row, Scale(1)).command(Scale(1))
-    return Missing(
+    return NoFigure(
         reason="one peer alone was run, which receives nothing: four of this model want 20 GB", command=command
     )
 
@@ -82,10 +82,10 @@ def figure_4(found: Found) -> Section:
             run = found.run(measurement)
             size = found.size_of(measurement)
             for name, stages in (("computing", STAGES[:1]), ("communication", STAGES[1:3])):
-                ours = run if isinstance(run, Missing) else _sum(run, stages, f"an epoch of a peer, {size}; {WAITS}")
+                ours = run if isinstance(run, NoFigure) else _sum(run, stages, f"an epoch of a peer, {size}; {WAITS}")
                 curves[name] += [(float(peers), float(ours.value))] if isinstance(ours, Ours) else []
                 row = f"{words}, {peers} peers"
-                cells.append(Cell(row=row, figure=name, unit="s", published=None, ours=ours))
+                cells.append(TableCell(row=row, figure=name, unit="s", published=None, ours=ours))
         if curves["computing"]:
             lines = [Curve(label=name, points=points) for name, points in curves.items()]
             title = f"2023, figure 4: computing and communication, {words}"
@@ -104,14 +104,16 @@ def figure_5(found: Found) -> Section:
         for kind, words in zip(runs_2023.COMPRESSIONS, ("without compression", "QSGD"), strict=True):
             run = found.run(runs_2023.compressed(kind, size))
             for figure in ("send", "receive", "moved"):
-                ours = run if isinstance(run, Missing) else _exchanged(run, figure)
+                ours = run if isinstance(run, NoFigure) else _exchanged(run, figure)
                 unit: Unit = "MB" if figure == "moved" else "s"
                 bars += (
                     [(f"{figure}, {words}, {size}", float(ours.value))]
                     if isinstance(ours, Ours) and unit == "s"
                     else []
                 )
-                cells.append(Cell(row=f"{words}, batch {size}", figure=figure, unit=unit, published=None, ours=ours))
+                cells.append(
+                    TableCell(row=f"{words}, batch {size}", figure=figure, unit=unit, published=None, ours=ours)
+                )
     notes = [f"{NO_NUMBERS}: compression shortens sending and receiving at every batch size."]
     drawing = Drawing(title="2023, figure 5: sending and receiving, by batch size", x="seconds", bars=bars)
     return found.section(cells, drawings=[drawing] if bars else [], notes=notes)
@@ -129,10 +131,10 @@ def figure_6(found: Found) -> Section:
     for mode in runs_2023.MODES:
         measurement = runs_2023.barrier(mode)
         run, size = found.run(measurement), found.size_of(measurement)
-        ours = run if isinstance(run, Missing) else best(run, size, cut=found.cut(measurement))
+        ours = run if isinstance(run, NoFigure) else best(run, size, cut=found.cut(measurement))
         printed = 0.843 if mode == "synchronous" else None
-        cells.append(Cell(row=mode, figure="accuracy", unit="share", published=printed, ours=ours))
-        curves += [] if isinstance(run, Missing) else [Curve(label=mode, points=figures.curve(run, "epoch"))]
+        cells.append(TableCell(row=mode, figure="accuracy", unit="share", published=printed, ours=ours))
+        curves += [] if isinstance(run, NoFigure) else [Curve(label=mode, points=figures.curve(run, "epoch"))]
     drawing = Drawing(
         title="2023, figure 6: accuracy against epochs, MobileNet V3 Small",
         x="epoch",

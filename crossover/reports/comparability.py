@@ -7,8 +7,8 @@ from typing import Any
 
 from crossover.experiment import Experiment
 from crossover.reports import display
-from crossover.reports.folder import RunFolder
-from crossover.reports.race import Result, setting_of
+from crossover.reports.folder import Result, RunFolder
+from crossover.reports.race import setting_of
 
 MUST_AGREE = (
     ("experiment", "data", "dataset"),

@@ -14,7 +14,7 @@ from crossover.reports.bands import Band
 from crossover.reports.folder import RunFolder
 from crossover.reports.on_aws import OnAws
 from crossover.reports.on_aws import verdict as on_aws_verdict
-from crossover.reports.race import Entry
+from crossover.reports.race import RaceEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Comparison:
     """The runs with their rows, what makes them differ, and the verdict."""
 
     runs: tuple[RunFolder, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[RaceEntry, ...]
     goal: float | None
     marks: tuple[str, ...]
     verdict: str
@@ -46,18 +46,18 @@ class Comparison:
         return self.entries[0].metric
 
 
-Simulated = Callable[[Sequence[Mapping[str, Any]]], Sequence[OnAws | None]]
+Simulate = Callable[[Sequence[Mapping[str, Any]]], Sequence[OnAws | None]]
 
 
 def read(
-    paths: Sequence[Path], *, at: float | None = None, mixed: bool = False, simulated: Simulated | None = None
+    paths: Sequence[Path], *, at: float | None = None, mixed: bool = False, simulated: Simulate | None = None
 ) -> Comparison:
     """The comparison of the run folders `paths`. Raises DataError (not a run), ConfigError (not comparable)."""
     return of([folder.read(path) for path in paths], at=at, mixed=mixed, simulated=simulated)
 
 
 def of(
-    runs: Sequence[RunFolder], *, at: float | None = None, mixed: bool = False, simulated: Simulated | None = None
+    runs: Sequence[RunFolder], *, at: float | None = None, mixed: bool = False, simulated: Simulate | None = None
 ) -> Comparison:
     """Compare `runs`. Different data or models are refused; `mixed` lets them stand side by side, without a verdict. Prices of different
     dates or regions: the verdict says nothing of dollars. `at`: the metric's value that a run must reach. `simulated`: what runs
@@ -90,7 +90,7 @@ def of(
     )
 
 
-def _entry(run: RunFolder, name: str, goal: float | None) -> Entry:
+def _entry(run: RunFolder, name: str, goal: float | None) -> RaceEntry:
     entry = race.entry(run.result, name, goal)
     return replace(entry, complete=entry.complete and not comparability.lost_records(run))
 
@@ -98,7 +98,7 @@ def _entry(run: RunFolder, name: str, goal: float | None) -> Entry:
 def to_csv(comparison: Comparison) -> str:
     """One row per run, raw figures: seconds, dollars, bytes, the metric's values."""
     text = io.StringIO()
-    columns = [field.name for field in fields(Entry)]
+    columns = [field.name for field in fields(RaceEntry)]
     projected = [f"on_aws_{figure}_{name}" for figure in ("seconds", "usd") for name in Band._fields]
     writer = csv.DictWriter(text, [*columns, *projected], lineterminator="\n")
     writer.writeheader()

@@ -27,6 +27,8 @@ UNFINISHED = "unfinished"  # what a run that has not ended well can be gone on w
 _OWN = (RESULT, METRICS, MODEL, REPORT, PROJECTION, SERVER_LOG, UNFINISHED, "baseline", "tensorboard", "mlflow")
 _EARLIER = re.compile(r"\d{8}-\d{6}-\w{6}|incomplete-\w+")  # a run's id, by which a folder of its own is called
 
+Result = Mapping[str, Any]  # result.json
+
 _FIGURES = dict.fromkeys(("count", "wall_s", "cpu_s", "max_rss_mb"), float)
 _METRIC = {"name?": str, "higher_is_better?": (bool, None)}
 _USD = {"paper_method_usd": float, "full_usd": float}
@@ -74,7 +76,7 @@ class RunFolder:
     """One finished run as it lies on disk."""
 
     path: Path
-    result: Mapping[str, Any]
+    result: Result
     records: Sequence[Record]
 
     @property

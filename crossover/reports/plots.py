@@ -44,7 +44,7 @@ STYLE: Any = {
 }
 WIDTH_IN, HEIGHT_IN = 4.6, 3.0  # small enough that its text stays legible on a phone
 MARKERS = 60  # points of a curve that are still told apart
-Point = tuple[float, float]
+PlotPoint = tuple[float, float]
 
 
 def series(n: int) -> str:
@@ -56,7 +56,7 @@ styled = partial(mpl.rc_context, STYLE)  # within it our style, and matplotlib's
 
 
 def lines(
-    curves: Mapping[str, Sequence[Point]],
+    curves: Mapping[str, Sequence[PlotPoint]],
     *,
     x: str,
     y: str,
@@ -180,7 +180,7 @@ def tornado(
 
 def _scales(
     axes: Axes,
-    curves: Mapping[str, Sequence[Point]],
+    curves: Mapping[str, Sequence[PlotPoint]],
     *,
     log_x: bool,
     log_y: bool,
@@ -219,7 +219,7 @@ def _plain(value: float) -> str:
     return f"{value:g}"
 
 
-def spread(points: Mapping[str, Sequence[Point]]) -> bool:
+def spread(points: Mapping[str, Sequence[PlotPoint]]) -> bool:
     """Whether x runs over more than a factor of 30: then a log axis shows more."""
     values = [a for curve in points.values() for a, _ in curve if a > 0]
     return bool(values) and max(values) / min(values) > 30

@@ -15,8 +15,8 @@ from typing import Any
 from crossover.errors import ConfigError
 from crossover.experiment import Metric
 from crossover.reports import bands, display
+from crossover.reports.folder import Result
 
-Result = Mapping[str, Any]
 SEEDS = 3  # that two settings must have in common: fewer give no interval to speak of
 # Student's t by degrees of freedom from SEEDS - 1 on, two-sided: of time at 4 %, of dollars at 1 %, so that both err once in twenty.
 OF_TIME = (4.849, 3.482, 2.999, 2.757, 2.612, 2.517, 2.449, 2.398, 2.359, 2.328)
@@ -26,7 +26,7 @@ UNEVEN = 0.8  # and so much of what the best of those compared had
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class RaceEntry:
     """One run's row. `goal_*`: at the first epoch that reached the comparison's goal; None where it never did. `setting`: the same for runs
     that differ in their seed alone. `cpu_share`: processor seconds of computing over its seconds; None where nothing was computed.
     """
@@ -91,7 +91,7 @@ def goal(results: Sequence[Result], at: float | None = None) -> tuple[float | No
     return (None, "") if target is None else (float(target), "the target of all runs")
 
 
-def entry(result: Result, name: str, goal: float | None) -> Entry:
+def entry(result: Result, name: str, goal: float | None) -> RaceEntry:
     metric = display.metric_of(result)
     known = [e for e in result["epochs"] if goal is not None and e["val_metric"] is not None]
     first: Mapping[str, Any] = next(
@@ -99,7 +99,7 @@ def entry(result: Result, name: str, goal: float | None) -> Entry:
     )
     if not display.trains(result):
         first = _aggregated(result)
-    return Entry(
+    return RaceEntry(
         name=name,
         setting=setting_of(result),
         seed=int(result["experiment"].get("seed", 0)),
@@ -151,7 +151,7 @@ def _aggregated(result: Result) -> Mapping[str, Any]:
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 
-def verdict(entries: Sequence[Entry], goal: float | None, why: str, *, dollars: bool = True) -> str:
+def verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, dollars: bool = True) -> str:
     """What won, and by how much, in one line, or why nobody did; without `dollars`, whose prices differ, of time alone."""
     if goal is None and any(entry.epochs for entry in entries):
         return "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85); the curves stand side by side."
@@ -180,7 +180,7 @@ def verdict(entries: Sequence[Entry], goal: float | None, why: str, *, dollars: 
         return f"{least}; seeds of {counts or 'none'}.{_aside(left)}"
     at = "At the mean of all gradients" if goal is None else f"At {display.judged(goal, racers[0].metric)} ({why})"
 
-    def draws(of: Callable[[Entry], float | None]) -> dict[str, list[float]]:
+    def draws(of: Callable[[RaceEntry], float | None]) -> dict[str, list[float]]:
         return {name: [_middle(runs[seed], of) for seed in seeds] for name, runs in settings.items()}
 
     soonest = _won(draws(lambda entry: entry.goal_s), "soonest", "sooner", OF_TIME)
@@ -197,26 +197,26 @@ def _aside(left: Mapping[str, str]) -> str:
     return f" Left out: {', '.join(f'{name}{why}' for name, why in left.items())}." if left else ""
 
 
-def _starved(racers: Sequence[Entry]) -> dict[str, float]:
+def _starved(racers: Sequence[RaceEntry]) -> dict[str, float]:
     """Those of this machine whose computing waited for a core, by name, with the share of its time that it had one."""
     shares = {e.name: e.cpu_share for e in racers if e.cpu_share is not None and e.label == "measured-local"}
     least = max(STARVED, UNEVEN * max(shares.values(), default=0.0))
     return {name: share for name, share in shares.items() if share < least}
 
 
-def _settings(racers: Sequence[Entry]) -> dict[str, dict[int, list[Entry]]]:
+def _settings(racers: Sequence[RaceEntry]) -> dict[str, dict[int, list[RaceEntry]]]:
     """By what a setting is called, after its first run: its runs by seed."""
-    found: dict[str, dict[int, list[Entry]]] = {}
+    found: dict[str, dict[int, list[RaceEntry]]] = {}
     for entry in racers:
         found.setdefault(entry.setting, {}).setdefault(entry.seed, []).append(entry)
     return {_called([run for runs in by_seed.values() for run in runs]): by_seed for by_seed in found.values()}
 
 
-def _called(runs: Sequence[Entry]) -> str:
+def _called(runs: Sequence[RaceEntry]) -> str:
     return runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} more"
 
 
-def _middle(runs: Sequence[Entry], of: Callable[[Entry], float | None]) -> float:
+def _middle(runs: Sequence[RaceEntry], of: Callable[[RaceEntry], float | None]) -> float:
     """The mean logarithm of runs of one seed."""
     return fmean(log(value) if (value := of(run) or 0.0) > 0 else -inf for run in runs)
 

@@ -56,11 +56,10 @@ def build(
     seconds when it was agreed) or `wall_s`; `train_loss` where known, else it is the sample-weighted mean of the records' `loss`. `final`:
     `val_metric`, `parameters_sha256` and what else the run's end says. `expected`: how often each step was executed. `failure`: the plain
     cause, for a run that did not end well. `data`: facts of the staged data. `code`: digests of what computed, by file. `unrecorded`: None
-    where the platform was not asked. `dropped`: the `workers` left out of a `round`, because what they contributed was not finite.
-    `span`: epochs from one evaluation to the next.
+    where nobody asked the platform. `dropped`: `workers` left out of a `round`, not finite. `span`: epochs between two evaluations.
     """
     began, ended = _span(records, epochs, started_at=started_at)
-    run = costs.Run(
+    run = costs.BilledRun(
         experiment=experiment,
         records=records,
         infrastructure=infrastructure or infrastructures.of(experiment),
@@ -70,6 +69,7 @@ def build(
         transitions=transitions,
         unrecorded=unrecorded,
     )
+    trains = display.trains({"data": data or {}})
     found = {
         "format": FORMAT,
         "architecture": experiment.architecture,
@@ -81,18 +81,13 @@ def build(
         "duration_s": run.duration_s,
         "versions": dict(versions),
         "code": dict(code or {}),
-        "experiment": experiment.resolved(),
         "data": dict(data or {}),
+        "experiment": experiment.resolved(),
         "epochs": _epochs(epochs, run),
         "unrecorded": asdict(unrecorded) if unrecorded else None,
         "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
         "incomplete": missing(
-            records,
-            expected=expected,
-            epochs=epochs,
-            span=span,
-            failed=bool(failure),
-            trains=display.trains({"data": data or {}}),
+            records, expected=expected, epochs=epochs, span=span, failed=bool(failure), trains=trains
         ),
         **_sums(records),
         "dropped": [dict(each) for each in dropped],
@@ -192,7 +187,7 @@ def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
     return list(table.values())
 
 
-def _epochs(epochs: Sequence[Mapping[str, Any]], run: costs.Run) -> list[dict[str, Any]]:
+def _epochs(epochs: Sequence[Mapping[str, Any]], run: costs.BilledRun) -> list[dict[str, Any]]:
     """One row per epoch; `elapsed_s` and dollars are cumulative, so that the metric can be held against both."""
     losses = train_losses(run.records)
     begin = min((float(r["started_at"]) for r in run.records if r["step"] != "initialise"), default=run.started_at)

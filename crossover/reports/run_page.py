@@ -1,13 +1,12 @@
 """The page of one run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
 
 from crossover.experiment import OF_TRAINING, Experiment, flat
 from crossover.reports import display, plots, published, timeline
 from crossover.reports.bands import Band
-from crossover.reports.folder import RunFolder
+from crossover.reports.folder import Result, RunFolder
 from crossover.reports.on_aws import OnAws
 from crossover.reports.page import (
     Page,
@@ -22,8 +21,6 @@ from crossover.reports.page import (
     traffic_sheet,
 )
 from crossover.reports.tables import warnings
-
-Result = Mapping[str, Any]
 
 
 def page(run: RunFolder, on_aws: OnAws | None = None) -> Page:

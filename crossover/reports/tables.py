@@ -1,8 +1,5 @@
 """Tables for the terminal: one run's summary, and several runs side by side with a last line that says what won."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -10,10 +7,10 @@ from rich.text import Text
 
 from crossover.reports import display
 from crossover.reports.comparison import Comparison
+from crossover.reports.folder import Result
 from crossover.reports.on_aws import OnAws
 from crossover.reports.page import stages_sheet
 
-Result = Mapping[str, Any]
 LABEL_STYLES = {
     "measured-local": "cyan",
     "measured-aws": "green",

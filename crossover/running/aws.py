@@ -8,7 +8,7 @@ from crossover.reports.folder import RunFolder
 from crossover.running.baseline import with_baseline
 from crossover.running.deployed_run import run_deployed
 from crossover.running.following import OnProgress
-from crossover.running.patience import Patience, renewing_session
+from crossover.running.patience import AwsPatience, renewing_session
 from crossover.running.resumption import Unfinished
 from crossover.simulation.processors import fixed
 
@@ -18,7 +18,7 @@ def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resum
     # Seconds of a cloud on one machine are not AWS's, whichever command asked for them.
     where = "local" if runtime.environment().get("AWS_ENDPOINT_URL") else "aws"
     session, renew = renewing_session()
-    look = Patience(renew)
+    look = AwsPatience(renew)
     if resume:  # that run alone
         return run_deployed(fixed(experiment), out, on_progress, session=session, where=where, resume=resume, look=look)
 

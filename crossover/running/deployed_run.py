@@ -19,7 +19,7 @@ from crossover.learning.memory import give_back_freed_memory
 from crossover.reports.folder import RunFolder
 from crossover.running import resumption, room
 from crossover.running.fleet import run_fleet
-from crossover.running.following import Check, OnProgress, all_well, begin_deadline, finish
+from crossover.running.following import Interruption, OnProgress, all_well, begin_deadline, finish
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared, attempt_number, prepare
 from crossover.running.stack import Deployed
@@ -38,7 +38,7 @@ def run_deployed(
     where: str,
     resume: str = "",
     look: Look = at_once,
-    check: Check = all_well,
+    check: Interruption = all_well,
 ) -> RunFolder:
     """A run of the deployed experiment through nothing but AWS APIs; `session` makes their clients, `look` has what patience there is,
     `check` is asked again and again whether the run can still go on.
@@ -105,7 +105,7 @@ class StateMachineExecution:
 
     states: Any  # a boto3 client
     arn: str
-    check: Check = all_well
+    check: Interruption = all_well
 
     def ended(self) -> bool:
         self.check()

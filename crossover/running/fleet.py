@@ -5,7 +5,7 @@ from typing import Any
 
 from crossover.keys import current_run
 from crossover.reports.folder import RunFolder
-from crossover.running.following import Check, Complete, OnProgress, all_well, finish, nothing_more
+from crossover.running.following import Complete, Interruption, OnProgress, all_well, finish, nothing_more
 from crossover.running.members import goes_on_without, instances_of
 from crossover.running.patience import Look, at_once
 from crossover.running.preparing import Prepared
@@ -23,7 +23,7 @@ def run_fleet(
     announced: bool = False,
     complete: Complete = nothing_more,
     look: Look = at_once,
-    check: Check = all_well,
+    check: Interruption = all_well,
 ) -> RunFolder:
     """A run of programs: the fleet gets its instances, is told what to join, and is emptied again, whatever happens.
 

@@ -48,7 +48,7 @@ OnProgress = Callable[[Progress], None]
 Complete = Callable[[Prepared], None]  # what is learned of the records once the run has ended
 
 
-Check = Callable[[], None]  # raises what else than the run's own failure keeps it from going on
+Interruption = Callable[[], None]  # raises what else than the run's own failure keeps it from going on
 
 
 def all_well() -> None:

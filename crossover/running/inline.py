@@ -21,8 +21,8 @@ from crossover.running.keeping import Databases, keeping
 from crossover.running.members import goes_on_without
 from crossover.running.preparing import Prepared, attempt_number, prepare
 from crossover.running.resumption import Unfinished
-from crossover.runtime.threads import Call
-from crossover.training.fleet import Settings
+from crossover.runtime.threads import BackgroundCall
+from crossover.training.fleet import ServingSettings
 from crossover.training.fleet.execution import ProgramsExecution, announce
 from crossover.workflow import execute, first_event
 
@@ -70,7 +70,7 @@ class InlineExecution:
     """The tree in threads of this process."""
 
     def __init__(self, run: Callable[[], object], clients: MemoryClients) -> None:
-        self._clients, self._call = clients, Call(run, name="inline-execution")
+        self._clients, self._call = clients, BackgroundCall(run, name="inline-execution")
 
     def ended(self) -> bool:
         if self._call.thread.is_alive():
@@ -99,7 +99,7 @@ class InlinePrograms:
         )
         objects = clients.objects(Traffic())
         announce(objects, fleet="inline", run=prepared.run, members=members)
-        settings = Settings(fleet="inline", look_s=0.1)
+        settings = ServingSettings(fleet="inline", look_s=0.1)
         program = architecture.program.main
         self._threads = [
             runtime.thread(_quietly, program, Resources(clients), settings, name=f"program-{number}")
@@ -131,7 +131,7 @@ def _stop(clients: MemoryClients, threads: Sequence[runtime.Thread]) -> None:
         thread.join(max(0.0, end_s - runtime.monotonic()))
 
 
-def _quietly(program: Callable[..., None], resources: Resources, settings: Settings) -> None:
+def _quietly(program: Callable[..., None], resources: Resources, settings: ServingSettings) -> None:
     """A program that gave up has left its word in the object store: that is what the runner reads."""
     with suppress(Exception):
         program(resources, settings)

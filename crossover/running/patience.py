@@ -37,7 +37,7 @@ def at_once(work: Callable[[], T]) -> T:
     return work()
 
 
-class Patience:
+class AwsPatience:
     """`renew` reads the credentials anew. Each kind of trouble is told once, until it is over."""
 
     def __init__(

@@ -8,11 +8,11 @@ from typing import Any
 from crossover.algorithms.aggregators.plan import Plan
 from crossover.context.run_facts import RunFacts
 from crossover.costs import infrastructure, prices, spending
-from crossover.costs.cost import Run
+from crossover.costs.cost import BilledRun
 from crossover.costs.expectations import expected_records, state_transitions
 from crossover.costs.invocations import latest
 from crossover.dataplane import documents
-from crossover.dataplane.vector import Kind, decode
+from crossover.dataplane.vector import VectorKind, decode
 from crossover.errors import CrossoverError, RunFailed
 from crossover.reports.folder import RunFolder, write
 from crossover.reports.html import write_report
@@ -51,7 +51,7 @@ def _model(prepared: Prepared, final: Mapping[str, Any]) -> bytes:
     from crossover.learning.saving import safetensors_bytes  # torch
 
     key = prepared.keys.final_model(final["parameters_sha256"])
-    vector = decode(prepared.objects.get(key), key=key, kind=Kind.MODEL)
+    vector = decode(prepared.objects.get(key), key=key, kind=VectorKind.MODEL)
     constants = prepared.objects.get(prepared.keys.constants) if prepared.facts.get("constants") else None
     return safetensors_bytes(prepared.experiment, prepared.facts["data_manifest"], vector, constants=constants)
 
@@ -114,7 +114,7 @@ def dropped(prepared: Prepared) -> list[dict[str, Any]]:
     return [by_round[round] for round in sorted(by_round)]
 
 
-def so_far(prepared: Prepared, *, now: float) -> Run:
+def so_far(prepared: Prepared, *, now: float) -> BilledRun:
     """The bill of a run that goes on, `now` in unix seconds. By AWS's prices; of a local run it is projected from local seconds."""
     return spending.going_on(
         prepared.experiment,

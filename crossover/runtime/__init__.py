@@ -26,7 +26,7 @@ class Thread(Protocol):
     def is_alive(self) -> bool: ...
 
 
-class Event(Protocol):
+class EventFlag(Protocol):
     """As threading's."""
 
     def set(self) -> None: ...
@@ -95,7 +95,7 @@ class ThisProcess:
     def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> Thread:
         return ProcessThread(target=target, args=args, name=name, daemon=True)
 
-    def event(self) -> Event:
+    def event(self) -> EventFlag:
         return threading.Event()
 
     def lock(self) -> Lock:
@@ -199,7 +199,7 @@ def thread(target: Callable[..., object], *args: Any, name: str | None = None) -
     return _installed.thread(target, *args, name=name)
 
 
-def event() -> Event:
+def event() -> EventFlag:
     """A flag that threads wait for."""
     return _installed.event()
 

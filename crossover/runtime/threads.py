@@ -18,7 +18,7 @@ from crossover import runtime
 T = TypeVar("T")
 
 
-class Call(Generic[T]):
+class BackgroundCall(Generic[T]):
     """A call that is under way on a thread of its own."""
 
     def __init__(self, call: Callable[[], T], *, name: str | None = None) -> None:
@@ -58,7 +58,7 @@ def side_by_side(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dict[
             except BaseException as failure:
                 failures[number] = failure
 
-    under_way = [Call(call_what_waits) for _ in range(min(slots, len(waiting)))]
+    under_way = [BackgroundCall(call_what_waits) for _ in range(min(slots, len(waiting)))]
     for each in under_way:
         each.result()
     return results, failures

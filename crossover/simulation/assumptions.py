@@ -11,7 +11,7 @@ from crossover.simulation.calibration import Calibration
 FACTORS = (1.5, 3.0, 10.0)  # that are tried, both ways
 EXACT = 1.01  # how far apart the last factor with the same answer and the first with another may be
 
-Answer = Callable[[Calibration], str]
+AnswerOf = Callable[[Calibration], str]
 
 
 class Turn(NamedTuple):
@@ -22,7 +22,7 @@ class Turn(NamedTuple):
     other: str
 
 
-def turns(answer: Answer, paced: Callable[[float], Calibration]) -> list[Turn]:
+def turns(answer: AnswerOf, paced: Callable[[float], Calibration]) -> list[Turn]:
     """Where computing is quicker, and where it is slower; nothing of a way in which none of FACTORS turns the answer."""
     now, found = answer(paced(1.0)), []
     for sign in (-1, 1):
@@ -51,7 +51,7 @@ def assumed(cloud: Calibration, *, gpus: bool) -> Iterator[tuple[str, Callable[[
         yield f"a GPU at {cloud.gpu_efficiency:.0%} of its peak", lambda times: cloud.paced(1.0, times)
 
 
-def words(answer: Answer, cloud: Calibration, *, gpus: bool) -> str:
+def words(answer: AnswerOf, cloud: Calibration, *, gpus: bool) -> str:
     """One line."""
     parts = [f"{what} ({_told(turns(answer, paced))})" for what, paced in assumed(cloud, gpus=gpus)]
     return f"It rests on {' and on '.join(parts)}."

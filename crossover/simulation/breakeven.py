@@ -25,7 +25,7 @@ from crossover.simulation.repetitions import (
     SIMULATED_EPOCHS,
     Draw,
     Outcome,
-    Task,
+    RepeatedRun,
     draws,
     figures,
     outcome,
@@ -131,7 +131,7 @@ def breakeven(
     """
     entrants, left_out = _projectable(with_rivals(experiments))
     calibration = calibration.unsure_of(entrants[0].training.model)
-    asked, tasks = list[Asked](), list[Task]()
+    asked, tasks = list[Asked](), list[RepeatedRun]()
     counted = partial(_at_best, calibration=calibration, price_list=price_list)
     as_filed = {entrant.name: sizes(entrant) for entrant in entrants}
     at_best = {entrant.name: counted(entrant, as_filed[entrant.name]) for entrant in entrants}
@@ -148,22 +148,15 @@ def breakeven(
                     raise
                 left_out.append(f"{entrant.name}, {axis} {value:,}: {error}")
                 continue
-            task = Task(experiment, calibration, workload, price_list, SIMULATED_EPOCHS)
+            task = RepeatedRun(experiment, calibration, workload, price_list, SIMULATED_EPOCHS)
             if task not in tasks:
                 tasks.append(task)
             asked.append(Asked(axis, value, entrant.name, is_rival(entrant), experiment.workers, tasks.index(task)))
     drawn = draws(entrants[0].seed, repetitions)
     done = repeated(tasks, drawn, processes=processes)
     found = [
-        Point(
-            axis=each.axis,
-            value=each.value,
-            name=each.name,
-            rival=each.rival,
-            workers=each.workers,
-            outcomes=done[each.task],
-        )
-        for each in asked
+        Point(axis=a.axis, value=a.value, name=a.name, rival=a.rival, workers=a.workers, outcomes=done[a.task])
+        for a in asked
     ]
     points = tuple(point for point in found if point.axis != "here")
     here = tuple(point for point in found if point.axis == "here")
@@ -180,7 +173,7 @@ def breakeven(
     )
 
 
-def _rests(here: Sequence[Point], filed: Mapping[str, Task], calibration: Calibration) -> str:
+def _rests(here: Sequence[Point], filed: Mapping[str, RepeatedRun], calibration: Calibration) -> str:
     """What the cheapest rests on, in the middle session, where paired draws tell that it is."""
     led = lead(draws_of(here, "dollars"))
     if led is None or not led.is_sure:
@@ -320,7 +313,9 @@ def _at_best(experiment: Experiment, own: Workload, *, calibration: Calibration,
     for count in dict.fromkeys((experiment.workers, *COUNTS)):
         changed = (experiment, own) if count == experiment.workers else _staffed(experiment, own, workers=count)
         try:
-            found = outcome(Task(changed[0], calibration, changed[1], price_list, SIMULATED_EPOCHS), Draw(1, 0.0))
+            found = outcome(
+                RepeatedRun(changed[0], calibration, changed[1], price_list, SIMULATED_EPOCHS), Draw(1, 0.0)
+            )
         except ConfigError:
             continue
         if not found.problems and found.usd < best_usd:

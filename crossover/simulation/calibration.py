@@ -11,8 +11,8 @@ from typing import Any
 
 from crossover.experiment import Experiment
 from crossover.simulation import figures
-from crossover.simulation.figures import UNKNOWN_INSTANCE, Instance
-from crossover.simulation.services import Client, Network, Service, vcpus
+from crossover.simulation.figures import UNKNOWN_INSTANCE, InstanceType
+from crossover.simulation.services import Service, ServiceClient, TokenBucket, vcpus
 from crossover.simulation.workload import Workload
 
 MEASURED = {
@@ -82,9 +82,9 @@ class Calibration:
     concurrency: int | None = 1_000  # the account's; None: raised as far as needed
 
     # Networks: of functions outside a VPC and inside, of instances by type (vCPUs, bytes per second for ever)
-    network: Network | None = None
-    vpc_network: Network | None = None
-    instances: Mapping[str, Instance] = field(default_factory=dict)
+    network: TokenBucket | None = None
+    vpc_network: TokenBucket | None = None
+    instances: Mapping[str, InstanceType] = field(default_factory=dict)
 
     # Services
     objects: Service
@@ -173,7 +173,7 @@ class Calibration:
         share: float = min(1.0, vcpus(memory_mb)) ** self.arithmetic_exponent
         return bytes_ / (self.arithmetic_bytes_s * share)
 
-    def client(self, service: Service, *, memory_mb: float, in_vpc: bool) -> Client:
+    def client(self, service: Service, *, memory_mb: float, in_vpc: bool) -> ServiceClient:
         """The service as a function of that memory sees it."""
         network = self.vpc_network if in_vpc else self.network
         if network is None:
@@ -259,7 +259,7 @@ def _aws() -> Calibration:
     changes: dict[str, Any] = dict(found.pop("", {}))
     for group in ("network", "vpc_network"):
         bucket = found.pop(group)
-        changes[group] = Network(burst_bytes=bucket["burst_bytes"], floor_bytes_s=bucket["floor_bytes_s"])
+        changes[group] = TokenBucket(burst_bytes=bucket["burst_bytes"], floor_bytes_s=bucket["floor_bytes_s"])
     stores = {group: found.pop(group) for group in list(found) if group.startswith("stores.")}
     changes["stores"] = {name.removeprefix("stores."): Service(**named) for name, named in stores.items()}
     for group, named in found.items():

@@ -16,7 +16,7 @@ FORMAT, BITS = 1, 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instance:
+class InstanceType:
     """What EC2 documents of a type. `bytes_s`: its network for ever; `memory_gb`, `gpu_gb`: in GiB. None where that is not said."""
 
     vcpus: int
@@ -25,7 +25,7 @@ class Instance:
     gpu_gb: float | None = None
 
 
-UNKNOWN_INSTANCE = Instance(vcpus=2)
+UNKNOWN_INSTANCE = InstanceType(vcpus=2)
 
 
 @cache
@@ -53,10 +53,10 @@ def figures() -> Mapping[str, Mapping[str, float]]:
 
 
 @cache
-def instances() -> Mapping[str, Instance]:
+def instances() -> Mapping[str, InstanceType]:
     """By type."""
     return {
-        name: Instance(
+        name: InstanceType(
             vcpus=each["vcpus"],
             bytes_s=each["gbps"] * 1e9 / BITS if "gbps" in each else None,
             memory_gb=each.get("memory_gb"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import simpy
 
-Process = Generator[simpy.Event, Any, None]
+SimProcess = Generator[simpy.Event, Any, None]
 
 
 class Link:
@@ -85,7 +85,7 @@ class Gate:
             self.opened_s = env.now
             self.event.succeed()
 
-    def wait(self) -> Process:
+    def wait(self) -> SimProcess:
         if not self.open:
             yield self.event
 
@@ -99,7 +99,7 @@ class Slots:
         self.busy = self.most = 0
         self.throttled, self.longest_wait_s = 0, 0.0
 
-    def take(self) -> Process:
+    def take(self) -> SimProcess:
         if self.limit is not None and self.busy >= self.limit:
             self.throttled += 1
             asked, mine = self._env.now, self._env.event()

@@ -16,7 +16,7 @@ from crossover.simulation.repetitions import (
     LIMITS,
     REPETITIONS,
     SIMULATED_EPOCHS,
-    Task,
+    RepeatedRun,
     draws,
     figures,
     problems,
@@ -54,7 +54,7 @@ def on_aws(
     return found
 
 
-def _task(result: Mapping[str, Any], tell: Callable[[str], object]) -> Task | None:
+def _task(result: Mapping[str, Any], tell: Callable[[str], object]) -> RepeatedRun | None:
     """As many epochs as the run had. None where a size or a step is not known, or another version wrote it."""
     try:
         experiment = from_resolved(result["experiment"])
@@ -67,4 +67,4 @@ def _task(result: Mapping[str, Any], tell: Callable[[str], object]) -> Task | No
     except (NoProjection, ConfigError, TypeError) as unknown:
         tell(str(unknown))
         return None
-    return Task(experiment, AWS.unsure_of(workload.model), workload, prices.load(), SIMULATED_EPOCHS)
+    return RepeatedRun(experiment, AWS.unsure_of(workload.model), workload, prices.load(), SIMULATED_EPOCHS)

@@ -46,7 +46,7 @@ class Draw(NamedTuple):
     level: float = 0.0
 
 
-class Task(NamedTuple):
+class RepeatedRun(NamedTuple):
     """What `simulate` takes. `epochs`: that a repetition simulates at most; those after the first are alike."""
 
     experiment: Experiment
@@ -109,7 +109,7 @@ def in_session(calibration: Calibration, session: float) -> Calibration:
 
 
 def repeated(
-    tasks: Sequence[Task], drawn: Sequence[Draw], *, processes: int | None = None, worth_s: float = WORTH_S
+    tasks: Sequence[RepeatedRun], drawn: Sequence[Draw], *, processes: int | None = None, worth_s: float = WORTH_S
 ) -> list[tuple[Outcome, ...]]:
     """Each task's outcomes, one per draw in their order. `processes` (by default one per core) change nothing but the time that it takes;
     they are started where more than `worth_s` seconds of work are left after the first job.
@@ -132,7 +132,7 @@ def repeated(
     return [tuple(outcomes) for outcomes in found]
 
 
-def _alike_but_in_epochs(tasks: Sequence[Task]) -> list[list[int]]:
+def _alike_but_in_epochs(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
     """Tasks by number: those of a group simulate the same epochs, and lengthen them differently."""
     groups: dict[str, list[int]] = {}
     for n, task in enumerate(tasks):
@@ -142,12 +142,12 @@ def _alike_but_in_epochs(tasks: Sequence[Task]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _job(job: tuple[Sequence[Task], Sequence[Draw]]) -> list[list[Outcome]]:
+def _job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Outcome]]:
     """Of each task, its outcomes. Tasks of a job differ in their epochs alone, so what is simulated for one does for all."""
     tasks, drawn = job
     known: dict[tuple[Draw, int], Simulated] = {}
 
-    def once(task: Task, draw: Draw, epochs: int) -> Simulated:
+    def once(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
         if (draw, epochs) not in known:
             known[draw, epochs] = _drawn(task, draw, epochs)
         return known[draw, epochs]
@@ -164,7 +164,7 @@ def as_drawn(calibration: Calibration, draw: Draw) -> Calibration:
     return replace(in_session(calibration, draw.session), parallel_beyond=beyond)
 
 
-def _drawn(task: Task, draw: Draw, epochs: int) -> Simulated:
+def _drawn(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
     training = replace(task.experiment.training, epochs=epochs)
     return simulate(
         replace(task.experiment, seed=draw.seed, training=training),
@@ -179,7 +179,9 @@ def simulated_epochs(most: int, span: int) -> int:
     return max(2, most // span) * span if span > 1 else most
 
 
-def outcome(task: Task, draw: Draw, simulated: Callable[[Task, Draw, int], Simulated] = _drawn) -> Outcome:
+def outcome(
+    task: RepeatedRun, draw: Draw, simulated: Callable[[RepeatedRun, Draw, int], Simulated] = _drawn
+) -> Outcome:
     """What one repetition comes to. A run of many epochs is simulated for some, and lengthened by the mean of those after its first: what
     stragglers do in them stands for all the others too, so the band errs on the wide side.
     """
@@ -306,6 +308,6 @@ def project(
     """The run of `experiment`, and so many repetitions of its seed. Raises as `simulate` does."""
     work, price_list = workload or sizes_of(experiment, architecture_of(experiment)), prices.load()
     run = simulate(experiment, calibration, workload=work, price_list=price_list)
-    task = Task(experiment, calibration.unsure_of(work.model), work, price_list, SIMULATED_EPOCHS)
+    task = RepeatedRun(experiment, calibration.unsure_of(work.model), work, price_list, SIMULATED_EPOCHS)
     (outcomes,) = repeated([task], draws(experiment.seed, repetitions), processes=processes)
     return Projection(run=run, seed=experiment.seed, outcomes=outcomes)

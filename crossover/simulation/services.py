@@ -21,7 +21,7 @@ def vcpus(memory_mb: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class TokenBucket:
     """A token bucket, each direction its own: `burst_bytes` at once, then `floor_bytes_s`.
 
     `by_memory`: floors of a rule that grows with a function's memory (MB, bytes per second), in straight lines between.
@@ -62,7 +62,7 @@ class Direction:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ServiceClient:
     """A service as one client sees it."""
 
     read: Direction
@@ -97,7 +97,7 @@ class Service:
             slowdown=factor * self.slowdown,
         )
 
-    def at(self, *, vcpus: float = 1.0, burst_bytes: float = inf, floor_bytes_s: float = inf) -> Client:
+    def at(self, *, vcpus: float = 1.0, burst_bytes: float = inf, floor_bytes_s: float = inf) -> ServiceClient:
         """As a client sees it whose one thread has so much of a vCPU, behind a network of that bucket."""
 
         def direction(latency_s: float, client_bytes_s: float, cpu_s_byte: float) -> Direction:
@@ -110,7 +110,7 @@ class Service:
                 else Direction(latency_s, min(rate, floor))
             )
 
-        return Client(
+        return ServiceClient(
             direction(self.latency_s, self.client_bytes_s, self.cpu_s_byte),
             direction(
                 _or(self.write_latency_s, self.latency_s),

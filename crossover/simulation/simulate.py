@@ -15,7 +15,7 @@ from crossover.costs.prices import Prices
 from crossover.experiment import MOST_MEMORY_MB, Experiment
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.mirror import aggregation, models_of, programs
-from crossover.simulation.usage import Place, StepUse, Usage
+from crossover.simulation.usage import StepUse, Usage, WhereInRun
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import Workload, calendar
 from crossover.simulation.world import World
@@ -105,7 +105,7 @@ def simulate(
     usage = Usage(experiment.architecture, keep_records=keep_records)
     world = World(experiment, architecture, workload, calibration, days, usage)
     walk = Walk(world, models_of(architecture))
-    whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
+    whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, WhereInRun())
     world.env.run(until=world.env.process(whole) | world.doomed)
     return _result(world, price_list or prices.load())
 

@@ -10,7 +10,7 @@ CHANNELS = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
 
 
 @dataclass(slots=True)
-class Place:
+class WhereInRun:
     """Where in the run an invocation stands: the event's fields that vary. `debt_s`: states entered since the last wait."""
 
     worker: int = 0
@@ -23,8 +23,8 @@ class Place:
     finished: bool = False
     debt_s: float = 0.0
 
-    def copy(self, **changes: Any) -> "Place":
-        twin = Place(
+    def copy(self, **changes: Any) -> "WhereInRun":
+        twin = WhereInRun(
             self.worker,
             self.epoch,
             self.round,
@@ -128,7 +128,7 @@ class Usage:
     def add(
         self,
         use: StepUse,
-        place: Place,
+        place: WhereInRun,
         *,
         started_at: float,
         wall_s: float,
@@ -170,7 +170,7 @@ class Usage:
     def _record(
         self,
         use: StepUse,
-        place: Place,
+        place: WhereInRun,
         minibatch: int,
         started_at: float,
         wall_s: float,

@@ -9,9 +9,9 @@ from typing import Any
 
 import simpy
 
-from crossover.simulation.kernel import Process
-from crossover.simulation.usage import Place
-from crossover.simulation.world import Invocation, Model, Script, World
+from crossover.simulation.kernel import SimProcess
+from crossover.simulation.usage import WhereInRun
+from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step
 
 
@@ -25,7 +25,7 @@ class Walk:
         limit, workload = self._calibration.concurrency, world.workload
         self._grouped = limit is None or world.workers * (workload.minibatches + 2) <= limit
 
-    def run(self, node: Node, place: Place, *, last: bool = True) -> Process:
+    def run(self, node: Node, place: WhereInRun, *, last: bool = True) -> SimProcess:
         """`last`: whether the node ends its machine."""
         match node:
             case Step():
@@ -45,25 +45,25 @@ class Walk:
                 place.debt_s += self._calibration.child_s
                 yield from self.run(body, place, last=True)
 
-    def _enter(self, place: Place, states: int) -> None:
+    def _enter(self, place: WhereInRun, states: int) -> None:
         self._world.transitions += states
         place.debt_s += states * self._calibration.transition_s
 
-    def _pay(self, place: Place) -> Process:
+    def _pay(self, place: WhereInRun) -> SimProcess:
         """Let the time pass that states have taken since the last wait."""
         if place.debt_s:
             debt_s, place.debt_s = place.debt_s, 0.0
             yield self._env.timeout(debt_s)
 
-    def _branch(self, node: Node, place: Place) -> Process:
+    def _branch(self, node: Node, place: WhereInRun) -> SimProcess:
         yield from self.run(node, place, last=False)
         self._enter(place, 1)  # the state that drops the branch's result
         yield from self._pay(place)
 
-    def _together(self, branches: list[Generator[simpy.Event, Any, None]]) -> Process:
+    def _together(self, branches: list[Generator[simpy.Event, Any, None]]) -> SimProcess:
         yield self._env.all_of([self._env.process(branch) for branch in branches])
 
-    def _each(self, node: ForEach, place: Place) -> Process:
+    def _each(self, node: ForEach, place: WhereInRun) -> SimProcess:
         self._enter(place, 2)
         count = self._world.workers if node.count == "workers" else place.minibatches
         model = self._models.get(node.body.name) if isinstance(node.body, Step) else None
@@ -74,7 +74,7 @@ class Walk:
         yield from self._pay(place)
         yield from self._together([self._branch(node.body, place.copy(**{node.item: n})) for n in range(count)])
 
-    def _repeat(self, node: Repeat, place: Place, *, last: bool) -> Process:
+    def _repeat(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
         self._enter(place, 1)
         place.synchronised = place.epoch_finished = place.finished = False
         polled = node.every_s and isinstance(node.body, Step) and self._models[node.body.name].polls
@@ -92,7 +92,7 @@ class Walk:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def _step(self, step: Step, place: Place) -> Process:
+    def _step(self, step: Step, place: WhereInRun) -> SimProcess:
         world, model = self._world, self._models[step.name]
         self._enter(place, 1)
         place.debt_s += self._calibration.invoke_s
@@ -121,7 +121,7 @@ class Walk:
         torch = step.needs_torch(self._world.experiment)
         return self._calibration.torch_step_s if torch else self._calibration.plain_step_s
 
-    def _play(self, step: Step, script: Script, place: Place, cold: bool, init_s: float) -> Process:
+    def _play(self, step: Step, script: Script, place: WhereInRun, cold: bool, init_s: float) -> SimProcess:
         world, env = self._world, self._env
         luck, host = world.luck[place.worker], world.host(place.worker)
         request, compute = luck.request(), luck.compute()
@@ -145,10 +145,10 @@ class Walk:
             stages=stages,
         )
 
-    def _live(self, step: Step, model: Model, place: Place, cold: bool, init_s: float) -> Process:
+    def _live(self, step: Step, model: Model, place: WhereInRun, cold: bool, init_s: float) -> SimProcess:
         world, env = self._world, self._env
         assert model.living is not None
-        invocation = Invocation(env.now, env.now + world.experiment.functions.timeout_s)
+        invocation = SimulatedInvocation(env.now, env.now + world.experiment.functions.timeout_s)
         entered = place.copy()
         own_s = self._own_s(step)
         if own_s:
@@ -166,7 +166,7 @@ class Walk:
             notes=invocation.notes,
         )
 
-    def _group(self, step: Step, model: Model, place: Place, count: int) -> Process:
+    def _group(self, step: Step, model: Model, place: WhereInRun, count: int) -> SimProcess:
         """One worker's minibatches side by side."""
         world, env = self._world, self._env
         self._world.transitions += 2 * count  # each: the step, and the state that drops its result
@@ -213,7 +213,7 @@ class Walk:
         world.slots.give(count)
         place.debt_s += self._calibration.transition_s
 
-    def _poll(self, step: Step, node: Repeat, place: Place) -> Process:
+    def _poll(self, step: Step, node: Repeat, place: WhereInRun) -> SimProcess:
         """Poll after poll until the gate is open, worked out afterwards: between two polls nothing but time passes."""
         world, env, model, calibration = self._world, self._env, self._models[step.name], self._calibration
         assert model.polls is not None
@@ -256,7 +256,7 @@ class Walk:
         self,
         step: Step,
         script: Script,
-        place: Place,
+        place: WhereInRun,
         began: float,
         wall_s: float,
         init_s: float,

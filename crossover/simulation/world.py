@@ -11,9 +11,9 @@ from crossover.architecture import Architecture, steps
 from crossover.architecture.infrastructure import NETWORK, shared_stacks
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import Calibration
-from crossover.simulation.kernel import Environments, Gate, Host, Link, Luck, Phase, Process, Slots
-from crossover.simulation.services import Client
-from crossover.simulation.usage import Place, StepUse, Tally, Usage
+from crossover.simulation.kernel import Environments, Gate, Host, Link, Luck, Phase, SimProcess, Slots
+from crossover.simulation.services import ServiceClient
+from crossover.simulation.usage import StepUse, Tally, Usage, WhereInRun
 from crossover.simulation.workload import Workload
 from crossover.workflow import Step
 
@@ -29,17 +29,17 @@ class Script:
 class Phased(Protocol):
     """A step's script at a place; the same object for the same kind of place, since thousands share it."""
 
-    def __call__(self, world: "World", place: Place) -> Script: ...
+    def __call__(self, world: "World", place: WhereInRun) -> Script: ...
 
 
 class Living(Protocol):
     """A step that waits for others: a process of its own, which adds to `invocation` what it does."""
 
-    def __call__(self, world: "World", place: Place, invocation: "Invocation") -> Process: ...
+    def __call__(self, world: "World", place: WhereInRun, invocation: "SimulatedInvocation") -> SimProcess: ...
 
 
 @dataclass
-class Invocation:
+class SimulatedInvocation:
     """A living step's (or a program's) stages and requests so far."""
 
     started_at: float
@@ -66,8 +66,8 @@ class Model:
 
     script: Phased | None = None
     living: Living | None = None
-    changes: Callable[["World", Place], None] | None = None
-    polls: Callable[["World", Place], Gate] | None = None
+    changes: Callable[["World", WhereInRun], None] | None = None
+    polls: Callable[["World", WhereInRun], Gate] | None = None
     patience_s: float = 0.0
 
 
@@ -99,7 +99,7 @@ class World:
         self.broker = Host(bus.host_bytes_s)
         self._memories = {step.name: self.memory_mb(step) for step in steps(self.architecture)}
         self._in_vpc = NETWORK in shared_stacks(experiment, self.architecture)
-        self._clients: dict[tuple[str, str], Client] = {}
+        self._clients: dict[tuple[str, str], ServiceClient] = {}
         self.doomed = self.env.event()
         self.slots = Slots(self.env, calibration.concurrency)
         self._environments: dict[str, Environments] = {}
@@ -146,15 +146,15 @@ class World:
     def memory_of(self, step: str) -> int:
         return self._memories[step]
 
-    def objects(self, step: str) -> Client:
+    def objects(self, step: str) -> ServiceClient:
         """The object store as the functions of that step see it."""
         return self._client("objects", step)
 
-    def tensors(self, step: str) -> Client:
+    def tensors(self, step: str) -> ServiceClient:
         """A worker's database, or the shared one, as the functions of that step see it."""
         return self._client("tensors", step)
 
-    def _client(self, service: str, step: str) -> Client:
+    def _client(self, service: str, step: str) -> ServiceClient:
         found = self._clients.get((service, step))
         if found is None:
             memory_mb = self._memories[step]

@@ -12,7 +12,7 @@ from crossover.algorithms.aggregators.plan import Aggregator, Plan
 from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane import documents
-from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.dataplane.vector import Vector, VectorKind, decode, header
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment
 from crossover.workflow import DAY_S, ForEach, Node, Repeat, Sequence, Step
@@ -62,7 +62,7 @@ def send(ctx: Context, event: Event, plan: Plan) -> None:
     for number in range(plan.parts):
         with ctx.stage("compute"):
             part = gradient(ctx.experiment.seed, client, plan.part(number))
-        vector = Vector(Kind.GRADIENT, buffers.view(part), 1)
+        vector = Vector(VectorKind.GRADIENT, buffers.view(part), 1)
         keys.append(ctx.keys.partial_mean(CLIENTS, client, number))
         with ctx.stage("store"):
             ctx.objects.put_new(keys[-1], [header(vector), vector.data])
@@ -94,7 +94,7 @@ def aggregate(ctx: Context, event: Event, plan: Plan) -> None:
         data = buffers.view(total.result())
     with ctx.stage("check"):
         ctx.note(sha256=hashlib.sha256(data).hexdigest())
-    vector = Vector(Kind.GRADIENT, data, mine.clients)
+    vector = Vector(VectorKind.GRADIENT, data, mine.clients)
     with ctx.stage("store"):
         ctx.objects.put_new(ctx.keys.partial_mean(level, number, mine.part), [header(vector), vector.data])
 
@@ -113,7 +113,7 @@ def _add(ctx: Context, mean: "RunningMean", key: str, *, samples: int) -> None:
     from crossover.algorithms import buffers
 
     with ctx.stage("fetch"):
-        vector = decode(ctx.objects.get(key), key=key, kind=Kind.GRADIENT)
+        vector = decode(ctx.objects.get(key), key=key, kind=VectorKind.GRADIENT)
     if vector.samples != samples or vector.elements != mean.total.numel():
         raise Corrupt(
             f"{key}: {vector.elements} elements of {vector.samples} clients; expected {mean.total.numel()} of {samples}"

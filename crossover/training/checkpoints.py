@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.context import Context
 from crossover.dataplane.plain import read as read_plain
-from crossover.dataplane.vector import HEADER_BYTES, Kind, Vector, decode, header
+from crossover.dataplane.protocols import Buffer
+from crossover.dataplane.vector import HEADER_BYTES, Vector, VectorKind, decode, header
 from crossover.errors import Corrupt, Missing
 from crossover.keys import Keys
 
@@ -29,8 +30,6 @@ _LISTING = {
     "vectors": [[str, int]],
     "facts": {"kept?": [[int, int]], "waiting_since?": (float, None)},
 }
-
-Buffer = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,10 +89,10 @@ def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Ten
     """What every checkpoint of one who trains holds: the learner's model, the optimizer's vectors, and the outer one's with local steps."""
     from crossover.algorithms import buffers
 
-    kind = Kind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
+    kind = VectorKind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
     held = {f"optimizer{i}": Vector(kind, buffers.view(part)) for i, part in enumerate(optimizer)}
-    held |= {f"outer{i}": Vector(Kind.VELOCITY, buffers.view(part)) for i, part in enumerate(outer)}
-    return {"model": Vector(Kind.MODEL, ctx.learner.model), **held}
+    held |= {f"outer{i}": Vector(VectorKind.VELOCITY, buffers.view(part)) for i, part in enumerate(outer)}
+    return {"model": Vector(VectorKind.MODEL, ctx.learner.model), **held}
 
 
 def optimizer_of(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Tensor, ...]":
@@ -108,7 +107,7 @@ def kept_vectors(kept: "Mapping[str, Tensor]") -> dict[str, Vector]:
     """What else one who trains keeps from round to round, by name: what a codec left out, an outer velocity."""
     from crossover.algorithms import buffers
 
-    return {f"extra {name}": Vector(Kind.STATE, buffers.view(own)) for name, own in kept.items()}
+    return {f"extra {name}": Vector(VectorKind.STATE, buffers.view(own)) for name, own in kept.items()}
 
 
 def take_kept(checkpoint: Checkpoint, kept: "Mapping[str, Tensor]") -> None:

@@ -16,7 +16,7 @@ from crossover.algorithms.outer import OUTER, outer_update
 from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.dataplane.protocols import StateKeys, TensorStore
-from crossover.dataplane.vector import Kind, Vector, decode
+from crossover.dataplane.vector import Vector, VectorKind, decode
 from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.keys import Keys
@@ -88,7 +88,7 @@ def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> Non
     for worker in holders:
         target = state_keys(ctx.experiment, ctx.keys, round, worker)
         if donor is None:
-            ctx.tensors[worker].create(target.model, Vector(Kind.MODEL, ctx.learner.initial_model()))
+            ctx.tensors[worker].create(target.model, Vector(VectorKind.MODEL, ctx.learner.initial_model()))
             continue
         given = state_keys(ctx.experiment, source, round, donor)
         own = zip(*(own_keys(ctx.experiment, each, round, worker) for each in (source, ctx.keys)), strict=True)
@@ -231,7 +231,9 @@ def decide(ctx: Context, event: Event, *, holder: int) -> None:
     if ctx.objects.exists(ctx.keys.decision(epoch)):
         return
     with ctx.stage("evaluate"):
-        ctx.tensors[holder].get(ctx.keys.model(event["round"] + 1, holder), kind=Kind.MODEL, out=ctx.learner.model)
+        ctx.tensors[holder].get(
+            ctx.keys.model(event["round"] + 1, holder), kind=VectorKind.MODEL, out=ctx.learner.model
+        )
         agreement.agree(ctx, epoch)
 
 
@@ -248,7 +250,7 @@ def conclude(ctx: Context, holders: Several[int], spent: Spent) -> None:
     agreed = agreement.last(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):
-        model = ctx.tensors[holders[0]].get(ctx.keys.model(last, holders[0]), kind=Kind.MODEL)
+        model = ctx.tensors[holders[0]].get(ctx.keys.model(last, holders[0]), kind=VectorKind.MODEL)
         agreement.conclude(ctx, agreed, model)
     for holder in holders:
         ctx.tensors[holder].delete(*(key for round in (last - 1, last) for key in spent(ctx, ctx.keys, round, holder)))

@@ -8,7 +8,7 @@ from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import Update
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.training.calendar import calendar, minibatch_samples
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def compute(ctx: Context, event: Event, batch: "Batch") -> Vector:
             )
         )
     weighs = minibatch_samples(ctx.facts, event["round"], worker=event["worker"])[event["minibatch"]]
-    return Vector(Kind.GRADIENT, data, samples=weighs)
+    return Vector(VectorKind.GRADIENT, data, samples=weighs)
 
 
 def note(ctx: Context, loss: float, *, samples: int, answers: float) -> None:

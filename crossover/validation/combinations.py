@@ -9,20 +9,33 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 
-from crossover.algorithms import codecs
-from crossover.algorithms.codecs import CODECS
-from crossover.algorithms.rules import bears
 from crossover.architecture import Architecture, steps
 from crossover.architecture.infrastructure import talks
 from crossover.errors import ConfigError
-from crossover.experiment import OF_TRAINING, Exchange, Experiment, ImageSize, Metric, Outer
+from crossover.experiment import OF_TRAINING, Experiment, ImageSize, Metric
 from crossover.learning import sizes
 from crossover.learning.staging import plan
 from crossover.training.baselines import companions
-from crossover.validation.documents import did_you_mean
+from crossover.validation.documents import did_you_mean, is_import
+from crossover.validation.exchanges import (
+    OBJECTS,
+    attack_has_attackers,
+    attackers_exist,
+    codec_takes_the_model,
+    compressed_gradients_are_averaged,
+    compression_has_its_settings,
+    compression_sees_what_is_dropped,
+    dropping_is_borne,
+    errors_are_fed_back,
+    krum_has_enough_workers,
+    krum_selects_among_honest,
+    models_average,
+    outer_belongs_to_delta,
+    trimmed_mean_leaves_some,
+)
 from crossover.validation.machines import invocations_fit_a_history, minibatches_fit_a_list
 
-Check = Callable[[Experiment], Iterable[str]]
+Refusal = Callable[[Experiment], Iterable[str]]
 ArchitectureCheck = Callable[[Experiment, Architecture], Iterable[str]]
 
 NAME_LIMIT = 32
@@ -31,7 +44,6 @@ LONGEST_STEP = 24
 KNOWN_DATASETS = tuple(sizes.DATA)
 KNOWN_LOSSES = ("cross_entropy", "mse", "bce_with_logits")
 KNOWN_METRICS = ("accuracy", "perplexity", "mean_absolute_error")
-_OBJECTS = {"gradients": "gradients", "model": "models", "delta": "what models moved by"}
 
 
 def name_fits(e: Experiment) -> Iterator[str]:
@@ -59,7 +71,7 @@ def owner_is_a_tag(e: Experiment) -> Iterator[str]:
 
 
 def dataset_known(e: Experiment) -> Iterator[str]:
-    if e.data.dataset not in KNOWN_DATASETS and not _is_import(e.data.dataset):
+    if e.data.dataset not in KNOWN_DATASETS and not is_import(e.data.dataset):
         near = did_you_mean(e.data.dataset, list(KNOWN_DATASETS))
         yield f"data.dataset: {e.data.dataset!r} is unknown; one of {', '.join(KNOWN_DATASETS)}, or package.module:loader{near}"
 
@@ -71,7 +83,7 @@ def digits_have_no_test_split(e: Experiment) -> Iterator[str]:
 
 def loss_known(e: Experiment) -> Iterator[str]:
     loss = e.training.loss
-    if loss not in KNOWN_LOSSES and not _is_import(loss):
+    if loss not in KNOWN_LOSSES and not is_import(loss):
         near = did_you_mean(loss, list(KNOWN_LOSSES))
         yield f"training.loss: {loss!r} is unknown; one of {', '.join(KNOWN_LOSSES)}, or package.module:name{near}"
 
@@ -83,7 +95,7 @@ def smoothing_needs_classes(e: Experiment) -> Iterator[str]:
 
 def metric_known(e: Experiment) -> Iterator[str]:
     name = e.training.metric.name
-    if name not in KNOWN_METRICS and not _is_import(name):
+    if name not in KNOWN_METRICS and not is_import(name):
         near = did_you_mean(name, list(KNOWN_METRICS))
         yield f"training.metric.name: {name!r} is unknown; one of {', '.join(KNOWN_METRICS)}, or package.module:name{near}"
 
@@ -133,145 +145,6 @@ def images_grow(e: Experiment) -> Iterator[str]:
             "training.image_size.begin: early stopping and the plateau schedule would judge epochs on smaller images, whose validation "
             "loss says little of what is to come; expected early_stopping: 0 and another schedule"
         )
-
-
-def trimmed_mean_leaves_some(e: Experiment) -> Iterator[str]:
-    rule, workers = e.aggregation, e.workers
-    if rule.rule == "trimmed_mean" and 2 * rule.trim >= workers:
-        yield (
-            f"aggregation.trim: {rule.trim} at each end leaves none of {workers} workers; "
-            f"expected at most {(workers - 1) // 2}, or at least {2 * rule.trim + 1} workers"
-        )
-
-
-def krum_has_enough_workers(e: Experiment) -> Iterator[str]:
-    rule, workers = e.aggregation, e.workers
-    if rule.rule == "krum" and workers < 2 * rule.faulty + 3:
-        most = (workers - 3) // 2
-        lower = f"aggregation.faulty of at most {most}, or " if most >= 0 else ""
-        yield f"workers: {workers} are too few for krum with {rule.faulty} faulty; expected {lower}at least {2 * rule.faulty + 3} workers"
-
-
-def krum_selects_among_honest(e: Experiment) -> Iterator[str]:
-    rule, workers = e.aggregation, e.workers
-    most = workers - rule.faulty - 2
-    if rule.rule == "krum" and rule.select > most:
-        yield (
-            f"aggregation.select: {rule.select} of {workers} workers could take in a faulty one, with {rule.faulty} faulty; "
-            f"expected at most workers - faulty - 2, {max(1, most)}"
-        )
-
-
-def dropping_is_borne(e: Experiment) -> Iterator[str]:
-    rule = e.aggregation
-    if rule.non_finite == "refuse":
-        return
-    if rule.rule == "mean":
-        yield (
-            "aggregation.non_finite: drop leaves out a faulty worker, and mean bears none; "
-            "expected refuse, or aggregation.rule: median, trimmed_mean or krum"
-        )
-    elif bears(rule, e.workers) == 0:
-        yield (
-            f"aggregation.non_finite: drop could never drop anybody: {rule.rule} of {e.workers} workers bears no faulty one, as it is set; "
-            "expected refuse, more workers, or a larger aggregation.trim or aggregation.faulty"
-        )
-
-
-def models_average(e: Experiment) -> Iterator[str]:
-    if e.exchange.what != "gradients" and e.aggregation.rule != "mean":
-        yield (
-            f"aggregation.rule: {e.aggregation.rule} combines gradients, and exchange.what: {e.exchange.what} averages "
-            f"{_OBJECTS[e.exchange.what]}; "
-            "expected mean, or exchange.what: gradients"
-        )
-
-
-def outer_belongs_to_delta(e: Experiment) -> Iterator[str]:
-    outer, usual = e.exchange.outer, Outer()
-    told = [field.name for field in fields(Outer) if getattr(outer, field.name) != getattr(usual, field.name)]
-    if told and e.exchange.what != "delta":
-        yield (
-            f"exchange.outer.{told[0]}: belongs to exchange.what: delta, and what is {e.exchange.what}; "
-            "leave it out, or set exchange.what: delta"
-        )
-    if e.exchange.what == "delta" and outer.nesterov and outer.momentum == 0:
-        yield (
-            "exchange.outer.nesterov: needs momentum; set exchange.outer.momentum, for example 0.9, or nesterov: false"
-        )
-
-
-def compression_has_its_settings(e: Experiment) -> Iterator[str]:
-    usual, asked, own = Exchange(), e.exchange, {each.name for each in fields(CODECS[e.exchange.compression])}
-    for of, codec in CODECS.items():
-        for name in (each.name for each in fields(codec) if each.name not in own):
-            if getattr(asked, name) != getattr(usual, name):
-                yield (
-                    f"exchange.{name}: belongs to exchange.compression: {of}, and compression is {asked.compression}; "
-                    f"leave it out, or set exchange.compression: {of}"
-                )
-
-
-def errors_are_fed_back(e: Experiment) -> Iterator[str]:
-    kind, kept = e.exchange.compression, e.exchange.error_feedback
-    if kept and kind == "none":
-        yield "exchange.error_feedback: true, and without compression nothing is left out that could be fed back; leave it out"
-    elif kept and (grows := codecs.named(e.exchange).grows):
-        yield f"exchange.error_feedback: {grows}"
-
-
-def compressed_gradients_are_averaged(e: Experiment) -> Iterator[str]:
-    kind, rule = e.exchange.compression, e.aggregation.rule
-    if rule == "mean" or not (reason := CODECS[kind].only_mean):
-        return
-    others = " or ".join(name for name, each in CODECS.items() if not each.only_mean)
-    yield (
-        f"aggregation.rule: {rule} compares the workers' gradients, and with {kind} {reason}; "
-        f"expected mean, or exchange.compression: {others}"
-    )
-
-
-def compression_sees_what_is_dropped(e: Experiment) -> Iterator[str]:
-    kind, fed_back = e.exchange.compression, e.exchange.error_feedback
-    keeps = CODECS[kind].keeps_non_finite
-    if e.aggregation.non_finite != "drop" or kind == "none" or (keeps and not fed_back):
-        return
-    why = "error feedback would keep it for all rounds" if keeps else f"{kind} cannot encode it"
-    yield (
-        f"aggregation.non_finite: drop must see what is not finite, and {why}; "
-        "expected refuse, or exchange.compression: none or fp16 without error feedback"
-    )
-
-
-def codec_takes_the_model(e: Experiment) -> Iterator[str]:
-    """Of a model that comes with the project; of one's own, preparing the run says so."""
-    size = sizes.DATA.get(e.data.dataset)
-    codec = codecs.named(e.exchange)
-    if not codec.needs_shapes or _is_import(e.training.model) or size is None:
-        return
-    from crossover.learning.learner import shapes_of  # torch comes with it, which no other check needs
-
-    try:
-        if reason := codec.problem(shapes_of(e.training.model, 10, size.image)):
-            yield reason
-    except ConfigError:
-        return  # the model is unknown: that is told elsewhere
-
-
-def attack_has_attackers(e: Experiment) -> Iterator[str]:
-    if e.faults.attack != "none" and not e.faults.workers:
-        yield (
-            f"faults.workers: empty, so nobody would carry out {e.faults.attack}; "
-            "expected ranks, for example [0], or faults.attack: none"
-        )
-
-
-def attackers_exist(e: Experiment) -> Iterator[str]:
-    outside = [rank for rank in e.faults.workers if not 0 <= rank < e.workers]
-    if outside:
-        yield f"faults.workers: {outside[0]} is not a rank of this run; expected ranks from 0 to {e.workers - 1}"
-    elif len(set(e.faults.workers)) < len(e.faults.workers):
-        yield f"faults.workers: {list(e.faults.workers)} names a rank twice; expected each once"
 
 
 def nesterov_needs_momentum(e: Experiment) -> Iterator[str]:
@@ -368,14 +241,14 @@ def exchange_can_be_had(e: Experiment, architecture: Architecture) -> Iterator[s
     if not architecture.trains:
         return
     if (ways := architecture.exchanges.get(what)) is None:
-        yield f"exchange.what: {e.architecture} does not exchange {_OBJECTS[what]}; expected {' or '.join(architecture.exchanges)}"
+        yield f"exchange.what: {e.architecture} does not exchange {OBJECTS[what]}; expected {' or '.join(architecture.exchanges)}"
     elif kind not in ways:
         if kind in architecture.exchanges.get("delta", ()):
             why = "what models moved by can be compressed, exchange.what: delta, a model itself would be changed everywhere"
         else:
             why = architecture.why_not
         yield (
-            f"exchange.compression: {kind}: {e.architecture} does not compress {_OBJECTS[what]} so{why and f': {why}'}; "
+            f"exchange.compression: {kind}: {e.architecture} does not compress {OBJECTS[what]} so{why and f': {why}'}; "
             f"expected {' or '.join(ways)}. docs/exchange.md says what each can do, and why not the rest"
         )
 
@@ -398,7 +271,7 @@ def lambda_has_no_bf16(e: Experiment, architecture: Architecture) -> Iterator[st
         yield "training.precision: bf16 is not native to Lambda's arm64 processors (Graviton2) and would be slower; expected fp32 on AWS"
 
 
-ALWAYS: tuple[Check, ...] = (
+ALWAYS: tuple[Refusal, ...] = (
     name_fits,
     project_fits,
     owner_is_a_tag,
@@ -443,8 +316,3 @@ OF_THE_TREE: tuple[ArchitectureCheck, ...] = (
     minibatches_fit_a_list,
 )
 DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, invocations_fit_a_history)
-
-
-def _is_import(name: str) -> bool:
-    module, colon, attribute = name.partition(":")
-    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))

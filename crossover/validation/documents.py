@@ -109,3 +109,9 @@ def did_you_mean(name: str, choices: list[str]) -> str:
 
 def _kind(value: Any) -> str:
     return "list" if isinstance(value, list) else "mapping" if isinstance(value, dict) else "single value"
+
+
+def is_import(name: str) -> bool:
+    """Whether it names something of a module: `package.module:name`."""
+    module, colon, attribute = name.partition(":")
+    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))

@@ -11,11 +11,12 @@ from functools import partial
 from crossover.architecture import Architecture
 from crossover.clients.protocol import Event
 from crossover.context import Context
+from crossover.dataplane.protocols import Buffer
 from crossover.errors import Corrupt, Missing
 from crossover.keys import Keys
 from crossover.training import attempts, checkpoints
 from crossover.training.calendar import at
-from crossover.training.checkpoints import Buffer, Checkpoint, Position
+from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.long_worker import life
 from crossover.workflow import DAY_S, Parallel, Repeat, Sequence, step
 from functions.mlless import supervisor, words

@@ -10,7 +10,7 @@ from crossover.algorithms import knee
 from crossover.clients.protocol import Event
 from crossover.context import Context
 from crossover.context.metering import gather_stages
-from crossover.dataplane.vector import Kind
+from crossover.dataplane.vector import VectorKind
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.training import agreement, attempts
 from crossover.training.calendar import at, calendar
@@ -18,7 +18,7 @@ from crossover.training.checkpoints import Journal, Position
 from crossover.training.long_worker.waits import NearDeadline, Waits, say_why
 from functions.mlless import words
 from functions.mlless.settings import MLLess
-from functions.mlless.words import Report, Word
+from functions.mlless.words import StepReport, Word
 
 _MOST_POINTS = 2_048  # of the loss curve; beyond, every second one is let go
 _FEWEST_REPORTS = knee.SPAN // 2  # of a worker, before its speed is judged, and between two removals
@@ -132,21 +132,21 @@ class Supervisor:
     def _given(self, key: str) -> Word | None:
         try:
             return words.read_word(
-                self._waits.steadily(lambda: self._ctx.tensors[0].get(key, kind=Kind.RECORD)), key=key
+                self._waits.steadily(lambda: self._ctx.tensors[0].get(key, kind=VectorKind.RECORD)), key=key
             )
         except Missing:
             return None
 
-    def _gather(self) -> tuple[dict[int, Report], Word]:
+    def _gather(self) -> tuple[dict[int, StepReport], Word]:
         """Every reporting worker's report, and the last word with those dropped who sent none."""
-        word, reports = self._word, dict[int, Report]()
+        word, reports = self._word, dict[int, StepReport]()
         since = self._waits.since or self._ctx.clock()
         for worker in word.reporting(self._workers, self._step):
             key = self._ctx.keys.report(self._step, worker)
             self._waits.since = since  # of the step: several dead workers are waited for at once
             try:
                 found = self._waits.until(
-                    lambda key=key: self._ctx.tensors[0].get(key, kind=Kind.RECORD),  # type: ignore[misc]
+                    lambda key=key: self._ctx.tensors[0].get(key, kind=VectorKind.RECORD),  # type: ignore[misc]
                     round=self._step,
                     key=key,
                     sender=worker,
@@ -172,7 +172,7 @@ class Supervisor:
             raise RunFailed(f"the supervisor, step {self._step}: no worker is left; the last one: {why}")
         return dropped
 
-    def _judge(self, reports: dict[int, Report], word: Word) -> Word:
+    def _judge(self, reports: dict[int, StepReport], word: Word) -> Word:
         """The word on this step."""
         computed = [report for report in reports.values() if report.loss is not None]
         samples = sum(report.samples for report in computed)

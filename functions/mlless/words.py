@@ -14,13 +14,13 @@ from typing import Any
 from crossover.algorithms.calendar import Calendar
 from crossover.context import Context
 from crossover.dataplane import plain
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.keys import Keys
 from crossover.training.checkpoints import Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class StepReport:
     """What a worker says of a step that it has computed."""
 
     loss: float | None = None  # mean over its samples; None in a farewell, which comes without a gradient
@@ -61,13 +61,13 @@ WORD = {"step": int, "senders": [int], "leaves": {int: int}, "dropped": [int], "
 FACTS = {"word?": WORD, "ahead?": [int], "curve?": [[float, float]], "seconds?": {int: [float]}, "settled_from?": int}
 
 
-def encode(message: Report | Word) -> Vector:
-    return Vector(Kind.RECORD, memoryview(json.dumps(asdict(message)).encode()), dtype="uint8")
+def encode(message: StepReport | Word) -> Vector:
+    return Vector(VectorKind.RECORD, memoryview(json.dumps(asdict(message)).encode()), dtype="uint8")
 
 
-def read_report(vector: Vector, *, key: str) -> Report:
+def read_report(vector: Vector, *, key: str) -> StepReport:
     said = plain.read(bytes(vector.data), REPORT, key=key)
-    return Report(**{name: said[name] for name in REPORT} | {"complaints": tuple(said["complaints"])})
+    return StepReport(**{name: said[name] for name in REPORT} | {"complaints": tuple(said["complaints"])})
 
 
 def read_word(vector: Vector, *, key: str) -> Word:

@@ -15,14 +15,14 @@ from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.update import statistics_momentum
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
 from crossover.training import attempts
 from crossover.training.checkpoints import Checkpoint
 from crossover.training.long_worker.invocation import Invocation, through
 from functions.mlless import words
 from functions.mlless.settings import MLLess
-from functions.mlless.words import Report
+from functions.mlless.words import StepReport
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,13 +60,13 @@ class FilteringWorker:
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
         vectors = {
-            "model": Vector(Kind.MODEL, buffers.view(self._shared)),
-            "residual": Vector(Kind.UPDATE, buffers.view(self._residual)),
+            "model": Vector(VectorKind.MODEL, buffers.view(self._shared)),
+            "residual": Vector(VectorKind.UPDATE, buffers.view(self._residual)),
         }
         if self._velocity is not None:
-            vectors["velocity"] = Vector(Kind.VELOCITY, buffers.view(self._velocity))
+            vectors["velocity"] = Vector(VectorKind.VELOCITY, buffers.view(self._velocity))
         if 0 < self._invocation.position.minibatch < len(self._invocation.minibatch_samples()):
-            vectors["sum"] = Vector(Kind.GRADIENT, buffers.view(self._sum))
+            vectors["sum"] = Vector(VectorKind.GRADIENT, buffers.view(self._sum))
         return vectors, {"word": asdict(self._word), "ahead": sorted(self._ahead)}
 
     def show_model(self) -> None:
@@ -171,10 +171,12 @@ class FilteringWorker:
         samples = self._invocation.samples()[self._rank]
         with ctx.stage("store"):
             if update is not None:
-                kind, dtype = (Kind.UPDATE, "float32") if update.is_floating_point() else (Kind.SPARSE, "uint8")
+                kind, dtype = (
+                    (VectorKind.UPDATE, "float32") if update.is_floating_point() else (VectorKind.SPARSE, "uint8")
+                )
                 vector = Vector(kind, buffers.view(update), samples, dtype)  # type: ignore[arg-type]
                 self._steadily(lambda: ctx.tensors[self._rank].create(keys.update(step, self._rank), vector))
-            report = Report(
+            report = StepReport(
                 loss=None if farewell else float(ctx.notes["loss"]),
                 samples=0 if farewell else samples,
                 seconds=runtime.monotonic() - self._began_s,
@@ -219,7 +221,7 @@ class FilteringWorker:
             if not told and runtime.monotonic() < look_at_s:
                 raise Missing(key)
             look_at_s = runtime.monotonic() + _STORE_LOOK_S
-            return ctx.tensors[self._rank].get(key, kind=Kind.RECORD)
+            return ctx.tensors[self._rank].get(key, kind=VectorKind.RECORD)
 
         try:
             found = self._await(look, key=key, sender=supervisor, patience=_PATIENCE)
@@ -275,9 +277,9 @@ def _own(vector: Vector | None, like: "Tensor", size: int) -> "Tensor":
 
 
 def _update(vector: Vector, *, key: str, elements: int) -> "Tensor":
-    if vector.kind is Kind.SPARSE and vector.dtype == "uint8":
+    if vector.kind is VectorKind.SPARSE and vector.dtype == "uint8":
         return buffers.octets(vector.data)
-    if vector.kind is Kind.UPDATE and vector.dtype == "float32" and vector.elements == elements:
+    if vector.kind is VectorKind.UPDATE and vector.dtype == "float32" and vector.elements == elements:
         return buffers.tensor(vector.data)
     raise Corrupt(
         f"{key}: holds a {vector.kind} of {vector.elements} {vector.dtype}; an update of {elements} elements is expected"

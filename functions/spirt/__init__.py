@@ -8,7 +8,7 @@ peers; each worker fetches its peers' averages into its own database, combines t
 from crossover.architecture import Architecture
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, exchanged
+from crossover.dataplane.vector import VectorKind, exchanged
 from crossover.errors import WaitTimeout
 from crossover.training import agreement, attempts, databases, gradients
 from crossover.training.calendar import ends_epoch, minibatch_samples, round_samples
@@ -33,7 +33,7 @@ def compute_gradients(ctx: Context, event: Event) -> None:
         state.take_own_steps(ctx, event, out=key)
         return
     with ctx.stage("fetch"):
-        tensors.get(ctx.keys.model(event["round"], event["worker"]), kind=Kind.MODEL, out=ctx.learner.model)
+        tensors.get(ctx.keys.model(event["round"], event["worker"]), kind=VectorKind.MODEL, out=ctx.learner.model)
         batch = gradients.fetch_batch(ctx, event)
     with ctx.stage("compute"):
         gradient = gradients.compute(ctx, event, batch)

@@ -3,7 +3,7 @@
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.keys import Keys
 from crossover.runtime.pauses import Pauses
 from crossover.training import attempts, databases, own_steps
@@ -63,12 +63,12 @@ def take_own_steps(ctx: Context, event: Event, *, out: str) -> None:
 
     round, worker, tensors = event["round"], event["worker"], ctx.tensors[event["worker"]]
     with ctx.stage("fetch"):
-        tensors.get(ctx.keys.model(round, worker), kind=Kind.MODEL, out=ctx.learner.model)
+        tensors.get(ctx.keys.model(round, worker), kind=VectorKind.MODEL, out=ctx.learner.model)
         held = [tensors.get(key) for key in own_keys(ctx.experiment, ctx.keys, round, worker)]
         begun = buffers.tensor(ctx.learner.model).clone()
     after = own_steps.take(ctx, event, [buffers.tensor(vector.data) for vector in held])
     with ctx.stage("store"):
-        kind = Kind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
+        kind = VectorKind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
         keys = own_keys(ctx.experiment, ctx.keys, round + 1, worker)
         for key, vector in zip(keys, after, strict=True):
             tensors.create(key, Vector(kind, buffers.view(vector)))

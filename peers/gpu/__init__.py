@@ -14,7 +14,7 @@ from crossover.architecture import EXCHANGES, Architecture, Program
 from crossover.architecture.instances import Instances, needs_a_gpu
 from crossover.context import Context, Resources, new_learner, process_resources
 from crossover.experiment import Experiment
-from crossover.training.fleet import Membership, Settings, serve
+from crossover.training.fleet import Membership, ServingSettings, serve
 
 if TYPE_CHECKING:
     from crossover.training.peer.exchange import PeerExchange
@@ -24,13 +24,13 @@ PROCESSES, NUMBER = "CROSSOVER_PROCESSES", "CROSSOVER_PROCESS"  # on one instanc
 LOOK_S = 0.5
 
 
-def main(resources: Resources | None = None, settings: Settings | None = None) -> None:
+def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
     """The program of one instance: this process serves its GPU, or starts one process for each."""
     count = int(runtime.environment().get(PROCESSES, "1"))
     if resources is None and count > 1 and NUMBER not in runtime.environment():
         _one_each(count)
         return
-    serve(resources or process_resources(), settings or Settings.of(runtime.environment()), worker)
+    serve(resources or process_resources(), settings or ServingSettings.of(runtime.environment()), worker)
 
 
 def worker(ctx: Context, member: Membership) -> None:

@@ -22,7 +22,7 @@ from crossover.learning.flat import FlatModel
 from crossover.learning.images import Preparation, at_size, augmented
 from crossover.learning.learner import Learner, Shape, is_own, skeleton
 from crossover.learning.models.layers import Dropout
-from crossover.learning.objectives import Evaluation, Judged, Objective
+from crossover.learning.objectives import BatchScores, Evaluation, Objective
 from crossover.own_code import faults
 
 NATIVE_BF16 = (8, 0)  # compute capability from which bfloat16 is in hardware; a T4 has 7.5
@@ -156,7 +156,7 @@ class CudaLearner:
                 self._scale.overflowed()
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        judged, samples = list[Judged](), 0
+        judged, samples = list[BatchScores](), 0
         with torch.cuda.device(self.device), torch.inference_mode(), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
             self._flat.evaluate()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.runtime.threads import Call
+from crossover.runtime.threads import BackgroundCall
 from crossover.training.calendar import at, calendar
 from crossover.training.peer.computing import OnInstance
 
@@ -19,7 +19,7 @@ class Prefetching(OnInstance):
     def __init__(self, ctx: Context, device_learner: Any) -> None:
         super().__init__(ctx)
         self._device_learner = device_learner
-        self._ahead: tuple[tuple[int, int], Call[Batch]] | None = None  # (round, minibatch)
+        self._ahead: tuple[tuple[int, int], BackgroundCall[Batch]] | None = None  # (round, minibatch)
 
     def batch(self, place: Event) -> "Batch":
         batch = self._take(place)
@@ -48,4 +48,4 @@ class Prefetching(OnInstance):
             then = {**place, **at(self._ctx, {}, round + 1)}
         else:
             return
-        self._ahead = ((then["round"], then["minibatch"]), Call(partial(self._fetch, then), name="prefetch"))
+        self._ahead = ((then["round"], then["minibatch"]), BackgroundCall(partial(self._fetch, then), name="prefetch"))

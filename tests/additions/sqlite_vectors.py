@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 
 from crossover.dataplane.buffers import deliver
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector, decode, header
+from crossover.dataplane.vector import Vector, VectorKind, decode, header
 from crossover.errors import Missing
 
 PATIENCE_S = 60.0  # for a lock
@@ -50,7 +50,7 @@ class SqliteTensorStore:
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
         return self._write("IGNORE", vectors)
 
-    def get(self, key: str, *, kind: Kind | None = None, out: memoryview | None = None) -> Vector:
+    def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
         with self._open() as file:
             found = file.execute("SELECT data FROM vectors WHERE key = ?", (key,)).fetchone()
         if not found:

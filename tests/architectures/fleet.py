@@ -13,7 +13,7 @@ from crossover.architecture import architecture_of
 from crossover.context import Context, Resources
 from crossover.keys import Keys
 from crossover.runtime.retries import PROGRAM
-from crossover.training.fleet import Membership, Settings
+from crossover.training.fleet import Membership, ServingSettings
 from crossover.training.fleet.execution import announce
 from crossover.training.fleet.lease import Hearts
 from crossover.workflow import execute
@@ -102,7 +102,7 @@ class Fleet:
     def _program(self, clients: WatchedClients) -> None:
         program = architecture_of(self.job.experiment).program
         assert program is not None
-        settings = Settings(
+        settings = ServingSettings(
             fleet="test", lease_s=self.lease_s, absence_s=self.absence_s, idle_s=PATIENCE_S, look_s=0.02
         )
         try:
@@ -128,7 +128,12 @@ class Fleet:
         for rank, attempt in hearts.newest().items():
             if hearts.free(rank, attempt):
                 held = Membership(
-                    store, run=run, members=self.members, rank=rank, attempt=attempt, settings=Settings(fleet="test")
+                    store,
+                    run=run,
+                    members=self.members,
+                    rank=rank,
+                    attempt=attempt,
+                    settings=ServingSettings(fleet="test"),
                 )
                 held._put(beat=0, over=True)
 

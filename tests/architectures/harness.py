@@ -14,7 +14,7 @@ from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.dataplane.fetch_compute import FetchCompute
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, decode
+from crossover.dataplane.vector import VectorKind, decode
 from crossover.errors import Refused, StaleAttempt, Unavailable
 from crossover.experiment import Data, Exchange, Experiment, Functions, Training
 from crossover.running import Prepared, prepare
@@ -148,7 +148,7 @@ class Job:
     def model(self) -> bytes:
         store, keys = self.clients.object_store, self.prepared.keys
         key = keys.final_model(json.loads(store.get(keys.outcome))["parameters_sha256"])
-        return bytes(decode(store.get(key), key=key, kind=Kind.MODEL).data)
+        return bytes(decode(store.get(key), key=key, kind=VectorKind.MODEL).data)
 
     def decisions(self) -> list[dict[str, Any]]:
         """What was agreed after each epoch."""

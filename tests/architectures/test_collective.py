@@ -14,7 +14,7 @@ import torch.distributed as dist
 from crossover import runtime
 from crossover.context import Context, Resources
 from crossover.errors import ConfigError, StaleAttempt
-from crossover.training.fleet import Membership, Settings
+from crossover.training.fleet import Membership, ServingSettings
 from crossover.training.peer import algorithm
 from peers.gpu import meeting
 from peers.gpu.collective import Collective
@@ -248,7 +248,7 @@ def test_a_member_that_was_overtaken_ends_where_the_next_checkpoint_is_due() -> 
     job = Job(gpu(exchange="distributed"))
     objects, keys = job.clients.object_store, job.prepared.keys
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
-        settings = Settings(fleet="test")
+        settings = ServingSettings(fleet="test")
         member = Membership(objects, run=job.prepared.run, members=2, rank=0, attempt=0, settings=settings)
         exchange = Collective(ctx, member)
         objects.put(keys.lease(0, 1), b"successor")
@@ -263,7 +263,7 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
     stores: dict[int, Any] = {}
 
     def member(rank: int, attempt: int = 0) -> Membership:
-        settings = Settings(fleet="test", look_s=0.02)
+        settings = ServingSettings(fleet="test", look_s=0.02)
         return Membership(
             job.clients.object_store, run=job.prepared.run, members=3, rank=rank, attempt=attempt, settings=settings
         )

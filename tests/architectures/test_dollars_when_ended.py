@@ -13,7 +13,7 @@ import pytest
 
 from crossover.architecture import load
 from crossover.costs import infrastructure, prices
-from crossover.costs.cost import Cost, Run
+from crossover.costs.cost import BilledRun, Cost
 from crossover.costs.expectations import state_transitions
 from crossover.costs.invocations import Record, cell, latest
 from crossover.experiment import Data, Experiment, Training
@@ -50,7 +50,7 @@ def bill(ended: RunFolder, long: RunFolder, *, architecture: str) -> Cost:
     setting, records = experiment(architecture, ENDED), [in_seconds_of(long, each) for each in ended.records]
     begun_s = latest(ended.records) or 0.0
     agreed_s = min(float(each["started_at"]) for each in ended.records) + ended.result["epochs"][-1]["elapsed_s"]
-    return Run(
+    return BilledRun(
         experiment=setting,
         records=records,
         infrastructure=infrastructure.of(setting),

@@ -14,7 +14,7 @@ import pytest
 
 from crossover.architecture import load, steps
 from crossover.context import Context, Resources
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Storage
 from crossover.reports.completeness import missing
@@ -442,7 +442,7 @@ def with_nan(vector: Vector) -> Vector:
     [
         (cut, "the lengths must be equal"),
         (with_nan, "NaN"),
-        (lambda vector: replace(vector, kind=Kind.MODEL), "holds a model vector where a gradient was expected"),
+        (lambda vector: replace(vector, kind=VectorKind.MODEL), "holds a model vector where a gradient was expected"),
         (lambda vector: replace(vector, samples=1), "stands for 1 samples"),
     ],
     ids=["truncated", "nan", "wrong kind", "wrong count"],

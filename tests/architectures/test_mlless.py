@@ -16,7 +16,7 @@ from crossover import validation
 from crossover.algorithms.calendar import Calendar
 from crossover.architecture import load
 from crossover.context import Context, Resources
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import CrossoverError, Unavailable
 from crossover.experiment import Experiment, Functions
 from crossover.learning.datasets import load as load_dataset
@@ -291,7 +291,7 @@ def test_an_update_that_cannot_be_read_is_left_out_by_all_and_its_sender_removed
     def hook(moment: str, operation: str) -> None:
         for key, vector in list(store._vectors.items()):
             if key.endswith("/1/2/update") and not done:
-                assert vector.kind is Kind.SPARSE
+                assert vector.kind is VectorKind.SPARSE
                 done.append(key)
                 store._vectors[key] = replace(vector, data=memoryview(change(bytes(vector.data))))
 

@@ -19,7 +19,7 @@ import pytest
 from crossover import running
 from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
-from crossover.local.lambda_runtime.environment import Environment, Outcome
+from crossover.local.lambda_runtime.environment import Environment, InvocationOutcome
 from crossover.reports.folder import RunFolder
 from crossover.running import Prepared, run_deployed, run_inline
 from crossover.running.deployed_run import StateMachineExecution
@@ -112,7 +112,7 @@ def killing(cloud: LocalCloud, seed: int, *, kills: int) -> Iterator[list[str]]:
     rng, over, killed, first = random.Random(seed), threading.Event(), list[str](), threading.Lock()
     undisturbed = Environment.run
 
-    def run(environment: Environment, *arguments: Any, **named: Any) -> Outcome:
+    def run(environment: Environment, *arguments: Any, **named: Any) -> InvocationOutcome:
         if first.acquire(blocking=False):
             killed.append(environment.function.name)
             environment.kill()

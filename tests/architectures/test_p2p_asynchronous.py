@@ -12,11 +12,11 @@ import torch
 
 from crossover.algorithms.contributions import Contribution
 from crossover.context import Context, Resources
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Refused, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.training import agreement
-from crossover.training.fleet import Membership, Settings
+from crossover.training.fleet import Membership, ServingSettings
 from crossover.training.peer import ending
 from crossover.training.peer.replica import Replica
 from peers.p2p.latest import LatestMailboxes
@@ -125,7 +125,7 @@ def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.Mo
 def test_the_statistics_of_other_models_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parameters' gradients are averaged; the minibatch statistics behind them describe the model that made them."""
     job = Job(asynchronous(workers=2))
-    settings = Settings(fleet="test")
+    settings = ServingSettings(fleet="test")
     taken: list[torch.Tensor] = []
     for rank in (1, 0):
         with Context(Resources(job.clients), run=job.prepared.run) as ctx:
@@ -156,7 +156,7 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
 
     job = Job(asynchronous(workers=3, min_gradients=3, epochs=10))
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
-        settings = Settings(fleet="test")
+        settings = ServingSettings(fleet="test")
         member = Membership(job.clients.object_store, run=ctx.run, members=3, rank=0, attempt=0, settings=settings)
         exchange, replica = LatestMailboxes(ctx, member), Replica(ctx, 0)
         replica.restore()
@@ -183,7 +183,7 @@ def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits()
                 members=2,
                 rank=rank,
                 attempt=0,
-                settings=Settings(fleet="test", look_s=0.0),
+                settings=ServingSettings(fleet="test", look_s=0.0),
             )
             exchanges.append(LatestMailboxes(ctx, member))
             replica = Replica(ctx, rank)
@@ -257,7 +257,7 @@ def test_a_decider_that_comes_late_overwrites_nothing() -> None:
     decider, survivor = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
     ending._conclude_for(survivor, 1)
     agreed = {**agreement.decision(decider, len(job.decisions())), "val_loss": 9.0, "val_metric": 0.0}
-    agreement.conclude(decider, agreed, Vector(Kind.MODEL, decider.learner.model))
+    agreement.conclude(decider, agreed, Vector(VectorKind.MODEL, decider.learner.model))
     assert set(memoryview(job.model()).cast("f")) == {0.5}
     assert_outcome_is_the_models(job)
 
@@ -276,7 +276,7 @@ def test_who_took_over_to_clear_away_concludes_with_what_was_trained() -> None:
 def test_an_overtaken_attempt_declares_nothing() -> None:
     """The run may be over, and nobody would take the mailboxes back."""
     job = Job(asynchronous(workers=2))
-    store, keys, settings = job.clients.object_store, job.prepared.keys, Settings(fleet="test")
+    store, keys, settings = job.clients.object_store, job.prepared.keys, ServingSettings(fleet="test")
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
         member = Membership(store, run=ctx.run, members=2, rank=0, attempt=0, settings=settings)
         exchange, replica = LatestMailboxes(ctx, member), Replica(ctx, 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from chaos.kernel import Process
 from chaos.learner import ExactLearner
-from chaos.world import Call, Nothing, World
+from chaos.world import Nothing, VirtualCall, VirtualWorld
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
 from crossover.keys import Keys
@@ -103,13 +103,13 @@ class Recorder(Nothing):
     """Listens to one world. `invoked` in the order in which they ended."""
 
     invoked: list[Invoked] = field(default_factory=list)
-    _world: World | None = None
+    _world: VirtualWorld | None = None
     _under_way: dict[Process, list[Asked]] = field(default_factory=dict)
 
-    def began(self, world: World) -> None:
+    def began(self, world: VirtualWorld) -> None:
         self._world = world
 
-    def after(self, call: Call) -> None:
+    def after(self, call: VirtualCall) -> None:
         """The request and its reply; an invocation's last one is the write of its record."""
         assert self._world is not None
         run, key = self._world.client.run, call.request.keys[0] if call.request.keys else ""
@@ -120,7 +120,7 @@ class Recorder(Nothing):
         self._under_way.setdefault(call.process, []).append(_asked(self._world, call))
 
 
-def _asked(world: World, call: Call) -> Asked:
+def _asked(world: VirtualWorld, call: VirtualCall) -> Asked:
     """The request, with its reply."""
     request, run = call.request, world.client.run
     key = request.keys[0] if request.keys else ""
@@ -129,7 +129,7 @@ def _asked(world: World, call: Call) -> Asked:
     return Asked(request.service, request.operation, request.server, shown, request.bytes_out, down, vain)
 
 
-def _answered(call: Call) -> tuple[int, bool]:
+def _answered(call: VirtualCall) -> tuple[int, bool]:
     """Bytes of payload, and whether there was nothing to answer with."""
     match call.request.operation:
         case "GetObject" | "TENSOR.GET":
@@ -160,7 +160,7 @@ class Told(ExactLearner):
 
 
 @dataclass
-class _AtOnce(World):
+class _AtOnce(VirtualWorld):
     """Nothing takes time."""
 
     share: float = 1.0

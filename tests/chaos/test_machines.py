@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.kernel import Kernel, Process
-from chaos.machines import Execution, Failed, Machines
+from chaos.machines import Failed, VirtualExecution, VirtualMachines
 from chaos.paths import compiled
 from chaos.process_runtime import installed
 from crossover.architecture import architectures, load
@@ -22,7 +22,7 @@ ALL = [
 ]
 
 
-def walked(machines: Machines, root: str, name: str) -> Walk:
+def walked(machines: VirtualMachines, root: str, name: str) -> Walk:
     meanings, found = states(definitions(name), root), defaultdict(list)
     for execution in machines.executions.values():
         for state, event in execution.visited:
@@ -38,8 +38,8 @@ class Played:
     def __init__(self, name: str, trial: Trial) -> None:
         self.script = Script(roots(load(name))[trial.root], trial.trouble)
         self.kernel = Kernel(trial.id)
-        self.machines = Machines(self.kernel, definitions(name), self._answer, transition_s=lambda: 0.03)
-        self.execution: Execution
+        self.machines = VirtualMachines(self.kernel, definitions(name), self._answer, transition_s=lambda: 0.03)
+        self.execution: VirtualExecution
 
     def _answer(self, step: str, event: dict[str, Any]) -> dict[str, Any]:
         self.kernel.sleep(0.1)

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.judged import Judged
+from chaos.judged import JudgedRun
 from chaos.nemeses import Disturbed
 from chaos.oracles import broken
 from chaos.schedule import Fault
 from chaos.trials import TURNS, Trials, reduced
-from chaos.world import World
+from chaos.world import VirtualWorld
 from crossover.experiment import Exchange, Experiment
 from crossover.validation import load
 from functions.mlless.settings import MLLess
@@ -177,7 +177,7 @@ def test_a_worker_whose_twin_has_finished_while_it_waited_for_an_answer_goes_on_
 def test_it_stays_mended(found: tuple[Experiment, int, int, list[Fault]]) -> None:
     experiment, seed, least, faults = found
     trials, nemesis = Trials(reduced(experiment)), Disturbed(faults)
-    outcome = World(trials.experiment, seed, nemesis, turns=TURNS).run()
+    outcome = VirtualWorld(trials.experiment, seed, nemesis, turns=TURNS).run()
 
     assert len(nemesis.struck) >= least
     judged = trials.judged(nemesis, outcome, trials.model)
@@ -196,7 +196,7 @@ def test_mlless_with_a_slack(seed: int, faults: list[Fault]) -> None:
     experiment = reduced(small("mlless")).with_settings(MLLess(slack=1))
     experiment = replace(experiment, functions=replace(experiment.functions, checkpoint_every=2))
     nemesis = Disturbed(faults)
-    world = World(experiment, seed, nemesis, minibatches=4)
+    world = VirtualWorld(experiment, seed, nemesis, minibatches=4)
 
-    assert not broken(Judged(nemesis.history, world.run(), "", ()))
+    assert not broken(JudgedRun(nemesis.history, world.run(), "", ()))
     assert nemesis.struck == faults

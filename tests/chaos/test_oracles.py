@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from chaos.history import Entry, History
-from chaos.judged import Judged
+from chaos.history import HistoryEntry, RequestHistory
+from chaos.judged import JudgedRun
 from chaos.nemeses import Disturbed
 from chaos.oracles import broken
 from chaos.trials import reduced
-from chaos.world import Outcome, World
+from chaos.world import RunOutcome, VirtualWorld
 from crossover.errors import RunFailed
 from tests.architectures.harness import small
 
-WELL = Outcome(
+WELL = RunOutcome(
     run="r",
     failure="",
     model="aa",
@@ -25,8 +25,8 @@ WELL = Outcome(
 )
 
 
-def entry(key: str, found: str, left: str, *, operation: str = "PutObject", role: str = "train 0") -> Entry:
-    return Entry(0.5, role, role.replace(" ", "/"), "s3 0", operation, key, found, left)
+def entry(key: str, found: str, left: str, *, operation: str = "PutObject", role: str = "train 0") -> HistoryEntry:
+    return HistoryEntry(0.5, role, role.replace(" ", "/"), "s3 0", operation, key, found, left)
 
 
 AVERAGE = "r/attempt-0/1/0/average"
@@ -37,8 +37,8 @@ DELETED, MISSED = (
 )
 
 
-def judged(*entries: Entry, outcome: Outcome = WELL, **given: Any) -> list[str]:
-    return broken(Judged(History(list(entries)), outcome, "aa", workers=2, **given))
+def judged(*entries: HistoryEntry, outcome: RunOutcome = WELL, **given: Any) -> list[str]:
+    return broken(JudgedRun(RequestHistory(list(entries)), outcome, "aa", workers=2, **given))
 
 
 def test_a_run_in_which_all_is_well() -> None:
@@ -61,11 +61,11 @@ def test_a_run_in_which_all_is_well() -> None:
         ([entry("runs/r/outcome.json", "o1", "")], "decisions_stand: deleted: runs/r/outcome.json"),
     ],
 )
-def test_a_broken_history_is_told_with_key_and_role(entries: list[Entry], said: str) -> None:
+def test_a_broken_history_is_told_with_key_and_role(entries: list[HistoryEntry], said: str) -> None:
     assert any(each.startswith(said) for each in judged(*entries))
 
 
-def leased(attempt: int, role: str) -> Entry:
+def leased(attempt: int, role: str) -> HistoryEntry:
     return entry(f"runs/r/lease/1/{attempt:06d}", "", "l1", role=role)
 
 
@@ -87,7 +87,7 @@ def test_what_nobody_has_read_yet_must_not_be_deleted() -> None:
         [leased(0, "train 1"), WRITTEN, DELETED, leased(1, "train 2"), MISSED],  # its rank was taken over
     ],
 )
-def test_what_is_asked_for_again_or_of_no_use_any_more_may_be_gone(entries: list[Entry]) -> None:
+def test_what_is_asked_for_again_or_of_no_use_any_more_may_be_gone(entries: list[HistoryEntry]) -> None:
     assert not judged(*entries)
 
 
@@ -139,7 +139,9 @@ OVERTAKEN, OVER = entry("runs/r/overtaken/0", "", "o1", role="initialise 0"), en
 
 
 @pytest.mark.parametrize(("before", "excused"), [([], False), ([OVERTAKEN], True), ([OVER], True)])
-def test_who_is_killed_leaves_only_what_nobody_was_to_clear_away_any_more(before: list[Entry], excused: bool) -> None:
+def test_who_is_killed_leaves_only_what_nobody_was_to_clear_away_any_more(
+    before: list[HistoryEntry], excused: bool
+) -> None:
     left = replace(WELL, left={**WELL.left, "s3": [*WELL.left["s3"], CHECKPOINT]})
     said = judged(*before, entry(CHECKPOINT, "", "c1"), outcome=left, killed=("train/0",))
 
@@ -158,7 +160,7 @@ def test_who_is_killed_leaves_only_what_nobody_was_to_clear_away_any_more(before
         ("r.updates.1767225600.1", [OVER], True),
     ],
 )
-def test_and_queues_that_it_declared(queue: str, before: list[Entry], excused: bool) -> None:
+def test_and_queues_that_it_declared(queue: str, before: list[HistoryEntry], excused: bool) -> None:
     left = replace(WELL, left={**WELL.left, "rabbitmq": [queue]})
     declared = entry(queue, "", "", operation="queue.declare")
 
@@ -170,7 +172,7 @@ def test_and_queues_that_it_declared(queue: str, before: list[Entry], excused: b
     assert judged(others, *before, deleted, declared, outcome=left, killed=("train/0",)) == said
 
 
-def message(queue: str, said: str, *, taken: bool = False, role: str = "notify 0") -> Entry:
+def message(queue: str, said: str, *, taken: bool = False, role: str = "notify 0") -> HistoryEntry:
     operation = "basic.ack" if taken else "basic.publish"
     return entry(queue, said if taken else "", "" if taken else said, operation=operation, role=role)
 
@@ -238,12 +240,12 @@ def test_workers_that_hold_different_models_are_told() -> None:
 
 def test_what_workers_save_is_looked_at() -> None:
     nemesis = Disturbed()
-    World(reduced(small("mlless", workers=2)), 0, nemesis).run()
+    VirtualWorld(reduced(small("mlless", workers=2)), 0, nemesis).run()
 
     assert any(held.keys() == {0, 1} for held in nemesis.models.values())
 
 
-def checkpoint(attempt: int, worker: int, round: int, *, role: str, read: bool = False) -> Entry:
+def checkpoint(attempt: int, worker: int, round: int, *, role: str, read: bool = False) -> HistoryEntry:
     key = f"runs/r/checkpoint/{attempt:012d}/{worker}/{round:08d}.00000"
     return entry(key, "c1" if read else "", "c1", operation="GetObject" if read else "PutObject", role=role)
 
@@ -269,7 +271,7 @@ def test_who_is_started_again_takes_up_its_newest_checkpoint() -> None:
     assert any("there was one of round 2" in each for each in judged(*saved, looks, old))
 
 
-def tensor(name: str, *, role: str = "train 0") -> Entry:
+def tensor(name: str, *, role: str = "train 0") -> HistoryEntry:
     return entry(f"r/attempt-0/1/{name}", "", name[-3:], operation="AI.TENSORSET", role=role)
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.schedule import KINDS, Fault, Terrain, as_json, draw, from_json, pass_by
+from chaos.drawing import draw
+from chaos.schedule import KINDS, Fault, Terrain, as_json, from_json, pass_by
 from chaos.shrink import smallest
 from crossover.errors import UserError
 

@@ -13,7 +13,7 @@ from crossover.experiment import Experiment
 from crossover.simulation import PURE_COMPUTE, Workload
 from crossover.simulation.mirror import models_of, programs
 from crossover.simulation.simulate import sizes_of
-from crossover.simulation.usage import Place, Tally, Usage
+from crossover.simulation.usage import Tally, Usage, WhereInRun
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import calendar
 from crossover.simulation.world import World
@@ -151,7 +151,7 @@ class Noted(Usage):
         super().__init__(architecture)
         self.noted: list[tuple[tuple[Any, ...], Tally]] = []
 
-    def add(self, use: Any, place: Place, *, tally: Tally, minibatch: int | None = None, **more: Any) -> None:
+    def add(self, use: Any, place: WhereInRun, *, tally: Tally, minibatch: int | None = None, **more: Any) -> None:
         at = place.minibatch if minibatch is None else minibatch
         self.noted.append(((use.step, place.worker, place.epoch, place.round, at), tally))
 
@@ -174,7 +174,7 @@ def scripted(setting: Experiment, evaluators: Mapping[int, int]) -> list[tuple[t
         first = 4 * (rows * rank + work.parameters - 2 * rows + work.buffers)
         world.state["travels"] = [(first, first), (4 * 2 * rank, 4 * 2 * rank)]
     walk = Walk(world, models_of(architecture))
-    whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, Place())
+    whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, WhereInRun())
     world.env.run(until=world.env.process(whole))
     return usage.noted
 

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from chaos.clients import Servers, VirtualClients
-from chaos.requests import Effect, Lost, Refusal, Request
+from chaos.clients import VirtualClients, VirtualServers
+from chaos.requests import Effect, LostReply, Request, ServerRefusal
 from crossover import runtime
 from crossover.clients.protocol import Event
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Missing, Refused, Unavailable
 from crossover.experiment import Experiment
 from tests.clocks import Passing
 
 SPIRT = Experiment(name="x", architecture="spirt", workers=2)
-VECTOR = Vector(Kind.GRADIENT, memoryview(bytes(8)), 3)
+VECTOR = Vector(VectorKind.GRADIENT, memoryview(bytes(8)), 3)
 
 
 class Way:
@@ -38,11 +38,11 @@ class Way:
         match befalls[1]:
             case "reply lost":
                 effect()
-                raise Lost
+                raise LostReply
             case "lost" | "silent":
-                raise Lost(silent=befalls[1] == "silent")
+                raise LostReply(silent=befalls[1] == "silent")
             case code:
-                raise Refusal(code)
+                raise ServerRefusal(code)
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def way() -> Iterator[Way]:
 
 
 @pytest.fixture
-def servers(way: Way) -> Servers:
-    return Servers(way, databases=2)
+def servers(way: Way) -> VirtualServers:
+    return VirtualServers(way, databases=2)
 
 
 @pytest.fixture
-def process(servers: Servers) -> Callable[[], VirtualClients]:
+def process(servers: VirtualServers) -> Callable[[], VirtualClients]:
     def nobody(name: str, event: Event) -> Event:
         raise AssertionError(name)
 
@@ -93,7 +93,7 @@ def test_a_database_that_does_not_serve_is_unavailable(way: Way, process: Begin,
     assert way.carried.count("TENSOR.GET") == 1
 
 
-def test_a_database_that_loses_its_memory(servers: Servers, process: Begin) -> None:
+def test_a_database_that_loses_its_memory(servers: VirtualServers, process: Begin) -> None:
     clients = process()
     tensors, other = (clients.tensors(SPIRT, worker, Traffic()) for worker in (0, 1))
     for store in (tensors, other):
@@ -133,13 +133,13 @@ def test_what_a_process_held_that_died_goes_back(way: Way, process: Begin) -> No
     bus.declare(queues=["q"])
     bus.publish("q", b"1")
     way.fails("basic.ack", "basic.nack")
-    with pytest.raises(Refusal):  # stands for the death of the process: nothing catches it
+    with pytest.raises(ServerRefusal):  # stands for the death of the process: nothing catches it
         bus.receive("q", timeout_s=0)
     clients.cut()
     assert other.receive("q", timeout_s=0) == b"1"
 
 
-def test_a_broker_that_is_out_is_waited_for_and_has_lost_its_queues(servers: Servers, process: Begin) -> None:
+def test_a_broker_that_is_out_is_waited_for_and_has_lost_its_queues(servers: VirtualServers, process: Begin) -> None:
     bus = process().bus(Traffic())
     bus.declare(queues=["q"])
     servers.broker.stop()

@@ -13,7 +13,7 @@ import pytest
 from chaos.kernel import Kernel, Process
 from chaos.learner import ExactLearner
 from chaos.process_runtime import BlocksForReal, installed
-from chaos.world import World
+from chaos.world import VirtualWorld
 from crossover import runtime, validation
 from crossover.architecture import load, training_architectures
 from crossover.experiment import Experiment
@@ -30,7 +30,7 @@ def experiment(name: str, workers: int = 2) -> Experiment:
     )
 
 
-def told(world: World) -> list[str]:
+def told(world: VirtualWorld) -> list[str]:
     return [
         f"{call.at_s!r} {call.process.name} {call.request} {call.outcome} {call.bytes_in}" for call in world.history
     ]
@@ -38,7 +38,7 @@ def told(world: World) -> list[str]:
 
 @pytest.mark.parametrize("name", training_architectures())
 def test_an_undisturbed_run_ends_with_the_bits_of_the_reference(name: str) -> None:
-    world = World(experiment(name), seed=1)
+    world = VirtualWorld(experiment(name), seed=1)
     outcome = world.run()
     assert not outcome.failure and outcome.clients == 1 and not outcome.crashes
     model = train_reference(world.resolved, world.dataset, learner=ExactLearner(world.resolved))[0]
@@ -49,7 +49,7 @@ def test_an_undisturbed_run_ends_with_the_bits_of_the_reference(name: str) -> No
 
 def test_a_seed_s_history_is_the_same_again_and_another_seed_s_is_another() -> None:
     def history(seed: int) -> list[str]:
-        world = World(experiment("spirt"), seed=seed)
+        world = VirtualWorld(experiment("spirt"), seed=seed)
         world.run()
         return told(world)
 

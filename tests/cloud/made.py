@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from crossover.account.resources.stacks import Standing
+from crossover.account.resources.stacks import StandingStack
 from crossover.local.cloud import LocalCloud
 from tests.cloud import neighbours
 
@@ -35,10 +35,10 @@ def tags(project: str, part: str) -> dict[str, str]:
     }
 
 
-def standing(name: str, state: str, *, created: datetime | None = None) -> Standing:
+def standing(name: str, state: str, *, created: datetime | None = None) -> StandingStack:
     """A stack of ours in a state that the cloud on one machine never reaches."""
     moment, (project, _, part) = created or datetime.now(UTC), name.partition("-")
-    return Standing(name=name, state=state, created=moment, changed=moment, tags=tags(project, part))
+    return StandingStack(name=name, state=state, created=moment, changed=moment, tags=tags(project, part))
 
 
 def one_session(cloud: LocalCloud) -> Any:

@@ -263,7 +263,7 @@ def test_a_budget_that_standing_there_has_used_up() -> None:
     experiment = replace(SPIRT, lifetime=Lifetime(budget_usd=1.0))
     hourly = standing.usd(standing.lines(experiment))
     since = NOW - timedelta(hours=1)
-    standing_one = stacks.Standing(name="crossover-spirt", state="UPDATE_COMPLETE", created=since, changed=NOW)
+    standing_one = stacks.StandingStack(name="crossover-spirt", state="UPDATE_COMPLETE", created=since, changed=NOW)
     config = Path("spirt.yaml")
     assert standing.left_of_budget(experiment, standing_one, now=NOW, config=config) == pytest.approx(1.0 - hourly)
     with pytest.raises(UserError, match=r"lifetime\.budget_usd: 1 is spent: .* crossover destroy spirt\.yaml"):

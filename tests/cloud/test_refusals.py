@@ -132,7 +132,7 @@ def test_a_stack_under_way_is_waited_for(
     """An interrupted deployment goes on in AWS: repeating the command waits and then looks what became of it."""
     waited = list[str]()
 
-    def look(session: Any, name: str) -> stacks.Standing | None:
+    def look(session: Any, name: str) -> stacks.StandingStack | None:
         state = "ROLLBACK_FAILED" if name in waited else "CREATE_IN_PROGRESS"
         return made.standing(name, state)
 

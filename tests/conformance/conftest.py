@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.clients import Servers, VirtualClients
+from chaos.clients import VirtualClients, VirtualServers
 from crossover.clients.protocol import Event
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorStore
@@ -55,9 +55,9 @@ def rabbit(folder: Path, tls: TlsFiles) -> Iterator[RabbitServer]:
 
 
 @pytest.fixture(scope="session")
-def virtual() -> Servers:
+def virtual() -> VirtualServers:
     """The virtual world's servers, reached at once: each stand-in under the suite of what it stands for."""
-    return Servers(servers.AtOnce(), databases=1)
+    return VirtualServers(servers.AtOnce(), databases=1)
 
 
 @pytest.fixture

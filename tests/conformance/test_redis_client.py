@@ -12,7 +12,7 @@ from crossover.dataplane.redis_client import RedisClient
 from crossover.dataplane.redis_tensors import RedisTensorStore
 from crossover.dataplane.redis_wire import new_memory
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import ConfigError, Missing, Refused, Unavailable
 from crossover.local.redis_server import RedisServer
 from crossover.local.tls import TlsFiles, self_made
@@ -62,7 +62,7 @@ def test_a_reused_connection_that_breaks_midway_sends_again(
         store = store_at(client)
         store.put(f"{run}/before", vector(1))
         proxy.cut_after(1_000_000)
-        assert store.create(f"{run}/v", Vector(Kind.SPARSE, memoryview(data), dtype="uint8")) is True
+        assert store.create(f"{run}/v", Vector(VectorKind.SPARSE, memoryview(data), dtype="uint8")) is True
         assert store.get(f"{run}/v").data == data
         client.close()
 
@@ -72,7 +72,7 @@ def test_a_new_connection_that_breaks_is_unavailable(redis: RedisServer, run: st
         client = client_at(f"redis://127.0.0.1:{proxy.port}")
         proxy.cut_after(1_000_000)
         with pytest.raises(Unavailable, match=f"AI.TENSORSET {run}/v"):
-            store_at(client).put(f"{run}/v", Vector(Kind.SPARSE, memoryview(bytes(5_000_000)), dtype="uint8"))
+            store_at(client).put(f"{run}/v", Vector(VectorKind.SPARSE, memoryview(bytes(5_000_000)), dtype="uint8"))
         client.close()
 
 
@@ -232,7 +232,7 @@ def test_what_was_acknowledged_survives_a_crash(folder: Path, run: str) -> None:
     with RedisServer(folder / "crash", password=PASSWORD, module=module("core", "tensors.so"), durable=True) as server:
         client = client_at(server.url)
         store = store_at(client)
-        model, velocity = vector(*range(1000), kind=Kind.MODEL, samples=5), vector(0.1, kind=Kind.VELOCITY)
+        model, velocity = vector(*range(1000), kind=VectorKind.MODEL, samples=5), vector(0.1, kind=VectorKind.VELOCITY)
         store.create(f"{run}/gradient", vector(1, 2, samples=3))
         store.create_together([(f"{run}/m", model), (f"{run}/v", velocity)])
         client.command("TENSOR.MEAN", 1, f"{run}/gradient", "OUT", f"{run}/mean", "NX", "PX", 600_000)
@@ -241,8 +241,8 @@ def test_what_was_acknowledged_survives_a_crash(folder: Path, run: str) -> None:
             store.get(f"{run}/m")
         server.start()
         assert store.get(f"{run}/gradient") == store.get(f"{run}/mean") == vector(1, 2, samples=3)
-        assert store.get(f"{run}/m", kind=Kind.MODEL) == model
-        assert store.get(f"{run}/v", kind=Kind.VELOCITY) == velocity
+        assert store.get(f"{run}/m", kind=VectorKind.MODEL) == model
+        assert store.get(f"{run}/v", kind=VectorKind.VELOCITY) == velocity
         assert 0 < client.control("PTTL", f"{run}/mean") <= 600_000
         assert store.create(f"{run}/m", vector(9)) is False
         client.close()

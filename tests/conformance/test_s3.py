@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover import runtime
-from crossover.dataplane.s3 import Chain, S3ObjectStore
+from crossover.dataplane.s3 import JoinedBuffers, S3ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused, Unavailable
 from tests.clocks import Passing
@@ -137,7 +137,7 @@ def test_no_endpoint_is_unavailable(deserted_port: int) -> None:
     parts=st.lists(st.binary(max_size=20), max_size=5), reads=st.lists(st.integers(-1, 25), max_size=8), data=st.data()
 )
 def test_a_chain_reads_like_one_file(parts: list[bytes], reads: list[int], data: st.DataObject) -> None:
-    chain, file = Chain([memoryview(part) for part in parts]), io.BytesIO(b"".join(parts))
+    chain, file = JoinedBuffers([memoryview(part) for part in parts]), io.BytesIO(b"".join(parts))
     for size in reads:
         assert chain.read(size) == file.read(size)
         assert chain.tell() == file.tell()

@@ -19,7 +19,7 @@ from crossover.algorithms.update import Update
 from crossover.dataplane import connecting
 from crossover.dataplane.protocols import StateKeys, TensorCompute, TensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind
+from crossover.dataplane.vector import VectorKind
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.experiment import Aggregation
 from tests.conformance.conftest import MakeTensors
@@ -41,11 +41,11 @@ class Database:
     compute: TensorCompute
     traffic: Traffic
 
-    def put(self, name: str, values: Tensor, kind: Kind = Kind.GRADIENT, samples: int = 0) -> str:
+    def put(self, name: str, values: Tensor, kind: VectorKind = VectorKind.GRADIENT, samples: int = 0) -> str:
         self.store.put(name, of(values, kind, samples))
         return name
 
-    def get(self, name: str, kind: Kind | None = None) -> Tensor:
+    def get(self, name: str, kind: VectorKind | None = None) -> Tensor:
         return tensor(self.store.get(name, kind=kind).data)
 
 
@@ -98,16 +98,16 @@ def test_mean_has_the_references_bits(
     keys = [database.put(f"m{i}", each, samples=w) for i, (each, w) in enumerate(zip(vectors, weights, strict=True))]
     database.store.delete("mean")
     database.compute.mean(keys, out="mean")
-    got = database.store.get("mean", kind=Kind.GRADIENT)
+    got = database.store.get("mean", kind=VectorKind.GRADIENT)
     assert bytes(got.data) == reference_mean(vectors, weights).tobytes()
     assert got.samples == sum(weights)
 
 
 def test_a_vector_without_samples_counts_once(database: Database, run: str) -> None:
     for name, samples in (("a", 0), ("b", 3)):
-        database.put(f"{run}/{name}", torch.full((5,), float(samples)), Kind.MODEL, samples)
+        database.put(f"{run}/{name}", torch.full((5,), float(samples)), VectorKind.MODEL, samples)
     database.compute.mean([f"{run}/a", f"{run}/b"], out=f"{run}/out")
-    assert database.store.get(f"{run}/out") == of(torch.full((5,), 9 / 4), Kind.MODEL, 4)
+    assert database.store.get(f"{run}/out") == of(torch.full((5,), 9 / 4), VectorKind.MODEL, 4)
 
 
 def test_a_mean_of_nan_is_nan(database: Database, run: str) -> None:
@@ -251,7 +251,7 @@ def test_more_dropped_than_the_rule_bears_are_named(database: Database, run: str
 def test_rules_refuse_what_does_not_fit_and_store_nothing(database: Database, run: str, rule: str) -> None:
     apply = RULES[rule]
     database.put(f"{run}/gradient", torch.ones(4))
-    database.put(f"{run}/model", torch.ones(4), Kind.MODEL)
+    database.put(f"{run}/model", torch.ones(4), VectorKind.MODEL)
     database.put(f"{run}/short", torch.ones(1))
     good, out = f"{run}/gradient", f"{run}/out"
     with pytest.raises(Refused, match="model"):
@@ -321,7 +321,7 @@ def test_sgd_has_torchs_bits_over_several_steps(
     buffers: int = options["buffers"]
     nesterov = nesterov and momentum > 0
     model = random(parameters + buffers, seed=seed)
-    database.put("model0", model, Kind.MODEL)
+    database.put("model0", model, VectorKind.MODEL)
     weights = torch.nn.Parameter(model[:parameters].clone())
     running = model[parameters:].clone()
     sgd = torch.optim.SGD(
@@ -343,12 +343,12 @@ def test_sgd_has_torchs_bits_over_several_steps(
         weights.grad = gradient[:parameters].clone()
         sgd.step()
         running = blended(running, gradient[parameters:], options["statistics_momentum"])
-        got = database.get(out.model, Kind.MODEL)
+        got = database.get(out.model, VectorKind.MODEL)
         assert bits(got[:parameters]) == bits(weights.detach())
         assert bits(got[parameters:]) == bits(running)
         if momentum:
             buffer = sgd.state[weights]["momentum_buffer"]
-            assert bits(database.get(out.optimizer[0], Kind.VELOCITY)) == bits(buffer)
+            assert bits(database.get(out.optimizer[0], VectorKind.VELOCITY)) == bits(buffer)
 
 
 @settings(max_examples=15)
@@ -359,7 +359,7 @@ def test_adam_is_torchs_within_a_millionth_of_the_update(
     buffers: int = options["buffers"]
     rate = options["learning_rate"]
     model = torch.randn(parameters + buffers, generator=torch.Generator().manual_seed(seed))
-    database.put("adam0", model, Kind.MODEL)
+    database.put("adam0", model, VectorKind.MODEL)
     weights = torch.nn.Parameter(model[:parameters].clone())
     optimizer = (torch.optim.AdamW if decoupled else torch.optim.Adam)(
         [weights], lr=rate, weight_decay=options["weight_decay"], foreach=False
@@ -376,23 +376,23 @@ def test_adam_is_torchs_within_a_millionth_of_the_update(
         weights.grad = gradient[:parameters].clone()
         optimizer.step()
         update = float((weights.detach() - before).abs().max())
-        got = database.get(out.model, Kind.MODEL)[:parameters]
+        got = database.get(out.model, VectorKind.MODEL)[:parameters]
         # one step from equal state; the sum itself is rounded to the parameters' own last place
         assert float((got - weights.detach()).abs().max()) <= 1e-6 * update + 2.0**-23 * float(before.abs().max())
         for key, name in zip(out.optimizer, ("exp_avg", "exp_avg_sq"), strict=True):
-            moment = database.get(key, Kind.MOMENT)
+            moment = database.get(key, VectorKind.MOMENT)
             torch.testing.assert_close(moment, optimizer.state[weights][name], rtol=1e-6, atol=1e-9)
-            database.put(key, optimizer.state[weights][name].clone(), Kind.MOMENT)
+            database.put(key, optimizer.state[weights][name].clone(), VectorKind.MOMENT)
         equal = database.get(out.model).clone()
         equal[:parameters] = weights.detach()
-        database.put(out.model, equal, Kind.MODEL)
+        database.put(out.model, equal, VectorKind.MODEL)
 
 
 def step_of(database: Database, run: str, **options: Any) -> Callable[[], None]:
     """An SGD step with momentum on freshly stored vectors."""
-    database.put(f"{run}/model", torch.ones(8), Kind.MODEL)
+    database.put(f"{run}/model", torch.ones(8), VectorKind.MODEL)
     database.put(f"{run}/gradient", torch.full((8,), 2.0), samples=9)
-    database.put(f"{run}/velocity", torch.full((6,), 3.0), Kind.VELOCITY)
+    database.put(f"{run}/velocity", torch.full((6,), 3.0), VectorKind.VELOCITY)
     keys = {
         "state": StateKeys(f"{run}/model", (f"{run}/velocity",)),
         "gradient": f"{run}/gradient",
@@ -423,7 +423,7 @@ def test_a_finished_update_is_free(database: Database, run: str) -> None:
 def test_many_attempts_make_one_state(database: Database, run: str) -> None:
     steps = [step_of(database, run) for _ in range(6)]
     at_once(6, lambda i: steps[i]())
-    assert database.get(f"{run}/velocity1", Kind.VELOCITY).tolist() == [3.5] * 6
+    assert database.get(f"{run}/velocity1", VectorKind.VELOCITY).tolist() == [3.5] * 6
 
 
 def test_updates_refuse_what_does_not_fit_and_store_nothing(database: Database, run: str) -> None:

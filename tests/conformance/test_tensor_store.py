@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt, Missing
 from tests.conformance.conftest import TENSOR_STORES, MakeTensors
 from tests.conformance.vectors import at_once, vector
@@ -18,9 +18,9 @@ def store(request: pytest.FixtureRequest, make_tensors: MakeTensors) -> TensorSt
 
 
 def test_a_vector_comes_back_as_it_went(store: TensorStore, run: str) -> None:
-    store.put(f"{run}/v", vector(1.5, -0.0, 3e38, kind=Kind.MODEL, samples=7))
-    got = store.get(f"{run}/v", kind=Kind.MODEL)
-    assert got == vector(1.5, -0.0, 3e38, kind=Kind.MODEL, samples=7)
+    store.put(f"{run}/v", vector(1.5, -0.0, 3e38, kind=VectorKind.MODEL, samples=7))
+    got = store.get(f"{run}/v", kind=VectorKind.MODEL)
+    assert got == vector(1.5, -0.0, 3e38, kind=VectorKind.MODEL, samples=7)
     assert bytes(got.data) == bytes(vector(1.5, -0.0, 3e38).data)
     assert got.elements == 3
 
@@ -28,14 +28,14 @@ def test_a_vector_comes_back_as_it_went(store: TensorStore, run: str) -> None:
 @settings(max_examples=25)
 @given(data=st.binary(min_size=1, max_size=70_000), samples=st.integers(0, 2**40))
 def test_bytes_of_any_length_come_back(store: TensorStore, data: bytes, samples: int) -> None:
-    sparse = Vector(Kind.SPARSE, memoryview(data), samples, "uint8")
+    sparse = Vector(VectorKind.SPARSE, memoryview(data), samples, "uint8")
     store.put("any-length", sparse)
-    assert store.get("any-length", kind=Kind.SPARSE) == sparse
+    assert store.get("any-length", kind=VectorKind.SPARSE) == sparse
 
 
 def test_a_large_vector_comes_back_whole(store: TensorStore, run: str) -> None:
     data = bytearray(range(256)) * 40_000  # 10 MB: many segments, several reads
-    store.put(f"{run}/v", Vector(Kind.MODEL, memoryview(data)))
+    store.put(f"{run}/v", Vector(VectorKind.MODEL, memoryview(data)))
     assert store.get(f"{run}/v").data == data
     out = bytearray(len(data))
     assert store.get(f"{run}/v", out=memoryview(out)).data.obj is out
@@ -43,7 +43,7 @@ def test_a_large_vector_comes_back_whole(store: TensorStore, run: str) -> None:
 
 
 def test_put_replaces(store: TensorStore, run: str) -> None:
-    store.put(f"{run}/v", vector(1, 2, kind=Kind.MODEL, samples=3))
+    store.put(f"{run}/v", vector(1, 2, kind=VectorKind.MODEL, samples=3))
     store.put(f"{run}/v", vector(4))
     assert store.get(f"{run}/v") == vector(4)
 
@@ -66,14 +66,14 @@ def test_out_of_another_length_is_refused_and_left_alone(store: TensorStore, run
 
 
 def test_another_kind_is_refused(store: TensorStore, run: str) -> None:
-    store.put(f"{run}/v", vector(1, kind=Kind.UPDATE))
+    store.put(f"{run}/v", vector(1, kind=VectorKind.UPDATE))
     with pytest.raises(Corrupt, match=r"holds a update vector where a gradient was expected"):
-        store.get(f"{run}/v", kind=Kind.GRADIENT)
+        store.get(f"{run}/v", kind=VectorKind.GRADIENT)
 
 
 def test_a_missing_key_is_named(store: TensorStore, run: str) -> None:
     with pytest.raises(Missing) as caught:
-        store.get(f"{run}/nothing", kind=Kind.GRADIENT)
+        store.get(f"{run}/nothing", kind=VectorKind.GRADIENT)
     assert caught.value.key == f"{run}/nothing"
     assert not store.exists(f"{run}/nothing")
 
@@ -92,16 +92,16 @@ def test_a_race_of_creators_has_one_winner(store: TensorStore, run: str) -> None
 
 
 def test_a_state_is_created_together(store: TensorStore, run: str) -> None:
-    model, velocity = vector(1, 2, kind=Kind.MODEL), vector(3, kind=Kind.VELOCITY)
+    model, velocity = vector(1, 2, kind=VectorKind.MODEL), vector(3, kind=VectorKind.VELOCITY)
     assert store.create_together([(f"{run}/m", model), (f"{run}/v", velocity)]) is True
-    assert store.get(f"{run}/m", kind=Kind.MODEL) == model
-    assert store.get(f"{run}/v", kind=Kind.VELOCITY) == velocity
+    assert store.get(f"{run}/m", kind=VectorKind.MODEL) == model
+    assert store.get(f"{run}/v", kind=VectorKind.VELOCITY) == velocity
     assert store.create_together([(f"{run}/m", vector(9)), (f"{run}/w", vector(9))]) is False
     assert store.get(f"{run}/m") == model
 
 
 def test_who_sees_a_state_sees_all_of_it(store: TensorStore, run: str) -> None:
-    model, velocity = vector(1, 2, kind=Kind.MODEL), vector(3, kind=Kind.VELOCITY)
+    model, velocity = vector(1, 2, kind=VectorKind.MODEL), vector(3, kind=VectorKind.VELOCITY)
 
     def write_or_look(i: int) -> bool:
         if i < 3:
@@ -148,7 +148,7 @@ def test_delete_takes_what_is_there(store: TensorStore, run: str) -> None:
 
 def test_what_is_stored_cannot_be_changed_from_outside(store: TensorStore, run: str) -> None:
     memory = bytearray(bytes(vector(1, 2).data))
-    store.put(f"{run}/v", Vector(Kind.GRADIENT, memoryview(memory)))
+    store.put(f"{run}/v", Vector(VectorKind.GRADIENT, memoryview(memory)))
     memory[:] = bytes(8)
     got = store.get(f"{run}/v")
     if not got.data.readonly:

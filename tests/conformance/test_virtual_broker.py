@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.clients import Servers
+from chaos.clients import VirtualServers
 from chaos.rabbitmq import VirtualConnection
 from crossover.local.rabbitmq_server import RabbitServer
 from tests.conformance import servers
@@ -108,7 +108,7 @@ NUMBER = iter(range(0))
 @settings(max_examples=25)
 @given(commands=st.lists(st.tuples(st.integers(0, 1), BUS_COMMANDS), min_size=20, max_size=40))
 def test_a_virtual_broker_answers_as_rabbitmq(
-    rabbit: RabbitServer, virtual: Servers, commands: list[tuple[int, tuple[str, str]]]
+    rabbit: RabbitServer, virtual: VirtualServers, commands: list[tuple[int, tuple[str, str]]]
 ) -> None:
     login = pika.PlainCredentials(servers.USERNAME, servers.PASSWORD)
     parameters = pika.ConnectionParameters("127.0.0.1", rabbit.port, credentials=login)

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from crossover.algorithms.buffers import view
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 
 T = TypeVar("T")
 
 
-def vector(*values: float, kind: Kind = Kind.GRADIENT, samples: int = 0) -> Vector:
+def vector(*values: float, kind: VectorKind = VectorKind.GRADIENT, samples: int = 0) -> Vector:
     return Vector(kind, memoryview(struct.pack(f"{len(values)}f", *values)), samples)
 
 
-def of(tensor: Tensor, kind: Kind = Kind.GRADIENT, samples: int = 0) -> Vector:
+def of(tensor: Tensor, kind: VectorKind = VectorKind.GRADIENT, samples: int = 0) -> Vector:
     return Vector(kind, view(tensor), samples)
 
 

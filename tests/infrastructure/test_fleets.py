@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aws_cdk import App, Stack
 
-from cdk.constructs import Broker, Fleet, Network, Storage
+from cdk.constructs import Broker, Buckets, ProgramFleet, SharedNetwork
 from cdk.hosts import USER_DATA_LIMIT_BYTES, boot_script
 from crossover.architecture.instances import Instances
 from crossover.experiment import Experiment
@@ -22,13 +22,13 @@ def template(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Jso
     app = App(outdir=str(tmp_path_factory.mktemp("fleet")), builtin_cloud_formation_validation=False)
     stack = Stack(app, "crossover-spirt")
     peers = Instances(purpose="peer", setting="", instance_type="t2.large", count=4, spot=True)
-    Fleet(
+    ProgramFleet(
         stack,
         "Peers",
         program=replace(PROGRAM, instances=lambda experiment: peers),
         experiment=spirt,
-        network=Network(stack, "crossover"),
-        storage=Storage(stack, "Storage", bucket_per_worker=False, workers=4),
+        network=SharedNetwork(stack, "crossover"),
+        storage=Buckets(stack, "Storage", bucket_per_worker=False, workers=4),
         uses=[Broker(stack, "crossover")],
         environment={"RUN": "x"},
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aws_cdk import App, Stack
 
-from cdk.constructs import Functions, Layers, Network, Storage
+from cdk.constructs import Buckets, LambdaFunctions, Layers, SharedNetwork
 from crossover import workflow
 from crossover.architecture import Architecture, steps
 from crossover.errors import ConfigError
@@ -156,19 +156,19 @@ def test_snap_start_publishes_a_version_and_invokes_its_alias(large: Assembly) -
 # --- steps that SPIRT does not have -----------------------------------------------------------------------------------
 
 
-def stack_of(*uses: workflow.Service, spirt: Experiment, folder: Path) -> Json:
+def stack_of(*uses: workflow.Uses, spirt: Experiment, folder: Path) -> Json:
     """The template of one function, of a step that declares `uses`."""
     app = App(outdir=str(folder), builtin_cloud_formation_validation=False)
     stack = Stack(app, "crossover-spirt")
     step = replace(STEPS[0], uses=frozenset(uses))
-    Functions(
+    LambdaFunctions(
         stack,
         "Functions",
         architecture=Architecture("one", run=step, machines={"gradients": step}),
         experiment=spirt,
         layers=Layers(stack, "Layers", packaging="layer", folder=folder),
-        network=Network(stack, "crossover"),
-        storage=Storage(stack, "Storage", bucket_per_worker=False, workers=1),
+        network=SharedNetwork(stack, "crossover"),
+        storage=Buckets(stack, "Storage", bucket_per_worker=False, workers=1),
     )
     found: Json = json.loads((Path(app.synth().directory) / "crossover-spirt.template.json").read_text())
     return found
@@ -183,7 +183,7 @@ def of_step(template: Json) -> Json:
 
 @pytest.mark.parametrize("uses", [("objects",), ("objects", "tensors")], ids=["objects", "tensors in the bucket"])
 def test_what_needs_s3_alone_stays_out_of_the_vpc(
-    uses: tuple[workflow.Service, ...], spirt: Experiment, tmp_path: Path
+    uses: tuple[workflow.Uses, ...], spirt: Experiment, tmp_path: Path
 ) -> None:
     """P2P's gradient functions, LambdaML over S3: no network interface, no endpoint (aws.md 14)."""
     template = stack_of(*uses, spirt=spirt, folder=tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crossover.architecture import load, steps, training_architectures
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import MissingTool
 from crossover.experiment import Data, Experiment, Functions, PeerToPeer, Training
 from crossover.learning.learner import Learner
@@ -65,7 +65,7 @@ def moved(folder: RunFolder) -> Any:
 
     data, settings = folder.result["data"], experiment(folder.result["architecture"])
     learner = Learner(settings, classes=data["classes"], input_shape=tuple(data["input_shape"]), affine=data["affine"])
-    seeded = load(safetensors_bytes(settings, data, Vector(Kind.MODEL, learner.initial_model())))
+    seeded = load(safetensors_bytes(settings, data, Vector(VectorKind.MODEL, learner.initial_model())))
     trained = load_file(folder.path / MODEL)
     names = sorted(name for name in trained if "running" not in name)
     return torch.cat([(trained[name].double() - seeded[name].double()).flatten() for name in names])

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from crossover.local import endpoint, permissions
 from crossover.local.endpoint import Endpoint
-from crossover.local.signatures import OPERATOR, Keys
+from crossover.local.signatures import OPERATOR, AccessKeys
 from tests.local.stranger import signed
 
 
@@ -53,7 +53,7 @@ def test_nobody_else_is(running: Endpoint) -> None:
     refused = {
         "unsigned": ask(running, "GET", "/"),
         "by what any stand-in takes": ask(running, "GET", "/", **by(running, "/", secret="local")),
-        "by another cloud's key": ask(running, "GET", "/", **by(running, "/", secret=Keys().secret(OPERATOR))),
+        "by another cloud's key": ask(running, "GET", "/", **by(running, "/", secret=AccessKeys().secret(OPERATOR))),
         "by the key of a role as the operator": ask(
             running, "GET", "/", **by(running, "/", secret=running.keys.secret("role.x"))
         ),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aws_cdk import App, Stack
 
-from cdk.constructs import Fleet, Network, Storage
+from cdk.constructs import Buckets, ProgramFleet, SharedNetwork
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
 from crossover.local.fleet_programs import Fleets, service
@@ -40,13 +40,13 @@ def user_data(tmp_path_factory: pytest.TempPathFactory) -> str:
     """As a stack renders it, for a program `crossover.training.fleet.lease` that stands for one of ours."""
     app = App(outdir=str(tmp_path_factory.mktemp("fleet")), builtin_cloud_formation_validation=False)
     stack = Stack(app, "crossover-small")
-    Fleet(
+    ProgramFleet(
         stack,
         "Peers",
         experiment=Experiment(name="small", architecture="p2p_instance"),
         program=p2p_instance.PROGRAM,
-        network=Network(stack, "crossover"),
-        storage=Storage(stack, "Storage", bucket_per_worker=False, workers=2),
+        network=SharedNetwork(stack, "crossover"),
+        storage=Buckets(stack, "Storage", bucket_per_worker=False, workers=2),
         environment={"FOLDER": "/somewhere"},
     )
     found = json.loads((Path(app.synth().directory) / "crossover-small.template.json").read_text())

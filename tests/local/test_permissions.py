@@ -14,7 +14,7 @@ from crossover.errors import RunFailed
 from crossover.local import permissions
 from crossover.local.cloud import LocalCloud
 from crossover.local.moto_patches.resource_types import ACCOUNT
-from crossover.local.permissions import Call
+from crossover.local.permissions import ApiCall
 from crossover.running import run_deployed
 from stacks.synthesis import synthesize
 from tests.architectures.harness import small
@@ -33,19 +33,19 @@ def allow(actions: str | Sequence[str], resources: str | Sequence[str], effect: 
 @pytest.mark.parametrize(
     ("statement", "call", "expected"),
     [
-        (allow("s3:GetObject", f"{BUCKET}/runs/*"), Call("s3:GetObject", f"{BUCKET}/runs/a/b"), True),
-        (allow("s3:GetObject", f"{BUCKET}/runs/*"), Call("s3:GetObject", f"{BUCKET}/data/a"), False),
-        (allow("s3:GetObject", f"{BUCKET}/runs/*"), Call("s3:PutObject", f"{BUCKET}/runs/a"), False),
-        (allow(["s3:PutObject", "s3:Get*"], ["x", f"{BUCKET}/*"]), Call("s3:GetObject", f"{BUCKET}/a"), True),
-        (allow("*", "*", "Deny"), Call("s3:GetObject", f"{BUCKET}/a"), False),
+        (allow("s3:GetObject", f"{BUCKET}/runs/*"), ApiCall("s3:GetObject", f"{BUCKET}/runs/a/b"), True),
+        (allow("s3:GetObject", f"{BUCKET}/runs/*"), ApiCall("s3:GetObject", f"{BUCKET}/data/a"), False),
+        (allow("s3:GetObject", f"{BUCKET}/runs/*"), ApiCall("s3:PutObject", f"{BUCKET}/runs/a"), False),
+        (allow(["s3:PutObject", "s3:Get*"], ["x", f"{BUCKET}/*"]), ApiCall("s3:GetObject", f"{BUCKET}/a"), True),
+        (allow("*", "*", "Deny"), ApiCall("s3:GetObject", f"{BUCKET}/a"), False),
     ],
 )
-def test_statements(statement: Mapping[str, Any], call: Call, expected: bool) -> None:
+def test_statements(statement: Mapping[str, Any], call: ApiCall, expected: bool) -> None:
     assert permissions.allowed([policy(statement)], call) is expected
 
 
 def test_a_deny_counts_more_than_an_allow() -> None:
-    call = Call("s3:GetObject", f"{BUCKET}/a")
+    call = ApiCall("s3:GetObject", f"{BUCKET}/a")
     assert not permissions.allowed([policy(allow("s3:*", "*")), policy(allow("s3:GetObject", "*", "Deny"))], call)
 
 

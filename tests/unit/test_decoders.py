@@ -14,7 +14,7 @@ from crossover.context import Resources
 from crossover.costs import spending
 from crossover.dataplane.memory import MemoryObjectStore
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt
 from crossover.keys import Keys
 from crossover.training import agreement, checkpoints
@@ -24,7 +24,7 @@ from peers.p2p import messages
 from tests.unit.mutants import mutated
 
 KEY, RUN = "k/of/it", "r"
-VECTOR = Vector(Kind.STATE, memoryview(bytes(8)))
+VECTOR = Vector(VectorKind.STATE, memoryview(bytes(8)))
 STATE = checkpoints.Checkpoint(checkpoints.Position(3, 1), {"model": VECTOR}, {"kept": [[1, 0], [2, 0]]})
 MESSAGE = messages.Message(RUN, 1, 2, 3, "key", memoryview(b""))
 WORD = {"step": 3, "senders": [0, 1], "leaves": {"1": 4}, "dropped": [2], "loss": 0.5, "at": 1.5}
@@ -38,7 +38,7 @@ def stored(key: str, body: bytes) -> MemoryObjectStore:
 
 
 def record(body: bytes) -> Vector:
-    return Vector(Kind.RECORD, memoryview(body), dtype="uint8")
+    return Vector(VectorKind.RECORD, memoryview(body), dtype="uint8")
 
 
 def repacked(whole: bytes, head: Any, body: bytes) -> bytes:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from crossover.asl import State
+from crossover.asl import StateDefinition
 from crossover.workflow import Event
 from tests.witnesses.localstack_server import ACCOUNT, REGION, LocalStack
 from tests.witnesses.walks import Entered, Failure, Place, Script, Walk, resolved, seen, states
@@ -63,7 +63,7 @@ class Stage:
 
     server: LocalStack
     name: str
-    machines: Mapping[str, State]
+    machines: Mapping[str, StateDefinition]
     runs: dict[str, Run] = field(default_factory=dict)
     gates: dict[tuple[str, str, int], threading.Event] = field(default_factory=dict)  # by run, step and worker
     arrived: set[tuple[str, str, int]] = field(default_factory=set)  # steps that wait at their gate

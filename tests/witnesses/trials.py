@@ -9,7 +9,7 @@ from typing import Any
 
 from crossover import asl
 from crossover.architecture import Architecture, load
-from crossover.asl import State
+from crossover.asl import StateDefinition
 from crossover.asl.events import RETRY, START_RETRY
 from crossover.experiment import Experiment
 from crossover.workflow import START, Child, Event, ForEach, Node, Step, first_event, walk
@@ -106,11 +106,11 @@ _THROTTLING = ["StepFunctions.ExecutionLimitExceededException", "StepFunctions.T
 _ALL_TRUE: Event = {**START, "synchronised": True, "epoch_finished": True, "finished": True, "round": 2, "epoch": 1}
 
 
-def throws(*errors: str) -> list[State]:
+def throws(*errors: str) -> list[StateDefinition]:
     return [{"Throw": {"Error": error, "Cause": "scripted"}} for error in errors]
 
 
-def mocks(names: list[str]) -> State:
+def mocks(names: list[str]) -> StateDefinition:
     """The SFN_MOCK_CONFIG of all architectures: answers by the number of the attempt. A start that succeeds cannot be mocked: with a
     TimeoutSeconds LocalStack breaks down; so it goes on with a child that exists already.
     """
@@ -135,12 +135,12 @@ def mocks(names: list[str]) -> State:
     return {"StateMachines": machines, "MockedResponses": numbered}
 
 
-def definitions(name: str) -> dict[str, State]:
+def definitions(name: str) -> dict[str, StateDefinition]:
     experiment = Experiment(name="witness", architecture=name, workers=2)
     return asl.definitions(load(name), experiment, minibatches=2)
 
 
-def tasks(machines: Mapping[str, State]) -> dict[str, dict[str, str]]:
+def tasks(machines: Mapping[str, StateDefinition]) -> dict[str, dict[str, str]]:
     """{machine: {state that starts a child: state that asks for it where it exists already}}"""
     found: dict[str, dict[str, str]] = {}
     for machine, definition in machines.items():
@@ -151,9 +151,9 @@ def tasks(machines: Mapping[str, State]) -> dict[str, dict[str, str]]:
     return found
 
 
-def all_states(block: State) -> dict[str, State]:
+def all_states(block: StateDefinition) -> dict[str, StateDefinition]:
     """Every state of a machine, those inside Maps and Parallels too, by its name."""
-    found: dict[str, State] = dict(block["States"])
+    found: dict[str, StateDefinition] = dict(block["States"])
     for state in block["States"].values():
         for inner in [state["ItemProcessor"]] if state["Type"] == "Map" else state.get("Branches", []):
             found |= all_states(inner)
@@ -177,7 +177,7 @@ class Played:
 class Performance:
     """All trials of an architecture."""
 
-    machines: Mapping[str, State]
+    machines: Mapping[str, StateDefinition]
     futures: dict[str, "Future[Played]"] = field(default_factory=dict)  # by the trial's id
     throttled: dict[str, "Future[Run]"] = field(default_factory=dict)
     entered: set[tuple[str, str]] = field(default_factory=set)

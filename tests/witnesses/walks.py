@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from crossover.asl import State
+from crossover.asl import StateDefinition
 from crossover.context import Context
 from crossover.errors import CrossoverError, StaleAttempt
 from crossover.workflow import START, Child, Event, ForEach, Node, Parallel, Repeat, Sequence, Step, execute
@@ -190,11 +190,11 @@ class Entered:
     place: Place
 
 
-def states(machines: Mapping[str, State], machine: str, place: Place = ()) -> dict[str, dict[str, Entered]]:
+def states(machines: Mapping[str, StateDefinition], machine: str, place: Place = ()) -> dict[str, dict[str, Entered]]:
     """{machine: {state: what entering it means}}, from the definitions alone: of `machine` and the children it starts."""
     found: dict[str, dict[str, Entered]] = {machine: {}}
 
-    def block(definition: State, place: Place) -> None:
+    def block(definition: StateDefinition, place: Place) -> None:
         for name, state in definition["States"].items():
             match state["Type"]:
                 case "Map":
@@ -212,7 +212,7 @@ def states(machines: Mapping[str, State], machine: str, place: Place = ()) -> di
     return found
 
 
-def _meaning(name: str, state: State, definition: State) -> str:
+def _meaning(name: str, state: StateDefinition, definition: StateDefinition) -> str:
     if state["Type"] == "Wait" and name.startswith("wait until"):
         return "wait"
     if state["Type"] != "Task":

@@ -53,7 +53,7 @@ Differ = Callable[[str], str | None]  # what PROGRAM prints for what it is told;
 
 
 @dataclass(frozen=True)
-class Change:
+class PreviewedChange:
     """`impact` as the CDK calls it."""
 
     stack: str
@@ -100,7 +100,11 @@ def _refusal(name: str, concerned: Mapping[str, str], what: str) -> str:
 
 
 def _lines(
-    name: str, template: Mapping[str, Any], there: Templates, differing: Sequence[str], changes: Sequence[Change] | None
+    name: str,
+    template: Mapping[str, Any],
+    there: Templates,
+    differing: Sequence[str],
+    changes: Sequence[PreviewedChange] | None,
 ) -> Iterator[str]:
     if name not in there:
         kinds = Counter(str(each["Type"]) for each in template["Resources"].values())
@@ -120,7 +124,7 @@ def _lines(
             yield f"  and {len(mine) - shown} more"
 
 
-def _changes(pairs: Sequence[Sequence[Any]], differ: Differ) -> list[Change] | None:
+def _changes(pairs: Sequence[Sequence[Any]], differ: Differ) -> list[PreviewedChange] | None:
     """[] where no template differs, which needs no program; None where it cannot be told."""
     if not pairs:
         return []
@@ -128,7 +132,7 @@ def _changes(pairs: Sequence[Sequence[Any]], differ: Differ) -> list[Change] | N
     if printed is None:
         return None
     found = [
-        Change(stack, name, type, impact, tuple(properties))
+        PreviewedChange(stack, name, type, impact, tuple(properties))
         for stack, name, type, impact, properties in json.loads(printed)
     ]
     return [each for each in found if each.impact != "NO_CHANGE" and each.type != "AWS::CDK::Metadata"]

@@ -44,7 +44,7 @@ def finding(session: Any, experiment: Experiment, *, caller: str) -> Finding:
     return Finding("state machines", True, f"Step Functions would take all {accepted}")
 
 
-def definitions(experiment: Experiment) -> dict[str, asl.State]:
+def definitions(experiment: Experiment) -> dict[str, asl.StateDefinition]:
     """Every machine that a deployment of the experiment makes: its own, and the one that ends what has expired."""
     architecture = architecture_of(experiment)
     alone = not shared_stacks(experiment, architecture)

@@ -30,7 +30,7 @@ FUNCTIONS_USD = 0.01  # of one small run: generous
 
 
 @dataclass(kw_only=True)
-class Walk(Evidence):
+class ProofWalk(Evidence):
     """What the steps share. `whole`: the project's own proof, of which everything is tried; another CONFIG is deployed, run, destroyed."""
 
     config: Path
@@ -61,22 +61,22 @@ class Walk(Evidence):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ProofStep:
     """`usd_per_hour`: of what stands while it lasts. `left_out`: why it is not taken; empty where it is."""
 
     name: str
     does: str
     minutes: float
     usd_per_hour: Callable[[Experiment], float]
-    work: Callable[[Walk], None]
-    left_out: Callable[[Walk], str] = lambda walk: ""
+    work: Callable[[ProofWalk], None]
+    left_out: Callable[[ProofWalk], str] = lambda walk: ""
     runs: int = 0
 
     def cost(self, experiment: Experiment) -> float:
         return self.usd_per_hour(experiment) * self.minutes / 60 + self.runs * FUNCTIONS_USD
 
 
-def walk_through(walk: Walk, steps: Sequence[Step]) -> None:
+def walk_through(walk: ProofWalk, steps: Sequence[ProofStep]) -> None:
     """All of them in order. Raises what the first that fails raises."""
     for n, step in enumerate(steps, start=1):
         title = f"step {n} of {len(steps)}, {step.name}"
@@ -97,21 +97,21 @@ def _deploy(config: Path, experiment: Experiment) -> None:
     deploying.deploy_previewed(config, experiment, ask=False, tell=tell)
 
 
-def _deploy_shared(walk: Walk, *, stack: str) -> None:
+def _deploy_shared(walk: ProofWalk, *, stack: str) -> None:
     """One of the shared stacks, and what it needs."""
     zone = deploying.chosen_zone(walk.experiment, tell=tell)
     names = [f"{walk.experiment.project}-{stack}"]
     deploying.run_cdk(walk.config, walk.experiment, [*deploying.DEPLOY, *zone], names=names)
 
 
-def _smallest(walk: Walk) -> None:
+def _smallest(walk: ProofWalk) -> None:
     smallest = load(SMALLEST)
     _deploy(SMALLEST, smallest)
     walk.train(smallest, walk.out / "smallest")
     destroying.delete_experiment(walk.session, smallest)
 
 
-def _run(walk: Walk) -> None:
+def _run(walk: ProofWalk) -> None:
     with walk.timed("deployed"):
         _deploy(walk.config, walk.experiment)
     walk.run = walk.train(walk.experiment, walk.out)
@@ -122,13 +122,13 @@ def _more(experiment: Experiment) -> Experiment:
     return replace(experiment, workers=WORKERS_AFTER)
 
 
-def _update(walk: Walk) -> None:
+def _update(walk: ProofWalk) -> None:
     more = _more(walk.experiment)
     _deploy(walk.changed("three-workers", more), more)
     walk.updated = walk.train(more, walk.out / "three-workers")
 
 
-def _redrive(walk: Walk) -> None:
+def _redrive(walk: ProofWalk) -> None:
     redrive = partial(
         redriving.redrive,
         walk,
@@ -140,7 +140,7 @@ def _redrive(walk: Walk) -> None:
     walk.redriven = redrive(children_first=True)
 
 
-def _schedule(walk: Walk) -> None:
+def _schedule(walk: ProofWalk) -> None:
     """A stack whose time is over is left to the schedule, which has to delete it. On one machine none fires: its machine is started."""
     lifetime = walk.experiment.lifetime
     run_hours = min(SHORT_TTL_HOURS, lifetime.maximum_run_hours)
@@ -157,21 +157,21 @@ def _schedule(walk: Walk) -> None:
 # --- which of them are taken, and what stands meanwhile ------------------------------------------------------------------
 
 
-def _not_whole(walk: Walk) -> str:
+def _not_whole(walk: ProofWalk) -> str:
     return "" if walk.whole else "only the project's own proof is tried so far"
 
 
-def _without(stack: str) -> Callable[[Walk], str]:
+def _without(stack: str) -> Callable[[ProofWalk], str]:
     return lambda walk: "" if stack in shared_stacks(walk.experiment) else f"the experiment needs no {stack}"
 
 
-def _no_redrive(walk: Walk) -> str:
+def _no_redrive(walk: ProofWalk) -> str:
     if not walk.on_aws:
         return "the cloud on one machine redrives nothing"
     return _not_whole(walk) or ("" if architecture_of(walk.experiment).run else "no state machine runs it")
 
 
-def _not_alone(walk: Walk) -> str:
+def _not_alone(walk: ProofWalk) -> str:
     if not shared_stacks(walk.experiment):
         return "its own schedule is not waited for"
     return "" if walk.alone else "another experiment of the project stands"
@@ -184,7 +184,7 @@ def _usd(experiment: Experiment, *shared: str) -> float:
 
 
 STEPS = (
-    Step(
+    ProofStep(
         name="smallest",
         does=f"AllReduce through a bucket ({SMALLEST.name}): deploy, run, destroy",
         minutes=6,
@@ -193,7 +193,7 @@ STEPS = (
         left_out=_not_whole,
         runs=1,
     ),
-    Step(
+    ProofStep(
         name="network",
         does="deploy the network, the expiry and its schedule",
         minutes=deploying.EXPECTED_MINUTES["network"],
@@ -201,7 +201,7 @@ STEPS = (
         work=partial(_deploy_shared, stack=NETWORK),
         left_out=_without(NETWORK),
     ),
-    Step(
+    ProofStep(
         name="broker",
         does="deploy the broker",
         minutes=deploying.EXPECTED_MINUTES["broker"],
@@ -209,7 +209,7 @@ STEPS = (
         work=partial(_deploy_shared, stack=BROKER),
         left_out=_without(BROKER),
     ),
-    Step(
+    ProofStep(
         name="run",
         does="deploy the experiment, train, look",
         minutes=deploying.EXPECTED_MINUTES["experiment"] + 5,
@@ -217,7 +217,7 @@ STEPS = (
         work=_run,
         runs=1,
     ),
-    Step(
+    ProofStep(
         name="update",
         does=f"deploy again with {WORKERS_AFTER} workers, train",
         minutes=8,
@@ -226,7 +226,7 @@ STEPS = (
         left_out=_not_whole,
         runs=1,
     ),
-    Step(
+    ProofStep(
         name="redrive",
         does="stop runs while their children work, redrive them",
         minutes=8,
@@ -235,7 +235,7 @@ STEPS = (
         left_out=_no_redrive,
         runs=2,
     ),
-    Step(
+    ProofStep(
         name="schedule",
         does="let the experiment's time be over, and wait for the schedule to delete it",
         minutes=expiring.FIRING_WAIT_S / 60 + 10,

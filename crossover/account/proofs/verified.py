@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from crossover.account.proofs.observed import Observed
-from crossover.account.proofs.steps import Walk
+from crossover.account.proofs.steps import ProofWalk
 from crossover.reports.folder import write_atomically
 
 FILE = "verified-aws.json"
@@ -17,7 +17,7 @@ STYLES = {"proven": "green", "refuted": "bold red", "not covered": "dim"}
 
 
 def write(
-    walk: Walk, facts: Mapping[str, str], found: Mapping[str, Observed], *, failure: BaseException | None
+    walk: ProofWalk, facts: Mapping[str, str], found: Mapping[str, Observed], *, failure: BaseException | None
 ) -> Path:
     """verified-aws.json, whole or not at all. `label`: measured-aws only where a real account answered."""
     document = {
@@ -35,7 +35,7 @@ def write(
     return walk.out / FILE
 
 
-def table(walk: Walk, found: Mapping[str, Observed]) -> Table:
+def table(walk: ProofWalk, found: Mapping[str, Observed]) -> Table:
     shown = Table("verdict", "fact of docs/aws.md", "seen", title=f"What was shown  [{walk.label}]".replace("[", "\\["))
     for id, each in found.items():
         shown.add_row(each.verdict, id, each.seen, style=STYLES[each.verdict])

@@ -7,16 +7,14 @@ buckets that were written to while they were emptied, and what a failed deletion
 from collections.abc import Callable
 from typing import Any
 
+from crossover.account import Tell
 from crossover.account.resources import stacks
-from crossover.account.resources.inventory import Found
+from crossover.account.resources.inventory import FoundResource
 from crossover.account.resources.listings import FLEET
 from crossover.account.resources.ownership import Owner
 from crossover.clients import aws_calls
 from crossover.errors import CrossoverError
 from crossover.runtime.pauses import Pauses
-
-Tell = Callable[[str], None]
-
 
 # What a stack names may be gone already: half deleted, or by hand.
 GONE = (
@@ -113,7 +111,7 @@ REMOVERS: dict[str, Callable[[Any, str], Any]] = {
 BY_HAND = "no stack deletes it any more; delete it in the console"
 
 
-def remove(session: Any, orphan: Found) -> str:
+def remove(session: Any, orphan: FoundResource) -> str:
     """Delete what no stack holds any more; why it could not be, "" where it could. Raises botocore's errors about credentials."""
     from botocore.exceptions import ClientError
 

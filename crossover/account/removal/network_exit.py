@@ -6,14 +6,12 @@ CloudFormation does not see: a deployment puts back what its template has in the
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
+from crossover.account import Tell
 from crossover.account.resources import ownership
 from crossover.account.resources.listings import INTERFACE
 from crossover.clients import aws_calls
-
-Tell = Callable[[str], None]
 
 
 def release_functions(session: Any, stack: str, tell: Tell) -> None:

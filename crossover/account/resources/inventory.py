@@ -10,7 +10,7 @@ from crossover.account.resources.ownership import Owner, Whose
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundResource:
     """One resource, by the id that its own API takes. `why`: it looks like ours and is not provably so."""
 
     kind: str
@@ -27,9 +27,9 @@ class Found:
         return f"{self.kind} {self.name}"
 
 
-def take(session: Any, owner: Owner, kinds: Iterable[str] = ()) -> list[Found]:
+def take(session: Any, owner: Owner, kinds: Iterable[str] = ()) -> list[FoundResource]:
     """All there is, kind by kind. Raises botocore's errors, so that an API that does not answer is never taken for an empty one."""
-    found: list[Found] = []
+    found: list[FoundResource] = []
     for kind in kinds or KINDS:
         entries = {each.id: each for each in KINDS[kind].entries(session, owner)}
         for entry in sorted(entries.values(), key=lambda each: each.name):
@@ -37,5 +37,5 @@ def take(session: Any, owner: Owner, kinds: Iterable[str] = ()) -> list[Found]:
                 entry = replace(entry, witness=tags(session, entry.id))
             whose, why = ownership.whose(session, owner, entry)
             if whose is not Whose.NOT_OURS:
-                found.append(Found(kind, entry.id, entry.name, whose, why))
+                found.append(FoundResource(kind, entry.id, entry.name, whose, why))
     return found

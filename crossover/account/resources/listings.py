@@ -163,7 +163,7 @@ def _fleet(session: Any, name: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ResourceKind:
     """`billable`: it costs money by standing there. `tags`: of one by its id, a second witness where a name can be given again."""
 
     entries: Lister
@@ -175,34 +175,36 @@ def _ec2(type: str, operation: str, key: str, id: str) -> Lister:
     return _plain(f"AWS::EC2::{type}", "ec2", operation, key, id=id)
 
 
-KINDS: dict[str, Kind] = {
-    "stack": Kind(_stacks),
-    "instance": Kind(_instances, billable=True),
-    "auto scaling group": Kind(
+KINDS: dict[str, ResourceKind] = {
+    "stack": ResourceKind(_stacks),
+    "instance": ResourceKind(_instances, billable=True),
+    "auto scaling group": ResourceKind(
         _plain(FLEET, "autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", id="AutoScalingGroupName"),
         True,
         lambda session, name: pairs(_fleet(session, name).get("Tags", [])),
     ),
-    "volume": Kind(_volumes, billable=True),
-    "address": Kind(_addresses, billable=True),
-    "endpoint": Kind(_ec2("VPCEndpoint", "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"), billable=True),
-    "broker": Kind(
+    "volume": ResourceKind(_volumes, billable=True),
+    "address": ResourceKind(_addresses, billable=True),
+    "endpoint": ResourceKind(
+        _ec2("VPCEndpoint", "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"), billable=True
+    ),
+    "broker": ResourceKind(
         _plain("AWS::AmazonMQ::Broker", "mq", "list_brokers", "BrokerSummaries", id="BrokerId", name="BrokerName"),
         billable=True,
     ),
-    "secret": Kind(
+    "secret": ResourceKind(
         _plain("AWS::SecretsManager::Secret", "secretsmanager", "list_secrets", "SecretList", id="ARN", name="Name"),
         billable=True,
     ),
-    "bucket": Kind(_plain("AWS::S3::Bucket", "s3", "list_buckets", "Buckets", id="Name"), True, _bucket_tags),
-    "log group": Kind(_log_groups, billable=True),
-    "function": Kind(
+    "bucket": ResourceKind(_plain("AWS::S3::Bucket", "s3", "list_buckets", "Buckets", id="Name"), True, _bucket_tags),
+    "log group": ResourceKind(_log_groups, billable=True),
+    "function": ResourceKind(
         _plain(FUNCTION, "lambda", "list_functions", "Functions", id="FunctionName"),
         False,
         lambda session, name: dict(session.client("lambda").get_function(FunctionName=name).get("Tags", {})),
     ),
-    "layer": Kind(_layers),
-    "state machine": Kind(
+    "layer": ResourceKind(_layers),
+    "state machine": ResourceKind(
         _plain(
             "AWS::StepFunctions::StateMachine",
             "stepfunctions",
@@ -214,21 +216,21 @@ KINDS: dict[str, Kind] = {
         False,
         lambda session, arn: pairs(session.client("stepfunctions").list_tags_for_resource(resourceArn=arn)["tags"]),
     ),
-    "schedule": Kind(_schedules),
-    "parameter": Kind(
+    "schedule": ResourceKind(_schedules),
+    "parameter": ResourceKind(
         _parameters,
         False,
         lambda session, name: pairs(
             session.client("ssm").list_tags_for_resource(ResourceType="Parameter", ResourceId=name)["TagList"]
         ),
     ),
-    "role": Kind(_plain("AWS::IAM::Role", "iam", "list_roles", "Roles", id="RoleName")),
-    "instance profile": Kind(
+    "role": ResourceKind(_plain("AWS::IAM::Role", "iam", "list_roles", "Roles", id="RoleName")),
+    "instance profile": ResourceKind(
         _plain(
             "AWS::IAM::InstanceProfile", "iam", "list_instance_profiles", "InstanceProfiles", id="InstanceProfileName"
         )
     ),
-    "launch template": Kind(
+    "launch template": ResourceKind(
         _plain(
             "AWS::EC2::LaunchTemplate",
             "ec2",
@@ -238,12 +240,12 @@ KINDS: dict[str, Kind] = {
             name="LaunchTemplateName",
         )
     ),
-    "network interface": Kind(_interfaces),
-    "security group": Kind(_ec2("SecurityGroup", "describe_security_groups", "SecurityGroups", "GroupId")),
-    "internet gateway": Kind(
+    "network interface": ResourceKind(_interfaces),
+    "security group": ResourceKind(_ec2("SecurityGroup", "describe_security_groups", "SecurityGroups", "GroupId")),
+    "internet gateway": ResourceKind(
         _ec2("InternetGateway", "describe_internet_gateways", "InternetGateways", "InternetGatewayId")
     ),
-    "network": Kind(_ec2("VPC", "describe_vpcs", "Vpcs", "VpcId")),
-    "budget": Kind(_budgets),
-    "tagged resource": Kind(_tagged, billable=True),
+    "network": ResourceKind(_ec2("VPC", "describe_vpcs", "Vpcs", "VpcId")),
+    "budget": ResourceKind(_budgets),
+    "tagged resource": ResourceKind(_tagged, billable=True),
 }

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from crossover.account.resources import stacks
-from crossover.account.resources.stacks import Standing
+from crossover.account.resources.stacks import StandingStack
 from crossover.clients import aws_calls
 
 STACK, VPC = "AWS::CloudFormation::Stack", "AWS::EC2::VPC"
@@ -56,7 +56,7 @@ class Owner:
 
     project: str
     experiment: str | None = None
-    standing: Sequence[Standing] = ()
+    standing: Sequence[StandingStack] = ()
     others: Sequence[str] = ()
     held: Ids = field(default_factory=dict)
     left: Ids = field(default_factory=dict)
@@ -138,7 +138,7 @@ def of(session: Any, project: str, experiment: str | None = None) -> Owner:
     )
 
 
-def _stacks(session: Any, project: str) -> Iterator[Standing]:
+def _stacks(session: Any, project: str) -> Iterator[StandingStack]:
     """Of the project by their name alone, deleted ones too: which of them are ours, their tags say."""
     for each in aws_calls.entries(session, "cloudformation", "describe_stacks", "Stacks"):
         if each["StackName"].startswith(f"{project}-"):
@@ -149,7 +149,7 @@ def _stacks(session: Any, project: str) -> Iterator[Standing]:
             yield found
 
 
-def _named(session: Any, found: Sequence[Standing]) -> dict[str, frozenset[str]]:
+def _named(session: Any, found: Sequence[StandingStack]) -> dict[str, frozenset[str]]:
     ids: dict[str, set[str]] = {}
     for stack in found:
         for each in resources(session, stack.id):

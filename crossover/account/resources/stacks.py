@@ -15,7 +15,7 @@ SHARED = (BROKER, NETWORK)  # kinds of stacks beside experiments, in the order i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class StandingStack:
     """`id`: its ARN, by which it is known when it is gone. `created`: when it was made; `changed`: then, or at its last update."""
 
     name: str
@@ -61,21 +61,21 @@ class Standing:
             ) from None
 
 
-def look(session: Any, name: str) -> Standing | None:
+def look(session: Any, name: str) -> StandingStack | None:
     """The stack, None where there is none."""
     found = describe(session, name)
     return None if found is None or found.deleted else found
 
 
-def describe(session: Any, name_or_id: str) -> Standing | None:
+def describe(session: Any, name_or_id: str) -> StandingStack | None:
     """The stack, for 90 days after its deletion too where its id is given."""
     with aws_calls.Tolerating("does not exist"):
         return read(session.client("cloudformation").describe_stacks(StackName=name_or_id)["Stacks"][0])
     return None
 
 
-def read(described: Mapping[str, Any]) -> Standing:
-    return Standing(
+def read(described: Mapping[str, Any]) -> StandingStack:
+    return StandingStack(
         name=described["StackName"],
         id=described["StackId"],
         state=described["StackStatus"],
@@ -85,7 +85,7 @@ def read(described: Mapping[str, Any]) -> Standing:
     )
 
 
-def is_ours(stack: Standing, project: str) -> bool:
+def is_ours(stack: StandingStack, project: str) -> bool:
     """By its tags, all of which must fit: project, kind and, of an experiment, its name."""
     part = stack.tags.get(EXPERIMENT) if stack.kind == EXPERIMENT else stack.kind
     known = stack.kind in (EXPERIMENT, *SHARED)
@@ -136,7 +136,7 @@ def check_deployable(session: Any, name: str, *, config: Path) -> None:
         )
 
 
-def check_runnable(session: Any, name: str, *, project: str, config: str, now: datetime | None = None) -> Standing:
+def check_runnable(session: Any, name: str, *, project: str, config: str, now: datetime | None = None) -> StandingStack:
     """The experiment's stack. Raises UserError where it is missing, not ours, half way, or its time is over."""
     check_ours(session, name, project=project)
     stack, now = look(session, name), now or datetime.now(UTC)

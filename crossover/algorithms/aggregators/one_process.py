@@ -11,10 +11,10 @@ from crossover.algorithms.aggregators.gradients import BLOCK, gradient
 from crossover.algorithms.aggregators.plan import Aggregator, Plan
 from crossover.algorithms.running_mean import RunningMean
 
-Place = tuple[int, int]  # level from 1 on, aggregator
+LevelAndNumber = tuple[int, int]  # level from 1 on, aggregator
 
 
-def digests(plan: Plan, *, seed: int) -> dict[Place, str]:
+def digests(plan: Plan, *, seed: int) -> dict[LevelAndNumber, str]:
     """SHA-256 of each aggregator's mean. Needs memory for a block of every client, whatever the model's size."""
     hashes = {
         (level, number): hashlib.sha256() for level, row in enumerate(plan.levels, 1) for number, _ in enumerate(row)
@@ -40,7 +40,7 @@ def _mean(aggregator: Aggregator, members: Mapping[int, Tensor]) -> Tensor:
 
 def differing(plan: Plan, records: Iterable[Mapping[str, Any]], *, seed: int) -> list[str]:
     """Which aggregators came to other bits, or left no word of theirs, in words; none: every mean is that of one process."""
-    told: dict[Place, set[str]] = {}
+    told: dict[LevelAndNumber, set[str]] = {}
     for record in records:
         if "sha256" in record:
             told.setdefault((record["round"], record["minibatch"]), set()).add(record["sha256"])

@@ -35,7 +35,7 @@ class Handout:
     client_context: str | None = None
 
 
-class Environment(Protocol):
+class Served(Protocol):
     """What the server asks of an execution environment. All but `take` are called in the server's thread and must not block."""
 
     async def take(self) -> Handout | None:
@@ -59,7 +59,7 @@ class RuntimeApi:
         self._lock = threading.Lock()
         self._thread.start()
 
-    def open(self, environment: Environment) -> str:
+    def open(self, environment: Served) -> str:
         """Listen for one environment; its `host:port/path`, to be kept secret. Raises Unavailable once this is closed."""
         with self._lock:
             if self._loop.is_closed():
@@ -86,7 +86,7 @@ class RuntimeApi:
             self._thread.join()
             self._loop.close()
 
-    async def _open(self, environment: Environment) -> str:
+    async def _open(self, environment: Served) -> str:
         path = secrets.token_hex(16)
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -143,9 +143,7 @@ async def _closed(server: asyncio.Server) -> None:
     server.close()
 
 
-async def _serve(
-    environment: Environment, secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
+async def _serve(environment: Served, secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One connection: requests one after another until the runtime closes it, or one is not for the path of its environment."""
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -183,7 +181,7 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> byt
     return b"".join(chunks)
 
 
-def _posted(environment: Environment, path: list[str], body: bytes) -> bytes:
+def _posted(environment: Served, path: list[str], body: bytes) -> bytes:
     match path[-3:]:
         case [_, "init", "error"]:
             environment.failed_to_start(body)

@@ -16,14 +16,14 @@ from pathlib import Path
 from crossover.local.lambda_runtime import occupancy
 from crossover.local.lambda_runtime.api import Handout, RuntimeApi
 from crossover.local.lambda_runtime.function import Function, exited, out_of_memory, timed_out
-from crossover.local.lambda_runtime.zygotes import Start, Zygote, exit_words
+from crossover.local.lambda_runtime.zygotes import ForkStart, Zygote, exit_words
 
 _INIT_S = 60.0  # generous beside Lambda's 10 s: many may start at once on few cores
 _END_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class InvocationOutcome:
     """What came of an invocation, with the figures of a platform.report record. `init_ms`: None unless it was a cold start."""
 
     payload: bytes
@@ -82,7 +82,7 @@ class Environment:
         self._zygote, self._started_at = zygote, time.perf_counter()
         with self.log.open("ab", buffering=0) as log:
             self.pid = zygote.fork(
-                Start(
+                ForkStart(
                     environment=self._variables,
                     folder=function.folder,
                     path=[function.folder],
@@ -116,7 +116,7 @@ class Environment:
         self._api.release(self._address)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def run(self, request_id: str, payload: bytes, *, client_context: str | None = None) -> Outcome:
+    def run(self, request_id: str, payload: bytes, *, client_context: str | None = None) -> InvocationOutcome:
         """Give it one invocation; wait for the answer, its end or the time-out."""
         function, result = self.function, Future[tuple[bytes, str]]()
         offset = 0 if self._cold else self.log.stat().st_size
@@ -136,7 +136,7 @@ class Environment:
         with self.log.open("rb") as log:
             log.seek(offset)
             printed = log.read()
-        return Outcome(
+        return InvocationOutcome(
             payload=body,
             status=status,
             duration_ms=duration_ms,

@@ -8,11 +8,11 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from crossover.local.lambda_runtime.environment import Outcome
+from crossover.local.lambda_runtime.environment import InvocationOutcome
 from crossover.local.lambda_runtime.function import Function
 
 
-def report(function: Function, request_id: str, outcome: Outcome) -> dict[str, Any]:
+def report(function: Function, request_id: str, outcome: InvocationOutcome) -> dict[str, Any]:
     """One record. Lambda bills initialisation too (since August 2025), rounded up to the millisecond together."""
     metrics: dict[str, Any] = {
         "durationMs": round(outcome.duration_ms, 3),

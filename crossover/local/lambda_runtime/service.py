@@ -17,7 +17,7 @@ from pathlib import Path
 from crossover.clients.pools import Pool
 from crossover.errors import Unavailable
 from crossover.local.lambda_runtime.api import SHUT_DOWN, RuntimeApi
-from crossover.local.lambda_runtime.environment import Environment, Outcome
+from crossover.local.lambda_runtime.environment import Environment, InvocationOutcome
 from crossover.local.lambda_runtime.function import (
     EVENT_LIMIT,
     REQUEST_LIMIT,
@@ -27,12 +27,12 @@ from crossover.local.lambda_runtime.function import (
     TooManyRequests,
 )
 from crossover.local.lambda_runtime.reporting import lines, report
-from crossover.local.lambda_runtime.zygotes import Kind, Runtime, Zygote
+from crossover.local.lambda_runtime.zygotes import Runtime, Zygote, ZygoteKind
 from crossover.runtime.retries import EVENT
 
 Sink = Callable[[Function, str, list[str]], None]  # function, log stream, lines
 _PLAIN_AT_ONCE = 8
-_IDLE_KEPT: Mapping[Kind, int] = {"torch": 8, "plain": 32}
+_IDLE_KEPT: Mapping[ZygoteKind, int] = {"torch": 8, "plain": 32}
 _WATCH_S = 0.05
 _END_S = 2.0
 
@@ -56,12 +56,15 @@ class Lambdas:
         self.extra_environment: dict[str, dict[str, str]] = {}  # by function name, "*" for all; fault tests set it
         self._folder = folder
         self._variables, self._sink, self._runtime = variables, sink, runtime
-        self._pools: dict[Kind, Pool] = {"torch": Pool(cores or os.cpu_count() or 1), "plain": Pool(_PLAIN_AT_ONCE)}
+        self._pools: dict[ZygoteKind, Pool] = {
+            "torch": Pool(cores or os.cpu_count() or 1),
+            "plain": Pool(_PLAIN_AT_ONCE),
+        }
         # The account's limit: above it an invocation is refused, never queued.
         self._concurrency = threading.Semaphore(concurrency)
         self._api = RuntimeApi()
         self._lock = threading.RLock()
-        self._zygotes: dict[Kind, Zygote] = {}
+        self._zygotes: dict[ZygoteKind, Zygote] = {}
         self._environments: dict[int, Environment] = {}  # by process id
         self._early_ends: dict[int, int] = {}
         self._idle: dict[str, list[Environment]] = {}
@@ -100,7 +103,7 @@ class Lambdas:
             raise TooManyRequests(SHUT_DOWN) from error
         return str(uuid.uuid4())
 
-    def prepare(self, kind: Kind) -> None:
+    def prepare(self, kind: ZygoteKind) -> None:
         """Start the fork server of a kind now, so that its imports run beside the caller's work."""
         self._zygote(kind)
 
@@ -149,7 +152,9 @@ class Lambdas:
         self._watcher.join()
         self._api.close()
 
-    def _run(self, function: Function, request_id: str, payload: bytes, client_context: str | None) -> Outcome:
+    def _run(
+        self, function: Function, request_id: str, payload: bytes, client_context: str | None
+    ) -> InvocationOutcome:
         environment = self._warm(function) or self._cold(function)
         outcome = environment.run(request_id, payload, client_context=client_context)
         self._log(environment, request_id, outcome)
@@ -209,7 +214,7 @@ class Lambdas:
         for each in surplus:
             each.kill()
 
-    def _zygote(self, kind: Kind) -> Zygote:
+    def _zygote(self, kind: ZygoteKind) -> Zygote:
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable(SHUT_DOWN)
@@ -233,7 +238,7 @@ class Lambdas:
                 group.remove(environment)
         environment.ended(status)
 
-    def _log(self, environment: Environment, request_id: str, outcome: Outcome) -> None:
+    def _log(self, environment: Environment, request_id: str, outcome: InvocationOutcome) -> None:
         record = report(environment.function, request_id, outcome)
         printed = lines(record, outcome.log)
         with (environment.log.parent / "platform.jsonl").open("a", encoding="utf-8") as file:
@@ -254,7 +259,7 @@ class Lambdas:
                 environment.watch_memory()
 
 
-def _kind(function: Function) -> Kind:
+def _kind(function: Function) -> ZygoteKind:
     return "torch" if function.torch else "plain"
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from crossover.errors import Unavailable
 from crossover.local import processes
 
-Kind = Literal["plain", "torch"]
+ZygoteKind = Literal["plain", "torch"]
 _ENVIRONMENT = {
     "AWS_CONFIG_FILE": os.devnull,
     "LANG": "C.UTF-8",
@@ -30,7 +30,7 @@ _SCRIPT = Path(__file__).with_name("zygote.py")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class ForkStart:
     """What a fork becomes: its whole environment, working directory, what precedes the path, handler, the name `ps` shows."""
 
     environment: Mapping[str, str]
@@ -48,7 +48,7 @@ class Runtime:
     `command(kind)`: the command line up to the script; `start_s`: how long its imports may take.
     """
 
-    command: Callable[[Kind], Sequence[str]] = lambda kind: (sys.executable, "-I")
+    command: Callable[[ZygoteKind], Sequence[str]] = lambda kind: (sys.executable, "-I")
     start_s: float = 60.0
 
 
@@ -58,7 +58,7 @@ class Zygote:
     """
 
     def __init__(
-        self, kind: Kind, *, on_exit: Callable[[int, int], None], output: Path, runtime: Runtime | None = None
+        self, kind: ZygoteKind, *, on_exit: Callable[[int, int], None], output: Path, runtime: Runtime | None = None
     ) -> None:
         runtime = runtime or Runtime()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -89,7 +89,7 @@ class Zygote:
     def alive(self) -> bool:
         return not (self._closed or self._hung_up) and self._process.poll() is None
 
-    def fork(self, start: Start) -> int:
+    def fork(self, start: ForkStart) -> int:
         """The new environment's process id. Raises Unavailable when the zygote has ended."""
         reply: Future[int] = Future()
         with self._lock:
@@ -161,4 +161,4 @@ def exit_words(status: int) -> str:
 
 
 _SIGNALS = {6: "aborted", 8: "floating point exception", 9: "killed", 11: "segmentation fault", 15: "terminated"}
-__all__ = ["Kind", "Runtime", "Start", "Zygote", "exit_words"]
+__all__ = ["ForkStart", "Runtime", "Zygote", "ZygoteKind", "exit_words"]

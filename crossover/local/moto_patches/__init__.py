@@ -38,7 +38,7 @@ class Cloud(Protocol):
     def client(self) -> Any: ...
 
 
-def _types(cloud: Cloud, waits: updating.Waits) -> dict[str, resource_types.ResourceType]:
+def _types(cloud: Cloud, waits: updating.BootWaits) -> dict[str, resource_types.ResourceType]:
     return {
         **amazon_mq.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
         **deletion.resource_types(),
@@ -50,12 +50,12 @@ def _types(cloud: Cloud, waits: updating.Waits) -> dict[str, resource_types.Reso
 
 def supported(cloud: Cloud) -> frozenset[str]:
     """Every resource type that a template may contain."""
-    return resource_types.supported(_types(cloud, updating.Waits()))
+    return resource_types.supported(_types(cloud, updating.BootWaits()))
 
 
 def install(changes: Replacements, *, cloud: Cloud) -> None:
     """Every seam, for `cloud`; undone when `changes` is closed."""
-    waits = updating.Waits()
+    waits = updating.BootWaits()
     resource_types.install(changes, _types(cloud, waits))
     updating.install(changes, waits)
     account.install(changes, cloud.account)

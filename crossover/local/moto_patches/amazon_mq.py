@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from crossover.local.moto_patches.replacing import Replacements
-from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, Made, ResourceType, Wanted
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, MadeResource, ResourceType, WantedResource
 
-Start = Callable[[str, str, str], str]  # broker's name, user, password -> URL
+StartBroker = Callable[[str, str, str], str]  # broker's name, user, password -> URL
 Stop = Callable[[str], None]
 
 
-def resource_types(start: Start, stop: Stop) -> dict[str, ResourceType]:
+def resource_types(start: StartBroker, stop: Stop) -> dict[str, ResourceType]:
     make = functools.partial(_make, start=start, stop=stop)
     return {"AWS::AmazonMQ::Broker": ResourceType(make=make, name_property="BrokerName")}
 
@@ -25,7 +25,7 @@ def install(changes: Replacements, *, reboot: Stop) -> None:
         reboot(self.name)
 
 
-def _make(wanted: Wanted, *, start: Start, stop: Stop) -> Made:
+def _make(wanted: WantedResource, *, start: StartBroker, stop: Stop) -> MadeResource:
     from moto.mq.models import mq_backends
 
     backend = mq_backends[ACCOUNT][REGION]
@@ -47,10 +47,10 @@ def _make(wanted: Wanted, *, start: Start, stop: Stop) -> Made:
         "ConsoleURLs": [""],
         "EngineVersionCurrent": wanted.properties.get("EngineVersion", ""),
     }
-    return Made(identity, attributes, remove)
+    return MadeResource(identity, attributes, remove)
 
 
-def _arguments(wanted: Wanted) -> dict[str, Any]:
+def _arguments(wanted: WantedResource) -> dict[str, Any]:
     given = wanted.properties
     return {
         "authentication_strategy": given.get("AuthenticationStrategy", "SIMPLE"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from crossover.local.moto_patches.replacing import Replacements
-from crossover.local.moto_patches.resource_types import ACCOUNT, Made, ResourceType, Wanted
+from crossover.local.moto_patches.resource_types import ACCOUNT, MadeResource, ResourceType, WantedResource
 
 _STAYS_EMPTY = "stays_empty"  # our mark on moto's bucket
 
@@ -12,13 +12,13 @@ def resource_types() -> dict[str, ResourceType]:
     """Custom resources answer at once: moto's way round (a thread, a call back) races, makes them twice and never deletes."""
     return {
         "Custom::S3AutoDeleteObjects": ResourceType(make=_auto_delete),
-        "Custom::VpcRestrictDefaultSG": ResourceType(make=lambda wanted: Made(wanted.name)),
-        "Custom::LogRetention": ResourceType(make=lambda wanted: Made(wanted.name, {"LogGroupName": ""})),
+        "Custom::VpcRestrictDefaultSG": ResourceType(make=lambda wanted: MadeResource(wanted.name)),
+        "Custom::LogRetention": ResourceType(make=lambda wanted: MadeResource(wanted.name, {"LogGroupName": ""})),
     }
 
 
-def _auto_delete(wanted: Wanted) -> Made:
-    return Made(wanted.name, remove=lambda: empty(str(wanted.properties["BucketName"])))
+def _auto_delete(wanted: WantedResource) -> MadeResource:
+    return MadeResource(wanted.name, remove=lambda: empty(str(wanted.properties["BucketName"])))
 
 
 def empty(bucket: str) -> None:

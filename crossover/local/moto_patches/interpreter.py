@@ -15,10 +15,10 @@ from crossover.local.moto_patches import child_executions, executions
 from crossover.local.moto_patches.replacing import Replacements
 
 _LOOK_S = 0.5
-Invoke = Callable[[str, bytes], Answer]  # function name or ARN, payload
+InvokeByArn = Callable[[str, bytes], Answer]  # function name or ARN, payload
 
 
-def install(changes: Replacements, *, invoke: Invoke, client: Callable[[str], Any]) -> None:
+def install(changes: Replacements, *, invoke: InvokeByArn, client: Callable[[str], Any]) -> None:
     """All of it. `invoke` runs a function in this process; `client(service)` gives a boto3 client of this cloud, made once."""
     _execute(changes)
     _jsonata(changes)
@@ -71,7 +71,7 @@ def _jsonata(changes: Replacements) -> None:
             raise jsonata.JSONataException("UNKNOWN", str(error)) from error
 
 
-def _lambda_in_process(changes: Replacements, invoke: Invoke) -> None:
+def _lambda_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
     """A task invokes the function directly: no HTTP, no boto client."""
     from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from crossover.local.lambda_runtime import Answer, TooLarge, TooManyRequests
 from crossover.local.moto_patches.replacing import Replacements
-from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, Made, ResourceType, Wanted
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, MadeResource, ResourceType, WantedResource
 
-Invoke = Callable[[Any, bytes, str | None], Answer]  # moto's function, payload, client context
+InvokeDeployed = Callable[[Any, bytes, str | None], Answer]  # moto's function, payload, client context
 InvokeEvent = Callable[[Any, bytes], str]
 
 
@@ -16,7 +16,9 @@ def resource_types() -> dict[str, ResourceType]:
     return {"AWS::Lambda::Alias": ResourceType(make=_alias)}
 
 
-def install(changes: Replacements, *, invoke: Invoke, invoke_event: InvokeEvent, forget: Callable[[str], None]) -> None:
+def install(
+    changes: Replacements, *, invoke: InvokeDeployed, invoke_event: InvokeEvent, forget: Callable[[str], None]
+) -> None:
     """`forget(name)` is told when a function is deleted."""
     from moto.awslambda import models
 
@@ -29,7 +31,7 @@ def install(changes: Replacements, *, invoke: Invoke, invoke_event: InvokeEvent,
         old(self, *rest)
 
 
-def _invocations(changes: Replacements, function: Any, invoke: Invoke, invoke_event: InvokeEvent) -> None:
+def _invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, invoke_event: InvokeEvent) -> None:
     from moto.core import responses
     from moto.core.exceptions import JsonRESTError
 
@@ -94,7 +96,7 @@ def _properties(changes: Replacements, function: Any, forget: Callable[[str], No
         return complete(made, properties)
 
 
-def _alias(wanted: Wanted) -> Made:
+def _alias(wanted: WantedResource) -> MadeResource:
     from moto.awslambda.models import lambda_backends
 
     given = wanted.properties
@@ -102,4 +104,4 @@ def _alias(wanted: Wanted) -> Made:
     alias = backend.create_alias(
         given["Name"], given["FunctionName"], given["FunctionVersion"], given.get("Description", ""), None
     )
-    return Made(alias.arn, {"AliasArn": alias.arn})
+    return MadeResource(alias.arn, {"AliasArn": alias.arn})

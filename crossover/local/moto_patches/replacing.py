@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from crossover.errors import RunFailed
 
 _ABSENT = object()
-Changed = TypeVar("Changed", bound=Callable[..., Any])
+Replaced = TypeVar("Replaced", bound=Callable[..., Any])
 
 
 class Replacements(contextlib.ExitStack):
@@ -53,15 +53,15 @@ class Replacements(contextlib.ExitStack):
             )
         self._set(owner, name, new, _ABSENT)
 
-    def replaces(self, owner: Any, name: str) -> Callable[[Changed], Changed]:
+    def replaces(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
         """`replace` as the decorator of what is put in the place."""
         return functools.partial(_told, self.replace, owner, name)
 
-    def wraps(self, owner: Any, name: str) -> Callable[[Changed], Changed]:
+    def wraps(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
         """`wrap` as the decorator of the wrapper."""
         return functools.partial(_told, self.wrap, owner, name)
 
-    def adds(self, owner: Any, name: str) -> Callable[[Changed], Changed]:
+    def adds(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
         """`add` as the decorator of what is added."""
         return functools.partial(_told, self.add, owner, name)
 
@@ -76,7 +76,7 @@ class Replacements(contextlib.ExitStack):
         self.callback(lambda: delattr(owner, name) if old is _ABSENT else setattr(owner, name, old))
 
 
-def _told(change: Callable[[Any, str, Any], object], owner: Any, name: str, new: Changed) -> Changed:
+def _told(change: Callable[[Any, str, Any], object], owner: Any, name: str, new: Replaced) -> Replaced:
     change(owner, name, new)
     return new
 

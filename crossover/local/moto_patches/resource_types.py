@@ -34,7 +34,7 @@ WITHOUT_EFFECT = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WantedResource:
     """A resource that a template asks for."""
 
     type: str
@@ -44,7 +44,7 @@ class Wanted:
 
 
 @dataclass
-class Made:
+class MadeResource:
     """A resource as moto's CloudFormation keeps it: what Ref and GetAtt give, and how it is deleted."""
 
     physical_resource_id: str
@@ -67,7 +67,7 @@ class Made:
         self.remove()
 
 
-Maker = Callable[[Wanted], Made]
+Maker = Callable[[WantedResource], MadeResource]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +78,14 @@ class ResourceType:
     name_property: str = ""
 
 
-def without_effect(wanted: Wanted) -> Made:
+def without_effect(wanted: WantedResource) -> MadeResource:
     attributes = {
         "Arn": f"arn:aws:local:{REGION}:{ACCOUNT}:{wanted.name}",
         "Data": "{}",
         "Id": wanted.name,
         "Name": wanted.name,
     }
-    return Made(wanted.name, attributes)
+    return MadeResource(wanted.name, attributes)
 
 
 def supported(types: Mapping[str, ResourceType]) -> frozenset[str]:
@@ -133,9 +133,9 @@ def _adapter(name: str, resource_type: ResourceType) -> type:
 
     def create(
         resource_name: str, cloudformation_json: Mapping[str, Any], account_id: str, region_name: str, **named: Any
-    ) -> Made:
+    ) -> MadeResource:
         properties = cloudformation_json.get("Properties", {})
-        wanted = Wanted(type=name, logical_id=named["LogicalId"], name=resource_name, properties=properties)
+        wanted = WantedResource(type=name, logical_id=named["LogicalId"], name=resource_name, properties=properties)
         return resource_type.make(wanted)
 
     return type(

@@ -6,7 +6,7 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, Made, ResourceType, Wanted
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, MadeResource, ResourceType, WantedResource
 
 _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
@@ -15,7 +15,7 @@ def resource_types() -> dict[str, ResourceType]:
     return {"AWS::SecretsManager::Secret": ResourceType(make=_make, name_property="Name")}
 
 
-def _make(wanted: Wanted) -> Made:
+def _make(wanted: WantedResource) -> MadeResource:
     from moto.secretsmanager.models import secretsmanager_backends
 
     backend = secretsmanager_backends[ACCOUNT][REGION]
@@ -39,7 +39,7 @@ def _make(wanted: Wanted) -> Made:
     def remove() -> None:
         backend.delete_secret(arn, recovery_window_in_days=None, force_delete_without_recovery=True)
 
-    return Made(arn, {"Id": arn}, remove)
+    return MadeResource(arn, {"Id": arn}, remove)
 
 
 def generated(rule: Mapping[str, Any]) -> str:

@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from crossover.local.moto_patches.replacing import Replacements
-from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, Made, ResourceType, Wanted, without_effect
+from crossover.local.moto_patches.resource_types import (
+    ACCOUNT,
+    REGION,
+    MadeResource,
+    ResourceType,
+    WantedResource,
+    without_effect,
+)
 
 REPLACING = (
     "AvailabilityZone",
@@ -26,7 +33,7 @@ PROPERTIES = "as_deployed"  # our mark on moto's instance: the properties that i
 _INSTANCE = "AWS::EC2::Instance"
 
 
-class Waits:
+class BootWaits:
     """`booted(user data)` is told of every first boot; conditions that are made wait for the boots that name their handle."""
 
     def __init__(self) -> None:
@@ -39,17 +46,17 @@ class Waits:
     def resource_types(self) -> dict[str, ResourceType]:
         return {"AWS::CloudFormation::WaitCondition": ResourceType(make=self._condition)}
 
-    def _condition(self, wanted: Wanted) -> Made:
+    def _condition(self, wanted: WantedResource) -> MadeResource:
         self._new().append(wanted)
         return without_effect(wanted)
 
     def begin(self) -> None:
         self._made.conditions = []
 
-    def _new(self) -> list[Wanted]:
+    def _new(self) -> list[WantedResource]:
         if not hasattr(self._made, "conditions"):
             self.begin()
-        found: list[Wanted] = self._made.conditions
+        found: list[WantedResource] = self._made.conditions
         return found
 
     def check(self) -> None:
@@ -64,7 +71,7 @@ class Waits:
                 raise ValidationError(wanted.logical_id, f"{wanted.logical_id}: {words}")
 
 
-def install(changes: Replacements, waits: Waits) -> None:
+def install(changes: Replacements, waits: BootWaits) -> None:
     from moto.cloudformation import models, parsing
     from moto.cloudformation.exceptions import ValidationError
 
@@ -93,7 +100,7 @@ def install(changes: Replacements, waits: Waits) -> None:
         there = resources_map[logical_id]
         if resource_json["Type"] == _INSTANCE:
             return _updated_instance(there, logical_id, resource_json, resources_map)
-        if isinstance(there, Made):
+        if isinstance(there, MadeResource):
             return there  # they describe what one machine has no counterpart for
         before = resources_map.before[logical_id]
         if before != resource_json and _but_for_tags(before) == _but_for_tags(resource_json):

@@ -4,7 +4,7 @@ from typing import cast
 
 from crossover.algorithms.aggregators.plan import Plan
 from crossover.simulation.kernel import Phase
-from crossover.simulation.usage import Place, Tally
+from crossover.simulation.usage import Tally, WhereInRun
 from crossover.simulation.workload import VECTOR_HEADER_BYTES, Workload
 from crossover.simulation.world import Model, Script, World
 
@@ -32,7 +32,7 @@ def plan_of(world: World) -> Plan:
     return cast(Plan, world.state["plan"])
 
 
-def send_gradient(world: World, place: Place) -> Script:
+def send_gradient(world: World, place: WhereInRun) -> Script:
     plan, objects = plan_of(world), world.objects("send_gradient")
     sent = plan.gradient_bytes + plan.parts * VECTOR_HEADER_BYTES
     tally = Tally().count("objects", "put", plan.parts, out=sent).count("objects", "exists")
@@ -41,17 +41,17 @@ def send_gradient(world: World, place: Place) -> Script:
     return Script((Phase("compute", compute_s=made_s), Phase("store", request_s=stored_s)), tally)
 
 
-def open_level(world: World, place: Place) -> Script:
+def open_level(world: World, place: WhereInRun) -> Script:
     return Script((), Tally())
 
 
-def opened(world: World, place: Place) -> None:
+def opened(world: World, place: WhereInRun) -> None:
     levels = plan_of(world).levels
     place.round += 1
     place.minibatches, place.finished = len(levels[place.round - 1]), place.round == len(levels)
 
 
-def aggregate(world: World, place: Place) -> Script:
+def aggregate(world: World, place: WhereInRun) -> Script:
     """One input after another is read and added; then the sum is divided and written."""
     plan, objects = plan_of(world), world.objects("aggregate")
     mine = plan.levels[place.round - 1][place.minibatch]
@@ -68,7 +68,7 @@ def aggregate(world: World, place: Place) -> Script:
     )
 
 
-def collect(world: World, place: Place) -> Script:
+def collect(world: World, place: WhereInRun) -> Script:
     levels = len(plan_of(world).levels)
     tally = Tally().count("objects", "put", 2)
     tally.count("objects", "list", levels).count("objects", "delete", levels)

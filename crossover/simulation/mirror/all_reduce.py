@@ -1,13 +1,13 @@
 """AllReduce: what a long worker asks of the shared store in a round, in the order of functions/all_reduce.py."""
 
-from crossover.simulation.kernel import Process
+from crossover.simulation.kernel import SimProcess
 from crossover.simulation.mirror.lambdaml import Way, arithmetic, compressing, finish, models, once, travels
 from crossover.simulation.mirror.long_worker import Life
 
 MASTER = 0
 
 
-def exchange(life: Life) -> Process:
+def exchange(life: Life) -> SimProcess:
     """One round: D out and D in; the master 2 D out and (W - 1) D in; less where contributions are compressed."""
     way = Way(life)
     yield from once(life, way)
@@ -18,7 +18,7 @@ def exchange(life: Life) -> Process:
     yield from finish(life, way)
 
 
-def _one(life: Life, way: Way, which: str, up: int, back: int) -> Process:
+def _one(life: Life, way: Way, which: str, up: int, back: int) -> SimProcess:
     """One of a round's exchanges: `up` bytes from every worker, `back` to all but the master."""
     world, rank, others = life.world, life.place.worker, life.world.workers - 1
     yield from way.put("store", up)

@@ -6,13 +6,13 @@ from functools import partial
 from crossover.algorithms import codecs
 from crossover.errors import NoProjection
 from crossover.learning.sizes import DATA
-from crossover.simulation.kernel import Phase, Process
+from crossover.simulation.kernel import Phase, SimProcess
 from crossover.simulation.mirror.long_worker import Life, Standing, collected, lives
 from crossover.simulation.mirror.spirt import begun, optimizer_vectors, outer_vectors
-from crossover.simulation.usage import Place, Tally
+from crossover.simulation.usage import Tally, WhereInRun
 from crossover.simulation.workload import MODELS as SIZES
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
-from crossover.simulation.world import Invocation, Model, Script, World
+from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 
 
 def checkpoint_bytes(world: World, round: int) -> int:
@@ -59,7 +59,7 @@ def travels(world: World) -> list[tuple[int, int]]:
 CODEC_PASSES = 12  # over a gradient, read or written, beside exchanging it: about what benchmarks/compression.py finds
 
 
-def compressing(life: Life) -> Process:
+def compressing(life: Life) -> SimProcess:
     if life.world.experiment.exchange.compression != "none":
         yield from arithmetic(life, "compress", CODEC_PASSES * life.world.workload.vector_bytes)
 
@@ -76,7 +76,7 @@ class Way:
         self.luck = world.luck[life.place.worker]
         self.header_bytes = VECTOR_HEADER_BYTES if world.through_objects else 0  # of a vector as an object
 
-    def put(self, stage: str, bytes_: float, requests: int = 1) -> Process:
+    def put(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
         """Requests one after another, sharing the host's link with whoever else sends."""
         env = self.world.env
         bytes_ += requests * self.header_bytes
@@ -87,7 +87,7 @@ class Way:
         seconds = self.service.write.seconds(bytes_, requests) * self.luck.request()
         yield from self.life.spend(stage, start - env.now + seconds)
 
-    def get(self, stage: str, bytes_: float, requests: int = 1) -> Process:
+    def get(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
         env = self.world.env
         bytes_ += requests * self.header_bytes
         self.life.tally.count(self.channel, "get", requests, into=round(bytes_))
@@ -95,7 +95,7 @@ class Way:
         seconds = self.service.read.seconds(bytes_, requests) * self.luck.request()
         yield from self.life.spend(stage, start - env.now + seconds)
 
-    def gather(self, stage: str, what: str, bytes_: float, count: int, before: Callable[[int], int]) -> Process:
+    def gather(self, stage: str, what: str, bytes_: float, count: int, before: Callable[[int], int]) -> SimProcess:
         """`count` vectors of `bytes_`, each as soon as its sender has published `what`; `before(rank)`: how many come before its."""
         if not count:
             return
@@ -116,16 +116,16 @@ class Way:
             standing.published[what] = standing.round
             self.world.gate(what, standing.round).arrive(self.world.env, self.life.place.worker)
 
-    def exists(self) -> Process:
+    def exists(self) -> SimProcess:
         self.life.tally.count(self.channel, "exists")
         yield from self.life.spend("", self.service.read.latency_s)
 
-    def delete(self) -> Process:
+    def delete(self) -> SimProcess:
         self.life.tally.count(self.channel, "delete")
         yield from self.life.spend("", self.service.read.latency_s)
 
 
-def arithmetic(life: Life, stage: str, bytes_: float) -> Process:
+def arithmetic(life: Life, stage: str, bytes_: float) -> SimProcess:
     """Vector arithmetic in the function, by bytes read and written; its stage has begun already where it is the same."""
     seconds = life.world.arithmetic_s(bytes_, life.step)
     if stage in life.invocation.stages and stage != "update":
@@ -134,20 +134,20 @@ def arithmetic(life: Life, stage: str, bytes_: float) -> Process:
     yield from life.spend(stage, seconds)
 
 
-def once(life: Life, way: Way) -> Process:
+def once(life: Life, way: Way) -> SimProcess:
     """An invocation looks whether its first round is done already."""
     if life.computed == 0 and "asked" not in life.invocation.notes:
         life.invocation.notes["asked"] = True
         yield from way.exists()
 
 
-def updated(life: Life) -> Process:
+def updated(life: Life) -> SimProcess:
     """The optimizer's step, by the vectors that it reads and writes."""
     kept = optimizer_vectors(life.world)
     yield from arithmetic(life, "update", (3 + 2 * kept) * life.world.workload.vector_bytes)
 
 
-def finish(life: Life, way: Way) -> Process:
+def finish(life: Life, way: Way) -> SimProcess:
     world, standing = life.world, life.standing
     yield from life.history()
     yield from updated(life)
@@ -157,16 +157,16 @@ def finish(life: Life, way: Way) -> Process:
         world.forget(what, old)
 
 
-def models(exchange: Callable[[Life], Process]) -> dict[str, Model]:
+def models(exchange: Callable[[Life], SimProcess]) -> dict[str, Model]:
     """The steps of LambdaML with this exchange."""
 
-    def train(world: World, place: Place, invocation: Invocation) -> Process:
+    def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
         standing = world.state.setdefault(("standing", place.worker), Standing())
         life = Life(world, place, invocation, standing, partial(checkpoint_bytes, world))
         yield from lives(life, exchange)
         invocation.notes.pop("asked", None)
 
-    def collect(world: World, place: Place) -> Script:
+    def collect(world: World, place: WhereInRun) -> Script:
         return collected(world, checkpoint_bytes(world, world.days.rounds), members=world.workers, bus=False)
 
     return {
@@ -176,7 +176,7 @@ def models(exchange: Callable[[Life], Process]) -> dict[str, Model]:
     }
 
 
-def first_checkpoints(world: World, place: Place) -> Script:
+def first_checkpoints(world: World, place: WhereInRun) -> Script:
     """The seeded model as every worker's first checkpoint, after looking for what an attempt before this one left with each."""
     return beginning(world, looks=world.workers)
 

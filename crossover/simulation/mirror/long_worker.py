@@ -10,12 +10,12 @@ from typing import Any
 
 import simpy
 
-from crossover.simulation.kernel import Gate, Phase, Process
+from crossover.simulation.kernel import Gate, Phase, SimProcess
 from crossover.simulation.mirror.spirt import moved_on
-from crossover.simulation.services import Client
-from crossover.simulation.usage import Place, Tally
+from crossover.simulation.services import ServiceClient
+from crossover.simulation.usage import Tally, WhereInRun
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
-from crossover.simulation.world import Invocation, Script, World
+from crossover.simulation.world import Script, SimulatedInvocation, World
 from crossover.training.long_worker.waits import POLLING, reserve_s
 
 
@@ -39,8 +39,8 @@ class Life:
     """One invocation of one worker."""
 
     world: World
-    place: Place
-    invocation: Invocation
+    place: WhereInRun
+    invocation: SimulatedInvocation
     standing: Standing
     kept_bytes: Callable[[int], int]  # in a checkpoint of that round, without the sum of a round under way
     step: str = "train"
@@ -54,7 +54,7 @@ class Life:
     _known: int = 0  # the last epoch whose decision this invocation has read
 
     @property
-    def objects(self) -> Client:
+    def objects(self) -> ServiceClient:
         return self.world.objects(self.step)
 
     @property
@@ -75,7 +75,7 @@ class Life:
     def remaining_s(self) -> float:
         return self.invocation.deadline_s - self.world.env.now - reserve_s(self.world.experiment)
 
-    def spend(self, stage: str, seconds: float) -> Process:
+    def spend(self, stage: str, seconds: float) -> SimProcess:
         if stage:
             self.invocation.spent(stage, seconds)
         if seconds > 0:
@@ -138,7 +138,7 @@ class Life:
         growing = log(min(waited_s, knee_s) / even_s) / log1p(polling.share)
         return 1 + int(1 / polling.share + growing + max(0.0, waited_s - knee_s) / polling.last_s)
 
-    def save(self) -> Process:
+    def save(self) -> SimProcess:
         """The position's checkpoint, once; those that nobody will ask for go. Was the run resumed or concluded meanwhile?"""
         standing, position = self.standing, (self.standing.round, self.standing.minibatch)
         self.tally.count("objects", "exists", 2)
@@ -174,7 +174,7 @@ class Life:
         self.tally.count("objects", "delete")
         return self.objects.read.latency_s
 
-    def restore(self) -> Process:
+    def restore(self) -> SimProcess:
         """The first checkpoint holds the seeded model alone."""
         self._entered = (self.standing.round, self.standing.minibatch)
         first = self.adds * (self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
@@ -182,7 +182,7 @@ class Life:
         self.tally.count("objects", "exists").count("objects", "get", into=bytes_)
         yield from self.spend("", self.objects.read.seconds(bytes_, 2))
 
-    def compute(self) -> Process:
+    def compute(self) -> SimProcess:
         """The position's next minibatch. Raises Leave."""
         world, standing = self.world, self.standing
         limit = world.experiment.exchange.minibatches_per_invocation
@@ -205,7 +205,7 @@ class Life:
         self.slowest_s = max(self.slowest_s, fetch_s + compute_s)
         standing.minibatch += 1
 
-    def history(self) -> Process:
+    def history(self) -> SimProcess:
         """What the epochs before came to, which the learning rate may hang on: read once by an invocation that has not seen it agreed."""
         before = self.world.days.decisions_before(self.standing.round)
         if before > self._known:
@@ -213,11 +213,11 @@ class Life:
             self.tally.count("objects", "get")
             yield from self.spend("", self.objects.read.latency_s)
 
-    def accumulate(self) -> Process:
+    def accumulate(self) -> SimProcess:
         while self.standing.minibatch < self.world.days.minibatches_in(self.standing.round):
             yield from self.compute()
 
-    def agree(self, epoch: int) -> Process:
+    def agree(self, epoch: int) -> SimProcess:
         """One evaluates, the others wait for its decision. Raises Leave."""
         world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
@@ -243,7 +243,7 @@ class Life:
         yield from self.spend("", objects.read.latency_s)
         self._known = number
 
-    def _evaluate(self, epoch: int) -> Process:
+    def _evaluate(self, epoch: int) -> SimProcess:
         world, workload, objects = self.world, self.world.workload, self.objects
         if self.remaining_s() < 2 * self.evaluation_s:
             raise Leave
@@ -258,7 +258,7 @@ class Life:
         yield from self.spend("evaluate", seconds)
 
 
-def lives(life: Life, exchange: Callable[[Life], Process]) -> Process:
+def lives(life: Life, exchange: Callable[[Life], SimProcess]) -> SimProcess:
     """Rounds until training is over or the invocation must end; then the changes of the event."""
     world, standing, place = life.world, life.standing, life.place
     days, every, entered = world.days, world.experiment.functions.checkpoint_every, place.epoch

@@ -6,13 +6,13 @@ Bulk synchronous (`slack` and scaling in are not simulated); the share of coordi
 from functools import partial
 
 from crossover.algorithms import knee
-from crossover.simulation.kernel import Phase, Process
+from crossover.simulation.kernel import Phase, SimProcess
 from crossover.simulation.mirror.lambdaml import Way, arithmetic, beginning
 from crossover.simulation.mirror.long_worker import Leave, Life, Standing, collected, lives
 from crossover.simulation.mirror.spirt import begun
-from crossover.simulation.usage import Place
+from crossover.simulation.usage import WhereInRun
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
-from crossover.simulation.world import Invocation, Model, Script, World
+from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 
 MOST_POINTS = 2_048  # of the loss curve
 DECISION, REPORTS = 1, 2  # what the supervisor waits for, in the place of a worker's minibatch
@@ -38,7 +38,7 @@ def supervised_bytes(world: World, steps: int) -> int:
     return 42 * min(steps, MOST_POINTS) + world.workers * (8 + 12 * min(steps, knee.SPAN))
 
 
-def step(life: Life) -> Process:
+def step(life: Life) -> SimProcess:
     """One step: compute, filter, tell, wait for the supervisor's word, fetch what it names, apply."""
     way, world, round = Way(life), life.world, life.standing.round
     others, size, telling = world.workers - 1, world.workload.vector_bytes, update_bytes(world)
@@ -67,12 +67,12 @@ def step(life: Life) -> Process:
     world.forget("reported", round - 2)
 
 
-def train(world: World, place: Place, invocation: Invocation) -> Process:
+def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
     standing = world.state.setdefault(("standing", place.worker), Standing())
     yield from lives(Life(world, place, invocation, standing, partial(checkpoint_bytes, world)), step)
 
 
-def supervise(world: World, place: Place, invocation: Invocation) -> Process:
+def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
     """All reports, then the word; step after step."""
     standing = world.state.setdefault("supervisor", Standing())
     place.worker = world.workers  # whose luck it has
@@ -117,14 +117,14 @@ def supervise(world: World, place: Place, invocation: Invocation) -> Process:
     place.finished = finished
 
 
-def initialise(world: World, place: Place) -> Script:
+def initialise(world: World, place: WhereInRun) -> Script:
     """As of any long worker, with the supervisor as a member more, by whom a run is found that was begun before; and the exchange."""
     script = beginning(world, looks=1, supervised=True)
     script.tally.count("bus", "declare")
     return Script((*script.phases, Phase("", request_s=world.calibration.bus.latency_s)), script.tally)
 
 
-def collect(world: World, place: Place) -> Script:
+def collect(world: World, place: WhereInRun) -> Script:
     return collected(world, checkpoint_bytes(world, world.days.rounds), members=world.workers + 1, bus=True)
 
 

@@ -3,12 +3,12 @@
 from crossover.algorithms.chunking import parts
 from crossover.simulation.kernel import Phase
 from crossover.simulation.mirror.spirt import batches, kept_by_worker, shared
-from crossover.simulation.usage import Place, Tally
+from crossover.simulation.usage import Tally, WhereInRun
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, World
 
 
-def averaging(world: World, place: Place) -> int:
+def averaging(world: World, place: WhereInRun) -> int:
     """How many functions share the averaging."""
     return len(parts(world.workload.elements, most=place.minibatches))
 
@@ -32,7 +32,7 @@ def given_bytes(world: World, round: int) -> int:
         world.days.local and place.round > 0,
     )
 )
-def compute_gradient(world: World, place: Place) -> Script:
+def compute_gradient(world: World, place: WhereInRun) -> Script:
     calibration, workload, samples = world.calibration, world.workload, batches(world, place)
     local = world.days.local
     told = local and world.days.decisions_before(place.round) > 0  # what the rate may hang on
@@ -56,7 +56,7 @@ def compute_gradient(world: World, place: Place) -> Script:
 
 
 @shared(lambda world, place: (place.minibatches, place.minibatch < averaging(world, place)))
-def average_part(world: World, place: Place) -> Script:
+def average_part(world: World, place: WhereInRun) -> Script:
     pieces = averaging(world, place)
     if place.minibatch >= pieces:
         return Script((Phase("average"), Phase("store")), Tally())

@@ -7,7 +7,7 @@ from math import inf
 from crossover.costs import paper_cost
 from crossover.costs.prices import Prices
 from crossover.simulation.figures import UNKNOWN_INSTANCE
-from crossover.simulation.kernel import Process
+from crossover.simulation.kernel import SimProcess
 from crossover.simulation.mirror.lambdaml import CODEC_PASSES, left_out, travels
 from crossover.simulation.mirror.p2p_serverless import averaging, given_bytes
 from crossover.simulation.mirror.spirt import (
@@ -16,10 +16,10 @@ from crossover.simulation.mirror.spirt import (
     optimizer_vectors,
     outer_vectors,
 )
-from crossover.simulation.usage import Place
+from crossover.simulation.usage import WhereInRun
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import VECTOR_HEADER_BYTES, Workload
-from crossover.simulation.world import Invocation, Model, World
+from crossover.simulation.world import Model, SimulatedInvocation, World
 from crossover.workflow import Step
 from crossover.workflow import walk as nodes_of
 
@@ -27,7 +27,7 @@ MODELS = dict[str, Model]()  # programs of peers/ alone have no steps
 KEPT_BODIES = {"synchronous": 1, "asynchronous": 3}  # rounds for which a gradient in the object store is kept
 
 
-def run(world: World, walk: Walk) -> Process:
+def run(world: World, walk: Walk) -> SimProcess:
     """One process per worker, until the last is through."""
     yield world.env.all_of([world.env.process(_Peer(world, walk, rank).train()) for rank in range(world.workers)])
 
@@ -52,14 +52,14 @@ class _Peer:
         self.ahead = not program.talks
         self.checkpoint_every = 1 if program.talks else world.experiment.functions.checkpoint_every
         self.exchange = self._mailboxes if program.talks else self._alone if architecture.alone else self._gathering
-        self.invocation = Invocation(0.0, inf)
+        self.invocation = SimulatedInvocation(0.0, inf)
 
-    def train(self) -> Process:
+    def train(self) -> SimProcess:
         world, days = self.world, self.world.days
         use = world.usage.of(self.step, memory_mb=0)
         yield from self._start()
         for number in range(1, days.decisions + 1):
-            place = Place(worker=self.rank)
+            place = WhereInRun(worker=self.rank)
             moved_on(world, place, self.round)
             entered = place.copy()
             invocation = self.invocation
@@ -81,24 +81,24 @@ class _Peer:
                 stages=invocation.as_stages(),
                 notes={"instance_type": self.instance_type},
             )
-            self.invocation = Invocation(0.0, inf)
+            self.invocation = SimulatedInvocation(0.0, inf)
 
-    def _start(self) -> Process:
+    def _start(self) -> SimProcess:
         """Is the run over? Where did this rank stand? Then its mailboxes."""
         tally, mailboxes = self.invocation.tally, not self.ahead
         tally.count("objects", "exists", 1 + mailboxes).count("objects", "list").count("bus", "declare", mailboxes)
         yield from self._wait((2 + mailboxes) * self.objects.read.latency_s + mailboxes * self.bus.write.latency_s)
 
-    def _timed(self, stage: str, process: Process) -> Process:
+    def _timed(self, stage: str, process: SimProcess) -> SimProcess:
         began = self.world.env.now
         yield from process
         self.invocation.spent(stage, self.world.env.now - began)
 
-    def _wait(self, seconds: float) -> Process:
+    def _wait(self, seconds: float) -> SimProcess:
         if seconds > 0:
             yield self.world.env.timeout(seconds)
 
-    def _round(self, place: Place) -> Process:
+    def _round(self, place: WhereInRun) -> SimProcess:
         world = self.world
         machines = world.architecture.machines
         yield from self._timed("compute gradients", self._by_functions(place) if machines else self._itself(place))
@@ -108,7 +108,7 @@ class _Peer:
 
     # --- computing ----------------------------------------------------------------------------------------------------
 
-    def _itself(self, place: Place) -> Process:
+    def _itself(self, place: WhereInRun) -> SimProcess:
         """Batches one after another; but for peers, the next one is fetched meanwhile."""
         world, workload, seconds, left_s = self.world, self.world.workload, 0.0, 0.0
         for minibatch, number in enumerate(world.days.numbers(self.round)):
@@ -134,7 +134,7 @@ class _Peer:
         for each in fetched:
             self.invocation.tally.count("objects", "get", into=world.workload.batch_bytes(samples[each]))
 
-    def _settled(self) -> Process:
+    def _settled(self) -> SimProcess:
         """Whether the run is over, after something was stored."""
         self.invocation.tally.count("objects", "exists")
         yield from self._wait(self.objects.read.latency_s)
@@ -154,7 +154,7 @@ class _Peer:
             return calibration.on_gpu(workload, samples, instance_type=self.instance_type)
         return calibration.on_instance(self.world.experiment, workload, samples, instance_type=self.instance_type)
 
-    def _by_functions(self, place: Place) -> Process:
+    def _by_functions(self, place: WhereInRun) -> SimProcess:
         """The model to the object store, an execution for the gradients, then their average, here or by functions again."""
         world, tally, size = self.world, self.invocation.tally, self.world.workload.vector_bytes
         given = given_bytes(world, self.round)
@@ -176,13 +176,13 @@ class _Peer:
         seconds = self.objects.read.seconds(bytes_, requests) * self.luck.request()
         yield from self._wait(seconds + world.calibration.arithmetic_s(bytes_ + size))
 
-    def _machine(self, name: str, place: Place) -> Process:
+    def _machine(self, name: str, place: WhereInRun) -> SimProcess:
         yield from self._wait(self.world.calibration.child_s)
         yield from self.walk.run(self.world.architecture.machines[name], place.copy(), last=True)
 
     # --- exchanging ---------------------------------------------------------------------------------------------------
 
-    def _exchanges(self) -> Process:
+    def _exchanges(self) -> SimProcess:
         """One, or with PowerSGD two; each of so many bytes from every worker, which become a vector of so many."""
         travel, whole = travels(self.world), self.world.workload.vector_bytes
         if self.world.experiment.exchange.compression != "none":
@@ -190,7 +190,7 @@ class _Peer:
         for number, (up, _) in enumerate(travel):
             yield from self.exchange(number, up + VECTOR_HEADER_BYTES, whole if len(travel) == 1 else up)
 
-    def _mailboxes(self, number: int, body: int, decoded: int) -> Process:
+    def _mailboxes(self, number: int, body: int, decoded: int) -> SimProcess:
         """RabbitMQ: the own gradient into its mailbox, a barrier, everybody else's out of theirs; large ones through the object store."""
         world, calibration, tally, workers = (
             self.world,
@@ -205,7 +205,7 @@ class _Peer:
         if not asynchronous:
             tally.count("bus", "arrive")
 
-        def send() -> Process:
+        def send() -> SimProcess:
             if through_objects:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
@@ -215,7 +215,7 @@ class _Peer:
             yield from self._wait(start - world.env.now + seconds + calibration.mailbox_s)
             world.gate(f"arrived {number}", self.round).arrive(world.env, self.rank)
 
-        def receive() -> Process:
+        def receive() -> SimProcess:
             if not asynchronous:
                 yield from world.gate(f"arrived {number}", self.round).wait()
                 tally.count("bus", "arrived")
@@ -238,24 +238,24 @@ class _Peer:
         yield from self._timed("send", send())
         yield from self._timed("receive", receive())
 
-    def _alone(self, number: int, body: int, decoded: int) -> Process:
+    def _alone(self, number: int, body: int, decoded: int) -> SimProcess:
         """Nobody to exchange with: the mean of one gradient."""
         arithmetic_s = self.world.calibration.arithmetic_s(2 * decoded)
         yield from self._timed("receive", self._wait(arithmetic_s))
 
-    def _gathering(self, number: int, body: int, decoded: int) -> Process:
+    def _gathering(self, number: int, body: int, decoded: int) -> SimProcess:
         """The object store: the own gradient in, every other one out as it comes."""
         world, tally, others = self.world, self.invocation.tally, self.world.workers - 1
         distributed = world.experiment.gpu.exchange == "distributed"
 
-        def send() -> Process:
+        def send() -> SimProcess:
             if not distributed:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
                 yield from self._settled()
             world.gate(f"shown {number}", self.round).arrive(world.env, self.rank)
 
-        def receive() -> Process:
+        def receive() -> SimProcess:
             gate, began = world.gate(f"shown {number}", self.round), world.env.now
             if distributed:  # a ring: twice the vector, whatever the workers
                 yield from gate.wait()
@@ -283,7 +283,7 @@ class _Peer:
 
     # --- after the exchange -------------------------------------------------------------------------------------------
 
-    def _update(self) -> Process:
+    def _update(self) -> SimProcess:
         """The learning rate may hang on the epochs before, which are read once."""
         kept, days = optimizer_vectors(self.world), self.world.days
         if self.round and days.ends_epoch(self.round - 1):
@@ -291,7 +291,7 @@ class _Peer:
             yield from self._wait(self.objects.read.latency_s)
         yield from self._wait(self.world.calibration.arithmetic_s((3 + 2 * kept) * self.world.workload.vector_bytes))
 
-    def _checkpoint(self) -> Process:
+    def _checkpoint(self) -> SimProcess:
         """Each `checkpoint_every` rounds; then what computing the round before left in stores goes."""
         world, tally = self.world, self.invocation.tally
         if (self.round + 1) % self.checkpoint_every:
@@ -314,7 +314,7 @@ class _Peer:
         yield from self._wait(self.objects.write.seconds(bytes_, 1 + deletes) * self.luck.request())
         yield from self._settled()
 
-    def _convergence(self, epoch: int) -> Process:
+    def _convergence(self, epoch: int) -> SimProcess:
         """Evaluate, unless a peer has; all follow the decision that was created first."""
         world, workload, tally = self.world, self.world.workload, self.invocation.tally
         number = world.days.decision(epoch)
@@ -338,7 +338,7 @@ class _Peer:
         world.epoch_ended(epoch)
         yield from self._conclude(epoch)
 
-    def _conclude(self, epoch: int) -> Process:
+    def _conclude(self, epoch: int) -> SimProcess:
         """The trained model to the object store, by whoever is first."""
         world, size = self.world, self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
         if epoch < world.days.epochs:

@@ -1,11 +1,11 @@
 """ScatterReduce: what a long worker asks of the shared store in a round, in the order of functions/scatter_reduce.py."""
 
-from crossover.simulation.kernel import Process
+from crossover.simulation.kernel import SimProcess
 from crossover.simulation.mirror.lambdaml import Way, arithmetic, compressing, finish, models, once, travels
 from crossover.simulation.mirror.long_worker import Life
 
 
-def exchange(life: Life) -> Process:
+def exchange(life: Life) -> SimProcess:
     """One round: D out in W puts, 2 (W - 1) / W D in by 2 (W - 1) gets."""
     way, world, rank = Way(life), life.world, life.place.worker
     workers, others = world.workers, world.workers - 1

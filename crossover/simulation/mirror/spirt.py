@@ -5,25 +5,25 @@ from collections.abc import Callable
 from crossover.algorithms import optimizers
 from crossover.algorithms.outer import OUTER
 from crossover.simulation.kernel import Gate, Phase
-from crossover.simulation.usage import Place, Tally
+from crossover.simulation.usage import Tally, WhereInRun
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Phased, Script, World
 
 DECISION_BYTES = 256  # of the text that is all that most workers read at an epoch's end
 
 
-def moved_on(world: World, place: Place, round: int) -> None:
+def moved_on(world: World, place: WhereInRun, round: int) -> None:
     """The place at the start of `round`, as rounds.at says."""
     days = world.days
     place.epoch, place.round, place.minibatches = days.epoch(round), round, days.side_by_side(round)
     place.minibatch, place.synchronised = 0, False
 
 
-def shared(key: Callable[[World, Place], object]) -> Callable[[Phased], Phased]:
+def shared(key: Callable[[World, WhereInRun], object]) -> Callable[[Phased], Phased]:
     """One script for all places of the same `key`: thousands of invocations ask for it."""
 
     def decorate(write: Phased) -> Phased:
-        def script(world: World, place: Place) -> Script:
+        def script(world: World, place: WhereInRun) -> Script:
             where = (write, key(world, place))
             found = world.scripts.get(where)
             if found is None:
@@ -50,7 +50,7 @@ def outer_vectors(world: World) -> int:
 
 
 @shared(lambda world, place: None)
-def initialise(world: World, place: Place) -> Script:
+def initialise(world: World, place: WhereInRun) -> Script:
     """Every database is asked for a state of this attempt, the newest round first, and then whether it could give its own to the others."""
     size, tensors, workers = world.workload.vector_bytes, world.tensors("initialise"), world.workers
     objects, asked = world.objects("initialise"), (world.days.rounds_per_epoch + 2) * workers
@@ -62,7 +62,7 @@ def initialise(world: World, place: Place) -> Script:
     return Script((Phase("set up", request_s=seconds),), tally)
 
 
-def batches(world: World, place: Place) -> tuple[int, ...]:
+def batches(world: World, place: WhereInRun) -> tuple[int, ...]:
     """Samples of the minibatches that one function computes: its own, or with local steps all of the round's."""
     days, samples = world.days, world.workload.samples
     if days.local:
@@ -82,7 +82,7 @@ def kept_by_worker(world: World, round: int) -> int:
         world.days.local and world.days.decisions_before(place.round),
     )
 )
-def compute_gradients(world: World, place: Place) -> Script:
+def compute_gradients(world: World, place: WhereInRun) -> Script:
     calibration, workload, samples = world.calibration, world.workload, batches(world, place)
     one, data = 4 * workload.parameters, sum(map(workload.batch_bytes, samples))
     before, after = kept_by_worker(world, place.round), kept_by_worker(world, place.round + 1)
@@ -128,7 +128,7 @@ def combining(world: World, step: str, tally: Tally, vectors: int) -> tuple[floa
 
 
 @shared(lambda world, place: place.minibatches)
-def average_in_database(world: World, place: Place) -> Script:
+def average_in_database(world: World, place: WhereInRun) -> Script:
     tally = Tally().count("objects", "exists")
     request_s, compute_s = combining(world, "average_in_database", tally, place.minibatches)
     settled = settled_s(world, "average_in_database")
@@ -136,27 +136,27 @@ def average_in_database(world: World, place: Place) -> Script:
 
 
 @shared(lambda world, place: None)
-def notify_peers(world: World, place: Place) -> Script:
+def notify_peers(world: World, place: WhereInRun) -> Script:
     tally = Tally().count("bus", "arrive")
     return Script((Phase("synchronise", request_s=world.calibration.bus.latency_s),), tally)
 
 
-def notified(world: World, place: Place) -> None:
+def notified(world: World, place: WhereInRun) -> None:
     barrier(world, place).arrive(world.env, place.worker)
 
 
-def barrier(world: World, place: Place) -> Gate:
+def barrier(world: World, place: WhereInRun) -> Gate:
     return world.gate("barrier", place.round)
 
 
 @shared(lambda world, place: None)
-def check_peers(world: World, place: Place) -> Script:
+def check_peers(world: World, place: WhereInRun) -> Script:
     tally = Tally().count("bus", "arrived")
     return Script((Phase("synchronise", request_s=world.calibration.bus.latency_s),), tally)
 
 
 @shared(lambda world, place: None)
-def aggregate_peers(world: World, place: Place) -> Script:
+def aggregate_peers(world: World, place: WhereInRun) -> Script:
     size, tensors, others = world.workload.vector_bytes, world.tensors("aggregate_peers"), world.workers - 1
     tally = Tally().count("tensors", "exists", 2 + others).count("objects", "exists")
     tally.count("tensors", "get", others, into=others * size).count("tensors", "create", others, out=others * size)
@@ -173,7 +173,7 @@ def aggregate_peers(world: World, place: Place) -> Script:
 
 
 @shared(lambda world, place: (place.round == 0, place.epoch))
-def update_model(world: World, place: Place) -> Script:
+def update_model(world: World, place: WhereInRun) -> Script:
     calibration, workload = world.calibration, world.workload
     if world.experiment.exchange.what == "model":
         return _copied(world, place)
@@ -206,7 +206,7 @@ def update_model(world: World, place: Place) -> Script:
     return Script((Phase("update", request_s=request_s, compute_s=compute_s),), tally)
 
 
-def _copied(world: World, place: Place) -> Script:
+def _copied(world: World, place: WhereInRun) -> Script:
     """Averaging models: what all were combined to is the next model."""
     tally = Tally().count("tensors", "delete", int(place.round > 0)).count("objects", "exists")
     request_s, compute_s = combining(world, "update_model", tally, 1)
@@ -215,7 +215,7 @@ def _copied(world: World, place: Place) -> Script:
 
 
 @shared(lambda world, place: (world.days.ends_epoch(place.round), place.epoch in world.epochs_end_s, place.epoch))
-def detect_convergence(world: World, place: Place) -> Script:
+def detect_convergence(world: World, place: WhereInRun) -> Script:
     """At an epoch's end the first ones evaluate: all who come before a decision is there."""
     objects, workload = world.objects("detect_convergence"), world.workload
     if not world.days.ends_epoch(place.round):
@@ -235,7 +235,7 @@ def detect_convergence(world: World, place: Place) -> Script:
     return Script((evaluate,), tally)
 
 
-def advanced(world: World, place: Place) -> None:
+def advanced(world: World, place: WhereInRun) -> None:
     """On to the next round."""
     ends, epoch = world.days.ends_epoch(place.round), place.epoch
     if ends:
@@ -245,7 +245,7 @@ def advanced(world: World, place: Place) -> None:
 
 
 @shared(lambda world, place: None)
-def collect(world: World, place: Place) -> Script:
+def collect(world: World, place: WhereInRun) -> Script:
     size, objects, tensors = world.workload.vector_bytes, world.objects("collect"), world.tensors("collect")
     tally = Tally().count("objects", "list").count("objects", "get")
     tally.count("objects", "exists", 3).count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES)
@@ -255,7 +255,7 @@ def collect(world: World, place: Place) -> Script:
     return Script((Phase("collect", request_s=seconds + world.calibration.bus.latency_s),), tally)
 
 
-def begun(world: World, place: Place) -> None:
+def begun(world: World, place: WhereInRun) -> None:
     moved_on(world, place, 0)
 
 

@@ -5,7 +5,7 @@ stopped is taken over as n + 1, and the older attempt, should it still live, sto
 decides all of it; nobody's clock is compared with another's.
 """
 
-from crossover.training.fleet.lease import Membership, Settings
-from crossover.training.fleet.serving import Body, serve
+from crossover.training.fleet.lease import Membership, ServingSettings
+from crossover.training.fleet.serving import ProgramBody, serve
 
-__all__ = ["Body", "Membership", "Settings", "serve"]
+__all__ = ["Membership", "ProgramBody", "ServingSettings", "serve"]

@@ -18,7 +18,7 @@ NOBODY = b""  # what the lease of a rank says that was taken from its program, a
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ServingSettings:
     """How long a program waits for what. `fleet`: whose pointer it follows to its run."""
 
     fleet: str
@@ -33,7 +33,7 @@ class Settings:
     progress: Path | None = None  # where it says that it has saved a checkpoint since it was started
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> "Settings":
+    def of(cls, environment: Mapping[str, str]) -> "ServingSettings":
         """From the variables CROSSOVER_FLEET, CROSSOVER_LEASE_S, CROSSOVER_ABSENCE_S, CROSSOVER_IDLE_S; CROSSOVER_INSTANCE with the number
         of the process on it, and CROSSOVER_PROGRESS.
         """
@@ -99,7 +99,7 @@ class Membership:
     """A rank held by this program; a context manager with the heart in a thread of its own."""
 
     def __init__(
-        self, objects: ObjectStore, *, run: str, members: int, rank: int, attempt: int, settings: Settings
+        self, objects: ObjectStore, *, run: str, members: int, rank: int, attempt: int, settings: ServingSettings
     ) -> None:
         self.run, self.members, self.rank, self.attempt, self.settings = run, members, rank, attempt, settings
         self._objects, self._keys = objects, Keys(run)
@@ -109,7 +109,7 @@ class Membership:
         self.progressed = False  # whether this attempt has saved a checkpoint
 
     @classmethod
-    def claim(cls, hearts: Hearts, *, run: str, members: int, settings: Settings) -> "Membership | None":
+    def claim(cls, hearts: Hearts, *, run: str, members: int, settings: ServingSettings) -> "Membership | None":
         """A rank that is free, or whose program has been silent for too long; None while there is none.
 
         Nobody holds a rank whose newest lease is this program's own: it would not ask for another.

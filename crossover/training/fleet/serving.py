@@ -12,12 +12,12 @@ from crossover.errors import CrossoverError, StaleAttempt, Unavailable
 from crossover.keys import Keys, current_run
 from crossover.runtime.pauses import Pauses
 from crossover.runtime.retries import PROGRAM
-from crossover.training.fleet.lease import POINTER, Hearts, Membership, Settings
+from crossover.training.fleet.lease import POINTER, Hearts, Membership, ServingSettings
 
-Body = Callable[[Context, Membership], None]
+ProgramBody = Callable[[Context, Membership], None]
 
 
-def serve(resources: Resources, settings: Settings, body: Body) -> None:
+def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) -> None:
     """Be a member of the fleet's run until it is over. Returns also where there is no run, or no rank, for `idle_s`.
 
     A rank lost to another program, or a store that did not answer, is no failure: the program joins again, and the newest checkpoint of
@@ -48,7 +48,7 @@ def serve(resources: Resources, settings: Settings, body: Body) -> None:
         runtime.sleep(min(PROGRAM.first_s * 2**troubles, settings.lease_s))
 
 
-def join(objects: ObjectStore, settings: Settings, *, me: bytes = b"") -> Membership | None:
+def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") -> Membership | None:
     """A rank of the run that the fleet's pointer names; None once there is nothing to join, or for `idle_s`.
 
     `me`: whose earlier leases are nobody's now, if the program has joined before.

@@ -10,7 +10,7 @@ from crossover.algorithms.aggregation import combined, finite
 from crossover.algorithms.contributions import Contribution
 from crossover.algorithms.dropping import Agree
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt, Refused
 from crossover.keys import Keys
 from crossover.training import agreement
@@ -31,7 +31,7 @@ class Group:
     rank: int
     round: int
     samples: Sequence[int]  # of every worker's contribution to this round, by rank
-    kind: Kind  # what is exchanged: gradients or models
+    kind: VectorKind  # what is exchanged: gradients or models
     own: Contribution | None = None  # this worker's, where it is encoded; the others' are read as it is
     exchange: int = 0  # which of the round's
 
@@ -62,7 +62,7 @@ class Group:
         if self.own is None or self.own.codec is None:
             self.publish(key, whole[part], samples=samples)
         else:
-            self._create(key, Vector(Kind.QUANTIZED, buffers.view(self.own.bodies[first, end]), samples, "uint8"))
+            self._create(key, Vector(VectorKind.QUANTIZED, buffers.view(self.own.bodies[first, end]), samples, "uint8"))
 
     def conclude(self, key: str, whole: "Tensor", part: slice = slice(None)) -> None:
         """Publish a part of what the contributions are combined to: as pairs where most of it is zero, else as it is."""
@@ -77,7 +77,7 @@ class Group:
         if body.dtype == whole.dtype:
             self._create(key, Vector(self.kind, buffers.view(body), samples))
         else:
-            self._create(key, Vector(Kind.SPARSE, buffers.view(body), samples, "uint8"))
+            self._create(key, Vector(VectorKind.SPARSE, buffers.view(body), samples, "uint8"))
 
     def _create(self, key: str, vector: Vector) -> None:
         self.waits.steadily(lambda: self.ctx.tensors[self.rank].create(key, vector))
@@ -107,7 +107,7 @@ class Group:
             return self.fetch(key, out, sender=sender, samples=samples, unless=unless)
 
         def look() -> Vector:
-            vector = self.ctx.tensors[self.rank].get(key, kind=Kind.QUANTIZED)
+            vector = self.ctx.tensors[self.rank].get(key, kind=VectorKind.QUANTIZED)
             own.read(vector.data, out=out, first=first, what=key)
             return vector
 
@@ -126,12 +126,12 @@ class Group:
 
     def _union(self, key: str, out: "Tensor") -> Vector:
         vector = self.ctx.tensors[self.rank].get(key)
-        if vector.kind not in (Kind.SPARSE, self.kind):
+        if vector.kind not in (VectorKind.SPARSE, self.kind):
             raise Corrupt(
-                f"{key}: holds a {vector.kind} vector where a {self.kind} was expected, or a {Kind.SPARSE} one"
+                f"{key}: holds a {vector.kind} vector where a {self.kind} was expected, or a {VectorKind.SPARSE} one"
             )
         try:
-            body = buffers.octets(vector.data) if vector.kind == Kind.SPARSE else buffers.tensor(vector.data)
+            body = buffers.octets(vector.data) if vector.kind == VectorKind.SPARSE else buffers.tensor(vector.data)
             sparse.add_to(out.zero_(), body)
         except ValueError as error:
             raise Corrupt(f"{key}: {error}") from error
@@ -171,7 +171,7 @@ class Group:
             raise Refused(f"worker {self.rank}, round {self.round}: {error}") from error
 
 
-class Exchange(Protocol):
+class GroupExchange(Protocol):
     """How workers turn their contributions into one that all hold. AllReduce and ScatterReduce are two."""
 
     def done(self, group: Group) -> bool:

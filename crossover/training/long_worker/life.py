@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from crossover.algorithms import codecs
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.protocols import Buffer
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt, Missing
 from crossover.keys import Keys
 from crossover.training import agreement, attempts, checkpoints
 from crossover.training.calendar import at, calendar
-from crossover.training.checkpoints import Buffer, Checkpoint, Position
+from crossover.training.checkpoints import Checkpoint, Position
 from crossover.workflow import DAY_S, Child, ForEach, Node, Repeat, Sequence, Step
 
 if TYPE_CHECKING:
-    from crossover.training.long_worker.group import Exchange
+    from crossover.training.long_worker.group import GroupExchange
 
 
 def worker_tree(train: Step, *, tolerant: bool = False) -> Node:
@@ -31,7 +32,7 @@ def tree(initialise: Step, train: Step, collect: Step) -> Node:
     return Sequence(initialise, worker_tree(train), collect)
 
 
-def start(ctx: Context, event: Event, exchange: "Exchange") -> Event:
+def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
     """The seeded model as every worker's first checkpoint, or, when a run is resumed, the last round that every worker can start from."""
     workers = event["workers"]
 
@@ -81,7 +82,7 @@ def stood(ctx: Context, keys: Keys, *, slack: int = 0) -> list[int]:
 
 
 def write_first_checkpoints(ctx: Context, workers: int) -> None:
-    first = Checkpoint(Position(0), {"model": Vector(Kind.MODEL, ctx.learner.initial_model())})
+    first = Checkpoint(Position(0), {"model": Vector(VectorKind.MODEL, ctx.learner.initial_model())})
     for worker in range(workers):
         ctx.objects.put_new(ctx.keys.checkpoint(worker, 0), checkpoints.encode(first))
 
@@ -136,7 +137,7 @@ def _whole(starts: Several[tuple[int, Keys]], first: First) -> tuple[int, Keys]:
     raise damaged
 
 
-def collect(ctx: Context, event: Event, exchange: "Exchange") -> None:
+def collect(ctx: Context, event: Event, exchange: "GroupExchange") -> None:
     """The model of the last round to the bucket, then an end to every tensor key and checkpoint of the run."""
     attempts.give_way(ctx)
     last = conclude(ctx)
@@ -166,7 +167,7 @@ def conclude(ctx: Context) -> int:
     return last
 
 
-def _delete(ctx: Context, keys: Keys, workers: int, exchange: "Exchange", over: Iterable[int]) -> None:
+def _delete(ctx: Context, keys: Keys, workers: int, exchange: "GroupExchange", over: Iterable[int]) -> None:
     """What an attempt left of some rounds, where it stores anything."""
     each = keys.of_exchanges(codecs.exchanges(ctx.experiment.exchange))
     left = [
@@ -180,7 +181,7 @@ def _delete(ctx: Context, keys: Keys, workers: int, exchange: "Exchange", over: 
         ctx.tensors[0].delete(*left)
 
 
-def keys_of(keys: Keys, exchange: "Exchange", round: int, rank: int, workers: int) -> list[str]:
+def keys_of(keys: Keys, exchange: "GroupExchange", round: int, rank: int, workers: int) -> list[str]:
     """Everything that a worker may have stored for an exchange of a round."""
     return exchange.used_up(keys, round, rank=rank, count=workers) + exchange.results(
         keys, round, rank=rank, count=workers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from crossover.algorithms import codecs
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Refused
 from crossover.training import checkpoints, gradients
 from crossover.training.checkpoints import Checkpoint
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from crossover.algorithms.contributions import Contribution, Encoder
     from crossover.keys import Keys
-    from crossover.training.long_worker.group import Exchange, Group
+    from crossover.training.long_worker.group import Group, GroupExchange
 
 
 class SynchronousWorker:
@@ -36,12 +36,12 @@ class SynchronousWorker:
     A variation overrides what differs: `compute`, `contribution`, `apply`, and `extra_state` for vectors that it keeps from round to round.
     """
 
-    exchanges = Kind.GRADIENT  # what `contribution` is
+    exchanges = VectorKind.GRADIENT  # what `contribution` is
     computing_moves_on = (
         False  # whether `compute` changes what the worker keeps: then it is repeated where the round's result is known
     )
 
-    def __init__(self, invocation: Invocation, exchange: "Exchange") -> None:
+    def __init__(self, invocation: Invocation, exchange: "GroupExchange") -> None:
         from crossover.algorithms import buffers, contributions
 
         self.ctx, self.invocation = invocation.ctx, invocation
@@ -114,7 +114,7 @@ class SynchronousWorker:
 
         vectors = checkpoints.vectors_of(self.ctx, self._optimizer)
         if self.invocation.position.minibatch and self._sum is not None:
-            vectors["sum"] = Vector(Kind.GRADIENT, buffers.view(self._sum))
+            vectors["sum"] = Vector(VectorKind.GRADIENT, buffers.view(self._sum))
         return vectors | checkpoints.kept_vectors(self._kept()), {}
 
     def _kept(self) -> "dict[str, Tensor]":
@@ -222,7 +222,7 @@ class LocalSteps(SynchronousWorker):
     minibatch; only then are models exchanged, and their mean is every worker's.
     """
 
-    exchanges = Kind.MODEL
+    exchanges = VectorKind.MODEL
     computing_moves_on = True  # the optimizer's vectors stay the worker's own
 
     def compute(self) -> None:
@@ -246,9 +246,9 @@ class OuterSteps(LocalSteps):
     mean of it leads to every worker's next model (algorithms/outer.py). The outer velocity is the same on all.
     """
 
-    exchanges = Kind.GRADIENT  # it is subtracted
+    exchanges = VectorKind.GRADIENT  # it is subtracted
 
-    def __init__(self, invocation: Invocation, exchange: "Exchange") -> None:
+    def __init__(self, invocation: Invocation, exchange: "GroupExchange") -> None:
         super().__init__(invocation, exchange)
         outer = self.ctx.experiment.exchange.outer
         self._begun = self.model.clone()  # the model of all when the round began
@@ -286,8 +286,8 @@ WORKERS = {"gradients": SynchronousWorker, "model": LocalSteps, "delta": OuterSt
 def train(
     ctx: Context,
     event: Event,
-    exchange: "Exchange",
-    worker: "Callable[[Invocation, Exchange], SynchronousWorker] | None" = None,
+    exchange: "GroupExchange",
+    worker: "Callable[[Invocation, GroupExchange], SynchronousWorker] | None" = None,
 ) -> Event:
     """One invocation of one worker: Table 1's four stages, round after round, until training ends or the invocation must. `worker`: a
     variation of an architecture's own, instead of what the YAML says.

@@ -12,7 +12,7 @@ from crossover.algorithms import codecs
 from crossover.algorithms.contributions import Contribution
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import ConfigError, Missing, Refused
 from crossover.training import agreement
 from crossover.training.calendar import at
@@ -170,7 +170,7 @@ class _Peer:
         finished = bool(agreed["finished"])
         mine = self._exchange.replicas_agree or agreed["by"] == self._member.rank
         if finished and mine and not ctx.objects.exists(ctx.keys.outcome):
-            agreement.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
+            agreement.conclude(ctx, agreed, Vector(VectorKind.MODEL, ctx.learner.model))
         return finished
 
 

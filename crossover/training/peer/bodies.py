@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from crossover.algorithms import buffers
 from crossover.algorithms.aggregation import finite
 from crossover.algorithms.contributions import Contribution
-from crossover.dataplane.vector import Kind, Vector, decode, exchanged, header
+from crossover.dataplane.vector import Vector, VectorKind, decode, exchanged, header
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment
 
@@ -26,14 +26,14 @@ class Bodies:
         if own.codec is None:
             vector = Vector(self._kind, buffers.view(own.values), samples)
         else:
-            vector = Vector(Kind.QUANTIZED, buffers.view(own.bodies[0, own.values.numel()]), samples, "uint8")
+            vector = Vector(VectorKind.QUANTIZED, buffers.view(own.bodies[0, own.values.numel()]), samples, "uint8")
         return [header(vector), vector.data]
 
     def read(self, body: bytes | memoryview, *, own: Contribution, samples: int, what: str) -> "Tensor":
         """Another's contribution to what `own` contributes to, (D,) float32, to be read before the next call. Raises Corrupt where it is
         none of such a model.
         """
-        vector = decode(body, key=what, kind=self._kind if own.codec is None else Kind.QUANTIZED)
+        vector = decode(body, key=what, kind=self._kind if own.codec is None else VectorKind.QUANTIZED)
         if vector.samples != samples:
             raise Corrupt(f"{what}: stands for {vector.samples} samples where {samples} were announced")
         elements, other = own.values.numel(), "its sender trains another model, or compresses in another way"

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Refused
 from crossover.runtime.pauses import Due, Pauses
 from crossover.training import agreement
@@ -60,4 +60,4 @@ def _conclude_for(ctx: Context, rank: int) -> None:
     agreed = agreement.last(ctx)
     result = agreement.evaluate(ctx)
     agreed |= {"val_loss": result.loss, "val_metric": result.metric}
-    agreement.conclude(ctx, agreed, Vector(Kind.MODEL, ctx.learner.model))
+    agreement.conclude(ctx, agreed, Vector(VectorKind.MODEL, ctx.learner.model))

@@ -13,7 +13,7 @@ from crossover.algorithms.optimizers.step import step
 from crossover.algorithms.outer import moved, step_outside
 from crossover.algorithms.update import Update
 from crossover.context import Context
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Missing, StaleAttempt
 from crossover.training import attempts, checkpoints, gradients
 from crossover.training.calendar import calendar
@@ -119,7 +119,7 @@ class Replica:
     def _vectors(self) -> dict[str, Vector]:
         vectors = checkpoints.vectors_of(self._ctx, self.optimizer, self.outer)
         if self.between is not None:
-            vectors["between"] = Vector(Kind.STATE, buffers.view(self.between))
+            vectors["between"] = Vector(VectorKind.STATE, buffers.view(self.between))
         return vectors | checkpoints.kept_vectors(self._kept())
 
     def step(self, gradient: "Tensor", *, minibatch: int, history: list[tuple[float, float]]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from crossover.training.long_worker.group import Exchange
+    from crossover.training.long_worker.group import GroupExchange
     from crossover.training.long_worker.invocation import Invocation
 
 
@@ -36,7 +36,7 @@ class LocalSGD:
 class OuterSteps(synchronous.LocalSteps):
     """A worker that begins every round at the model of all."""
 
-    def __init__(self, invocation: "Invocation", exchange: "Exchange") -> None:
+    def __init__(self, invocation: "Invocation", exchange: "GroupExchange") -> None:
         super().__init__(invocation, exchange)
         self._outer = self.ctx.experiment.settings(LocalSGD)
         self._begun = self.model.clone()  # the model of all when the round began

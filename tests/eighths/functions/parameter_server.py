@@ -6,7 +6,7 @@ Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSD
 from crossover.architecture import CLAIMS, Architecture
 from crossover.clients.protocol import Event
 from crossover.context import Context
-from crossover.dataplane.vector import Kind
+from crossover.dataplane.vector import VectorKind
 from crossover.keys import Keys
 from crossover.training import agreement, attempts, databases, gradients
 from crossover.training.calendar import at, calendar, ends_epoch
@@ -29,7 +29,7 @@ def send_gradient(ctx: Context, event: Event) -> None:
     if tensors.exists(key):
         return
     with ctx.stage("fetch"):
-        tensors.get(ctx.keys.model(event["round"], SERVER), kind=Kind.MODEL, out=ctx.learner.model)
+        tensors.get(ctx.keys.model(event["round"], SERVER), kind=VectorKind.MODEL, out=ctx.learner.model)
         batch = gradients.fetch_batch(ctx, event)
     with ctx.stage("compute"):
         gradient = gradients.compute(ctx, event, batch)

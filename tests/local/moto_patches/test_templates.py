@@ -314,9 +314,9 @@ def test_an_unknown_custom_resource_is_refused_by_name(deploy: Deploy) -> None:
 
 
 def test_an_unknown_attribute_is_refused_by_name() -> None:
-    from crossover.local.moto_patches.resource_types import Made
+    from crossover.local.moto_patches.resource_types import MadeResource
 
-    made = Made("id", {"Arn": "arn"}, cf_resource_type="AWS::Some::Thing", logical_resource_id="Odd")
+    made = MadeResource("id", {"Arn": "arn"}, cf_resource_type="AWS::Some::Thing", logical_resource_id="Odd")
     assert made.get_cfn_attribute("Arn") == "arn"
     with pytest.raises(RunFailed, match=r"Odd: the local AWS::Some::Thing has no attribute 'Name'"):
         made.get_cfn_attribute("Name")

@@ -10,7 +10,7 @@ import pytest
 from crossover.advice import advice, drivers, page, sensitivity, subject, wishes, writing
 from crossover.advice.advice import Advice, Finalist, advise, chosen, sentence, turning_point
 from crossover.advice.candidates import Candidate
-from crossover.advice.evaluation import Figures
+from crossover.advice.evaluation import Estimate
 from crossover.advice.search import Searched
 from crossover.advice.wishes import Wishes
 from crossover.errors import ConfigError, NoProjection
@@ -41,7 +41,7 @@ def finalist(architecture: str, seconds: float, usd: float) -> Finalist:
         Outcome(seconds=seconds * f, epoch_s=1.0, usd=usd * f, paper_method_usd=0.0, moved_bytes=0.0)
         for f in (0.9, 1.0, 1.1)
     )
-    return Finalist(candidate, Figures(seconds, usd), outcomes, 0.0)
+    return Finalist(candidate, Estimate(seconds, usd), outcomes, 0.0)
 
 
 FRONT = [finalist("single", 1_000, 1.0), finalist("all_reduce", 500, 2.0), finalist("gpu", 100, 5.0)]

@@ -13,7 +13,7 @@ from moto import mock_aws
 from crossover.account.proofs import expiring, redriving, steps, unproven
 from crossover.account.proofs.evidence import Evidence
 from crossover.account.proofs.observed import judged
-from crossover.account.proofs.steps import STEPS, Step, Walk, walk_through
+from crossover.account.proofs.steps import STEPS, ProofStep, ProofWalk, walk_through
 from crossover.account.resources import stacks
 from crossover.cli import verification
 from crossover.cli.main import main
@@ -27,25 +27,25 @@ PROOF = load(verification.PROOF)
 
 def walk(
     experiment: Experiment = PROOF, *, config: Path = verification.PROOF, session: Any = None, **known: Any
-) -> Walk:
+) -> ProofWalk:
     never: Any = None
     mine = {"on_aws": True, "out": Path(), "whole": config == verification.PROOF, "train": never} | known
-    return Walk(session=session, experiment=experiment, config=config, **mine)
+    return ProofWalk(session=session, experiment=experiment, config=config, **mine)
 
 
-def taken(walk: Walk) -> list[str]:
+def taken(walk: ProofWalk) -> list[str]:
     return [each.name for each in STEPS if not each.left_out(walk)]
 
 
-def step(name: str, work: Callable[[Walk], None], *, left_out: str = "") -> Step:
-    return Step(
+def step(name: str, work: Callable[[ProofWalk], None], *, left_out: str = "") -> ProofStep:
+    return ProofStep(
         name=name, does="it", minutes=30, usd_per_hour=lambda e: 0.2, work=work, left_out=lambda walk: left_out, runs=1
     )
 
 
 def test_the_cost_is_said_before_each_step_and_a_failure_ends_the_walk(capsys: pytest.CaptureFixture[str]) -> None:
 
-    def fails(walk: Walk) -> None:
+    def fails(walk: ProofWalk) -> None:
         raise RunFailed("no broker")
 
     steps = [
@@ -224,7 +224,7 @@ def test_what_was_deployed_is_destroyed_and_written_down(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def deploy(walk: Walk, steps: object) -> None:
+    def deploy(walk: ProofWalk, steps: object) -> None:
         done.append("deploy")
         walk.observed["root-volume"] = judged(True, "as expected")
         if failure:

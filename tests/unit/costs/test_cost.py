@@ -40,7 +40,7 @@ def record(**changes: Any) -> dict[str, Any]:
 
 
 def of_run(experiment: Experiment, records: list[dict[str, Any]], **rest: Any) -> cost.Cost:
-    return cost.Run(experiment=experiment, records=records, started_at=100.0, **rest).cost()
+    return cost.BilledRun(experiment=experiment, records=records, started_at=100.0, **rest).cost()
 
 
 @pytest.mark.parametrize(

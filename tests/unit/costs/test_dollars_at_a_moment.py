@@ -24,11 +24,11 @@ def experiment(architecture: str) -> Experiment:
     return Experiment(name="x", architecture=architecture, workers=2)
 
 
-def run(architecture: str, records: list[dict[str, Any]], **changes: Any) -> cost.Run:
+def run(architecture: str, records: list[dict[str, Any]], **changes: Any) -> cost.BilledRun:
     setting = experiment(architecture)
     duration_s = max([0.0, *(end(each) - STARTED_AT for each in records)])
     arguments = {"infrastructure": infrastructure.of(setting), "prices": PRICES, "duration_s": duration_s}
-    return cost.Run(experiment=setting, records=records, started_at=STARTED_AT, **(arguments | changes))
+    return cost.BilledRun(experiment=setting, records=records, started_at=STARTED_AT, **(arguments | changes))
 
 
 def objects(requests: int, sent: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from safetensors.torch import load
 from torch import nn
 
 from crossover.algorithms import buffers
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment, Training
 from crossover.learning.learner import Learner
@@ -23,7 +23,7 @@ def test_a_saved_model_is_the_trained_one(model: str) -> None:
     learner = Learner(experiment, classes=10, input_shape=(3, 32, 32), affine=affine)
     learner.initial_model()
     buffers.tensor(learner.model)[learner.parameters :] = torch.rand(learner.buffers) + 0.5
-    saved = load(safetensors_bytes(experiment, MANIFEST, Vector(Kind.MODEL, learner.model)))
+    saved = load(safetensors_bytes(experiment, MANIFEST, Vector(VectorKind.MODEL, learner.model)))
     module = registry.factory(model)(10, (3, 32, 32))
     module.load_state_dict(saved, strict=False)  # without BatchNorm's counts, which mean nothing here
     missing = set(module.state_dict()) - set(saved)
@@ -41,4 +41,4 @@ def test_a_saved_model_is_the_trained_one(model: str) -> None:
 def test_a_vector_of_another_model_is_refused() -> None:
     experiment = Experiment(name="test", architecture="spirt")
     with pytest.raises(Corrupt, match="3 elements; small_cnn has 26490"):
-        safetensors_bytes(experiment, MANIFEST, Vector(Kind.MODEL, memoryview(bytes(12))))
+        safetensors_bytes(experiment, MANIFEST, Vector(VectorKind.MODEL, memoryview(bytes(12))))

@@ -17,7 +17,7 @@ from crossover.training.long_worker.waits import say_why
 from crossover.workflow import first_event
 from functions.mlless import words
 from functions.mlless.supervisor import supervise
-from functions.mlless.words import Report
+from functions.mlless.words import StepReport
 from tests.decisions import decision
 
 EXPERIMENT = Experiment(
@@ -72,7 +72,7 @@ def ctx() -> Context:
 
 
 def report(ctx: Context, step: int, worker: int) -> None:
-    ctx.tensors[0].create(ctx.keys.report(step, worker), words.encode(Report(loss=1.0, samples=1)))
+    ctx.tensors[0].create(ctx.keys.report(step, worker), words.encode(StepReport(loss=1.0, samples=1)))
 
 
 def test_dead_workers_are_given_up_after_the_patience_not_after_a_life(

@@ -2,22 +2,22 @@
 
 import pytest
 
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt
-from functions.mlless.words import Report, Word, encode, read_report, read_word
+from functions.mlless.words import StepReport, Word, encode, read_report, read_word
 
 
 def test_messages_are_read_as_written() -> None:
-    report = Report(loss=0.5, samples=7, seconds=1.5, update=True, complaints=(2, 3))
+    report = StepReport(loss=0.5, samples=7, seconds=1.5, update=True, complaints=(2, 3))
     assert read_report(encode(report), key="k") == report
     word = Word(step=3, senders=(0, 2), leaves={1: 9}, dropped=(3,), loss=0.25, at=12.5)
     assert read_word(encode(word), key="k") == word
-    assert encode(word).kind is Kind.RECORD
+    assert encode(word).kind is VectorKind.RECORD
 
 
 def test_what_is_no_message_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="the/key"):
-        read_word(Vector(Kind.RECORD, memoryview(b"{"), dtype="uint8"), key="the/key")
+        read_word(Vector(VectorKind.RECORD, memoryview(b"{"), dtype="uint8"), key="the/key")
 
 
 def test_who_computes_and_who_reports() -> None:

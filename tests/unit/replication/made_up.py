@@ -6,7 +6,7 @@ from typing import Any
 
 from crossover.architecture import load
 from crossover.replication.measurement import Measurement, Scale
-from crossover.replication.runner import Outcome
+from crossover.replication.runner import Replicated
 from crossover.reports.folder import RunFolder
 
 FUNCTION_STAGES = ("fetch", "compute", "store", "average", "synchronise", "aggregate", "filter", "update", "evaluate")
@@ -80,10 +80,10 @@ def aggregation(measurement: Measurement, scale: Scale) -> RunFolder:
     return RunFolder(path=Path("runs") / measurement.key, result=result, records=[record, record])
 
 
-def outcome(measurements: Sequence[Measurement], scale: Scale, *, without: Sequence[str] = ()) -> Outcome:
+def outcome(measurements: Sequence[Measurement], scale: Scale, *, without: Sequence[str] = ()) -> Replicated:
     """All of them finished, but those that need a GPU and those named."""
     left_out = {each.key for each in measurements if each.needs_gpu} | set(without)
-    return Outcome(
+    return Replicated(
         runs={each.key: run(each, scale) for each in measurements if each.key not in left_out},
         missing=dict.fromkeys(left_out, "no GPU on this machine"),
     )

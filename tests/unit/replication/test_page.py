@@ -9,7 +9,7 @@ import pytest
 from crossover.calibration.judgement import judged
 from crossover.replication import book, book_page
 from crossover.replication.book_page import Book
-from crossover.replication.cells import NOT_RUN, Cell, Missing, Ours
+from crossover.replication.cells import NOT_RUN, NoFigure, Ours, TableCell
 from crossover.replication.measurement import Scale
 from crossover.replication.parts import PARTS, chosen, measurements
 from crossover.reports import published
@@ -27,11 +27,11 @@ def filled(*, without: tuple[str, ...] = ()) -> Book:
 BOOK = filled()
 
 
-def cells(name: str, of: Book = BOOK) -> list[Cell]:
+def cells(name: str, of: Book = BOOK) -> list[TableCell]:
     return list(next(section.cells for section in of.sections if section.name == name))
 
 
-def one(name: str, row: str, figure: str, of: Book = BOOK) -> Cell:
+def one(name: str, row: str, figure: str, of: Book = BOOK) -> TableCell:
     (found,) = [cell for cell in cells(name, of) if (cell.row, cell.figure) == (row, figure)]
     return found
 
@@ -53,7 +53,7 @@ def test_every_printed_figure_has_a_cell() -> None:
 def test_every_cell_has_ours_with_a_label_or_a_reason_with_a_command() -> None:
     for section in BOOK.sections:
         for cell in section.cells:
-            if isinstance(cell.ours, Missing):
+            if isinstance(cell.ours, NoFigure):
                 assert cell.label == NOT_RUN and cell.ours.reason and cell.command.startswith("crossover ")
             else:
                 assert cell.label in ("measured-local", "projected")

@@ -61,7 +61,7 @@ def test_labels_are_escaped() -> None:
 
 
 def test_odd_series_can_be_drawn() -> None:
-    odd: list[dict[str, list[plots.Point]]] = [{}, {"a": []}, {"a": [(1.0, 1.0)]}, {"a": [(0.0, 0.0), (0.0, 0.0)]}]
+    odd: list[dict[str, list[plots.PlotPoint]]] = [{}, {"a": []}, {"a": [(1.0, 1.0)]}, {"a": [(0.0, 0.0), (0.0, 0.0)]}]
     for curves in odd:
         for log in (False, True):
             ET.fromstring(plots.lines(curves, x="x", y="y", name="p", log_x=log, log_y=log))

@@ -19,7 +19,7 @@ from crossover.errors import Refused, RunFailed, Unavailable
 from crossover.reports import display, folder
 from crossover.running.deployed_run import ask_platform, started
 from crossover.running.following import finish, follow, read_records
-from crossover.running.patience import Patience, renewing_session
+from crossover.running.patience import AwsPatience, renewing_session
 from crossover.running.preparing import Prepared, prepare
 from tests.architectures.harness import Proxy, small
 from tests.clocks import Passing
@@ -144,7 +144,7 @@ PASSING = [
 
 def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: Prepared, tmp_path: Path) -> None:
     renewed, told, pauses = list[int](), list[str](), list[float]()
-    look = Patience(lambda: renewed.append(1), tell=told.append, pause=pauses.append)
+    look = AwsPatience(lambda: renewed.append(1), tell=told.append, pause=pauses.append)
     execution = Ending(*PASSING)
     found = finish(prepared, execution, tmp_path, lambda progress: None, where="aws", look=look)
     assert found.result["outcome"] == "finished" and execution.stopped == 0
@@ -163,7 +163,7 @@ def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: Prepared, tm
 )
 def test_whatever_else_ends_the_looking_stops_the_run(prepared: Prepared, tmp_path: Path, error: BaseException) -> None:
     execution = Ending(error)
-    look = Patience(lambda: None, pause=lambda seconds: None)
+    look = AwsPatience(lambda: None, pause=lambda seconds: None)
     with pytest.raises(type(error)):
         finish(prepared, execution, tmp_path, lambda progress: None, where="aws", look=look)
     assert execution.stopped == 1

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from crossover.calibration import cells
-from crossover.calibration.measurements import MIB, Cell
+from crossover.calibration.measurements import MIB, MeasuredCell
 from crossover.experiment import Experiment, Functions
 from crossover.simulation import AWS, Workload, simulate
 from crossover.simulation.calibration import ASSUMED, AWS_2026_08
@@ -41,7 +41,7 @@ def test_what_does_not_fit_into_a_function_is_impossible() -> None:
 
 def test_levels_are_those_of_the_designs() -> None:
     tree, three = (
-        Cell(gradient="", gradient_mib=1, design=d, aggregators=n, memory_mb=512)
+        MeasuredCell(gradient="", gradient_mib=1, design=d, aggregators=n, memory_mb=512)
         for d, n in (("lambda_fl", 5), ("lifl", 11))
     )
     assert tree.levels == (("leaf", (5, 5, 5, 5)), ("root", (4,)))
@@ -55,7 +55,7 @@ def test_a_cell_is_what_the_architecture_of_its_name_asks_for(design: str, aggre
     still = replace(AWS, compute_sigma=0.0, request_sigma=0.0)
     mib = 4 * 11_181_642 / MIB
     memory_mb = setting.functions.memory_of("aggregate", torch=True)
-    cell = Cell(gradient="", gradient_mib=mib, design=design, aggregators=aggregators, memory_mb=memory_mb)
+    cell = MeasuredCell(gradient="", gradient_mib=mib, design=design, aggregators=aggregators, memory_mb=memory_mb)
     theirs = [seconds for level in cells.levels_s(cell, replace(still, client_cpu_s=0.0), seed=1) for seconds in level]
     ours = simulate(setting, still).steps["aggregate"]
     assert ours.invocations == len(theirs) == aggregators

@@ -94,7 +94,7 @@ def test_the_cost_is_that_of_the_simulated_records(
     """Priced record by record by the report's own cost, both ways."""
     setting, listed = experiment(architecture, workers=workers), prices.load()
     run = simulate(setting, calibration, workload=work, keep_records=True, price_list=listed)
-    bill = cost.Run(
+    bill = cost.BilledRun(
         experiment=setting,
         records=run.records,
         started_at=0.0,
@@ -190,11 +190,11 @@ def test_dollars_at_an_epoch_are_those_of_a_run_that_ended_there(architecture: s
     """Both methods, within 5 %: what a long run had cost at an epoch, and the bill of a run of so many epochs."""
     listed = prices.load()
 
-    def run(epochs: int) -> tuple[cost.Run, dict[int, float]]:
+    def run(epochs: int) -> tuple[cost.BilledRun, dict[int, float]]:
         setting = experiment(architecture)
         setting = replace(setting, training=replace(setting.training, epochs=epochs, target=None))
         found = simulate(setting, keep_records=True, price_list=listed)
-        billed = cost.Run(
+        billed = cost.BilledRun(
             experiment=setting,
             records=found.records,
             started_at=0.0,

@@ -15,7 +15,7 @@ from crossover.simulation.of_runs import on_aws
 from crossover.simulation.repetitions import (
     Draw,
     Outcome,
-    Task,
+    RepeatedRun,
     draws,
     figures,
     in_session,
@@ -30,9 +30,9 @@ from tests.architectures.harness import small
 EVEN = replace(AWS, compute_sigma=0.0, request_sigma=0.0, session_sigma=0.3)
 
 
-def task(architecture: str, calibration: Calibration = AWS) -> Task:
+def task(architecture: str, calibration: Calibration = AWS) -> RepeatedRun:
     experiment = small(architecture)
-    return Task(experiment, calibration, Workload.of(experiment), prices.load())
+    return RepeatedRun(experiment, calibration, Workload.of(experiment), prices.load())
 
 
 def came_to(seconds: float, *found: str) -> Outcome:

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt, Missing
 from crossover.training.checkpoints import Checkpoint, Journal, Position, common_rounds, encode, read
 
 
 def vector(*values: int) -> Vector:
-    return Vector(Kind.MODEL, memoryview(bytes(values) * 4))
+    return Vector(VectorKind.MODEL, memoryview(bytes(values) * 4))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def saved(ctx: Context, worker: int = 0) -> list[str]:
     facts=st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9) | st.none(), max_size=3),
 )
 def test_read_gives_what_was_encoded(lengths: list[int], round: int, minibatch: int, facts: dict[str, object]) -> None:
-    vectors = {f"v{i}": Vector(Kind.VELOCITY, memoryview(bytes(4 * n)), samples=i) for i, n in enumerate(lengths)}
+    vectors = {f"v{i}": Vector(VectorKind.VELOCITY, memoryview(bytes(4 * n)), samples=i) for i, n in enumerate(lengths)}
     checkpoint = Checkpoint(Position(round, minibatch), vectors, facts)
     assert read(b"".join(encode(checkpoint)), key="k") == checkpoint
 

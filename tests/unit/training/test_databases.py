@@ -7,7 +7,7 @@ import pytest
 
 from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
 from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Kind, Vector
+from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import StaleAttempt
 from crossover.keys import Keys
 from crossover.training import databases
@@ -22,7 +22,7 @@ class Stored:
     def __init__(self, *, models: tuple[int, ...]) -> None:
         self.objects, self.tensors = MemoryObjectStore(Traffic()), MemoryTensorStore(Traffic())
         for key in (CONTRIBUTION, VELOCITY, *(KEYS.model(round, HOLDER) for round in models)):
-            self.tensors.create(key, Vector(Kind.MODEL, memoryview(bytearray(4)).cast("f")))
+            self.tensors.create(key, Vector(VectorKind.MODEL, memoryview(bytearray(4)).cast("f")))
 
     def settle(self) -> None:
         ctx: Any = SimpleNamespace(run="r", keys=KEYS, objects=self.objects, tensors=[self.tensors])

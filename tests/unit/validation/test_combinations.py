@@ -34,7 +34,7 @@ def told_by(check: Any, *asked: Any) -> str | None:
     return problems[0] if problems else None
 
 
-CASES: list[tuple[combinations.Check, dict[str, Any], dict[str, Any], str]] = [
+CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = [
     # check, refused, accepted, what the message says
     (combinations.name_fits, {"name": "Spirt"}, {"name": "spirt-2-b"}, "name: 'Spirt'"),
     (combinations.name_fits, {"name": "a" * 33}, {"name": "a" * 32}, "at most 32"),
@@ -395,7 +395,7 @@ OWN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("check", "refused", "accepted", "says"), CASES)
 def test_refused_beyond_the_border_and_accepted_inside(
-    check: combinations.Check, refused: dict[str, Any], accepted: dict[str, Any], says: str
+    check: combinations.Refusal, refused: dict[str, Any], accepted: dict[str, Any], says: str
 ) -> None:
     message = told_by(check, experiment(refused))
     assert message is not None

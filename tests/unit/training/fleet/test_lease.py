@@ -11,7 +11,7 @@ from crossover.dataplane.traffic import Traffic
 from crossover.errors import RunFailed, StaleAttempt, WaitTimeout
 from crossover.keys import Keys, current_run
 from crossover.runtime import use
-from crossover.training.fleet import Membership, Settings
+from crossover.training.fleet import Membership, ServingSettings
 from crossover.training.fleet.execution import ProgramsExecution, announce
 from crossover.training.fleet.lease import Hearts
 from crossover.training.fleet.serving import give_up, join
@@ -25,8 +25,8 @@ def store() -> MemoryObjectStore:
     return MemoryObjectStore(Traffic())
 
 
-def settings(*, lease_s: float = 60.0, absence_s: float = 60.0, idle_s: float = 5.0) -> Settings:
-    return Settings(fleet="f", lease_s=lease_s, absence_s=absence_s, idle_s=idle_s, look_s=0.01)
+def settings(*, lease_s: float = 60.0, absence_s: float = 60.0, idle_s: float = 5.0) -> ServingSettings:
+    return ServingSettings(fleet="f", lease_s=lease_s, absence_s=absence_s, idle_s=idle_s, look_s=0.01)
 
 
 def claim(

@@ -16,13 +16,13 @@ from crossover.errors import Unavailable
 from crossover.keys import Keys
 from crossover.runtime import use
 from crossover.runtime.retries import PROGRAM
-from crossover.training.fleet import Membership, Settings, serve
+from crossover.training.fleet import Membership, ServingSettings, serve
 from crossover.training.fleet.execution import announce
 from crossover.training.fleet.serving import join
 from tests.clocks import Passing
 
 KEYS = Keys("run")
-SETTINGS = Settings(fleet="f", lease_s=60.0, idle_s=5.0, look_s=0.01)
+SETTINGS = ServingSettings(fleet="f", lease_s=60.0, idle_s=5.0, look_s=0.01)
 
 
 class Forgetful(MemoryObjectStore):
@@ -65,7 +65,7 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-def run(store: Forgetful, body: Callable[[Membership], None], settings: Settings = SETTINGS) -> None:
+def run(store: Forgetful, body: Callable[[Membership], None], settings: ServingSettings = SETTINGS) -> None:
     resources: Any = SimpleNamespace(clients=SimpleNamespace(objects=lambda traffic: store))
 
     def with_context(ctx: Context, membership: Membership) -> None:
@@ -83,8 +83,8 @@ def test_a_program_that_its_service_starts_again_has_its_rank_back_at_once(store
         "CROSSOVER_LEASE_S": "60",
         "CROSSOVER_IDLE_S": "5",
     }
-    settings = Settings.of({**variables, "CROSSOVER_PROGRESS": str(tmp_path / "progress")})
-    beside = Settings.of({**variables, "CROSSOVER_PROCESS": "1"})
+    settings = ServingSettings.of({**variables, "CROSSOVER_PROGRESS": str(tmp_path / "progress")})
+    beside = ServingSettings.of({**variables, "CROSSOVER_PROCESS": "1"})
     ranks = []
 
     def killed(membership: Membership) -> None:
