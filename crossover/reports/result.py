@@ -72,9 +72,7 @@ def build(
     trains = display.trains({"data": data or {}})
     found = {
         "format": FORMAT,
-        "architecture": experiment.architecture,
-        "where": where,
-        "label": _known(label),
+        **{"architecture": experiment.architecture, "where": where, "label": _known(label)},
         "outcome": "failed" if failure else "finished",
         "failure": failure,
         "started_at": datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
