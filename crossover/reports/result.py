@@ -71,8 +71,7 @@ def build(
     )
     trains = display.trains({"data": data or {}})
     found = {
-        "format": FORMAT,
-        **{"architecture": experiment.architecture, "where": where, "label": _known(label)},
+        **_asked(experiment, label=label, where=where),
         "outcome": "failed" if failure else "finished",
         "failure": failure,
         "started_at": datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
@@ -80,7 +79,6 @@ def build(
         "versions": dict(versions),
         "code": dict(code or {}),
         "data": dict(data or {}),
-        "experiment": experiment.resolved(),
         "epochs": _epochs(epochs, run),
         "unrecorded": asdict(unrecorded) if unrecorded else None,
         "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
@@ -93,6 +91,17 @@ def build(
         "final": dict(final) if final else None,
     }
     return dict(_finite(found))
+
+
+def _asked(experiment: Experiment, *, label: Label, where: str) -> dict[str, Any]:
+    """What was to be run, where, and what the figures are by that."""
+    return {
+        "format": FORMAT,
+        "architecture": experiment.architecture,
+        "where": where,
+        "label": _known(label),
+        "experiment": experiment.resolved(),
+    }
 
 
 def _known(label: str) -> str:
