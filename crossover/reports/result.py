@@ -71,9 +71,7 @@ def build(
     )
     trains = display.trains({"data": data or {}})
     found = {
-        **_asked(experiment, label=label, where=where),
-        "outcome": "failed" if failure else "finished",
-        "failure": failure,
+        **_asked(experiment, label=label, where=where, failure=failure),
         "started_at": datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
         "duration_s": run.duration_s,
         "versions": dict(versions),
@@ -93,13 +91,15 @@ def build(
     return dict(_finite(found))
 
 
-def _asked(experiment: Experiment, *, label: Label, where: str) -> dict[str, Any]:
-    """What was to be run, where, and what the figures are by that."""
+def _asked(experiment: Experiment, *, label: Label, where: str, failure: str | None) -> dict[str, Any]:
+    """What was to be run, where, what the figures are by that, and whether it ended well."""
     return {
         "format": FORMAT,
         "architecture": experiment.architecture,
         "where": where,
         "label": _known(label),
+        "outcome": "failed" if failure else "finished",
+        "failure": failure,
         "experiment": experiment.resolved(),
     }
 
