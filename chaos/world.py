@@ -54,13 +54,13 @@ class Nemesis(Protocol):
     """What may go wrong. Each method may let time pass, kill or freeze processes, or raise what the caller is to see."""
 
     def before(self, call: VirtualCall) -> None:
-        """The request has reached the server; raises Lost, Refusal."""
+        """The request has reached the server; raises LostReply, ServerRefusal."""
 
     def failed(self, call: VirtualCall) -> None:
         """The request has had no effect: it was lost on the way, or the server refused it, as `outcome` says."""
 
     def after(self, call: VirtualCall) -> None:
-        """The effect has taken place; raises Lost."""
+        """The effect has taken place; raises LostReply."""
 
     def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
         """An invocation. Raises machines.Failed, as Lambda refuses one."""

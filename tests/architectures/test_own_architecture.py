@@ -133,7 +133,7 @@ def test_plan_says_what_would_be_made(config: Callable[..., Path], capsys: pytes
 
 
 UNDESCRIBED = (
-    "architecture: mine: crossover/simulation/mine.py with MODELS of its steps is not there; simulation= of its"
+    "architecture: mine: crossover/simulation/mirror/mine.py with MODELS of its steps is not there; simulation= of its"
 )
 
 

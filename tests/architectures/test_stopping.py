@@ -33,7 +33,8 @@ def test_a_stopped_run_computes_no_more_and_keeps_its_checkpoint(architecture: s
 
 WAITS_FOR_ITS_PEER = """
 import sys, threading
-from crossover import runtime, threads
+from crossover import runtime
+from crossover.runtime import threads
 from crossover.clients.memory import MemoryClients
 from crossover.context import Context, Resources
 from crossover.workflow import ForEach, Step, execute, first_event

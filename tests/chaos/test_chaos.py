@@ -158,7 +158,7 @@ def test_what_passes_by_itself_strikes_and_breaks_nothing(architecture: str, fau
     assert trial.struck == (fault,) and not trial.findings
 
 
-@pytest.mark.parametrize(("side", "outcomes"), [("before", ["Lost", ""]), ("after", ["no reply", ""])])
+@pytest.mark.parametrize(("side", "outcomes"), [("before", ["LostReply", ""]), ("after", ["no reply", ""])])
 def test_a_start_without_an_answer_is_asked_for_again_and_is_one(side: Side, outcomes: list[str]) -> None:
     trial = trials("all_reduce").under((Fault(kind="lose", role="client", request=15, side=side),), 5)
     entries = trial.history.entries
