@@ -35,7 +35,7 @@ from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import HEADER_BYTES, VectorKind
 from crossover.experiment import Experiment, Storage
-from crossover.experiment import GroupExchange as OneExchange
+from crossover.experiment import Exchange as OneExchange
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
 from crossover.training.long_worker.group import Group, GroupExchange

@@ -47,8 +47,8 @@ class ServerRefusal(Exception):
 
 
 class Carry(Protocol):
-    """The way to a server and back: returns the reply that effect() gave. What effect() raises goes through unchanged: LostReply, from a server
-    that is down, or what the server's stand-in has for its own client.
+    """The way to a server and back: returns the reply that effect() gave. What effect() raises goes through unchanged: LostReply, from a
+    server that is down, or what the server's stand-in has for its own client.
     """
 
     def __call__(self, request: Request, effect: Effect) -> Any: ...
