@@ -34,8 +34,8 @@ from crossover.dataplane import connecting
 from crossover.dataplane.protocols import TensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import HEADER_BYTES, VectorKind
-from crossover.experiment import Experiment, Storage
 from crossover.experiment import Exchange as OneExchange
+from crossover.experiment import Experiment, Storage
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
 from crossover.training.long_worker.group import Group, GroupExchange
