@@ -1,8 +1,8 @@
-"""What the command line asks AWS itself: is the account ready, what stands there, what does it cost, is anything left.
+"""What the commands ask of an AWS account: is it ready, what stands there, what does it cost, is anything left; and how they change it.
 
 `resources/`: what stands in the account; whose a resource is, is judged in `account/resources/ownership.py` alone. `deployment/`: may it be
-deployed, and what would that change. `removal/`: what goes before and after a stack. `proofs/`: what a real account showed of docs/aws.md.
-Nothing here trains or deploys: `cli/` asks, and `running/` runs.
+deployed, what would that change, and the CDK's command that does it. `removal/`: how a stack goes, with what goes before and after it.
+`proofs/`: what a real account showed of docs/aws.md. Nothing here trains but by `running/`.
 """
 
 from collections.abc import Callable
