@@ -43,9 +43,8 @@ def compose(app: App, experiment: Experiment, *, now: datetime | None = None, la
 def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path) -> Stack:
     shared = [_shared(app, part, experiment, now=now) for part in shared_stacks(experiment)]
     stack = _stack_of(experiment)(app, Props(experiment=experiment, built=layers, now=now))
-    for later, earlier in combinations(
-        [stack, *reversed(shared)], 2
-    ):  # named in the order in which they need one another
+    # `shared` names them in the order in which they need one another.
+    for later, earlier in combinations([stack, *reversed(shared)], 2):
         later.add_stack_dependency(earlier)
     if not shared:  # no network's expiry would end it
         Expiry(stack, "Expiry", project=experiment.project, only=stack.stack_name, outlives=stack.node.children)

@@ -1,4 +1,4 @@
-"""The third interpreter of an architecture's tree, beside `workflow.execute` and `asl`: the same steps in simulated time.
+"""An interpreter of an architecture's tree, beside `workflow.execute` and `asl`: the same steps in simulated time.
 
 States are counted and timed as `crossover/asl/` lays them out. Minibatches of one worker are walked as a group: the same phases in the same
 order of time, without an event for each; where the account's concurrency could bind, each is a process of its own.

@@ -62,6 +62,7 @@ def test_each_silent_fault_is_found(fault: silent.Fault) -> None:
 # --- the cloud on this machine asks who is there (1) ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_another_user_of_this_machine_gets_nothing_from_the_cloud(cloud: LocalCloud) -> None:
     """He has found its port: he makes no function that runs as its owner, and no page that he shows ends a run."""
     with stranger.asking() as ask:
@@ -72,6 +73,7 @@ def test_another_user_of_this_machine_gets_nothing_from_the_cloud(cloud: LocalCl
     assert session.client("s3").list_buckets()["Buckets"], "it has forgotten everything"
 
 
+@pytest.mark.slow
 def test_another_user_takes_no_invocation_away(cloud: LocalCloud) -> None:
     """Whatever this process listens on, a function's own address among it, is asked."""
     session = cloud.session()
@@ -239,6 +241,7 @@ def test_a_worker_whose_twin_has_finished_goes_on_by_itself() -> None:
 # --- benchmarks run; the tensor module keeps what the mission uses (6, 7) ---------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_shortest_benchmark_prints_its_figures() -> None:
     """`make bench-quick` runs every other one."""
     command = [sys.executable, "-m", "benchmarks.filter", "--quick"]

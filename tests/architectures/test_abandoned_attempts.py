@@ -241,6 +241,7 @@ def test_a_step_that_goes_on_when_the_resumed_run_is_over_leaves_nothing(
         assert job.model() == trained(experiment(architecture)).model, f"write {k}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
 def test_what_the_next_attempt_is_yet_to_take_over_stays(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt finds itself overtaken, and takes back what it wrote, before the one that has begun has read anything of it."""
@@ -288,6 +289,7 @@ def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch, *,
     return held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
 def test_an_attempt_that_has_begun_to_train_goes_on_though_one_before_it_concludes_the_run(
     architecture: str, monkeypatch: pytest.MonkeyPatch

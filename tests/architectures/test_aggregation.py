@@ -43,6 +43,7 @@ def test_there_are_three() -> None:
     assert DESIGNS == ["grads_sharding", "lambda_fl", "lifl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", DESIGNS)
 def test_a_run_ends_with_the_means_of_one_process_and_asks_what_its_projection_says(
     architecture: str, tmp_path: Path
@@ -131,6 +132,7 @@ def test_what_does_not_apply_is_refused_in_words(tmp_path: Path) -> None:
         inline("lambda_fl", tmp_path, parameters=2**30)
 
 
+@pytest.mark.slow
 def test_designs_are_compared_and_not_with_another_number_of_clients(tmp_path: Path) -> None:
     runs = [inline(name, tmp_path, clients=4, parameters=50) for name in DESIGNS]
     assert comparison.of(runs).verdict.startswith("no verdict on measured seconds: ")  # one run each

@@ -53,6 +53,7 @@ def evaluations(
         yield begun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_one_worker_evaluates_for_all(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(experiment(architecture))
@@ -62,6 +63,7 @@ def test_one_worker_evaluates_for_all(architecture: str, monkeypatch: pytest.Mon
     assert job.clients.object_store.list(job.prepared.keys.evaluations) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_who_dies_evaluating_does_so_again(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     died = list[int]()

@@ -87,6 +87,7 @@ def of_rank(fleet: Fleet, rank: int, hook: Hook) -> Hook:
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
     undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +136,7 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
     assert [type(error) for error in disturbed.errors] == [Killed]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody(
@@ -164,6 +166,7 @@ def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody
     assert [type(error) for error in disturbed.errors] == [Killed]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while_it_waits(
@@ -195,6 +198,7 @@ def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while
     assert [type(error) for error in disturbed.errors] == [Killed]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_a_former_rank_0_that_goes_while_one_connects_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers the look, and is gone when the store is asked."""

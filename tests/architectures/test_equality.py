@@ -97,6 +97,7 @@ def test_twelve_peers() -> None:
     assert_equal_to_reference(small("p2p_instance", workers=12, epochs=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["sign_flip", "gaussian", "label_flip"])
 def test_an_attack_is_reproducible(attack: str) -> None:
     plain = small("spirt", epochs=1)

@@ -26,6 +26,7 @@ from tests.sampling import WHOLE, chosen
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
 def test_every_step_run_twice_changes_nothing(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(run: Any) -> Any:

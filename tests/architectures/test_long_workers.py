@@ -55,6 +55,7 @@ def begin(job: Job, ctx: Context, *, attempt: int = 0) -> None:
 # --- continuations and deaths -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("looks", [2, 5, 12, 40])
 @pytest.mark.parametrize("architecture", LONG)
@@ -212,6 +213,7 @@ def test_one_minibatch_per_invocation_is_the_papers_24_functions(
     assert [(event["round"], event["minibatch"]) for event in computed] == [(round, 0) for round in range(6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_an_invocation_may_end_within_a_round(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All minibatches of an epoch in one round, one per invocation: the sum so far is in the checkpoint."""
@@ -259,6 +261,7 @@ def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, m
     assert all(key.endswith(ends) for key in left), left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_models_are_averaged_alike_by_both_exchanges(workers: int) -> None:
     models = [
@@ -436,6 +439,7 @@ def with_nan(vector: Vector) -> Vector:
     return replace(vector, data=memoryview(b"\x00\x00\xc0\x7f" + bytes(vector.data[4:])))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("change", "says"),
@@ -578,6 +582,7 @@ def test_an_exchange_needs_no_broker(architecture: str) -> None:
 # --- what a run reports -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_the_report_has_every_epochs_loss_and_misses_any_record(architecture: str, tmp_path: Path) -> None:
     experiment = replace(long(architecture), exchange=Exchange(minibatches_per_invocation=2))

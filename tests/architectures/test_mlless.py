@@ -272,6 +272,7 @@ def test_a_worker_that_leaves_with_an_error_is_removed_at_once(monkeypatch: pyte
     assert "no minibatch for this worker" in records[-1]["dropped_2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

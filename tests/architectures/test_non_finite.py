@@ -46,6 +46,7 @@ def test_who_is_dropped_is_dropped_by_all_and_named(architecture: str, rule: str
     assert len(found) >= 2 and all(each["workers"] == [3] for each in found)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("rule", ["mean", "median"])
 @pytest.mark.parametrize("architecture", ALL)
@@ -55,6 +56,7 @@ def test_by_default_the_run_ends_and_says_whose_it_is(architecture: str, rule: A
     assert "/3" in str(failure.value) or "peer 3" in str(failure.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ALL)
 def test_more_than_the_rule_bears_are_refused_by_name(architecture: str) -> None:
     with pytest.raises(Refused, match=r"2 of 5 contain NaN .* trimmed_mean bears 1") as failure:

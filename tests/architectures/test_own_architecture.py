@@ -105,6 +105,7 @@ def test_it_trains_the_same_bits_in_one_process_and_on_the_cloud(config: Callabl
     assert found["inline"] == found["local"] != found["whole"]
 
 
+@pytest.mark.slow
 def test_every_function_holds_its_files(config: Callable[..., Path], tmp_path: Path) -> None:
     """What does not compute, too: the step stands in the module that holds ARCHITECTURE."""
     folders = bundles(validation.load(config()), tmp_path / "assembly")
@@ -205,6 +206,7 @@ def test_what_a_step_fails_with_is_told_as_the_users(config: Callable[..., Path]
     assert failed.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_container_image_holds_it(config: Callable[..., Path], tmp_path: Path) -> None:
     synthesize(validation.load(config(), ["functions.packaging=image"]), tmp_path / "assembly")
     assert len(list((tmp_path / "assembly").glob("asset.*/code/my_package/mine.py"))) == 2

@@ -107,6 +107,7 @@ def test_a_run_by_the_command_line(on: str, tmp_path: Path) -> None:
     assert str(tmp_path) not in (tmp_path / "out" / "result.json").read_text()
 
 
+@pytest.mark.slow
 def test_functions_zips_hold_what_computing_needs_and_nothing_else(tmp_path: Path) -> None:
     experiment = validation.load(write(tmp_path / "study"))
     folders = bundles(experiment, tmp_path / "assembly")
@@ -169,6 +170,7 @@ def test_a_failure_while_it_trains_is_told_as_theirs(on: str, tmp_path: Path) ->
     assert failed.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_package_copied_beside_the_module_travels(tmp_path: Path) -> None:
     import sortedcontainers
 

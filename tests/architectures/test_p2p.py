@@ -37,6 +37,7 @@ def test_bodies_above_the_limit_go_through_the_object_store() -> None:
     assert_equal_to_reference(p2p(small("p2p_instance", every=1, batch_size=10), message_limit_mb=0.001))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part_bytes", [4, 1000, 2**26])
 def test_functions_that_average_give_the_same_bits(part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crossover.algorithms.chunking.PART_BYTES", part_bytes)
@@ -301,6 +302,7 @@ def test_a_peer_that_wakes_up_late_changes_nothing(k: int, until: str, monkeypat
     assert fleet.errors == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["restore", "update"])
 def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was about to declare its mailboxes, or to save: what nobody clears away any more."""
@@ -378,6 +380,7 @@ def test_troubles_without_a_checkpoint_between_them_end_a_program(monkeypatch: p
     assert failures(fleet.job)["0"] == "no answer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpu"])
 def test_what_lies_in_the_bucket_does_not_grow_with_the_rounds(
     architecture: str, monkeypatch: pytest.MonkeyPatch

@@ -87,12 +87,14 @@ def test_a_killed_peer_goes_on_where_its_checkpoint_stands(k: int, monkeypatch: 
     assert fleet.left_behind() == []
 
 
+@pytest.mark.slow
 def test_a_peer_that_never_joins_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(Job(asynchronous(min_gradients=3)), members=2, absence_s=0.3)
     fleet.run(monkeypatch)
     assert fleet.job.clients.object_store.exists(fleet.job.prepared.keys.outcome)
 
 
+@pytest.mark.slow
 def test_a_peer_that_leaves_in_mid_epoch_for_good_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(Job(asynchronous(min_gradients=3)), absence_s=0.5, lease_s=0.2, replaces=False)
     fleet.hooks = only(2, FailAt(15, "before", Killed))

@@ -36,6 +36,7 @@ def told(world: VirtualWorld) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", training_architectures())
 def test_an_undisturbed_run_ends_with_the_bits_of_the_reference(name: str) -> None:
     world = VirtualWorld(experiment(name), seed=1)

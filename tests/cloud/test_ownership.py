@@ -43,6 +43,7 @@ def test_another_regions_bucket_of_the_same_experiment_stays(session: Any, cross
             far.delete_bucket(Bucket=name)
 
 
+@pytest.mark.slow
 def test_a_project_of_two_letters_takes_nothing_that_begins_with_them(session: Any, crossover: Command) -> None:
     s3, logs = session.client("s3"), session.client("logs")
     s3.create_bucket(Bucket="ml-payroll")
@@ -105,6 +106,7 @@ def test_a_log_group_that_a_late_line_brought_back_goes(cloud: LocalCloud, sessi
     logs.delete_log_group(logGroupName=beside)
 
 
+@pytest.mark.slow
 def test_a_name_of_ours_that_another_stack_has_by_now_is_theirs(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:

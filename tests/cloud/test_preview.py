@@ -143,6 +143,7 @@ def test_a_run_under_way_keeps_the_shared_stacks(
     assert len(shown(session, assembly(tmp_path, other=OTHER_IMAGE), differ)) == 2
 
 
+@pytest.mark.slow
 def test_a_run_under_way_does_not_mind_other_changes(
     session: Any, tmp_path: Path, differ: preview.Differ, run: str
 ) -> None:
@@ -156,6 +157,7 @@ def test_without_npm_it_says_so_and_spares_a_run(session: Any, tmp_path: Path) -
     assert "what they replace cannot be shown, since npm did not give @aws-cdk/cloudformation-diff@" in told
 
 
+@pytest.mark.slow
 def test_without_npm_nothing_is_deployed_under_a_run(session: Any, tmp_path: Path, run: str) -> None:
     deploy(session, STACK, BEFORE)
     with pytest.raises(

@@ -112,6 +112,7 @@ def test_a_name_that_an_earlier_deployment_left(cloud: LocalCloud, session: Any,
 # --- stacks half way ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["ROLLBACK_FAILED", "DELETE_FAILED", "UPDATE_ROLLBACK_FAILED"])
 def test_a_stack_half_way(state: str, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, state))

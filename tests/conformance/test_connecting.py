@@ -74,6 +74,7 @@ def test_importing_is_cheap(module: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["redis_tensors", "redis_compute", "s3", "rabbitmq", "object_tensors"])
 def test_no_client_needs_torch_or_numpy(module: str) -> None:
     code = f"import sys; sys.modules['numpy'] = sys.modules['torch'] = None; import crossover.dataplane.{module}"

@@ -149,6 +149,7 @@ def test_a_mailbox_keeps_the_latest_for_every_reader(on: Named) -> None:
     assert [on.bus.peek(on.mailbox) for _ in range(3)] == [b"3"] * 3
 
 
+@pytest.mark.slow
 def test_twelve_readers_peek_while_the_message_is_replaced(on: Named) -> None:
     on.bus.replace(on.mailbox, b"0" * 1000)
     replaced = 0

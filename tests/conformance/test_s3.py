@@ -133,6 +133,7 @@ def test_no_endpoint_is_unavailable(deserted_port: int) -> None:
         S3ObjectStore("bucket", Traffic(), client=client).put("k", b"")
 
 
+@pytest.mark.slow
 @given(
     parts=st.lists(st.binary(max_size=20), max_size=5), reads=st.lists(st.integers(-1, 25), max_size=8), data=st.data()
 )

@@ -307,6 +307,7 @@ OPTIMIZER = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     parameters=st.integers(1, 300),

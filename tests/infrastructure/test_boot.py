@@ -141,6 +141,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made.stop()
 
 
+@pytest.mark.slow
 def test_a_host_comes_up_with_module_password_and_a_certificate_of_its_own(host: Host) -> None:
     done = host.boot()
     assert done.returncode == 0, host.log + done.stderr

@@ -209,6 +209,7 @@ def test_what_the_learner_needs_is_aboard(assembly: Assembly) -> None:
     assert {"crossover/learning/learner.py", "crossover/learning/batch.py"} <= aboard
 
 
+@pytest.mark.slow
 def test_equal_sources_give_equal_zips(assembly: Assembly, synth: Synthesize) -> None:
     again = synth()
 
@@ -220,6 +221,7 @@ def test_equal_sources_give_equal_zips(assembly: Assembly, synth: Synthesize) ->
     assert len(set(codes(assembly))) == 3  # with torch, without it, and CDK's own
 
 
+@pytest.mark.slow
 def test_no_function_draws_from_a_state_that_a_snapshot_would_share() -> None:
     """SnapStart restores many environments from one memory image (aws.md 16): Python's own generator would draw the same in all of them."""
     sources = bundling.Sources(ROOT)

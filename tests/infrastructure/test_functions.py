@@ -79,6 +79,7 @@ def test_the_environment_holds_facts_and_no_secret(assembly: Assembly, step: wor
     assert not any("resolve:" in value for value in variables.values())
 
 
+@pytest.mark.slow
 def test_memory_by_name(synth: Synthesize, spirt: Experiment) -> None:
     memory = {"default": 2_000, "compute_gradients": 3_008}
     made = synth(functions=replace(spirt.functions, memory_mb=memory, timeout_s=120))
@@ -89,6 +90,7 @@ def test_memory_by_name(synth: Synthesize, spirt: Experiment) -> None:
     assert {made.function(step)["Timeout"] for step in made.steps()} == {120}
 
 
+@pytest.mark.slow
 def test_fetching_takes_torch_to_what_the_database_did(fetching: Assembly) -> None:
     for step in ("average_in_database", "aggregate_peers", "update_model"):
         assert layers_of(fetching, fetching.function(step)) == ["dataplane", "torch"]
@@ -181,6 +183,7 @@ def of_step(template: Json) -> Json:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uses", [("objects",), ("objects", "tensors")], ids=["objects", "tensors in the bucket"])
 def test_what_needs_s3_alone_stays_out_of_the_vpc(
     uses: tuple[workflow.Uses, ...], spirt: Experiment, tmp_path: Path

@@ -66,6 +66,7 @@ def test_stacks_say_when_they_end(assembly: Assembly, spirt: Experiment) -> None
         assert tags["stack-kind"] == {"crossover-spirt": "experiment"}.get(stack, stack.removeprefix("crossover-"))
 
 
+@pytest.mark.slow
 def test_time_passes_and_templates_stay(assembly: Assembly, synth: Synthesize, spirt: Experiment) -> None:
     later = synth(now=NOW + timedelta(days=1))
     assert stack_tags(later, "crossover-spirt")["expires-at"] > stack_tags(assembly, "crossover-spirt")["expires-at"]
@@ -73,6 +74,7 @@ def test_time_passes_and_templates_stay(assembly: Assembly, synth: Synthesize, s
         assert masked(later.templates[stack]) == masked(assembly.templates[stack])
 
 
+@pytest.mark.slow
 def test_the_lifetime_is_the_yamls(synth: Synthesize, spirt: Experiment) -> None:
     made = synth(lifetime=replace(spirt.lifetime, ttl_hours=2.5))
     ends = datetime.fromisoformat(stack_tags(made, "crossover-spirt")["expires-at"])
@@ -160,6 +162,7 @@ def test_what_stands_alone_brings_its_own_expiry_and_says_so(assembled: Assemble
             assert schedule in listed(resource.get("DependsOn", [])), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["all-reduce over s3", "scatter-reduce over s3"])
 def test_what_stands_alone_is_one_stack_without_anything_that_is_billed_by_the_hour(
     case: str, assembled: Assembled
@@ -172,6 +175,7 @@ def test_what_stands_alone_is_one_stack_without_anything_that_is_billed_by_the_h
     assert not any("VpcConfig" in each.get("Properties", {}) for each in found)
 
 
+@pytest.mark.slow
 def test_an_expiry_in_an_experiments_own_stack_goes_last() -> None:
     app = App()
     stack = Stack(app, "crossover-alone")

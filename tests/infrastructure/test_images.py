@@ -44,6 +44,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_a_function_is_its_image_and_its_handler(
     image: Assembly, assembly: Assembly, spirt: Experiment, step: workflow.Step
@@ -177,6 +178,7 @@ def test_synthesis_needs_neither_docker_nor_network(packaging: str, tmp_path: Pa
     assert bool(sources(made)) is (packaging == "image")
 
 
+@pytest.mark.slow
 def test_two_syntheses_name_the_same_images(image: Assembly, synth: Synthesize, spirt: Experiment) -> None:
     again: dict[str, Any] = sources(synth(functions=replace(spirt.functions, packaging="image")))
     assert again == sources(image)

@@ -38,6 +38,7 @@ def test_a_placeholder_refuses_deployment_and_says_what_to_do(assembly: Assembly
         assert "`make layer`" in assertion["AssertDescription"]
 
 
+@pytest.mark.slow
 def test_built_layers_deploy(built: Assembly) -> None:
     assert not [name for name in built.experiment["Rules"] if name.endswith("LayerIsBuilt")]
     for layer in resources(built.experiment, "AWS::Lambda::LayerVersion").values():
@@ -46,6 +47,7 @@ def test_built_layers_deploy(built: Assembly) -> None:
         assert zipfile.ZipFile(archive).namelist() == [f"python/{layer['LayerName'].rpartition('-')[2]}.txt"]
 
 
+@pytest.mark.slow
 def test_one_layer_is_not_enough(synth: Synthesize, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "layer-dataplane.zip", "w") as archive:
         archive.writestr("python/x.txt", "x")

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.infrastructure.assemblies import Assembly, flat, listed, resources
 from tests.infrastructure.conftest import Synthesize
 
@@ -28,6 +30,7 @@ def test_one_public_and_one_isolated_subnet(assembly: Assembly) -> None:
     assert "IGW" in flat(default["GatewayId"])
 
 
+@pytest.mark.slow
 def test_the_zone_is_a_parameter_that_stays(assembly: Assembly, synth: Synthesize, spirt: Any) -> None:
     """The CDK leaves parameters at their previous values; another zone in the file is refused by the template's own rule."""
     asking = synth(network=replace(spirt.network, availability_zone="us-east-1d"))

@@ -166,6 +166,7 @@ def test_a_collective_reaches_its_own_members_alone(template: Make) -> None:
     assert (out["GroupId"], out["DestinationSecurityGroupId"]) == (own, own)
 
 
+@pytest.mark.slow
 def test_a_baseline_is_deployed_beside_an_experiment(tmp_path: Path) -> None:
     experiment = replace(validation.load(ROOT / "config" / "spirt.yaml"), baseline="gpu")
     folder = synthesize(experiment, tmp_path / "assembly", layers=tmp_path, now=NOW)

@@ -198,6 +198,7 @@ def test_processors(instance_type: str, expected: str) -> None:
     assert processor(instance_type) == expected
 
 
+@pytest.mark.slow
 def test_another_instance_type(synth: Synthesize, spirt: Experiment) -> None:
     made = synth(database=replace(spirt.database, instance_type="m7i.large", threads=2))
     host = resources(made.experiment, "AWS::EC2::Instance").popitem()[1]

@@ -58,6 +58,7 @@ def test_the_app_with_validation_and_nag(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_an_architecture_without_a_stack_file_gets_what_its_tree_asks_for(
     assembly: Assembly, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def test_an_architecture_without_a_stack_is_refused(synth: Synthesize) -> None:
         synth(architecture="hierarchical")
 
 
+@pytest.mark.slow
 def test_synthesis_does_not_move_with_the_working_directory(
     synth: Synthesize, assembly: Assembly, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

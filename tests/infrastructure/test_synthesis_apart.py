@@ -37,6 +37,7 @@ def test_the_assembly_is_the_same(experiment: Experiment, tmp_path: Path) -> Non
     assert templates(tmp_path / "apart") == templates(synthesize(experiment, tmp_path / "here")) != {}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_deployed_is_said_in_the_same_words(experiment: Experiment, tmp_path: Path) -> None:
     wrong = replace(experiment, architecture="p4p")
     with pytest.raises(ConfigError) as apart:

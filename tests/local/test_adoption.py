@@ -75,6 +75,7 @@ def machines(cloud: LocalCloud) -> Machines:
     return Machines(cloud, next(_number))
 
 
+@pytest.mark.slow
 def test_one_that_succeeded_gives_its_result(machines: Machines) -> None:
     result = {**EVENT, "epoch": 7}
     machines.ended(machines.child({"Type": "Pass", "Result": result, "End": True}))
@@ -83,6 +84,7 @@ def test_one_that_succeeded_gives_its_result(machines: Machines) -> None:
     assert machines.entered(execution) == ["child", "adopt child", "adopt child?", "result of child"]
 
 
+@pytest.mark.slow
 def test_one_that_runs_is_waited_for(cloud: LocalCloud, machines: Machines, tmp_path: Path) -> None:
     client = cloud.session().client("lambda")
     handlers = HANDLERS + GATE
@@ -117,6 +119,7 @@ def stopped(machines: Machines, execution: str) -> None:
     machines.states.stop_execution(executionArn=execution, error="Stopped", cause="by the user")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "state", "machine", "then"),
     [
@@ -145,6 +148,7 @@ def test_one_that_did_not_succeed_ends_the_run_with_a_message(
     assert machines.entered(execution) == ["child", "adopt child", "adopt child?", "child ended before"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "status"), [("RunFailed", "SUCCEEDED"), ("StaleAttempt", "FAILED")])
 @pytest.mark.parametrize("adopted", [False, True], ids=["started", "adopted"])
 def test_where_deaths_are_tolerated_one_that_gave_way_is_none(

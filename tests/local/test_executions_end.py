@@ -59,6 +59,7 @@ def started(cloud: LocalCloud, file: Path, *, items: int) -> str:
     return arn
 
 
+@pytest.mark.slow
 def test_branches_that_run_when_the_cloud_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     others = set(TMP_THREADS)  # of executions that other tests of this process have left to moto
     with LocalCloud(tmp_path / "cloud", cores=2) as cloud:

@@ -53,6 +53,7 @@ def user_data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return flat(only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
 
 
+@pytest.mark.slow
 def test_the_service_is_what_the_user_data_says(user_data: str) -> None:
     found = service(user_data, fleet="f")
     assert found.command[1:] == ("-c", "from peers.p2p_instance import main; main()")
@@ -125,6 +126,7 @@ def test_after_its_end_nothing_starts(fleets: Fleets, user_data: str, tmp_path: 
     assert fleets.running("f") == []
 
 
+@pytest.mark.slow
 def test_progress_renews_the_budget_of_starts(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
     """One that fails, but not before a checkpoint, is started for ever; once it gets nowhere, four times more."""
     (tmp_path / "progressing").touch()

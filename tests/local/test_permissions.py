@@ -53,6 +53,7 @@ def client(cloud: LocalCloud, service: str, role: str) -> Any:
     return cloud.endpoint.session(permissions.access_key(f"arn:aws:iam::123456789012:role/{role}")).client(service)
 
 
+@pytest.mark.slow
 def test_calls_over_the_apis(cloud: LocalCloud) -> None:
     session = cloud.session()
     session.client("s3").create_bucket(Bucket="bucket")

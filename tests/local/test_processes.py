@@ -37,6 +37,7 @@ def main_process() -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_nothing_outlives_the_main_process(main_process: subprocess.Popen[str], number: signal.Signals) -> None:
     assert main_process.stdout

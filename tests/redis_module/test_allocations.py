@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.redis_module.servers import MODULE
 
 
+@pytest.mark.slow
 def test_the_kth_allocation_fails(core_module: Path, tmp_path: Path) -> None:
     program, objects = tmp_path / "allocations", MODULE / "build" / "core"
     source = Path(__file__).with_name("allocations.cpp")

@@ -32,6 +32,7 @@ def queued(server: Server, *command: object) -> Iterator[socket.socket]:
             yield connection
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stored", "asked"),
     [
@@ -59,6 +60,7 @@ def test_a_long_reply_is_made_beside_the_server(
     assert len(found) == min(stored[1], LONG_COPY) and (found == bytes(len(found)) or not any(found))
 
 
+@pytest.mark.slow
 def test_a_long_tensor_is_stored_beside_the_server(server: Server, client: Client) -> None:
     data = np.random.default_rng(0).bytes(LONG_COPY)
     words: tuple[object, ...] = ("AI.TENSORSET", "t", "UINT8", LONG_COPY, "KIND", "k", "PX", 1_000_000, "BLOB", data)

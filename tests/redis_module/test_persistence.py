@@ -110,6 +110,7 @@ def test_both_outputs_of_a_step_travel_in_one_transaction(start: Start) -> None:
     assert sorted(server.client().keys()) == [b"g", b"p"]
 
 
+@pytest.mark.slow
 def test_replicas_are_byte_equal_and_never_compute(start: Start) -> None:
     master = start()
     client = master.client()

@@ -193,6 +193,7 @@ def settle(master: Server, replica: Server) -> tuple[Client, Client]:
     return client, other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_happens_beside_jobs_harms_the_servers(start: Start, seed: int) -> None:
     rng = random.Random(seed)

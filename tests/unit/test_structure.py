@@ -230,6 +230,7 @@ def test_start_up_is_light(module: str, heavy: tuple[str, ...]) -> None:
     assert ended.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_nothing_goes_around_the_runtime() -> None:
     wrong = []
     for path in around_runtime.in_scope():
@@ -287,6 +288,7 @@ def test_what_is_a_functions_own_is_none(text: str) -> None:
 # --- text says how it is encoded --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_text_that_is_read_or_written_says_its_encoding() -> None:
     """A locale may be ASCII, and YAML, code and logs are not."""
     files = [ROOT / "app.py", *(file for part in (*PACKAGES, "layer") for file in (ROOT / part).rglob("*.py"))]

@@ -42,6 +42,7 @@ def closed(connection: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"GET /2018-06-01/runtime/no"])
 def test_a_connection_that_is_open_at_the_end_is_closed(said: bytes) -> None:
     """A runtime that is killed in the middle of a request: its connection may outlive the server."""

@@ -243,6 +243,7 @@ def test_functions_that_wait_for_one_another_all_run(lambdas: Lambdas, function:
         assert list(pool.map(lambda _: call(lambdas, meet, event), range(12))) == [12] * 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("torch", "places"), [(True, 2), (False, 8)])
 def test_functions_that_only_compute_queue(
     lambdas: Lambdas, function: Any, tmp_path: Path, torch: bool, places: int
@@ -290,6 +291,7 @@ def test_a_killed_fork_server_takes_its_functions_with_it_and_has_a_successor(
     assert call(lambdas, function("echo"), 1)["event"] == 1
 
 
+@pytest.mark.slow
 def test_nobody_is_given_an_idle_environment_of_a_killed_fork_server(
     tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +310,7 @@ def test_nobody_is_given_an_idle_environment_of_a_killed_fork_server(
         service.close()
 
 
+@pytest.mark.slow
 def test_an_event_is_retried(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
     file = tmp_path / "calls"
     lambdas.invoke_event(function("flaky"), json.dumps({"file": str(file), "after": 2}).encode())
@@ -402,6 +405,7 @@ def test_a_start_that_the_close_overtakes_ends(
     assert set(threading.enumerate()) <= others
 
 
+@pytest.mark.slow
 def test_closing_waits_for_who_hears_of_an_end(tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fork server's listener, held in the middle of it for longer than the close would take without it."""
     old = Environment._resolve_ready

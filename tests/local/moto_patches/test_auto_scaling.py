@@ -59,6 +59,7 @@ def cloud(tmp_path: Path) -> Iterator[tuple[LocalCloud, list[tuple[str, int, str
             yield running, told
 
 
+@pytest.mark.slow
 def test_the_fleet_is_told_of_its_capacity_and_user_data(
     cloud: tuple[LocalCloud, list[tuple[str, int, str, str]]],
 ) -> None:

@@ -170,6 +170,7 @@ def test_choice(run: Run) -> None:
     assert output(run(definition, {"flag": False, "status": ""})) == {"took": "no"}
 
 
+@pytest.mark.slow
 def test_a_wait_waits(run: Run) -> None:
     definition = {
         "StartAt": "wait",
@@ -193,6 +194,7 @@ def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.
     assert waits == [0.5, 0.5, 0.5, 0.25]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["INLINE", "DISTRIBUTED"])
 @pytest.mark.parametrize("concurrency", [0, 2, 12])
 def test_map(run: Run, functions: dict[str, str], mode: str, concurrency: int) -> None:
@@ -307,6 +309,7 @@ def retrying(arn: str, errors: list[str], attempts: int = 3) -> dict[str, Any]:
     return task(arn, Retry=[{**retry, "JitterStrategy": "FULL", "MaxDelaySeconds": 1}])
 
 
+@pytest.mark.slow
 def test_retry_of_a_named_error(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
     event = {"file": str(tmp_path / "tries"), "after": 2, "error": "Unavailable"}
     assert output(run(one(retrying(functions["sometimes"], ["Other", "Unavailable"])), event)) == {"tries": 3}
@@ -325,6 +328,7 @@ def test_retries_end(run: Run, functions: dict[str, str], tmp_path: Path) -> Non
     assert (tmp_path / "tries").read_text() == "x\n" * 3
 
 
+@pytest.mark.slow
 def test_the_retry_count_is_told(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
     state = retrying(functions["sometimes"], ["Unavailable"]) | {
         "Parameters": {
@@ -487,6 +491,7 @@ def test_two_starts_of_one_name_at_once_are_one_execution(
     assert len(found) == 2 and len(set(found)) == 1
 
 
+@pytest.mark.slow
 def test_a_child_that_takes_too_long(run: Run, machine: Callable[..., str]) -> None:
     child = machine(one({"Type": "Wait", "Seconds": 30}))
     described = run(one(starting(child, TimeoutSeconds=1)), {"child": "slow", "x": 1})

@@ -70,6 +70,7 @@ def test_what_is_not_on_hand_is_not_advised() -> None:
     assert problem(spot, sizes, ("gpu",))[0] == "not on hand"
 
 
+@pytest.mark.slow
 def test_candidates_make_the_experiments_own_updates() -> None:
     """As many updates in an epoch, each of as many samples, whatever the workers."""
     question, sizes = asked("all-reduce-cifar10")

@@ -95,6 +95,7 @@ def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was(
     assert factor(probed) > factor(known)
 
 
+@pytest.mark.slow
 def test_a_probe_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "MOST_S", 0.0)
     monkeypatch.setattr(probe, "QUIET", 0.0)  # whoever else works here

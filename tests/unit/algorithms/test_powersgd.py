@@ -74,6 +74,7 @@ def with_pytorch(worker: int, meeting: str, results: Any, told: Any) -> None:
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_it_equals_pytorchs_hook(tmp_path: Path) -> None:
     """In float64, with the same first Q, over ten steps whose errors are fed back; the hook compresses all that becomes smaller
     (min_compression_rate=1), from its third iteration on (start_powerSGD_iter=2).

@@ -43,6 +43,7 @@ def test_trimmed_mean(stack: np.ndarray, data: st.DataObject) -> None:
     assert robust.trimmed_mean(rows(stack), trim=trim).numpy().tobytes() == expected.tobytes()
 
 
+@pytest.mark.slow
 @given(stacks(smallest=3), st.data())
 def test_krum(stack: np.ndarray, data: st.DataObject) -> None:
     count = len(stack)

@@ -180,6 +180,7 @@ def test_deploy_calls_the_cdk_for_this_experiment_alone(npx: Path) -> None:
     assert Path(folder) != ROOT / "cdk.out" and not Path(folder).exists()  # its own: others may deploy at the same time
 
 
+@pytest.mark.slow
 @mock_aws
 def test_what_stands_alone_is_deployed_in_minutes_and_without_a_zone(
     npx: Path, capsys: pytest.CaptureFixture[str]
@@ -198,6 +199,7 @@ def test_destroying_what_is_not_there_calls_nothing_and_succeeds(npx: Path) -> N
     assert not npx.exists()
 
 
+@pytest.mark.slow
 @mock_aws
 def test_deploy_is_refused_before_anything_is_made(npx: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("deploy", str(CONFIG), "--yes") == 2
@@ -212,6 +214,7 @@ def test_deploy_is_refused_before_anything_is_made(npx: Path, capsys: pytest.Cap
     assert not npx.exists()
 
 
+@pytest.mark.slow
 @mock_aws
 def test_a_failure_of_the_cdk_is_ours_to_report(npx: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bootstrapped()

@@ -38,6 +38,7 @@ def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path
     assert "a simulation" in found.words and found.problems == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["spirt-cifar10", "gpu", "p2p-instance"])
 def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
     found = estimates.estimate(load(CONFIG / f"{name}.yaml", ["training.epochs=2"]), results=tmp_path)
@@ -147,6 +148,7 @@ def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
     assert found.spread.startswith("how sure: not known: training.model: the size of 'mine:model' is not known")
 
 
+@pytest.mark.slow
 def test_a_budget_that_may_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     usd = estimates.by_simulation(SPIRT).usd

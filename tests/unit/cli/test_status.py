@@ -52,6 +52,7 @@ def owner(*machines: str) -> Owner:
     return Owner(project=MINE.project, experiment=MINE.name, held={MACHINE: frozenset(machines)})
 
 
+@pytest.mark.slow
 def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     s3 = boto3.client("s3")
     s3.create_bucket(Bucket="storage")

@@ -32,6 +32,7 @@ def test_parameter_counts(name: str, classes: int, parameters: int) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 65, 64)])
 @pytest.mark.parametrize("name", sorted(registry.MODELS.keys() - {"vgg11"}))

@@ -63,6 +63,7 @@ def test_preparation_keeps_the_raw_images_and_takes_the_memory_format() -> None:
     assert torch.equal(out, raw * 2 + 1)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 5), st.sampled_from([8, 9, 28, 32]), st.sampled_from([1, 3]), st.integers(0, 3))
 def test_crop_flip_spelled_out(samples: int, size: int, channels: int, epoch: int) -> None:
     raw, ids = images(samples, channels, size), torch.arange(samples) * 7

@@ -134,6 +134,7 @@ def test_the_simulators_word_stands_beside_the_papers_seconds() -> None:
         assert ("has not seen" in cell.remarks) == each.held_out
 
 
+@pytest.mark.slow
 def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
     path = book_page.write(BOOK, tmp_path)
     text, markdown = path.read_text(), (tmp_path / "index.md").read_text()
@@ -148,6 +149,7 @@ def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
     assert "data.limit none → 2048" in markdown
 
 
+@pytest.mark.slow
 def test_a_page_without_any_run(tmp_path: Path) -> None:
     nothing = filled(without=tuple(each.key for each in WANTED))
     book_page.write(nothing, tmp_path)

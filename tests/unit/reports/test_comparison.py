@@ -326,6 +326,7 @@ def test_settings_of_their_architectures_own_are_marked(save: Save) -> None:
     assert "mine.outer differs: 0.7 in a, 0.9 in b" in comparison.of(runs).marks
 
 
+@pytest.mark.slow
 def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Save) -> None:
     """The same runs, judged by their error: the same places win at the same moments, in the metric's own words."""
 

@@ -104,6 +104,7 @@ def test_what_the_page_says(report: str) -> None:
         assert (row.get("stage") or row.get("step")) in text
 
 
+@pytest.mark.slow
 def test_what_is_missing_stands_on_the_page(tmp_path: Path) -> None:
     records = [r for r in EXAMPLE.records if r["step"] != "update_model"]
     result = EXAMPLE.result(records=records, failure="worker 2: Unavailable", final=None)

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import matplotlib as mpl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +109,7 @@ def test_a_coarser_picture_covers_the_same_spans(raw: list[tuple[int, float, flo
     assert timeline.coarsened(spans) == spans
 
 
+@pytest.mark.slow
 def test_a_long_runs_timeline_stays_small() -> None:
     records = [
         EXAMPLE.records[5] | {"worker": n % 4, "started_at": STARTED_AT + n * 0.05, "wall_s": 0.04, "slot_wait_s": 0.0}

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+import pytest
 from rich.console import Console, RenderableType
 
 from crossover.reports import comparison, display, folder, run_page, tables
@@ -36,6 +37,7 @@ def test_a_runs_summary() -> None:
         assert f"\n{row['stage']} " in text
 
 
+@pytest.mark.slow
 def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
     known = OnAws(seconds=(60.0, 50.0, 70.0), usd=(2.0, 1.5, 3.0), words="of a test")
     shown = " ".join(printed(tables.summary(EXAMPLE.result(), known)).split())

@@ -152,6 +152,7 @@ def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: Prepared, tm
     assert ["sign in again" in words for words in told] == [True, False]  # each once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [

@@ -244,6 +244,7 @@ def test_breakeven_ends_with_the_verdict(
     assert (tmp_path / "out" / "breakeven.html").is_file()
 
 
+@pytest.mark.slow
 def test_project_shows_time_cost_and_traffic_as_projected(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

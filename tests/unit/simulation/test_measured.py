@@ -46,6 +46,7 @@ def with_compute(seconds_per_sample: float, *, figure: str) -> object:
     return change
 
 
+@pytest.mark.slow
 def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp_path: Path) -> None:
     """The clock's seconds would count what other processes did meanwhile."""
     found = calibrated([written(folder, tmp_path / "run", with_compute(0.25, figure="cpu_s"))])
@@ -91,6 +92,7 @@ def test_stragglers_are_fitted_to_equal_computations(folder: Path, tmp_path: Pat
     assert found.sample_s["small_cnn"] == pytest.approx(0.1, rel=0.5)
 
 
+@pytest.mark.slow
 def test_what_a_filter_lets_through_comes_from_the_bytes_stored(tmp_path: Path) -> None:
     setting = small("mlless", epochs=3)
     run = run_inline(setting, tmp_path, lambda progress: None)

@@ -29,6 +29,7 @@ def test_the_steps_of_one_function_have_to_fit_into_its_time(name: str, step: st
     check_fits(validation.load(file))
 
 
+@pytest.mark.slow
 def test_where_images_grow_the_round_on_the_largest_ones_has_to_fit() -> None:
     """The mean of the epochs would fit; Lambda ends the functions that train on whole images all the same."""
     asked = ["exchange.what=model", "exchange.every=216", "training.epochs=36", "training.image_size.begin=16"]
@@ -36,6 +37,7 @@ def test_where_images_grow_the_round_on_the_largest_ones_has_to_fit() -> None:
         check_fits(validation.load(CONFIG / "spirt-cifar10.yaml", asked))
 
 
+@pytest.mark.slow
 def test_a_projection_holds_the_last_rounds_functions_against_the_limit() -> None:
     """Not those of the mean of images that grow."""
     growing = ["exchange.what=model", "exchange.every=24", "training.epochs=8", "training.image_size.begin=16"]

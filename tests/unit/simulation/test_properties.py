@@ -132,6 +132,7 @@ def test_records_that_are_not_kept_change_nothing(architecture: str) -> None:
     assert summed.traffic == kept.traffic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ALL)
 def test_a_slower_cloud_is_never_faster(architecture: str) -> None:
     setting = experiment(architecture)
