@@ -1,15 +1,12 @@
-"""A client of one Redis for many threads and many invocations: vectors by our own connections, control commands by redis-py."""
+"""A client of one Redis for many threads and many invocations."""
 
 import os
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import redis
-
 from crossover import runtime
 from crossover.dataplane.redis_address import RedisAddress
-from crossover.dataplane.redis_control import redis_py
 from crossover.dataplane.redis_wire import Allocate, Argument, ErrorReply, RedisConnection
 from crossover.errors import Missing, Refused, Unavailable
 from crossover.runtime.retries import REDIS
@@ -43,7 +40,6 @@ class RedisClient:
         self._idle: list[tuple[RedisConnection, float]] = []  # (connection, when it was last used)
         self._lock = runtime.lock()
         self._pid = os.getpid()
-        self._control: redis.Redis | None = None
 
     def command(self, name: str, *arguments: Argument, keys: Sequence[str] = (), place: Allocate | None = None) -> Any:
         """The reply to a command on `keys`; see RedisConnection.command for `place` and the reply's types."""
@@ -69,33 +65,19 @@ class RedisClient:
             return reply
         raise AssertionError("the second attempt has a connection of its own")
 
-    def control(self, name: str, *arguments: str | bytes | int | float, keys: Sequence[str] = ()) -> Any:
-        """A command without a payload (DEL, EXISTS, EVAL, PEXPIRE...), by redis-py."""
-        try:
-            return self._redis_py().execute_command(name, *arguments)  # type: ignore[no-untyped-call]
-        except redis.AuthenticationError:
-            raise Refused(f"{self.address}: the password was refused") from None
-        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            raise Unavailable(f"{name} {_named(keys)} on {self.address}: {_said(error)}") from None
-        except redis.ResponseError as error:
-            _refuse(f"ERR {error}", name, keys)  # redis-py has taken the code off
-
     def close(self) -> None:
         """Close every idle connection; the next command makes a new one."""
         with self._lock:
             idle, self._idle = self._idle, []
-            control, self._control = self._control, None
         for connection, _ in idle:
             connection.close()
-        if control is not None:
-            control.close()
 
     def _take(self, *, fresh: bool) -> tuple[RedisConnection, bool]:
         """A connection, and whether it was used before."""
         while not fresh:
             with self._lock:
                 if self._pid != os.getpid():  # a fork: these connections belong to the parent
-                    self._idle, self._control, self._pid = [], None, os.getpid()
+                    self._idle, self._pid = [], os.getpid()
                 if not self._idle:
                     break
                 connection, used_at = self._idle.pop()
@@ -139,14 +121,6 @@ class RedisClient:
             connection.close()
             raise Unavailable(f"{self.address}: no connection: {_said(error)}") from None
         return connection
-
-    def _redis_py(self) -> redis.Redis:
-        with self._lock:
-            if self._control is None:
-                self._control = redis_py(
-                    self.address, timeout_s=self._timeout_s, connect_s=_CONNECT_S, idle_s=self._idle_s
-                )
-            return self._control
 
 
 def _refuse(text: str, command: str, keys: Sequence[str]) -> NoReturn:

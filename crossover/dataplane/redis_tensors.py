@@ -60,7 +60,7 @@ class RedisTensorStore:
             self._set(key, vector, operation="put")
         self.traffic.count("rename")
         names = [*temporary, *keys]
-        return bool(self.client.control("EVAL", APPEAR_TOGETHER, len(names), *names, self.time_to_live_ms, keys=keys))
+        return bool(self.client.command("EVAL", APPEAR_TOGETHER, len(names), *names, self.time_to_live_ms, keys=keys))
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
         def place(bytes_: int) -> memoryview:
@@ -77,12 +77,12 @@ class RedisTensorStore:
 
     def exists(self, key: str) -> bool:
         self.traffic.count("exists")
-        return bool(self.client.control("EXISTS", key, keys=[key]))
+        return bool(self.client.command("EXISTS", key, keys=[key]))
 
     def delete(self, *keys: str) -> None:
         self.traffic.count("delete")
         if keys:
-            self.client.control("UNLINK", *keys, keys=keys)
+            self.client.command("UNLINK", *keys, keys=keys)
 
     def _set(self, key: str, vector: Vector, *options: str, operation: str) -> Any:
         self.traffic.count(operation, bytes_out=vector.data.nbytes)

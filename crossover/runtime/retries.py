@@ -45,10 +45,8 @@ OBJECTS = Retries(first_s=0.05, most_s=4.0, within_s=12.0)
 ONCE = Retries()
 # A broker that restarts is back within a minute, and soon found.
 BROKER = Retries(first_s=0.1, most_s=2.0, within_s=60.0)
-# A Redis command whose reused connection breaks: once more, on a new one. One of redis-py's connections is made anew more often; a server
-# that is silent has been waited for.
+# A Redis command whose reused connection breaks: once more, on a new one. A server that is silent has been waited for.
 REDIS = Retries(again=1)
-REDIS_CONTROL = Retries(again=3, first_s=0.02, most_s=0.5)
 # A program goes on after a store or broker did not answer, so often without a checkpoint in between.
 PROGRAM = Retries(again=5, first_s=0.5)
 # An asynchronous invocation that failed: Lambda's two, after one and two minutes; in the local cloud, seconds.

@@ -81,8 +81,8 @@ def test_an_idle_connection_is_asked_before_it_is_used(redis: RedisServer) -> No
     client.command("CONFIG", "RESETSTAT")
     for _ in range(3):
         client.command("EXISTS", "nothing")
-    stats = client.control("INFO", "commandstats")
-    assert stats["cmdstat_ping"]["calls"] >= 3
+    stats = client.command("INFO", "commandstats").decode()
+    assert int(stats.partition("cmdstat_ping:calls=")[2].partition(",")[0]) >= 3
     client.close()
 
 
@@ -110,7 +110,7 @@ def test_a_silent_server_is_waited_for_once_by_redis_py_too(redis: RedisServer) 
     with Proxy(redis.port) as proxy:
         client = client_at(f"redis://127.0.0.1:{proxy.port}", timeout_s=0.2)
         with pytest.raises(Unavailable, match="BLPOP empty"):
-            client.control("BLPOP", "empty", 30, keys=["empty"])
+            client.command("BLPOP", "empty", 30, keys=["empty"])
         assert proxy.connections == 1
         client.close()
 
@@ -176,10 +176,8 @@ def test_errors_name_command_and_key_but_neither_payload_nor_password(redis: Red
         stranger = client_at(redis.url, password=password)
         with pytest.raises(Refused, match="password") as refused:
             stranger.command("GET", "k")
-        with pytest.raises(Refused) as by_redis_py:
-            stranger.control("GET", "k")
         stranger.close()
-        assert "not-the-password" not in str(refused.value) + str(by_redis_py.value)
+        assert "not-the-password" not in str(refused.value)
     assert "secret" not in str(wrong_type.value) + str(unknown.value)
     assert PASSWORD not in repr(client.address)
     client.close()
@@ -200,8 +198,6 @@ def test_another_certificate_is_refused(redis: RedisServer, tmp_path_factory: py
         client = client_at(redis.tls_url, certificate=certificate)
         with pytest.raises(Refused, match="certificate"):
             client.command("PING")
-        with pytest.raises((Refused, Unavailable)):
-            client.control("PING")
 
 
 def test_a_certificate_of_another_host_is_refused(redis: RedisServer, tls: TlsFiles) -> None:
@@ -209,16 +205,12 @@ def test_a_certificate_of_another_host_is_refused(redis: RedisServer, tls: TlsFi
         client = client_at(f"rediss://127.0.0.2:{proxy.port}", certificate=tls.certificate.read_text())
         with pytest.raises(Refused, match="certificate"):
             client.command("PING")
-        with pytest.raises((Refused, Unavailable)):
-            client.control("PING")
 
 
 def test_no_server_is_unavailable(deserted_port: int) -> None:
     for url in (f"redis://127.0.0.1:{deserted_port}", "unix:///nowhere/redis.sock"):
         with pytest.raises(Unavailable, match="no connection"):
             client_at(url).command("PING")
-        with pytest.raises(Unavailable):
-            client_at(url).control("PING")
 
 
 @pytest.mark.parametrize("url", ["http://host", "redis://", "redis://host:port", "redis://:secret@host"])
@@ -243,7 +235,7 @@ def test_what_was_acknowledged_survives_a_crash(folder: Path, run: str) -> None:
         assert store.get(f"{run}/gradient") == store.get(f"{run}/mean") == vector(1, 2, samples=3)
         assert store.get(f"{run}/m", kind=VectorKind.MODEL) == model
         assert store.get(f"{run}/v", kind=VectorKind.VELOCITY) == velocity
-        assert 0 < client.control("PTTL", f"{run}/mean") <= 600_000
+        assert 0 < client.command("PTTL", f"{run}/mean") <= 600_000
         assert store.create(f"{run}/m", vector(9)) is False
         client.close()
 
@@ -254,7 +246,7 @@ def test_threads_get_connections_of_their_own(make_tensors: MakeTensors, run: st
     waiting = threading.Thread(target=client.command, args=("BLPOP", f"{run}/list", 10))
     waiting.start()
     store.put(f"{run}/v", vector(1))  # not held up by the one that waits
-    client.control("LPUSH", f"{run}/list", "x")
+    client.command("LPUSH", f"{run}/list", "x")
     waiting.join(10)
     assert not waiting.is_alive()
 

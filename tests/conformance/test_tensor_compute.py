@@ -480,4 +480,4 @@ def test_in_database_no_vector_leaves_it(make_tensors: MakeTensors, run: str) ->
         rule = Aggregation(rule="median", non_finite=non_finite)  # type: ignore[arg-type]
         compute.combine(keys, rule=rule, out=f"{run}/median/{non_finite}")
     assert (traffic.bytes_in, traffic.bytes_out) == (0, sent)
-    assert all(store.client.control("PTTL", f"{run}/{out}") > 0 for out in ("mean", "median/refuse", "median/drop"))  # type: ignore[attr-defined]
+    assert all(store.client.command("PTTL", f"{run}/{out}") > 0 for out in ("mean", "median/refuse", "median/drop"))  # type: ignore[attr-defined]
