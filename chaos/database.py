@@ -146,15 +146,10 @@ class Connection:
 
 
 class DatabaseClient(RedisClient):
-    """Our client of a virtual database: commands without a payload go by connections of their own, as redis-py's do."""
+    """Our client of a virtual database."""
 
     def __init__(self, database: VirtualDatabase, carry: Carry) -> None:
-        address, connect = RedisAddress(f"database-{database.number}"), partial(Connection, database, carry)
-        super().__init__(address, connect=connect)
-        self._others = RedisClient(address, connect=connect)
-
-    def control(self, name: str, *arguments: str | bytes | int | float, keys: Sequence[str] = ()) -> Any:
-        return self._others.command(name, *arguments, keys=keys)
+        super().__init__(RedisAddress(f"database-{database.number}"), connect=partial(Connection, database, carry))
 
 
 class DatabaseCompute:

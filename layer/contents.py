@@ -22,7 +22,7 @@ class Layer:
 
 def layers() -> tuple[Layer, Layer]:
     """`dataplane` for every function, `torch` for those that compute."""
-    dataplane = ("redis", "hiredis", "pika", "safetensors", "annotated-types", "tenacity")
+    dataplane = ("pika", "safetensors", "annotated-types", "tenacity")
     return (
         Layer("dataplane", tuple(pinned(name) for name in dataplane), sourceless=True),
         # Torch names sympy, networkx, jinja2, fsspec and filelock as well; none of them is imported by what is kept.

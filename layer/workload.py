@@ -18,16 +18,14 @@ def main() -> None:
     import torch
 
     import_s, import_cpu_s = time.monotonic() - started, time.process_time() - computed
-    import hiredis
     import pika
-    import redis
     import safetensors
 
     found: dict[str, Any] = {
         "machine": platform.machine(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "packages": {each.__name__: each.__version__ for each in (hiredis, pika, redis, safetensors)},
+        "packages": {each.__name__: each.__version__ for each in (pika, safetensors)},
         "import_s": round(import_s, 2),
         "import_cpu_s": round(import_cpu_s, 2),
         "models": {name: step(name) for name in ("small_cnn", "mobilenet")},

@@ -3,7 +3,7 @@
 FIRST_PARTY = ("crossover", "functions", "peers")  # what functions and programs may hold
 PROJECT = frozenset({*FIRST_PARTY, "cdk", "stacks", "layer", "app"})
 RUNTIME = frozenset({"boto3", "botocore", "awslambdaric"})  # Lambda's python3.13 brings them
-DATAPLANE = frozenset({"redis", "hiredis", "pika", "safetensors", "annotated_types", "tenacity"})
+DATAPLANE = frozenset({"pika", "safetensors", "annotated_types", "tenacity"})
 TORCH = frozenset({"torch"})
 COMPUTING = (
     RUNTIME | DATAPLANE | TORCH | {"typing_extensions"}

@@ -106,7 +106,7 @@ def test_a_silent_server_ends_the_wait(tls: TlsFiles, redis: RedisServer, scheme
     client.close()
 
 
-def test_a_silent_server_is_waited_for_once_by_redis_py_too(redis: RedisServer) -> None:
+def test_a_silent_server_is_waited_for_once(redis: RedisServer) -> None:
     with Proxy(redis.port) as proxy:
         client = client_at(f"redis://127.0.0.1:{proxy.port}", timeout_s=0.2)
         with pytest.raises(Unavailable, match="BLPOP empty"):

@@ -68,7 +68,7 @@ def test_deferred_imports_travel_where_their_packages_do(tmp_path: Path) -> None
         functions__a="def body():\n    from crossover.learner import Learner\n    import crossover.store",
         crossover__learner="import torch\nimport crossover.models",
         crossover__models="",
-        crossover__store="import redis",
+        crossover__store="import pika",
     )
     assert names(sources.closure("functions.a", available=PLAIN)) == {"functions/a.py", "crossover/store.py"}
     with_torch = sources.closure("functions.a", available=PLAIN | packages.TORCH)

@@ -27,8 +27,8 @@ from typing import Any
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MODULES = (
-    "annotated_types boto3 botocore.session botocore.client botocore.httpsession concurrent.futures ctypes fcntl hiredis "
-    "http.client logging.config pika queue redis resource s3transfer ssl uuid"
+    "annotated_types boto3 botocore.session botocore.client botocore.httpsession concurrent.futures ctypes fcntl "
+    "http.client logging.config pika queue resource s3transfer ssl uuid"
 )
 
 
