@@ -70,11 +70,9 @@ def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Cal
 def side(server: RedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
     certificate = tls.certificate.read_text()
     client = RedisClient(redis_address(server.tls_url if encrypted else server.url, certificate=certificate))
-    python = (
-        redis.Redis(port=server.tls_port, ssl=True, ssl_ca_data=certificate, socket_timeout=None)
-        if encrypted
-        else redis.Redis(port=server.port, socket_timeout=None)
-    )
+    here = {"port": server.tls_port, "ssl": True, "ssl_ca_data": certificate} if encrypted else {"port": server.port}
+    # One connection that is kept: redis-py's pool takes one on which a TLS session ticket has come in for one with half a reply left.
+    python = redis.Redis(socket_timeout=None, single_connection_client=True, **here)
     return Side(client, RedisCompute(client, Traffic(), time_to_live_s=3600), python)
 
 
