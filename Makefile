@@ -21,7 +21,6 @@ PYTHON := $(VENV)/bin/python
 CROSSOVER := $(VENV)/bin/crossover
 REQUIREMENTS := requirements.txt requirements-dev.txt pyproject.toml
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | sha256sum | cut -c1-16)
-CDK = $(shell $(PYTHON) -c 'from crossover.account.deployment.deploying import CDK; print(CDK)')
 SOURCES := crossover chaos cdk stacks functions peers layer $(wildcard app.py)
 
 # Every experiment on digits whose architecture exists: config/x-y.yaml with stacks/x_y.py.
@@ -50,16 +49,14 @@ else
 endif
 
 .PHONY: test test-all
-test: setup redis-module ## The first ring, five minutes: every part once; PYTEST="-k name" passes options on
-	@# The CDK's command, before two workers ask for it at once; the tests say what they do without.
-	@export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; export npm_config_prefer_offline=true; ($(call thrice,npx --yes $(CDK) --version)) || true
+test: setup redis-module node_modules ## The first ring, five minutes: every part once; PYTEST="-k name" passes options on
 	$(PYTHON) -m pytest --ignore tests/witnesses -m "not slow" $(PYTEST)
 
 test-all: lint test ## Linters, and every test with a sample of the sweeps
 	$(PYTHON) -m pytest --ignore tests/witnesses -m slow $(PYTEST)
 
 .PHONY: test-every-call
-test-every-call: setup redis-module ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
+test-every-call: setup redis-module node_modules ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
 	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
 SEEDS ?= 0-999
@@ -113,7 +110,7 @@ redis-module: packages ## Build the tensor engine, redis_module/build/tensors.so
 
 # PyTorch for ARM and the data plane's packages, pruned and packed; a minute from nothing, nothing to do while they are up to date.
 .PHONY: layer
-layer: setup ## Build the Lambda layers, build/layer-torch.zip and build/layer-dataplane.zip
+layer: setup node_modules ## What AWS needs: the CDK's command line, build/layer-torch.zip and build/layer-dataplane.zip
 	@$(PYTHON) -m layer.build
 
 # The tensor module as Redis hosts on AWS load it: for Graviton, or with PROCESSOR=amd64 for x86. A compiler for another processor than
@@ -129,8 +126,8 @@ cross-compiler:
 	@missing=; command -v $(CROSS_$(PROCESSOR)) >/dev/null || missing=g++-$(subst _,-,$(patsubst %-g++,%,$(CROSS_$(PROCESSOR)))); \
 	$(install_missing)
 
-# cdk.json calls this before each synthesis. Synthesis itself needs nothing built: without layers and module it takes placeholders, which
-# refuse to be deployed and say so. Hence a failure here is told and stops nothing.
+# `crossover deploy` calls this; the CDK's own commands build nothing. Synthesis needs nothing built: without layers and module it takes
+# placeholders, says so, and CloudFormation refuses to deploy them. Hence a failure here is told and stops nothing.
 .PHONY: assets
 assets:
 	@[ -n "$(CROSSOVER_WITHOUT_LAYERS)" ] || $(PYTHON) -m layer.build >&2 \
@@ -151,6 +148,11 @@ $(STAMP): $(REQUIREMENTS)
 	@$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt)
 	@$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --editable .)
 	@rm -f $(VENV)/.installed-* && touch $@
+
+# The CDK's command line, as package-lock.json pins it with its hashes.
+node_modules: package.json package-lock.json $(STAMP)
+	@$(call thrice,PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm ci --prefer-offline --no-audit --no-fund --loglevel error)
+	@touch $@
 
 # Installed only where a program is absent. RUNLEVEL=1 keeps Debian from starting its own redis and rabbitmq: Crossover starts the servers
 # it needs itself, on free ports, in folders of its own.

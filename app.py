@@ -1,18 +1,20 @@
 """The CDK app: `cdk deploy crossover-<experiment> -c config=config/spirt.yaml`.
 
-`-c set='training.epochs=3 workers=2'` changes fields of the YAML. The only place of the infrastructure that reads what the CDK command line
-hands over; everything else takes arguments.
+`-c set='training.epochs=3 workers=2'` changes fields of the YAML. Without an experiment it lists those of config/. The only place of the
+infrastructure that reads what the CDK command line hands over; everything else takes arguments.
 """
 
 import sys
 from pathlib import Path
 
 from stacks.synthesis import compose, feature_flags  # isort: skip  (chooses the Node before aws_cdk starts one)
-from aws_cdk import App
+from aws_cdk import Annotations, App, Stack
 
 from cdk import nag
 from crossover import own_code, validation
-from crossover.errors import ConfigError, UserError
+from crossover.errors import UserError
+from crossover.experiment import Experiment
+from crossover.validation import documents
 
 
 def main() -> int:
@@ -21,7 +23,7 @@ def main() -> int:
     try:
         config = app.node.try_get_context("config")
         if not config:
-            raise ConfigError("config: no experiment is named; add -c config=config/spirt.yaml")
+            return _list_experiments()
         overrides = str(app.node.try_get_context("set") or "").split()
         experiment = validation.load(config, overrides)
         if current := app.node.try_get_context(
@@ -34,6 +36,21 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     nag.check(app)
+    app.synth()
+    return 0
+
+
+def _list_experiments() -> int:
+    """A stack for each file of config/, since `cdk ls` shows and `cdk bootstrap` needs one. None can be deployed, and under its name
+    nothing stands that `cdk destroy` would take away.
+    """
+    app = App(builtin_cloud_formation_validation=False)
+    for path in sorted(Path("config").glob("*.yaml")):
+        if "architecture" in (fields := documents.read(path)):
+            name = f"{fields.get('project', Experiment.project)}-{fields['name']}"
+            stack = Stack(app, name, stack_name=f"{name}-without-config")
+            Annotations.of(stack).add_error(f"no experiment is named: add -c config={path}")
+    print("no experiment is named: add -c config=config/NAME.yaml to the CDK's command", file=sys.stderr)
     app.synth()
     return 0
 

@@ -34,6 +34,7 @@ class Closure:
 
     files: tuple[Path, ...]  # relative to the root, sorted
     packages: frozenset[str]  # third-party, imported by `files` at module level
+    computing: tuple[str, ...] = ()  # the modules among them that import torch themselves
 
 
 class Sources:
@@ -112,7 +113,8 @@ class Sources:
         lacking |= frozenset().union(*(self.wanted(name) for name in own)) - available
         reached = self._reach([module, *own], deferred=True, leave_out=lacking)
         packages = frozenset().union(*(self.needs(name) for name in reached))
-        return Closure(tuple(sorted(path for name in reached if (path := self.path(name)))), packages)
+        files = tuple(sorted(path for name in reached if (path := self.path(name))))
+        return Closure(files, packages, tuple(sorted(name for name in reached if self.imports(name).at_once & TORCH)))
 
 
 def stage(closure: Closure, *, root: Path, out: Path, own: Mapping[Path, Path] | None = None) -> None:

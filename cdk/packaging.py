@@ -16,7 +16,7 @@ from cdk import bundling
 from cdk.layers import RUNTIME, Layers
 from crossover.own_code import packages
 from crossover.own_code.dependencies import Reach
-from crossover.workflow import Step
+from crossover.workflow import AT_START, Step
 from layer.contents import pinned
 
 ROOT = Path(__file__).parent.parent
@@ -56,6 +56,9 @@ class Packages:
             own = self.own if torch or self.own_steps else Reach()  # a model is built by steps that compute
             closure = self._sources.closure(step.module, available=available, own=own.first_party)
             bundling.stage(closure, root=ROOT, out=code, own=own.files)
+            if closure.computing:
+                at_start = "".join(f"import {name}\n" for name in closure.computing)
+                (code / AT_START.replace(".", "/")).with_suffix(".py").write_text(at_start, encoding="utf-8")
             if self.image:
                 stage_image(out)
         if self.image:

@@ -4,6 +4,7 @@ A **step** is one invocation: what is billed, retried and placed. The tree has t
 `crossover/asl` turns it into state machines. Functions, memory, grants and reports derive from the same tree.
 """
 
+import importlib.util
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +26,10 @@ from crossover.runtime.threads import side_by_side
 StepBody = Callable[[Context, Event], Mapping[str, Any] | None]
 Uses = Literal["objects", "tensors", "bus", "machines"]
 
+# A module that lies beside the code of a function that computes (cdk/packaging.py), and there alone: it imports torch and what computes by
+# it. INIT has a whole processor, a step's first invocation the share that its memory buys; a snapshot holds what INIT has imported.
+AT_START = "crossover.at_start"
+_COMPUTES = importlib.util.find_spec(AT_START) is not None
 DAY_S = 86_400
 EVENT_LIMIT_BYTES = 1_024
 REPEATED = Unavailable  # what a step is tried again for, in this process as by Step Functions: steps are repeatable
@@ -68,6 +73,10 @@ class Step:
     torch: bool | Literal["unless_in_database"] = False
     uses: frozenset[Uses] = frozenset({"objects"})
     waits: bool = False  # may block on others: never queued behind its peers
+
+    def __post_init__(self) -> None:
+        if self.torch and _COMPUTES:
+            importlib.import_module(AT_START)
 
     def needs_torch(self, experiment: Experiment) -> bool:
         """Whether the function carries the torch layer; `unless_in_database`: arithmetic that the database does elsewhere."""

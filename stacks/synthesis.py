@@ -70,8 +70,11 @@ def _shared(app: App, part: str, experiment: Experiment, *, now: datetime) -> St
 
 
 def synthesize(experiment: Experiment, out: Path, *, now: datetime | None = None, layers: Path = LAYERS) -> Path:
-    """Write the cloud assembly to `out`; `out`. The template validator is off here: app.py has it on."""
-    app = App(outdir=str(out.resolve()), context=feature_flags(), builtin_cloud_formation_validation=False)
+    """Write the cloud assembly to `out`; `out`. The template validator is off here: app.py has it on. For clouds that are bootstrapped
+    under the CDK's own qualifier, as the one on this machine is.
+    """
+    flags = {name: value for name, value in feature_flags().items() if name != "@aws-cdk/core:bootstrapQualifier"}
+    app = App(outdir=str(out.resolve()), context=flags, builtin_cloud_formation_validation=False)
     compose(app, experiment, now=now, layers=layers)
     app.synth()
     return out

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from crossover.account.credentials import aws_errors_explained
 from crossover.account.deployment import readiness
-from crossover.account.deployment.deploying import ROOT, hosts_processor, npx
+from crossover.account.deployment.deploying import ROOT, cdk, hosts_processor
 from crossover.account.deployment.finding import Finding
 from crossover.cli.arguments import Config, Debug, Override, accepted
 from crossover.cli.docker import check_docker
@@ -47,7 +47,7 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     own_steps.check_fits(experiment)
     import boto3  # a tenth of a second that other commands need not wait for
 
-    yield Finding("npx", True, npx()[0])
+    yield Finding("CDK", True, cdk()[-1])
     yield from _packaging(experiment)
     yield from hosts_module(experiment)
     with aws_errors_explained():

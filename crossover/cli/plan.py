@@ -41,8 +41,9 @@ def plan(config: Config, override: Override = None, debug: Debug = False) -> Non
         console.print(line, soft_wrap=True)
     for line in of_a_run(experiment):
         console.print(line, markup=False, soft_wrap=True)
-    if wasted := idle(experiment):
-        console.print(f"! {wasted}", markup=False, soft_wrap=True)
+    for warning in (slow_start(experiment, architecture), idle(experiment)):
+        if warning:
+            console.print(f"! {warning}", markup=False, soft_wrap=True)
 
 
 def headline(experiment: Experiment, architecture: Architecture) -> str:
@@ -115,6 +116,21 @@ def of_a_run(experiment: Experiment) -> list[str]:
             f"! dearer than lifetime.budget_usd, {lifetime.budget_usd:g}: the run {would} be stopped before its end"
         )
     return lines
+
+
+def slow_start(experiment: Experiment, architecture: Architecture) -> str | None:
+    """What an INIT with torch that takes longer than Lambda lets it means; None where none does."""
+    from crossover.simulation import calibration
+
+    init_s, limit_s = calibration.AWS.cold_torch_s, calibration.INIT_LIMIT_S
+    computing = [step.name for step in steps(architecture) if step.needs_torch(experiment)]
+    if init_s <= limit_s or not computing or experiment.functions.snap_start:
+        return None
+    return (
+        f"INIT of {', '.join(computing)}: about {init_s:g} s with torch, and Lambda ends one after {limit_s:g} s: it begins anew "
+        f"within the first invocation, and a cold start takes {calibration.cold_start_s(init_s):g} s; functions.snap_start: true "
+        "starts from a snapshot instead"
+    )
 
 
 def _size(experiment: Experiment, epochs: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import simpy
 
+from crossover.simulation.calibration import cold_start_s
 from crossover.simulation.kernel import SimProcess
 from crossover.simulation.usage import WhereInRun
 from crossover.simulation.world import Model, Script, SimulatedInvocation, World
@@ -101,7 +102,7 @@ class Walk:
         cold = world.environments(step.name).enter(self._env.now) == 1
         init_s = self._init_s(step) if cold else 0.0
         if init_s:
-            yield self._env.timeout(init_s)
+            yield self._env.timeout(cold_start_s(init_s))
         if model.living is not None:
             yield from self._live(step, model, place, cold, init_s)
         else:
@@ -182,7 +183,7 @@ class Walk:
             place.minibatch = n
             scripts.append(model.script(world, place))
             init.append(full_init_s if n < cold else 0.0)
-            began.append(env.now + init[-1])
+            began.append(env.now + cold_start_s(init[-1]))
             request.append(luck.request())
             compute.append(luck.compute())
         place.minibatch = 0
@@ -228,7 +229,7 @@ class Walk:
         cold = environments.enter(env.now) == 1
         world.slots.grow(1)
         init_s = self._init_s(step) if cold else 0.0
-        began += init_s
+        began += cold_start_s(init_s)
         yield from gate.wait()
         opened = gate.opened_s
         polls, most = 1, max(model.patience_s, look_s)

@@ -74,7 +74,7 @@ def session(untouched: Untouched, cloud: LocalCloud, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(boto3, "Session", One)
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)  # that of boto3.client, kept beyond this test otherwise
-    monkeypatch.setattr(deploying, "npx", lambda: pytest.fail("the CDK was called"))
+    monkeypatch.setattr(deploying, "cdk", lambda: pytest.fail("the CDK was called"))
     yield session
     made.clear(cloud)
 

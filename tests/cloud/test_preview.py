@@ -60,7 +60,7 @@ def shown(session: Any, made: Path, differ: preview.Differ) -> list[str]:
 
 @pytest.fixture(scope="module")
 def differ(tmp_path_factory: pytest.TempPathFactory) -> preview.Differ:
-    """The real one; without npm's registry, and without its cache, there is nothing to test."""
+    """The real one; without `make node_modules` there is nothing to test."""
     real = partial(deploying._differences, tmp_path_factory.mktemp("node"))
     if real("[]") is None:
         pytest.skip(f"{preview.PACKAGE} cannot be had here")
@@ -151,14 +151,14 @@ def test_a_run_under_way_does_not_mind_other_changes(
     assert len(shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), differ)) == 2
 
 
-def test_without_npm_it_says_so_and_spares_a_run(session: Any, tmp_path: Path) -> None:
+def test_without_its_package_it_says_so_and_spares_a_run(session: Any, tmp_path: Path) -> None:
     deploy(session, STACK, BEFORE)
     (told,) = shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), offline)
-    assert "what they replace cannot be shown, since npm did not give @aws-cdk/cloudformation-diff@" in told
+    assert "what they replace cannot be shown, since @aws-cdk/cloudformation-diff does not answer" in told
 
 
 @pytest.mark.slow
-def test_without_npm_nothing_is_deployed_under_a_run(session: Any, tmp_path: Path, run: str) -> None:
+def test_without_its_package_nothing_is_deployed_under_a_run(session: Any, tmp_path: Path, run: str) -> None:
     deploy(session, STACK, BEFORE)
     with pytest.raises(
         UserError, match="run r1 of crossover-tiny is under way, and this deployment would change something"

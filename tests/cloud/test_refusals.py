@@ -1,6 +1,6 @@
 """What people get wrong before and after a deployment: refused before money is spent, each with the command that mends it.
 
-The commands run in this process against the cloud on one machine; a program in npx's place shows that the CDK was never called.
+The commands run in this process against the cloud on one machine; a function in its place shows that the CDK was never called.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def test_a_region_that_is_not_bootstrapped(session: Any, refused: Command) -> No
     ssm = session.client("ssm")
     ssm.delete_parameter(Name=BOOTSTRAP_PARAMETER)
     try:
-        assert "npx aws-cdk bootstrap aws://ACCOUNT/us-east-1" in refused(*DEPLOY)
+        assert ".venv/bin/cdk bootstrap, once" in refused(*DEPLOY)
     finally:
         ssm.put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
 

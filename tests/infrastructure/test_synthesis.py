@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from aws_cdk import App
 
 from cdk import nag
 from crossover import validation
+from crossover.account.deployment import bootstrap
 from crossover.architecture import architectures
 from crossover.errors import ConfigError
 from crossover.validation import documents
@@ -46,13 +48,19 @@ def app(
     )
 
 
+def warnings(said: str) -> list[str]:
+    """Those that say something other than what was not built, and which command builds it."""
+    unbuilt = re.compile(r"WARNING .* was not built, and AWS will refuse the template: run `make \S+")
+    return [line for line in said.splitlines() if "WARNING" in line and not unbuilt.match(line)]
+
+
 @pytest.mark.slow
 def test_the_app_with_validation_and_nag(tmp_path: Path) -> None:
     """CDK's template validator and cdk-nag on every stack: no finding is left, neither error nor warning."""
     done = app("-c", "config=config/spirt.yaml", out=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "ERROR" not in done.stderr
-    assert "WARNING" not in done.stderr, done.stderr
+    assert warnings(done.stderr) == []
     assert {(tmp_path / f"crossover-{name}.template.json").exists() for name in ("network", "broker", "spirt")} == {
         True
     }
@@ -106,10 +114,25 @@ def test_through_the_command_lines_context_it_is_the_same(tmp_path: Path, assemb
 
 
 @pytest.mark.slow
+def test_without_an_experiment_the_app_lists_what_there_is_and_nothing_that_stands(tmp_path: Path) -> None:
+    """`cdk ls` shows it and `cdk bootstrap` needs it; whatever would deploy or synthesize one of them is told how."""
+    done = app(out=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "no experiment is named: add -c config=config/NAME.yaml to the CDK's command\n"
+    artifacts = json.loads((tmp_path / "manifest.json").read_text())["artifacts"]
+    stacks = {name: each for name, each in artifacts.items() if each["type"] == "aws:cloudformation:stack"}
+    assert set(stacks) == {f"crossover-{config}" for config in CONFIGS}
+    for name, each in stacks.items():
+        assert each["properties"]["stackName"] == f"{name}-without-config"
+        texts = [tmp_path / "manifest.json", *tmp_path.glob(f"{name}.metadata.json")]
+        config = name.removeprefix("crossover-")
+        assert any(f"no experiment is named: add -c config=config/{config}.yaml" in text.read_text() for text in texts)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "config: no experiment is named; add -c config=config/spirt.yaml"),
         (("-c", "config=config/nowhere.yaml"), "config/nowhere.yaml: no such file"),
         (("-c", "config=config/spirt.yaml", "-c", "set=training.epochs=-3"), "training.epochs: -3 is not allowed"),
         (("-c", "config=config/spirt.yaml", "-c", "set=training.precision=bf16"), "training.precision"),
@@ -154,11 +177,31 @@ def test_synthesis_does_not_move_with_the_working_directory(
 
 def test_cdk_json() -> None:
     settings = json.loads((ROOT / "cdk.json").read_text())
-    assert settings["build"] == "make -s assets"
+    assert "build" not in settings  # `cdk ls`, `diff` and `destroy` build and install nothing
     assert settings["app"].endswith("app.py")
     assert settings["context"]["@aws-cdk/aws-ec2:uniqueImdsv2TemplateName"] is True
     assert settings["context"]["@aws-cdk/core:explicitStackTags"] is True
     assert settings["versionReporting"] is False
+
+
+def test_the_bootstrap_that_is_asked_for_is_the_one_that_the_manifest_names(
+    assembly: Assembly, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A template's own rule and the CDK's command line ask for the same; another qualifier stands in cdk.json, or in the home folder's."""
+    wanted = [each["properties"] for each in assembly.manifest["artifacts"].values() if "properties" in each]
+    versions = {each["requiresBootstrapStackVersion"] for each in wanted if "requiresBootstrapStackVersion" in each}
+    names = {
+        each["bootstrapStackVersionSsmParameter"] for each in wanted if "bootstrapStackVersionSsmParameter" in each
+    }
+    assert (versions, names) == ({bootstrap.MINIMUM}, {bootstrap.parameter()})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".cdk.json").write_text(json.dumps({"context": {bootstrap.CONTEXT: "home"}}))
+    assert bootstrap.qualifier() == "home"
+    monkeypatch.setattr(bootstrap, "CDK_JSON", tmp_path / "cdk.json")
+    (tmp_path / "cdk.json").write_text(json.dumps({"context": {bootstrap.CONTEXT: "acme"}}))
+    assert bootstrap.qualifier() == "acme"
+    monkeypatch.setattr(synthesis, "ROOT", tmp_path)
+    assert bootstrap.CONTEXT in feature_flags()
 
 
 def test_templates_fit(assembly: Assembly, large: Assembly) -> None:

@@ -3,13 +3,13 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from crossover import validation
-from crossover.account.deployment.deploying import CDK
+from crossover.account.deployment import deploying
+from crossover.errors import MissingTool
 from crossover.local.cloud import LocalCloud
 
 ROOT = Path(__file__).parents[2]
@@ -26,19 +26,18 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_deploy_and_destroy(cloud: LocalCloud, assembly: Path, tmp_path: Path) -> None:
     if not (shutil.which("redis-server") and shutil.which("rabbitmq-server")):
         pytest.skip("redis-server and rabbitmq-server are needed")
-    npx = Path(sys.executable).with_name("npx")
-    offline = {"npm_config_prefer_offline": "true"}
-    environment = {**os.environ, **offline, **cloud.environment(), "PATH": f"{npx.parent}:{os.environ['PATH']}"}
+    try:
+        program = deploying.cdk()
+    except MissingTool as missing:
+        pytest.skip(str(missing))
+    environment = {**os.environ, **cloud.environment()}
 
     def cdk(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(npx), "--yes", CDK, *arguments, "--app", str(assembly), "--no-notices"]
+        command = [*program, *arguments, "--app", str(assembly), "--no-notices"]
         return subprocess.run(
             command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
 
-    version = cdk("--version")
-    if version.returncode:
-        pytest.skip(f"{CDK} cannot be had here: {version.stderr[-200:]}")
     done = cdk("deploy", "--all", "--method=direct", "--require-approval", "never")
     assert done.returncode == 0, done.stderr
     assert set(cloud.stacks()) == {"crossover-network", "crossover-broker", "crossover-spirt"}

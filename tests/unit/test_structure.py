@@ -34,8 +34,10 @@ FLOORS = (
     {"app"},
 )
 FLOOR = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
-# Who looks modules up by a name that is not written there: architectures by theirs, the user's own, handlers by what a template says.
+# Who looks modules up by a name that is not written there: architectures by theirs, the user's own, handlers by what a template says, and
+# what lies beside a function's code alone.
 BY_NAME = {
+    "crossover/workflow.py",
     "crossover/architecture/loading.py",
     "crossover/own_code/finding.py",
     "crossover/local/lambda_runtime/zygote.py",

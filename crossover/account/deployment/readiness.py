@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from crossover.account.deployment import state_machines, zones
+from crossover.account.deployment import bootstrap, state_machines, zones
 from crossover.account.deployment.finding import Finding
 from crossover.architecture import architecture_of, trees
 from crossover.architecture.infrastructure import most_minibatches, shared_stacks
@@ -13,8 +13,6 @@ from crossover.costs import infrastructure, prices
 from crossover.experiment import Experiment
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
 
-BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
-BOOTSTRAP_MINIMUM = 21  # of the templates that this CDK writes
 # vCPUs by class of instances: what its types begin with, the quota's code on demand and as spot.
 # Source: docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 QUOTAS = {
@@ -29,7 +27,7 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
     identity = session.client("sts").get_caller_identity()
     yield Finding("credentials", True, f"account {identity['Account']}, {identity['Arn'].rpartition(':')[2]}")
     yield _region(session)
-    yield _bootstrap(session)
+    yield bootstrap.finding(session)
     wanted = infrastructure.of(experiment)
     if wanted.memory_mb:
         yield from _functions(session, experiment, max(wanted.memory_mb.values()))
@@ -46,18 +44,6 @@ def _region(session: Any) -> Finding:
     if region == priced:
         return Finding("region", True, region)
     return Finding("region", True, f"{region}; costs are shown at the prices of {priced}")
-
-
-def _bootstrap(session: Any) -> Finding:
-    version, region = (
-        int(aws_calls.parameter(session, BOOTSTRAP_PARAMETER) or 0),
-        session.client("ssm").meta.region_name,
-    )
-    how = f"npx aws-cdk bootstrap aws://ACCOUNT/{region}, once per account and region"
-    if version == 0:
-        return Finding("bootstrap", False, f"the CDK has not been set up in {region}: {how}")
-    old = "" if version >= BOOTSTRAP_MINIMUM else f" is older than {BOOTSTRAP_MINIMUM}: {how}"
-    return Finding("bootstrap", not old, f"version {version}{old}")
 
 
 def _functions(session: Any, experiment: Experiment, memory_mb: int) -> Iterator[Finding]:

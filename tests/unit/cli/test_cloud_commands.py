@@ -13,7 +13,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from crossover.account.deployment import deploying, readiness, zones
+from crossover.account.deployment import bootstrap, deploying, readiness, zones
 from crossover.cli import doctor
 from crossover.cli.main import main
 from crossover.cli.status import rows, time_to_live
@@ -145,17 +145,18 @@ def test_without_credentials_it_says_how_to_get_them(command: str, tmp_path: Pat
 
 
 @pytest.fixture
-def npx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program in npx's place that notes how it was called and ends with the status in `status`."""
-    program, calls = tmp_path / "npx", tmp_path / "calls"
-    synthesized = 'for out; do :; done; [ "$3" != synth ] || { mkdir "$out"; echo "{\\"artifacts\\": {}}" > "$out/manifest.json"; }'
+def cdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in the CDK's place that notes how it was called and ends with the status in `status`."""
+    program, calls = tmp_path / "cdk", tmp_path / "calls"
+    synthesized = 'for out; do :; done; [ "$1" != synth ] || { mkdir "$out"; echo "{\\"artifacts\\": {}}" > "$out/manifest.json"; }'
     program.write_text(f'#!/bin/sh\necho "$PWD $*" >> {calls}\n{synthesized}\nexit $(cat {tmp_path}/status)\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "status").write_text("0")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(deploying, "npx", lambda: [str(program)])
+    monkeypatch.setattr(deploying, "cdk", lambda: [str(program)])
+    monkeypatch.setattr(deploying, "build_assets", lambda experiment: None)
     # What else an account must have is asked of the cloud on one machine, in tests/cloud: this stand-in knows no quotas.
-    monkeypatch.setattr(readiness, "examine", lambda session, experiment: [readiness._bootstrap(session)])
+    monkeypatch.setattr(readiness, "examine", lambda session, experiment: [bootstrap.finding(session)])
     monkeypatch.setattr(zones, "choose", lambda session, experiment: zones.Choice("us-east-1b", (), {}, ""))
     return calls
 
@@ -166,15 +167,15 @@ def bootstrapped() -> None:
 
 @pytest.mark.slow
 @mock_aws
-def test_deploy_calls_the_cdk_for_this_experiment_alone(npx: Path) -> None:
+def test_deploy_calls_the_cdk_for_this_experiment_alone(cdk: Path) -> None:
     bootstrapped()
     assert call("deploy", str(CONFIG), "--yes") == 0
-    synthesized, deployed = npx.read_text().splitlines()
+    synthesized, deployed = cdk.read_text().splitlines()
     synthesized, _, folder = synthesized.partition(" --output ")
     context = f"--context config={CONFIG} --context current={Path.cwd()}"  # own code is looked for beside it, and here
-    assert synthesized == f"{ROOT} --yes aws-cdk@2.1148.1 synth --quiet crossover-spirt {context}"
+    assert synthesized == f"{ROOT} synth --quiet crossover-spirt {context}"
     assert deployed == (
-        f"{ROOT} --yes aws-cdk@2.1148.1 deploy --method direct --require-approval never "
+        f"{ROOT} deploy --method direct --require-approval never "
         f"--parameters crossover-network:Zone=us-east-1b crossover-spirt --app {folder}"
     )  # what was previewed and no other
     assert Path(folder) != ROOT / "cdk.out" and not Path(folder).exists()  # its own: others may deploy at the same time
@@ -183,27 +184,27 @@ def test_deploy_calls_the_cdk_for_this_experiment_alone(npx: Path) -> None:
 @pytest.mark.slow
 @mock_aws
 def test_what_stands_alone_is_deployed_in_minutes_and_without_a_zone(
-    npx: Path, capsys: pytest.CaptureFixture[str]
+    cdk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bootstrapped()
     assert call("deploy", str(ALONE), "--yes") == 0
     assert "deploying crossover-all-reduce-s3: about 2 minutes; what stands already" in capsys.readouterr().out
-    called = npx.read_text()
+    called = cdk.read_text()
     assert "crossover-all-reduce-s3 --context" in called and "--parameters" not in called and "network" not in called
 
 
 @pytest.mark.slow
 @mock_aws
-def test_destroying_what_is_not_there_calls_nothing_and_succeeds(npx: Path) -> None:
+def test_destroying_what_is_not_there_calls_nothing_and_succeeds(cdk: Path) -> None:
     assert call("destroy", str(CONFIG), "--yes", "--verify", "--shared") == 0
-    assert not npx.exists()
+    assert not cdk.exists()
 
 
 @pytest.mark.slow
 @mock_aws
-def test_deploy_is_refused_before_anything_is_made(npx: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deploy_is_refused_before_anything_is_made(cdk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("deploy", str(CONFIG), "--yes") == 2
-    assert "npx aws-cdk bootstrap aws://ACCOUNT/us-east-1" in capsys.readouterr().err
+    assert ".venv/bin/cdk bootstrap, once" in capsys.readouterr().err
     bootstrapped()
     template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
     mine = {"Key": "project", "Value": "another"}
@@ -211,14 +212,14 @@ def test_deploy_is_refused_before_anything_is_made(npx: Path, capsys: pytest.Cap
     assert call("deploy", str(CONFIG), "--yes") == 2
     said = capsys.readouterr().err
     assert "belongs to project 'another'" in said and "Choose another name or project" in said
-    assert not npx.exists()
+    assert not cdk.exists()
 
 
 @pytest.mark.slow
 @mock_aws
-def test_a_failure_of_the_cdk_is_ours_to_report(npx: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_of_the_cdk_is_ours_to_report(cdk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bootstrapped()
-    (npx.parent / "status").write_text("7")
+    (cdk.parent / "status").write_text("7")
     assert call("deploy", str(CONFIG), "--yes") == 1
     assert "cdk synth ended with status 7" in capsys.readouterr().err
 
@@ -226,10 +227,10 @@ def test_a_failure_of_the_cdk_is_ours_to_report(npx: Path, capsys: pytest.Captur
 @mock_aws
 @pytest.mark.parametrize("command", ["deploy", "destroy"])
 def test_without_a_terminal_nothing_is_changed_unasked(
-    command: str, npx: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, cdk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open(os.devnull) as nobody:
         monkeypatch.setattr("sys.stdin", nobody)
         assert call(command, str(CONFIG)) == 2
     assert "add --yes" in capsys.readouterr().err
-    assert not npx.exists()
+    assert not cdk.exists()
