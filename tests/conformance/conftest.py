@@ -18,7 +18,7 @@ from crossover.local.moto_patches import objects
 from crossover.local.moto_patches.replacing import Replacements
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
-from crossover.local.tls import TlsFiles, self_made
+from crossover.local.tls import TlsFiles
 from tests.additions.sqlite_store import SqliteObjectStore
 from tests.additions.sqlite_vectors import SqliteTensorStore
 from tests.conformance import servers
@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def tls(folder: Path) -> TlsFiles:
-    return self_made(folder / "tls")
+    return servers.self_made(folder / "tls")
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,28 @@ def module(target: str, product: str) -> Path:
     return path
 
 
+def self_made(folder: Path) -> TlsFiles:
+    """A new key and a certificate signed by it, made as the hosts on AWS make theirs at boot (cdk/boot/redis.sh)."""
+    files = TlsFiles(folder / "server.pem", folder / "server.key")
+    folder.mkdir(parents=True, exist_ok=True)
+    new = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "30",
+    ]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    out = ["-out", str(files.certificate), "-keyout", str(files.key)]
+    subprocess.run([*new, *names, *out], check=True, capture_output=True)
+    return files
+
+
 def redis_server(
     folder: Path, target: str, product: str, tls: TlsFiles | None = None, *, durable: bool = False
 ) -> RedisServer:

@@ -17,10 +17,10 @@ from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, Refused, Unavailable
 from crossover.local import tools
 from crossover.local.rabbitmq_server import RabbitServer
-from crossover.local.tls import TlsFiles, self_made
+from crossover.local.tls import TlsFiles
 from crossover.runtime import retries
 from tests.clocks import Passing
-from tests.conformance.servers import PASSWORD, USERNAME, Proxy
+from tests.conformance.servers import PASSWORD, USERNAME, Proxy, self_made
 
 
 def bus_at(url: str, certificate: str | None = None, password: str = PASSWORD) -> RabbitMessageBus:

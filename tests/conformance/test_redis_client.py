@@ -15,9 +15,9 @@ from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import ConfigError, Missing, Refused, Unavailable
 from crossover.local.redis_server import RedisServer
-from crossover.local.tls import TlsFiles, self_made
+from crossover.local.tls import TlsFiles
 from tests.conformance.conftest import MakeTensors
-from tests.conformance.servers import PASSWORD, Proxy, module
+from tests.conformance.servers import PASSWORD, Proxy, module, self_made
 from tests.conformance.vectors import vector
 
 SCHEMES = ("redis", "rediss")

@@ -10,7 +10,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.redis_module import vectors
+from tests import references
 from tests.redis_module.servers import Client, Start, statistics
 from tests.redis_module.vectors import Floats, floats, get, put, same_bits
 
@@ -46,7 +46,7 @@ def put_all(client: Client, rows: Sequence[Floats], samples: Sequence[int] | Non
 def test_mean_of_equal_weights(client: Client, rows: list[Floats]) -> None:
     keys = put_all(client, rows)
     assert client.execute_command("TENSOR.MEAN", len(keys), *keys, "OUT", "m") == b"OK"
-    assert same_bits(get(client, "m"), vectors.mean(rows))
+    assert same_bits(get(client, "m"), references.mean(rows))
     assert client.execute_command("TENSOR.INFO", "m")[2:4] == [b"gradient", len(keys)]
 
 
@@ -56,11 +56,11 @@ def test_mean_weighted_by_samples_or_by_weights(client: Client, rows: list[Float
     counts = data.draw(st.lists(st.integers(0, 600), min_size=len(rows), max_size=len(rows)).filter(any))
     keys = put_all(client, rows, counts)
     client.execute_command("TENSOR.MEAN", len(keys), *keys, "OUT", "m")
-    assert same_bits(get(client, "m"), vectors.mean(rows, counts))
+    assert same_bits(get(client, "m"), references.mean(rows, counts))
     assert client.execute_command("TENSOR.INFO", "m")[3] == sum(counts)
     others = [count + 1 for count in counts]
     client.execute_command("TENSOR.MEAN", len(keys), *keys, "WEIGHTS", *others, "OUT", "w")
-    assert same_bits(get(client, "w"), vectors.mean(rows, others))
+    assert same_bits(get(client, "w"), references.mean(rows, others))
 
 
 def test_one_input_is_copied_bitwise(client: Client) -> None:
@@ -88,7 +88,7 @@ def test_mean_keeps_the_order_of_summation(client: Client) -> None:
 def test_median(client: Client, rows: list[Floats]) -> None:
     keys = put_all(client, rows)
     client.execute_command("TENSOR.MEDIAN", len(keys), *keys, "OUT", "m")
-    np.testing.assert_array_equal(get(client, "m"), vectors.median(rows))
+    np.testing.assert_array_equal(get(client, "m"), references.median(rows))
 
 
 @SHARED
@@ -97,7 +97,7 @@ def test_trimmed_mean(client: Client, rows: list[Floats], data: st.DataObject) -
     trim = data.draw(st.integers(0, (len(rows) - 1) // 2))
     keys = put_all(client, rows, [3] * len(rows))
     client.execute_command("TENSOR.TRIMMEDMEAN", len(keys), *keys, "TRIM", trim, "OUT", "m")
-    np.testing.assert_array_equal(get(client, "m"), vectors.trimmed_mean(rows, trim))
+    np.testing.assert_array_equal(get(client, "m"), references.trimmed_mean(rows, trim))
     assert client.execute_command("TENSOR.INFO", "m")[3] == 3 * len(rows)
 
 
@@ -107,7 +107,7 @@ def test_sorting_holds_for_many_inputs(client: Client, n: int) -> None:
     rows = list(rng.standard_normal((n, 300)).astype(np.float32))
     keys = put_all(client, rows)
     client.execute_command("TENSOR.MEDIAN", n, *keys, "OUT", "m")
-    assert same_bits(get(client, "m"), vectors.median(rows))
+    assert same_bits(get(client, "m"), references.median(rows))
 
 
 @SHARED
@@ -121,17 +121,19 @@ def test_krum_and_multi_krum(client: Client, data: st.DataObject, seed: int, len
         rows[rng.integers(n)] = (100 * rng.standard_normal(length)).astype(np.float32) + np.float32(i)
     keys = put_all(client, rows)
     client.execute_command("TENSOR.KRUM", n, *keys, "FAULTY", faulty, "OUT", "one")
-    assert same_bits(get(client, "one"), rows[vectors.krum(rows, faulty=faulty)[0]])
+    assert same_bits(get(client, "one"), rows[references.krum(rows, faulty=faulty)[0]])
     m = n - faulty - 2
     client.execute_command("TENSOR.KRUM", n, *keys, "FAULTY", faulty, "SELECT", m, "OUT", "many")
-    assert same_bits(get(client, "many"), vectors.mean([rows[i] for i in vectors.krum(rows, faulty=faulty, select=m)]))
+    assert same_bits(
+        get(client, "many"), references.mean([rows[i] for i in references.krum(rows, faulty=faulty, select=m)])
+    )
 
 
 def test_krum_ties_go_to_the_lowest_index(client: Client) -> None:
     rows = [floats([x]) for x in (5, 1, 1, 5, 1, 5)]
     keys = put_all(client, rows)
     client.execute_command("TENSOR.KRUM", 6, *keys, "FAULTY", 1, "SELECT", 2, "OUT", "m")
-    assert vectors.krum(rows, faulty=1, select=2) == [0, 1]
+    assert references.krum(rows, faulty=1, select=2) == [0, 1]
     assert get(client, "m")[0] == 3
 
 

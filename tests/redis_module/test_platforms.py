@@ -13,7 +13,7 @@ import redis
 
 from crossover.errors import MissingTool
 from layer import debian, elf
-from tests.redis_module import vectors
+from tests import references
 from tests.redis_module.servers import Client, Start, build, starting, statistics, until
 from tests.redis_module.vectors import floats, get, put, same_bits
 from tests.witnesses import servers as witnesses
@@ -69,8 +69,8 @@ def a_round(client: Client) -> dict[str, bytes]:
     client.execute_command("TENSOR.SGD", "g0", "g1", "g2", "OUT", "p", "v", *rule, "BUFFERS", 0, "STATS", 0.1)
     client.execute_command("TENSOR.ADAM", "g0", "g1", "-", "-", "OUT", "q", "m", "w", "LR", 0.1, "STEP", 1)
     client.execute_command("TENSOR.AXPY", "g0", "g1", "ALPHA", "0x1.8p-3", "OUT", "axpy")
-    assert same_bits(get(client, "mean"), vectors.mean(rows, list(range(1, 8))))
-    assert same_bits(get(client, "median"), vectors.median(rows))
+    assert same_bits(get(client, "mean"), references.mean(rows, list(range(1, 8))))
+    assert same_bits(get(client, "median"), references.median(rows))
     names = ("mean", "median", "trimmed", "krum", "p", "v", "q", "m", "w", "axpy")
     return {name: get(client, name).tobytes() for name in names} | {"norm": client.execute_command("TENSOR.NORM", "g0")}
 

@@ -9,6 +9,7 @@ import pytest
 from crossover.algorithms.aggregators import one_process
 from crossover.algorithms.aggregators.gradients import BLOCK, gradient
 from crossover.algorithms.aggregators.plan import MIB, RUNTIME_MB, Plan, sharded, tree
+from tests import references
 
 VGG16 = 134_301_514  # parameters, ten classes
 PLANS = [
@@ -90,15 +91,6 @@ def test_a_gradient_is_the_same_wherever_it_is_made_and_in_whatever_parts() -> N
     assert -0.5 <= whole.min() < -0.49 < 0.49 < whole.max() < 0.5 and abs(whole.mean()) < 0.01
 
 
-def summed(members: list[np.ndarray], weights: tuple[int, ...]) -> np.ndarray:
-    """float32 throughout: equal weights are not multiplied by."""
-    equal = len(set(weights)) == 1
-    total = members[0] if equal else members[0] * np.float32(weights[0])
-    for member, weight in zip(members[1:], weights[1:], strict=True):
-        total = total + (member if equal else member * np.float32(weight))
-    return total if len(members) == 1 else total / np.float32(len(weights) if equal else sum(weights))
-
-
 @pytest.mark.parametrize("plan", [sharded(BLOCK + 7, 5, shards=2), tree(BLOCK + 7, 20, groups=[3, 3])])
 def test_one_process_has_the_bits_of_numpy(plan: Plan) -> None:
     found = one_process.digests(plan, seed=1)
@@ -107,7 +99,7 @@ def test_one_process_has_the_bits_of_numpy(plan: Plan) -> None:
         members = [by_numpy(1, client, plan.elements)[plan.part(number)] for client in range(plan.clients)]
         for level, row in enumerate(plan.levels, 1):
             means = {
-                n: summed([members[i] for i in each.inputs], each.weights)
+                n: references.mean([members[i] for i in each.inputs], each.weights)
                 for n, each in enumerate(row)
                 if each.part == number
             }
