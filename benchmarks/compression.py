@@ -17,7 +17,7 @@ from benchmarks import step
 from benchmarks.filter import medians_s
 from benchmarks.report import Figure, write
 from crossover.algorithms import buffers, contributions
-from crossover.experiment import Exchange, Experiment
+from crossover.experiment import Exchange, Experiment, Training
 from crossover.learning.learner import skeleton
 
 CODECS = {
@@ -85,7 +85,7 @@ def main() -> None:
     torch.set_num_threads(1)
     batch, rounds = (8, 2) if quick else (512, 7)
     compute = step.learner(batch, precision="fp32")
-    shapes = [parameter.shape for parameter in skeleton("mobilenet", 10, (3, 32, 32)).parameters()]
+    shapes = [parameter.shape for parameter in skeleton(Training(model="mobilenet"), 10, (3, 32, 32)).parameters()]
     statistics = 21_888
     gradient = torch.randn(
         sum(shape.numel() for shape in shapes) + statistics, generator=torch.Generator().manual_seed(1)

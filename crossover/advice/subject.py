@@ -28,7 +28,7 @@ def of(
     from crossover.learning import footprint  # torch: not for --help
 
     sample, sample_bytes, classes, training, validation = _data(experiment)
-    found = footprint.of_model(experiment.training.model, classes=classes, sample=sample)
+    found = footprint.of_model(experiment.training, classes=classes, sample=sample)
     workload = Workload(
         model=experiment.training.model,
         parameters=found.parameters,

@@ -75,9 +75,9 @@ def _layer_by_layer() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def of_model(name: str, *, classes: int | None, sample: Tensor) -> Footprint:
+def of_model(training: Training, *, classes: int | None, sample: Tensor) -> Footprint:
     """Of `training.model` on such samples."""
-    built = skeleton(name, classes, tuple(sample.shape))
+    built = skeleton(training, classes, tuple(sample.shape))
     module = built.to_empty(device="cpu") if any(each.is_meta for each in built.parameters()) else built
     with torch.no_grad():
         for each in (*module.parameters(), *module.buffers()):
@@ -97,13 +97,13 @@ def training_shares(training: Training, *, classes: int | None, shape: tuple[int
     images down.
     """
     sides = [image_side(training, shape[1], epoch=epoch) for epoch in range(1, training.epochs + 1)]
-    macs = {side: _macs(training.model, classes, shape, side) for side in {*sides, shape[1]}}
+    macs = {side: _macs(training, classes, shape, side) for side in {*sides, shape[1]}}
     return [macs[side] / macs[shape[1]] for side in sides]
 
 
-def _macs(name: str, classes: int | None, shape: tuple[int, ...], side: int) -> int:
+def _macs(training: Training, classes: int | None, shape: tuple[int, ...], side: int) -> int:
     """Of one image forward, scaled to `side`."""
-    module = skeleton(name, classes, shape)
+    module = skeleton(training, classes, shape)
     device = next(module.parameters()).device
     image = torch.zeros(shape).unsqueeze(0)
     module.eval()

@@ -26,7 +26,7 @@ from crossover.learning.batch import Batch
 from crossover.learning.flat import FlatModel, flattened
 from crossover.learning.images import Preparation, at_size, augmented, first_of_each_size
 from crossover.learning.memory import keep_freed_memory
-from crossover.learning.models import registry
+from crossover.learning.models import adapters, registry
 from crossover.learning.models.layers import Dropout
 from crossover.learning.objectives import BatchScores, Evaluation, Objective
 from crossover.own_code import faults
@@ -62,7 +62,7 @@ class Learner:
         self.slot = slot
         self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
         self._refuses = experiment.aggregation.non_finite == "refuse"
-        self._hold(skeleton(experiment.training.model, classes, input_shape, seed_=experiment.seed))
+        self._hold(skeleton(experiment.training, classes, input_shape, seed_=experiment.seed))
         self._objective = Objective(experiment.training)
         self._shown: Any = None  # outputs of one sample, and of two
         self._factory = registry.factory(experiment.training.model)
@@ -99,7 +99,7 @@ class Learner:
         take_constants(self._flat, constants, self._experiment.training.model)
 
     def _build(self) -> nn.Module:
-        return _built(self._experiment.training.model, self._classes, self._input_shape, seed_=self._experiment.seed)
+        return _built(self._experiment.training, self._classes, self._input_shape, seed_=self._experiment.seed)
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
         """The mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
@@ -294,8 +294,8 @@ def _make_deterministic() -> None:
 
 
 def shapes_of(name: str, classes: int | None, input_shape: Shape) -> tuple[Shape, ...]:
-    """Of a model's parameters, in the order in which they stand in its vector."""
-    return FlatModel(skeleton(name, classes, input_shape)).shapes
+    """Of the parameters of a model of the registry, in the order in which they stand in its vector."""
+    return FlatModel(skeleton(Training(model=name), classes, input_shape)).shapes
 
 
 def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
@@ -309,14 +309,14 @@ def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
         )
 
 
-def skeleton(name: str, classes: int | None, input_shape: Shape, *, seed_: int = 0) -> nn.Module:
+def skeleton(training: Training, classes: int | None, input_shape: Shape, *, seed_: int = 0) -> nn.Module:
     """The module without weights of its own: FlatModel brings the memory of what is trained. One from outside may need real tensors to be
     built; what is not trained it has from `seed_`.
     """
-    if name in registry.MODELS:
+    if training.model in registry.MODELS:
         with torch.device("meta"), _Unfilled():
-            return registry.factory(name)(classes, input_shape)
-    return _built(name, classes, input_shape, seed_=seed_)
+            return registry.factory(training.model)(classes, input_shape)
+    return _built(training, classes, input_shape, seed_=seed_)
 
 
 class _Unfilled(TorchFunctionMode):
@@ -335,8 +335,8 @@ class _Unfilled(TorchFunctionMode):
         return func(*args, **named)
 
 
-def _built(name: str, classes: int | None, input_shape: Shape, *, seed_: int) -> nn.Module:
+def _built(training: Training, classes: int | None, input_shape: Shape, *, seed_: int) -> nn.Module:
     """The module with weights drawn from `seed_`; torch's global generator is left as it was."""
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed("model", seed_))
-        return registry.factory(name)(classes, input_shape)
+        return registry.factory(training.model, partial(adapters.fit, training))(classes, input_shape)

@@ -10,6 +10,7 @@ from crossover.experiment import Experiment
 from crossover.learning import tensor_file
 from crossover.learning.flat import FlatModel
 from crossover.learning.learner import skeleton, take_constants
+from crossover.learning.models import adapters
 
 
 def safetensors_bytes(
@@ -19,7 +20,7 @@ def safetensors_bytes(
     experiment's model.
     """
     classes, shape = manifest["classes"], tuple(manifest["input_shape"])
-    flat = FlatModel(skeleton(experiment.training.model, classes, shape, seed_=experiment.seed))
+    flat = FlatModel(skeleton(experiment.training, classes, shape, seed_=experiment.seed))
     if vector.elements != flat.model.numel():
         raise Corrupt(f"model: {vector.elements} elements; {experiment.training.model} has {flat.model.numel()}")
     if constants is not None:
@@ -27,4 +28,12 @@ def safetensors_bytes(
     flat.model.copy_(buffers.tensor(vector.data))
     flat.evaluate()
     about = {"model": experiment.training.model, "classes": str(classes)}
-    return tensor_file.encode(flat.module.state_dict(), about)
+    match experiment.training.save:
+        case "all":
+            state = flat.module.state_dict()
+        case "merged":
+            state = adapters.merged(flat.module, experiment.training.adapters)
+        case "adapters":
+            fixed = flat.frozen() | flat.constants()
+            state = {name: value for name, value in flat.module.state_dict().items() if name not in fixed}
+    return tensor_file.encode(state, about)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from crossover.algorithms import buffers
 from crossover.learning import tensor_file
 from crossover.learning.flat import FlatModel, trained
+from crossover.learning.models.adapters import DOWN, UP
 
 Held = dict[str, object]  # by name, what tells two values apart
 
@@ -48,7 +49,14 @@ def problem(
             f"calls its BatchNorm layer {twice[0]} {calls[twice[0]]} times in a forward pass, and the statistics of one call are "
             "carried; give each use a layer of its own"
         )
-    if decays and (idle := [name for name in learnt if name not in reached]):
+    idle = [name for name in learnt if name not in reached]
+    if passed := [name for name in idle if f".{DOWN}." in f".{name}" or f".{UP}." in f".{name}"]:
+        layer = passed[0].rpartition(".lora_")[0]
+        return (
+            f"takes {layer}'s weight without calling the layer, as torch.nn.MultiheadAttention does with out_proj: its adapter would do "
+            "nothing; leave it out of training.adapters.targets"
+        )
+    if decays and idle:
         return (
             f"has {idle[0]}, which takes no part in the loss: training.weight_decay would shrink it here, where torch leaves it alone; "
             "freeze it by requires_grad_(False), or leave it out"

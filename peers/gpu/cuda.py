@@ -85,7 +85,7 @@ class CudaLearner:
         )
         prefer_deterministic()
         with torch.device(device), self._fitting():
-            self._flat = FlatModel(skeleton(training.model, classes, input_shape))
+            self._flat = FlatModel(skeleton(training, classes, input_shape))
             self._prepare = Preparation(affine, memory_format=training.memory_format)
             self._flat.module.to(device)
             self._take_fixed()

@@ -17,14 +17,19 @@ FIELD = "training.model"
 _Layout = list[tuple[str, tuple[int, ...]]]
 
 
-def checked(name: str, factory: Callable[..., Any]) -> Callable[..., nn.Module]:
-    """`factory`, whose failures are told as the user's. Raises OwnCodeError where it raises, or returns what cannot be trained."""
+def checked(name: str, factory: Callable[..., Any], fit: Callable[[nn.Module], None]) -> Callable[..., nn.Module]:
+    """`factory`, whose failures are told as the user's, and what `fit` makes of its module. Raises OwnCodeError where it raises, or
+    returns what cannot be trained.
+    """
 
     @wraps(factory, updated=())
     def built(*arguments: Any) -> nn.Module:
         with own_code.blame(FIELD, name, what=factory), own_code.building(FIELD, name):
             module = factory(*arguments)
-        if problem := _problem(module, known=(factory, *arguments)):
+        if not (problem := _other(module, known=(factory, *arguments))):
+            fit(module)
+            problem = _problem(module)
+        if problem:
             raise faults.told(FIELD, name, problem, place=faults.of_definition(factory))
         found: nn.Module = module
         return found
@@ -32,18 +37,31 @@ def checked(name: str, factory: Callable[..., Any]) -> Callable[..., nn.Module]:
     return built
 
 
-def _problem(module: object, *, known: tuple[Any, ...]) -> str:
-    """Why it cannot be trained; empty where it can."""
+def _other(module: object, *, known: tuple[Any, ...]) -> str:
+    """Why it is no module with the parameters that it had before; empty where it is."""
     if not isinstance(module, nn.Module):
         return f"returned a {type(module).__name__}; a torch.nn.Module is expected"
     parameters = dict(module.named_parameters())
     if not parameters:
         return "returned a module without parameters: there is nothing to train"
+    if lazy := [each for each, parameter in parameters.items() if is_lazy(parameter)]:
+        return f"returned a module whose {lazy[0]} gets its shape from the first input; give its layer the shape"
+    layout = [(each, tuple(parameter.shape)) for each, parameter in parameters.items()]
+    layouts: dict[tuple[Any, ...], _Layout] = runtime.kept(
+        "layouts of own models", dict
+    )  # of what a factory returned first
+    first = layouts.setdefault(known, layout)
+    if layout != first:
+        (before, now), *_ = [pair for pair in _paired(first, layout) if pair[0] != pair[1]]
+        return f"returned another shape when called again: {before}, then {now}; it must depend on its arguments alone"
+    return ""
+
+
+def _problem(module: nn.Module) -> str:
+    """Why it cannot be trained; empty where it can."""
     learnt = trained(module)
     if not learnt:
         return "returned a module whose parameters are all frozen: there is nothing to train"
-    if lazy := [each for each, parameter in parameters.items() if is_lazy(parameter)]:
-        return f"returned a module whose {lazy[0]} gets its shape from the first input; give its layer the shape"
     if unfit := {each: parameter for each, parameter in learnt.items() if parameter.dtype != torch.float32}:
         each, parameter = next(iter(unfit.items()))
         return (
@@ -63,14 +81,6 @@ def _problem(module: object, *, known: tuple[Any, ...]) -> str:
                 f"returned a module whose {each}.momentum is {norm.momentum}; running statistics move by {MOMENTUM} at each "
                 f"synchronisation after one minibatch, else to the round's own: {MOMENTUM} is expected, or a layer kept in eval"
             )
-    layout = [(each, tuple(parameter.shape)) for each, parameter in parameters.items()]
-    layouts: dict[tuple[Any, ...], _Layout] = runtime.kept(
-        "layouts of own models", dict
-    )  # of what a factory returned first
-    first = layouts.setdefault(known, layout)
-    if layout != first:
-        (before, now), *_ = [pair for pair in _paired(first, layout) if pair[0] != pair[1]]
-        return f"returned another shape when called again: {before}, then {now}; it must depend on its arguments alone"
     return ""
 
 

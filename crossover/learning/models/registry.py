@@ -35,12 +35,14 @@ MODELS: dict[str, Factory] = {
 }
 
 
-def factory(name: str) -> Factory:
-    """The factory of `name`. Raises ConfigError with the names that exist, and the likely one first."""
+def factory(name: str, fit: Callable[[nn.Module], None] = lambda module: None) -> Factory:
+    """The factory of `name`; `fit`: what is done to a module of the user's own before it is looked at. Raises ConfigError with the names
+    that exist, and the likely one first.
+    """
     if name in MODELS:
         return MODELS[name]
     if ":" in name:
-        return own_models.checked(name, own_code.load(name, field=own_models.FIELD))
+        return own_models.checked(name, own_code.load(name, field=own_models.FIELD), fit)
     close = difflib.get_close_matches(name.replace("-", "_"), MODELS, n=1, cutoff=0.5)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise ConfigError(

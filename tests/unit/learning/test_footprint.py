@@ -4,12 +4,13 @@ import gc
 
 import torch
 
+from crossover.experiment import Training
 from crossover.learning import footprint
 from crossover.learning.models import chain
 
 
 def test_counting_leaves_nothing_behind() -> None:
-    counted = footprint.of_model("mobilenet", classes=10, sample=torch.zeros(3, 32, 32))
+    counted = footprint.of_model(Training(model="mobilenet"), classes=10, sample=torch.zeros(3, 32, 32))
     assert counted.kept_bytes > 0
     gc.collect()
     lives = chain._own.scratch() is not None  # outside the assertion, which would hold what it looks at

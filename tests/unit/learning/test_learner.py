@@ -57,7 +57,7 @@ def batch(samples: int = 6, shape: tuple[int, int, int] = (3, 32, 32), seed: int
 def plain(model: str, data: Batch, *, smoothing: float, memory_format: str) -> tuple[float, torch.Tensor, torch.Tensor]:
     """(loss, gradient, minibatch statistics) of an ordinary module with ordinary memory, as torch gives them."""
     torch.set_num_threads(1)
-    module = learner_module._built(model, 10, (3, 32, 32), seed_=1)
+    module = learner_module._built(Training(model=model), 10, (3, 32, 32), seed_=1)
     norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
@@ -222,7 +222,7 @@ def test_evaluation_is_torchs_own_over_all_batches() -> None:
     batches = [batch(7, seed=1), batch(2, seed=2)]
     result = own.evaluate(iter(batches))
 
-    module = learner_module._built("small_cnn", 10, (3, 32, 32), seed_=1).eval()
+    module = learner_module._built(Training(model="small_cnn"), 10, (3, 32, 32), seed_=1).eval()
     start = 0
     for norm in (layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)):
         for value in (norm.running_mean, norm.running_var):
@@ -313,7 +313,7 @@ def test_a_module_of_ones_own_with_shared_and_frozen_weights(monkeypatch: pytest
     assert (own.parameters, own.buffers) == (64 + 90, 0)  # what is frozen is not in the vector
     data = batch(shape=(1, 8, 8))
     own.compute_gradient(data, **WHERE)
-    module = learner_module._built("own_models:tied", 10, (1, 8, 8), seed_=1)
+    module = learner_module._built(Training(model="own_models:tied"), 10, (1, 8, 8), seed_=1)
     affine = {name: values[:1] for name, values in AFFINE.items()}
     images = Preparation(affine, memory_format="channels_last")(data.inputs)
     F.cross_entropy(module(images), data.labels).backward()  # type: ignore[no-untyped-call]

@@ -54,7 +54,7 @@ def test_one_worker_and_one_minibatch_are_ordinary_training() -> None:
     data = load(own)
     vector, (velocity,), history = train_reference(own, data)
     torch.set_num_threads(1)
-    module = learner_module._built("small_cnn", 10, (1, 8, 8), seed_=1)
+    module = learner_module._built(Training(model="small_cnn"), 10, (1, 8, 8), seed_=1)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.4, momentum=0.9, weight_decay=1e-3, nesterov=True)
     scale, shift = constants(data.train_inputs, "standardize")
     prepare = Preparation({"scale": scale, "shift": shift}, memory_format="channels_last")

@@ -73,6 +73,30 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
         "did you mean mse?",
     ),
     (
+        combinations.adapters_fit_own_models,
+        {"training": {"model": "my:model", "adapters": {"rank": 4}}},
+        {"training": {"model": "my:model", "adapters": {"rank": 4, "targets": ["*"]}}},
+        "training.adapters.rank: does nothing without training.adapters.targets",
+    ),
+    (
+        combinations.adapters_fit_own_models,
+        {"training": {"adapters": {"targets": ["*"]}}},
+        {"training": {"model": "my:model", "adapters": {"targets": ["*"]}, "save": "merged"}},
+        "training.adapters.targets: belongs to a model of your own",
+    ),
+    (
+        combinations.adapters_fit_own_models,
+        {"training": {"model": "my:model", "trainable": []}},
+        {"training": {"model": "my:model", "trainable": ["head.*"], "save": "adapters"}},
+        "everything would be frozen",
+    ),
+    (
+        combinations.adapters_fit_own_models,
+        {"training": {"model": "my:model", "save": "merged"}},
+        {"training": {"model": "my:model", "trainable": [], "adapters": {"targets": ["*"]}}},
+        "training.save: merged belongs to",
+    ),
+    (
         combinations.smoothing_needs_classes,
         {"training": {"loss": "mse", "label_smoothing": 0.1}},
         {"training": {"label_smoothing": 0.1}},

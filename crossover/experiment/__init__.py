@@ -5,97 +5,28 @@ edge; `from_resolved` rebuilds one from the JSON that was stored beside a run. B
 Schema read them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from crossover.experiment.training import LOWER_IS_BETTER as LOWER_IS_BETTER
+from crossover.experiment.training import MOST_THREADS as MOST_THREADS
+from crossover.experiment.training import Adapters as Adapters
+from crossover.experiment.training import Fraction as Fraction
+from crossover.experiment.training import ImageSize as ImageSize
+from crossover.experiment.training import Metric as Metric
+from crossover.experiment.training import NonNegative as NonNegative
+from crossover.experiment.training import Positive as Positive
+from crossover.experiment.training import Training as Training
+
 S = TypeVar("S")  # the class of an architecture's settings
-Positive = Annotated[int, Ge(1)]
-NonNegative = Annotated[float, Ge(0.0)]
-Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
 
 MOST_MEMORY_MB = 10_240  # of a function
-MOST_THREADS = 256  # more than EC2 instances that train have; from some thousands on OpenMP ends the process
 
 Attack = Literal["none", "sign_flip", "gaussian", "label_flip", "non_finite"]
-
-
-LOWER_IS_BETTER = ("mean_absolute_error", "perplexity")  # of the metrics that come with the project
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """What the model is judged by on the validation set: `accuracy`, `perplexity`, `mean_absolute_error` or package.module:name."""
-
-    name: str = "accuracy"
-    higher_is_better: bool | None = None  # null: as its name implies; one's own must say it
-
-    @property
-    def words(self) -> str:
-        """The name as people read it: `mean absolute error` of `houses:mean_absolute_error`."""
-        return self.name.rpartition(":")[2].replace("_", " ")
-
-    @property
-    def is_share(self) -> bool:
-        """Whether it lies between 0 and 1 and is read as a percentage."""
-        return self.name == "accuracy"
-
-    @property
-    def rises(self) -> bool:
-        """Whether a higher value is a better one."""
-        return self.name not in LOWER_IS_BETTER if self.higher_is_better is None else self.higher_is_better
-
-    def reaches(self, value: float, goal: float) -> bool:
-        """Whether `value` is as good as `goal`, or better."""
-        return value >= goal if self.rises else value <= goal
-
-    def best(self, values: Iterable[float]) -> float | None:
-        """The best of them; None where there are none."""
-        return max(values, default=None) if self.rises else min(values, default=None)
-
-    def worst(self, values: Iterable[float]) -> float | None:
-        """The worst of them; None where there are none."""
-        return min(values, default=None) if self.rises else max(values, default=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageSize:
-    """Progressive image size: training begins with images scaled down, which cost less, and ends with them as they are."""
-
-    begin: Annotated[int, Ge(4)] | None = None  # pixels of a side in the first epochs; null: as they are throughout
-    step: Positive = 8  # pixels by which they grow, each size for as many epochs
-    full_from: Annotated[float, Gt(0.0), Le(1.0)] = 0.75  # share of the epochs after which they are as they are
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How the model is trained; the same for every architecture."""
-
-    model: str = "small_cnn"  # a name of the registry, or package.module:factory
-    epochs: Positive = 20
-    batch_size: Positive = 60
-    optimizer: str = "sgd"  # a name in crossover/algorithms/optimizers
-    learning_rate: Annotated[float, Gt(0.0)] = 0.1
-    momentum: Fraction = 0.9
-    nesterov: bool = False
-    weight_decay: NonNegative = 0.0
-    loss: str = "cross_entropy"  # cross_entropy, mse, bce_with_logits, or package.module:name
-    label_smoothing: Fraction = 0.0  # of cross_entropy
-    image_size: ImageSize = field(default_factory=ImageSize)
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
-    schedule: Literal["constant", "one_cycle", "plateau"] = "constant"
-    warm_up: Fraction = 0.2  # one_cycle: share of all rounds before the peak
-    plateau_factor: Annotated[float, Gt(0.0), Lt(1.0)] = 0.1
-    plateau_patience: Positive = 10
-    early_stopping: Annotated[int, Ge(0)] = 0  # epochs without a better validation loss; 0: never
-    metric: Metric = field(default_factory=Metric)
-    target: float | None = None  # stop once the metric on the validation set is there
-    # torch threads per process: part of what bitwise equality needs. auto: as many as the vCPUs that are paid for; fixed when a run starts.
-    threads: Annotated[int, Ge(1), Le(MOST_THREADS)] | Literal["auto"] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
