@@ -12,10 +12,10 @@ from constructs import Construct
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
-from cdk.parameters import publish
+from cdk.parameters import leaning, publish
 from crossover import __version__, own_code
 from crossover.architecture import architecture_of, steps
-from crossover.architecture.infrastructure import most_minibatches
+from crossover.architecture.infrastructure import most_minibatches, shared_stacks
 from crossover.experiment import Experiment
 
 # Of what `run` reads, that which a person wants to see after `cdk deploy`.
@@ -63,7 +63,8 @@ class ExperimentStack(Stack):
             "compute": experiment.database.compute,
             "channel": experiment.storage.channel,
         }
-        values = {"shape": json.dumps(shape), "version": __version__, **facts}
+        leans = leaning(experiment.project, shared_stacks(experiment))
+        values = {"shape": json.dumps(shape), "version": __version__, **leans, **facts}
         if own := own_code.fingerprint(experiment):
             values["own_code"] = own  # a run refuses functions that hold another state of it
         publish(self, experiment.project, experiment.name, values, OUTPUTS)

@@ -1,5 +1,7 @@
 """Everything has an end: a schedule that ends runs and deletes the stacks of a project whose time is over.
 
+A look that finds a stack an hour past its end fails, and tells the topic in the stack's tag `notify` (`lifetime.notify`).
+
 When a stack ends stands in its tag `expires-at`. CDK writes it into the assembly's manifest, not into the template; CloudFormation puts it
 on the stack and on every resource at each deployment. So the template of the same YAML is always the same, and deploying again prolongs.
 
@@ -71,6 +73,11 @@ def _ending_runs(project: str, only: str) -> list[grants.Grant]:
     ]
 
 
+TELLING = grants.Grant(
+    actions=["sns:Publish"],
+    resources=[arn("sns", "*")],
+    why="Which topic learns of a failure, lifetime.notify of each experiment says.",
+)
 LISTING = grants.Grant(
     actions=["cloudformation:ListStacks"], resources=["*"], why="A listing has no resources to name."
 )
@@ -114,7 +121,12 @@ class Expiry(Construct):
             self,
             "Role",
             service="states",
-            grants=[*_deleting_stacks(project, only), *_ending_runs(project, only), *([] if only else [LISTING])],
+            grants=[
+                *_deleting_stacks(project, only),
+                *_ending_runs(project, only),
+                TELLING,
+                *([] if only else [LISTING]),
+            ],
         )
         machine = sfn.StateMachine(
             self,

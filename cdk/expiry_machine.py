@@ -11,6 +11,8 @@ from crossover.keys import UNDER_WAY
 
 EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
 EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
+NOTIFY = "notify"  # a tag: the SNS topic that learns of a clean-up that fails
+LATE_S = 3_600  # past its end by so much, a stack that still stands is a fault
 STANDS, ALONE = "stands", "alone"  # a tag of experiments that need no shared stack: they keep none alive
 ENDS = ("IN_PROGRESS", "FAILED", "COMPLETE")
 VERBS = ("CREATE", "ROLLBACK", "DELETE", "UPDATE", "UPDATE_ROLLBACK", "IMPORT", "IMPORT_ROLLBACK")
@@ -45,9 +47,14 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
         "Look at each stack": _look(project, then="End the runs of each stack"),
         "End the runs of each stack": _end_runs(then="Delete each stack"),
         "Delete each stack": _each(
-            "Delete", "cloudformation:deleteStack", "{% $over %}", {"StackName": "{% $states.input %}"}, then="Done"
-        ),
-        "Done": {"Type": "Succeed"},
+            "Delete",
+            "cloudformation:deleteStack",
+            "{% $over %}",
+            {"StackName": "{% $states.input %}"},
+            then="All well?",
+        )
+        | {"Assign": {"faults": "{% [$append($faults, $states.result.Cause)] %}"}},
+        **_complain(),
     }
     return {
         "Comment": "Ends the runs and deletes the stacks whose time is over",
@@ -98,6 +105,11 @@ def _look(project: str, *, then: str) -> ExpiryState:
             "over": f"{{% ({ours}; "
             f"$shared := $exists($ours[{leans}]) ? [] : $exists($ours[kind = '{BROKER}']) ? ['{BROKER}'] : ['{NETWORK}']; "
             f"[$ours[(kind = '{EXPERIMENT}' or kind in $shared) and {_past('ends')}].id]) %}}",
+            "faults": f"{{% ({ours}; $hour := $substring($fromMillis($toMillis($moment) - {LATE_S}000), 0, 19) & 'Z'; "
+            # A shared stack may have waited for the last experiment: that it is late, a deletion that failed shows.
+            f"$late := $ours[(kind = '{EXPERIMENT}' or status = 'DELETE_FAILED') and {_past('ends', by='$hour')}]; "
+            "[$append($late, $ours[$exists(unknown)]).(name & ' (' & status & ', ended ' & ends & ') ' & reason)]) %}",
+            "topics": f"{{% ({ours}; [$distinct($ours.notify)]) %}}",
             "ended": f"{{% ({ours}; [$ours[kind = '{EXPERIMENT}' and ({_past('ends')} or {_past('deadline')})].id]) %}}",
         },
         "Output": {},
@@ -108,6 +120,10 @@ def _look(project: str, *, then: str) -> ExpiryState:
 def _asked(project: str) -> dict[str, ExpiryState]:
     """One stack: its tags, and of an experiment of ours the deadline of the run under way."""
     named = f"'/crossover/{project}/' & $substring($states.input.name, {len(project) + 1}) & '/bucket'"
+    unknown = (
+        f"$contains($states.errorOutput.Cause, 'does not exist') ? {{'project': '{project}'}} : {{'project': '{project}', "
+        "'unknown': true, 'name': $states.input, 'status': 'unknown', 'ends': 'unknown', 'reason': $states.errorOutput.Cause}"
+    )
     return {
         "Describe": {
             "Type": "Task",
@@ -117,9 +133,11 @@ def _asked(project: str) -> dict[str, ExpiryState]:
             "Output": "{% ($stack := $states.result.Stacks[0]; {'id': $stack.StackId, 'name': $stack.StackName, "
             f"'project': $stack.Tags[Key = '{PROJECT}'].Value, 'kind': $stack.Tags[Key = '{KIND}'].Value, "
             f"'stands': $stack.Tags[Key = '{STANDS}'].Value, "
-            f"'ends': $stack.Tags[Key = '{EXPIRES_AT}'].Value}}) %}}",
+            f"'notify': $stack.Tags[Key = '{NOTIFY}'].Value, "
+            f"'ends': $stack.Tags[Key = '{EXPIRES_AT}'].Value, 'status': $stack.StackStatus, "
+            "'reason': $stack.StackStatusReason}) %}",
             # Gone meanwhile, or not to be learned now: until the next look it counts as an experiment that is not over.
-            "Catch": [{"ErrorEquals": ["States.ALL"], "Output": {"project": project}, "Next": "Looked"}],
+            "Catch": [{"ErrorEquals": ["States.ALL"], "Output": f"{{% {unknown} %}}", "Next": "Looked"}],
             "Next": "An experiment of ours?",
         },
         "An experiment of ours?": {
@@ -160,9 +178,28 @@ def _asked(project: str) -> dict[str, ExpiryState]:
     }
 
 
-def _past(field: str) -> str:
+def _past(field: str, *, by: str = "$moment") -> str:
     """Whether the field holds a moment, and it has come."""
-    return f"($exists({field}) and $contains({field}, {MOMENT}) and {field} <= $moment)"
+    return f"($exists({field}) and $contains({field}, {MOMENT}) and {field} <= {by})"
+
+
+def _complain() -> dict[str, ExpiryState]:
+    """The end of a look: failed where a stack is there that should have gone an hour ago, of which nothing is to be learned, or whose
+    deletion is refused. Once an hour the topics that the stacks name are told, by the machine itself: an alarm is billed by the hour.
+    """
+    words = "{% 'the clean-up cannot delete: ' & $join($faults, '; ') %}"
+    tell = "{% $substring($moment, 14, 2) < '15' ? $topics : [] %}"
+    message = {"TopicArn": "{% $states.input %}", "Subject": "Crossover: a clean-up fails", "Message": words}
+    return {
+        "All well?": {
+            "Type": "Choice",
+            "Choices": [{"Condition": "{% $count($faults) > 0 %}", "Next": "Say it"}],
+            "Default": "Done",
+        },
+        "Say it": _each("Tell", "sns:publish", tell, message, then="Failed"),
+        "Failed": {"Type": "Fail", "Error": "NotDeleted", "Cause": words},
+        "Done": {"Type": "Succeed"},
+    }
 
 
 def _end_runs(*, then: str) -> ExpiryState:

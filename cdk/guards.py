@@ -6,7 +6,7 @@ from aws_cdk import Stack, Tags
 from aws_cdk import aws_budgets as budgets
 from constructs import Construct
 
-from cdk.expiry_machine import ALONE, EXPERIMENT, EXPIRES_AT, KIND, PROJECT, STANDS
+from cdk.expiry_machine import ALONE, EXPERIMENT, EXPIRES_AT, KIND, NOTIFY, PROJECT, STANDS
 from crossover.architecture.infrastructure import shared_stacks
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -17,7 +17,8 @@ def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str,
     """Tags of the stack itself, which CloudFormation hands down at each deployment. They stand in the manifest, not in the template."""
     ends = (now + timedelta(hours=experiment.lifetime.ttl_hours)).astimezone(UTC)
     alone = {} if kind != EXPERIMENT or shared_stacks(experiment) else {STANDS: ALONE}
-    return {**_owner_tags(experiment, kind), KIND: kind, **alone, EXPIRES_AT: ends.strftime(MOMENT)}
+    told = {NOTIFY: topic} if (topic := experiment.lifetime.notify) else {}
+    return {**_owner_tags(experiment, kind), KIND: kind, **alone, **told, EXPIRES_AT: ends.strftime(MOMENT)}
 
 
 def tag(stack: Stack, experiment: Experiment, kind: str) -> None:

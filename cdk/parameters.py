@@ -1,12 +1,13 @@
 """What stacks tell one another and the runner: plain strings in SSM parameters.
 
-Not CloudFormation exports: deploying a second architecture must not drop an export that the first still imports, and a stack whose export
-is in use cannot be updated. A parameter is read when a stack is deployed; `add_dependency` orders the stacks.
+Not CloudFormation exports: deploying a second architecture must not drop an export that the first still imports, and an export that is in
+use cannot be changed. A parameter is read when a stack is deployed; `add_dependency` orders the stacks. One export there is of each shared
+stack, of a word that never changes: CloudFormation deletes no stack whose export another one imports.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from aws_cdk import CfnOutput
+from aws_cdk import CfnOutput, Fn
 from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
@@ -37,3 +38,14 @@ def publish(
 def look_up(scope: Construct, project: str, part: str, name: str) -> str:
     """The value that another stack published, resolved at deployment: synth needs neither network nor credentials."""
     return ssm.StringParameter.value_for_string_parameter(scope, parameter_path(project, part, name))
+
+
+def be_leaned_on(scope: Construct, project: str, part: str) -> None:
+    """Of a shared stack: as long as a stack that `leans` on it stands, it cannot be deleted, whoever asks for it."""
+    CfnOutput(scope, "Standing", value=part, export_name=f"{project}-{part}")
+
+
+def leaning(project: str, parts: Iterable[str]) -> dict[str, str]:
+    """What a stack publishes that needs shared ones: their words, imported; nothing of one that stands alone."""
+    words = [Fn.import_value(f"{project}-{part}") for part in parts]
+    return {"leans_on": Fn.join(" ", words)} if words else {}

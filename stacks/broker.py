@@ -11,7 +11,7 @@ from cdk.broker import PART
 from cdk.nag import acknowledge
 from cdk.names import stack_name
 from cdk.network import PART as NETWORK
-from cdk.parameters import look_up, publish
+from cdk.parameters import be_leaned_on, leaning, look_up, publish
 from crossover.experiment import BROKER_VERSION, Experiment
 
 USERNAME = "crossover"  # "guest" is refused
@@ -59,9 +59,9 @@ class BrokerStack(Stack):
                 )
             ],
         )
-        publish(
-            self, project, PART, {"endpoint": Fn.select(0, broker.attr_amqp_endpoints), "secret": secret.secret_arn}
-        )
+        be_leaned_on(self, project, PART)
+        facts = {"endpoint": Fn.select(0, broker.attr_amqp_endpoints), "secret": secret.secret_arn}
+        publish(self, project, PART, facts | leaning(project, [NETWORK]))
 
 
 STACK = BrokerStack

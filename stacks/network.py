@@ -16,7 +16,7 @@ from cdk.keeper import Keeper
 from cdk.nag import acknowledge
 from cdk.names import boot_log
 from cdk.network import PART
-from cdk.parameters import publish
+from cdk.parameters import be_leaned_on, publish
 from cdk.zone import standing_zone
 from crossover.experiment import Experiment
 
@@ -69,6 +69,7 @@ class NetworkStack(Stack):
             subnet=vpc.isolated_subnets[0].subnet_id,
             group=groups["functions"].security_group_id,
         )
+        be_leaned_on(self, experiment.project, PART)
         publish(
             self,
             experiment.project,

@@ -14,7 +14,7 @@ from crossover.errors import UserError
 from crossover.experiment import Experiment
 
 HOUR_S = 3_600.0
-LOOKS_AN_HOUR, STATES_A_LOOK = 4, 11  # of an expiry that looks at one experiment: cdk/expiry.py, whose tests count them
+LOOKS_AN_HOUR, STATES_A_LOOK = 4, 12  # of an expiry that looks at one experiment: cdk/expiry.py, whose tests count them
 
 
 def lines(experiment: Experiment, *, running: bool = False) -> list[Line]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from crossover.account import standing, tell
 from crossover.account.credentials import aws_errors_explained, check_credentials
 from crossover.account.deployment import deploying
+from crossover.account.deployment.minutes import expected_minutes
 from crossover.account.proofs import evidence, fact_checks, unproven, verified
 from crossover.account.proofs.afterwards import AFTERWARDS
 from crossover.account.proofs.observed import Observed
@@ -103,7 +104,7 @@ def cost_before(walk: ProofWalk) -> str:
     experiment, steps = walk.experiment, [step for step in STEPS if not step.left_out(walk)]
     hourly = standing.usd(standing.lines(experiment, running=True))
     minutes, usd = sum(step.minutes for step in steps), sum(step.cost(experiment) for step in steps)
-    first = sum(deploying.expected_minutes(experiment).values()) + 5
+    first = sum(expected_minutes(experiment).values()) + 5
     return (
         f"verify-aws: {walk.stack} and all that it needs, in steps; about {first} minutes until it has "
         f"run, up to {minutes + DELETION_MIN:.0f} until all is gone; about ${usd + hourly * DELETION_MIN / 60:.2f} "

@@ -182,6 +182,7 @@ class Lifetime:
     budget_usd: Annotated[float, Gt(0.0)] | None = None
     idle_minutes: Annotated[float, Gt(0.0)] = 15.0
     maximum_run_hours: Annotated[float, Gt(0.0)] = 6.0
+    notify: str | None = None  # ARN of an SNS topic, told where a clean-up fails
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,14 @@ def owner_is_a_tag(e: Experiment) -> Iterator[str]:
         yield f"owner: {e.owner!r} is not allowed; expected 1 to 256 letters, digits, blanks or + - = . _ : / @, as an AWS tag takes them"
 
 
+def topic_is_an_arn(e: Experiment) -> Iterator[str]:
+    if e.lifetime.notify and not re.fullmatch(r"arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[\w-]{1,256}", e.lifetime.notify):
+        yield (
+            f"lifetime.notify: {e.lifetime.notify!r} is no SNS topic; expected its ARN, as aws sns create-topic --name NAME prints it "
+            "(aws sns subscribe brings an e-mail address to it)"
+        )
+
+
 def dataset_known(e: Experiment) -> Iterator[str]:
     if e.data.dataset not in KNOWN_DATASETS and not is_import(e.data.dataset):
         near = did_you_mean(e.data.dataset, list(KNOWN_DATASETS))
@@ -276,6 +284,7 @@ ALWAYS: tuple[Refusal, ...] = (
     name_fits,
     project_fits,
     owner_is_a_tag,
+    topic_is_an_arn,
     dataset_known,
     digits_have_no_test_split,
     loss_known,

@@ -9,7 +9,7 @@ from uuid import uuid4
 from cdk import expiry_machine
 from crossover.keys import UNDER_WAY, Keys
 
-SOON, LATER, NOON = "2026-03-01T11:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"
+SOON, LATER, NOON = "2026-03-01T11:30:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"
 A, B, NET, MQ = "crossover-a", "crossover-b", "crossover-network", "crossover-broker"
 FOREIGN = {  # names that begin as ours do, and tags that say otherwise
     "foreign": {"project": "another-project", "stack-kind": "experiment"},
@@ -31,6 +31,7 @@ class Account:
             f"arn:aws:states:us-east-1:{account}:stateMachine:",
         )
         self.states, self.stacks, self.s3, self.ssm = map(client, ("stepfunctions", "cloudformation", "s3", "ssm"))
+        self.topics, self.queues = map(client, ("sns", "sqs"))
 
     def create(self, name: str, tags: Mapping[str, str]) -> str:
         """The stack; the ARN of its execution."""
@@ -59,7 +60,7 @@ class Account:
         except self.states.exceptions.ExecutionDoesNotExist:  # it went with its machine
             return False
 
-    def look(self, *, only: str = "") -> str:
+    def look(self, *, only: str = "", status: str = "SUCCEEDED") -> str:
         """The ARN of the look."""
         machine = self.states.create_state_machine(
             name=f"expiry-{uuid4().hex}",
@@ -69,7 +70,7 @@ class Account:
         started = self.states.start_execution(stateMachineArn=machine, input=json.dumps({"now": NOON}))
         while (found := self.states.describe_execution(executionArn=started["executionArn"]))["status"] == "RUNNING":
             time.sleep(0.01)
-        assert found["status"] == "SUCCEEDED", found
+        assert found["status"] == status, found
         return str(started["executionArn"])
 
     def gone(self, stack: str) -> None:

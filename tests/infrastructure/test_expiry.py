@@ -1,8 +1,11 @@
 """The expiry's machine, run by the stand-in's Step Functions against its CloudFormation, S3 and SSM: what it ends, and what it leaves."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
+from moto.cloudformation.exceptions import ValidationError
+from moto.cloudformation.models import CloudFormationBackend
 
 from cdk import expiry
 from crossover.account import standing
@@ -98,3 +101,73 @@ def test_foreign_deadlines_end_nothing(account: Account) -> None:
     account.deadline("another", SOON)
     account.deadline("untagged", SOON)
     account.look()
+
+
+HOURS_AGO = "2026-03-01T09:00:00Z"
+
+
+def held(account: Account, name: str, kind: str, ends: str, **more: str) -> str:
+    """A stack that CloudFormation does not delete, because another one imports what it exports; the user's URL of a queue behind a topic
+    that its tag names.
+    """
+    topic = account.topics.create_topic(Name="told")["TopicArn"]
+    queue = account.queues.create_queue(QueueName="told")["QueueUrl"]
+    account.queues.purge_queue(QueueUrl=queue)
+    arn = account.queues.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]["QueueArn"]
+    account.topics.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+    for made, output in (
+        (name, {"Export": {"Name": "held"}, "Value": "x"}),
+        ("importer", {"Value": {"Fn::ImportValue": "held"}}),
+    ):
+        tags = (
+            {"project": "crossover", "stack-kind": kind, "expires-at": ends, "notify": topic} | more
+            if made == name
+            else {}
+        )
+        body = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}, "Outputs": {"Word": output}}
+        pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
+        account.stacks.create_stack(StackName=made, TemplateBody=json.dumps(body), Tags=pairs)
+    return str(queue)
+
+
+def told(account: Account, queue: str) -> list[str]:
+    return [
+        json.loads(each["Body"])["Message"]
+        for each in account.queues.receive_message(QueueUrl=queue).get("Messages", [])
+    ]
+
+
+def test_a_clean_up_that_cannot_delete_fails_and_tells(account: Account) -> None:
+    queue = held(account, A, "experiment", HOURS_AGO)
+    failed = account.states.describe_execution(executionArn=account.look(status="FAILED"))
+    assert f"{A} (CREATE_COMPLETE, ended {HOURS_AGO})" in failed["cause"] and failed["error"] == "NotDeleted"
+    assert told(account, queue) == [failed["cause"]]
+    account.stacks.delete_stack(StackName="importer")
+    account.look(status="FAILED")  # it was there an hour too long, and goes
+    account.look()
+
+
+def test_within_the_first_hour_it_is_tried_again(account: Account) -> None:
+    queue = held(account, A, "experiment", SOON)
+    account.look()
+    assert told(account, queue) == [] and A in account.present()
+    account.stacks.delete_stack(StackName="importer")
+    account.look()
+    assert A not in account.present()
+
+
+def test_a_shared_stack_that_waited_for_the_last_experiment_is_not_late(account: Account) -> None:
+    create_stacks(account, {NET: ("network", HOURS_AGO), B: ("experiment", LATER)})
+    account.look()
+
+
+def test_a_deletion_that_is_refused_fails_the_look(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_stacks(account, {A: ("experiment", SOON)})
+
+    def refuse(self: CloudFormationBackend, name_or_stack_id: str) -> None:
+        raise ValidationError(message="Stack cannot be deleted while TerminationProtection is enabled")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(CloudFormationBackend, "delete_stack", refuse)
+        failed = account.states.describe_execution(executionArn=account.look(status="FAILED"))
+    assert "TerminationProtection" in failed["cause"] and A in account.present()

@@ -105,6 +105,7 @@ def test_its_role_ends_what_is_the_projects_and_nothing_else(assembly: Assembly)
         "cloudformation:DescribeStacks": {STACKS},
         "cloudformation:ListStackResources": {STACKS},
         "cloudformation:ListStacks": {"*"},
+        "sns:Publish": {f"{HERE.format('sns')}:*"},
         "ssm:GetParameter": {f"{HERE.format('ssm')}:parameter/crossover/crossover/*/bucket"},
         "s3:GetObject": {f"arn:<AWS::Partition>:s3:::crossover*/runs/{key}" for key in ("under-way", "*/deadline/*")},
         "states:ListExecutions": {f"{HERE.format('states')}:stateMachine:crossover-*"},

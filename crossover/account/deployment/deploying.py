@@ -14,6 +14,7 @@ from pathlib import Path
 from crossover.account import standing
 from crossover.account.credentials import aws_errors_explained
 from crossover.account.deployment import failures, preview, readiness, taken_names, zones
+from crossover.account.deployment.minutes import expected_minutes
 from crossover.account.removal import leftovers, network_exit
 from crossover.account.resources import stacks
 from crossover.architecture.infrastructure import shared_stacks
@@ -21,13 +22,8 @@ from crossover.architecture.instances import processor
 from crossover.costs import infrastructure
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
-from crossover.training.baselines import companions
 
 ROOT = Path(__file__).parents[3]
-
-# Minutes that a first deployment takes, stack by stack: estimates until a real account has shown them (docs/aws.md).
-EXPECTED_MINUTES = {"network": 4, "broker": 18, "experiment": 6}
-ALONE_MINUTES = 2  # of an experiment without network, hosts and fleets
 
 
 # Without change sets: a stack that failed half way is then taken up again by the same command.
@@ -112,16 +108,6 @@ def stages(experiment: Experiment) -> list[str]:
     width = max(map(len, expected))
     listed = [f"  {name:<{width}}  about {minutes:>2} minutes" for name, minutes in expected.items()]
     return ["deploying, one after another:", *listed, total]
-
-
-def expected_minutes(experiment: Experiment) -> dict[str, int]:
-    """By stack, in the order of deployment; baselines come before their experiment."""
-    found: dict[str, int] = {}
-    for each in (*companions(experiment), experiment):
-        shared = shared_stacks(each)
-        found |= {f"{each.project}-{part}": EXPECTED_MINUTES[part] for part in shared}
-        found[f"{each.project}-{each.name}"] = EXPECTED_MINUTES["experiment"] if shared else ALONE_MINUTES
-    return found
 
 
 def run_cdk(

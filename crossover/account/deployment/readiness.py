@@ -6,6 +6,8 @@ from typing import Any
 
 from crossover.account.deployment import bootstrap, state_machines, zones
 from crossover.account.deployment.finding import Finding
+from crossover.account.deployment.minutes import expected_minutes
+from crossover.account.resources import stacks
 from crossover.architecture import architecture_of, trees
 from crossover.architecture.infrastructure import most_minibatches, shared_stacks
 from crossover.clients import aws_calls
@@ -28,6 +30,9 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
     yield Finding("credentials", True, f"account {identity['Account']}, {identity['Arn'].rpartition(':')[2]}")
     yield _region(session)
     yield bootstrap.finding(session)
+    yield _time_to_live(session, experiment)
+    if topic := experiment.lifetime.notify:
+        yield _topic(session, topic)
     wanted = infrastructure.of(experiment)
     if wanted.memory_mb:
         yield from _functions(session, experiment, max(wanted.memory_mb.values()))
@@ -44,6 +49,31 @@ def _region(session: Any) -> Finding:
     if region == priced:
         return Finding("region", True, region)
     return Finding("region", True, f"{region}; costs are shown at the prices of {priced}")
+
+
+def _time_to_live(session: Any, experiment: Experiment) -> Finding:
+    """The clean-up would delete the first stacks while the last one is made."""
+    minutes = sum(each for name, each in expected_minutes(experiment).items() if stacks.look(session, name) is None)
+    hours = experiment.lifetime.ttl_hours
+    detail = f"{hours:g} h, of which the deployment is expected to take {minutes} minutes"
+    wrong = f"lifetime.ttl_hours: {detail}: its stacks would be deleted while they are made; expected more than {minutes / 60:.2g}"
+    return Finding("time to live", fits := hours * 60 > minutes, detail if fits else wrong)
+
+
+def _topic(session: Any, topic: str) -> Finding:
+    region = session.client("sns").meta.region_name
+    if topic.split(":")[3] != region:
+        return Finding(
+            "topic",
+            False,
+            f"lifetime.notify: {topic} is not in {region}, where the clean-up stands; expected a topic there",
+        )
+    with aws_calls.Tolerating("NotFound"):
+        confirmed = (
+            session.client("sns").get_topic_attributes(TopicArn=topic)["Attributes"].get("SubscriptionsConfirmed", "0")
+        )
+        return Finding("topic", True, f"{topic}, {confirmed} confirmed subscriptions")
+    return Finding("topic", False, f"lifetime.notify: there is no topic {topic}; aws sns create-topic makes one")
 
 
 def _functions(session: Any, experiment: Experiment, memory_mb: int) -> Iterator[Finding]:

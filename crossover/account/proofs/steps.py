@@ -13,6 +13,7 @@ from pathlib import Path
 
 from crossover.account import standing, tell
 from crossover.account.deployment import deploying
+from crossover.account.deployment.minutes import EXPECTED_MINUTES
 from crossover.account.proofs import expiring, fact_checks, redriving
 from crossover.account.proofs.evidence import CHILDREN, Evidence
 from crossover.account.proofs.observed import Check, Observed
@@ -196,7 +197,7 @@ STEPS = (
     ProofStep(
         name="network",
         does="deploy the network, the expiry and its schedule",
-        minutes=deploying.EXPECTED_MINUTES["network"],
+        minutes=EXPECTED_MINUTES["network"],
         usd_per_hour=lambda experiment: _usd(experiment, NETWORK),
         work=partial(_deploy_shared, stack=NETWORK),
         left_out=_without(NETWORK),
@@ -204,7 +205,7 @@ STEPS = (
     ProofStep(
         name="broker",
         does="deploy the broker",
-        minutes=deploying.EXPECTED_MINUTES["broker"],
+        minutes=EXPECTED_MINUTES["broker"],
         usd_per_hour=lambda experiment: _usd(experiment, NETWORK, BROKER),
         work=partial(_deploy_shared, stack=BROKER),
         left_out=_without(BROKER),
@@ -212,7 +213,7 @@ STEPS = (
     ProofStep(
         name="run",
         does="deploy the experiment, train, look",
-        minutes=deploying.EXPECTED_MINUTES["experiment"] + 5,
+        minutes=EXPECTED_MINUTES["experiment"] + 5,
         usd_per_hour=_usd,
         work=_run,
         runs=1,

@@ -1,11 +1,14 @@
 """What CloudFormation remembers: deleted stacks with their resources, deletions that failed, the stack that holds a resource.
 
 ListStackResources and DescribeStacks answer for a deleted stack by its id, for 90 days; moto makes the resources anew when it is asked for
-them. A deletion that fails leaves the stack, DELETE_FAILED, with the reason in its events; moto forgets the stack. Sources:
+them. A deletion that fails leaves the stack, DELETE_FAILED, with the reason in its events; moto forgets the stack. A stack whose export
+another one imports stays as it is, with the reason beside its status; moto deletes it. Sources:
+github.com/aws/aws-cdk/issues/604 (its words),
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_ListStackResources.html ("For deleted stacks ... up to 90 days after
 the stack has been deleted"), API_DescribeStackResources.html (PhysicalResourceId), API_DeleteStack.html (answers at once).
 """
 
+import json
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +47,9 @@ def _deletion(changes: Replacements) -> None:
         stack = self.stacks.get(name_or_id)
         if stack is None:  # by name: moto asks again, by id
             return old(self, name_or_id)
+        if words := _in_use(self, stack):
+            stack.status_reason = words
+            return None
         with _being_made(stack):
             return delete_made(old, self, stack)
 
@@ -66,6 +72,16 @@ def _deletion(changes: Replacements) -> None:
         with _being_made(self):
             if not self.status.startswith("DELETE"):
                 old(self)
+
+
+def _in_use(backend: Any, stack: Any) -> str:
+    """Why nobody may delete the stack; "" where nobody imports what it exports."""
+    for export in stack.exports:
+        imported = json.dumps({"Fn::ImportValue": export.name})
+        others = [each.name for each in backend.stacks.values() if imported in json.dumps(each.template_dict)]
+        if others:
+            return f"Export {export.name} cannot be deleted as it is in use by {' and '.join(others)}"
+    return ""
 
 
 def _being_made(stack: Any) -> Any:

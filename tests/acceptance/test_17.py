@@ -1,0 +1,87 @@
+"""A stranger's first hours on AWS, in an account full of other people: whose a stack is, and who takes it away."""
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdk.expiry_machine import definition
+from crossover import validation
+from crossover.account import standing
+from crossover.account.deployment import deploying
+from crossover.local.cloud import LocalCloud
+from stacks.synthesis import synthesize
+from tests.infrastructure.assemblies import Assembly
+from tests.infrastructure.cases import Case
+from tests.infrastructure.conftest import NOW
+
+ROOT = Path(__file__).parents[2]
+
+
+def gpu(name: str, owner: str, folder: Path, *, now: datetime = NOW) -> Path:
+    """The assembly of an experiment whose fleet is empty: nothing of it holds the network but what it imports."""
+    experiment = validation.load(ROOT / "config" / "gpu.yaml", [f"name={name}", f"owner={owner}"])
+    return synthesize(experiment, folder / name, now=now)
+
+
+@pytest.mark.slow
+def test_destroying_one_experiment_by_plain_cdk_leaves_the_clean_up_of_another(
+    cloud: LocalCloud, tmp_path: Path
+) -> None:
+    soon = datetime.now(UTC) - timedelta(hours=7, minutes=50)  # its eight hours are over in ten minutes
+    for name in ("a", "b"):
+        cloud.deploy(gpu(name, "ada@example.org", tmp_path, now=soon))
+    command = [*deploying.npx(), "--yes", deploying.CDK, "destroy", "--all", "--force", "--app", str(tmp_path / "a")]
+    environment = {**os.environ, **cloud.environment(), "npm_config_prefer_offline": "true"}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
+    assert ended.returncode != 0 and "crossover-network" in ended.stdout + ended.stderr
+    assert cloud.stacks() == ["crossover-network", "crossover-b"]
+    states = cloud.session().client("stepfunctions")
+    (machine,) = states.list_state_machines()["stateMachines"]
+    assert json.loads(
+        states.describe_state_machine(stateMachineArn=machine["stateMachineArn"])["definition"]
+    ) == definition("crossover")
+    now = (datetime.now(UTC) + timedelta(minutes=20)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for left in (["crossover-network"], []):  # one look takes the experiment, the next one the network
+        started = states.start_execution(stateMachineArn=machine["stateMachineArn"], input=json.dumps({"now": now}))
+        _wait(cloud, started["executionArn"], until=left)
+    assert cloud.stacks() == []
+
+
+def _wait(cloud: LocalCloud, execution: str, *, until: list[str]) -> None:
+    """Until the stacks are these."""
+    from crossover.runtime.pauses import Pauses
+
+    pause = Pauses(0.05, within_s=120)
+    while cloud.stacks() != until:
+        assert pause(), (
+            cloud.stacks(),
+            cloud.session().client("stepfunctions").describe_execution(executionArn=execution),
+        )
+
+
+def test_nothing_of_the_smallest_deployment_is_billed_by_the_hour(tmp_path: Path) -> None:
+    experiment = Case.of("all-reduce over s3").experiment
+    assert standing.lines(experiment, running=True) == []
+    folder = synthesize(experiment, tmp_path / "assembly", now=NOW)
+    kinds: set[Any] = {
+        each["Type"] for each in Assembly(folder, "crossover-all-reduce-s3").experiment["Resources"].values()
+    }
+    free = {
+        "AWS::IAM::Role",
+        "AWS::Lambda::Function",
+        "AWS::Lambda::LayerVersion",
+        "AWS::Logs::LogGroup",
+        "AWS::S3::Bucket",
+    }
+    free |= {
+        "AWS::S3::BucketPolicy",
+        "AWS::SSM::Parameter",
+        "AWS::StepFunctions::StateMachine",
+        "AWS::Scheduler::Schedule",
+    }
+    assert kinds <= free | {"AWS::IAM::Policy", "Custom::S3AutoDeleteObjects"}  # no alarm, which is
