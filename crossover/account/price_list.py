@@ -70,19 +70,23 @@ def product_of(item: str) -> Product | None:
 
 
 def refreshed(text: str, session: Any, *, region: str, now: datetime) -> tuple[str, list[str], list[str]]:
-    """The price file with today's prices; one line per price that changed, and one per item that kept its old one, with the reason."""
+    """The price file with today's prices of `region`; one line per price that changed, and one per item that kept its old one, with the
+    reason. What keeps the price of another region is no longer `verified`.
+    """
+    moved = f"region: {region}" not in text.splitlines()
     lines, changes, kept = [], list[str](), list[str]()
     for line in text.splitlines():
         match = ENTRY.match(line)
         if match is None:
-            lines.append(line)
+            lines.append(re.sub(r"^region: .*", f"region: {region}", line))
             continue
         item, old, per = match["item"], float(match["usd"]), _per(match["rest"])
         try:
             usd = float(f"{current(session, item, region=region, now=now) * per:.10g}")
         except CrossoverError as problem:
             kept.append(str(problem))
-            lines.append(line)
+            doubtful = moved and "verified: false" not in line
+            lines.append(line.rstrip().removesuffix("}") + ", verified: false}" if doubtful else line)
             continue
         rest = re.sub(r', (as_of: "[^"]*"|verified: false)', "", match["rest"])
         lines.append(f'{match[1]}{_plain(usd)}, as_of: "{now:%Y-%m-%d}"{rest}}}')

@@ -77,11 +77,22 @@ def left_of_budget(experiment: Experiment, stack: StandingStack, *, now: datetim
     return budget - spent
 
 
+def check_prices(session: Any, experiment: Experiment) -> None:
+    """Raises UserError where a budget would brake by the prices of another region."""
+    listed, region = prices.load(), session.client("sts").meta.region_name
+    if experiment.lifetime.budget_usd is not None and region != listed.region:
+        raise UserError(
+            f"lifetime.budget_usd: config/pricing.yaml has the prices of {listed.region} ({listed.as_of}), and this is {region}: the "
+            f"budget would brake too late or too early; crossover prices refresh --region {region} writes today's"
+        )
+
+
 def check_budget(session: Any, experiment: Experiment, *, config: Path) -> None:
     """Before a deployment. Raises UserError where the budget is spent, or does not last for the first hour."""
     budget = experiment.lifetime.budget_usd
     if budget is None:
         return
+    check_prices(session, experiment)
     if stack := stacks.look(session, f"{experiment.project}-{experiment.name}"):
         left_of_budget(experiment, stack, now=datetime.now(UTC), config=config)
     elif (hour := usd(lines(experiment))) >= budget:

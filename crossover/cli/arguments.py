@@ -16,6 +16,7 @@ Override = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing anything on AWS.")]
+TakeOver = Annotated[bool, typer.Option("--take-over", help="Go on although the stack is another owner's.")]
 
 
 def accepted(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:

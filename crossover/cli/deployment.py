@@ -6,7 +6,7 @@ import time
 from crossover.account import tell
 from crossover.account.credentials import aws_errors_explained, check_credentials
 from crossover.account.deployment.deploying import deploy_previewed, refuse_what_cannot_work
-from crossover.cli.arguments import Config, Debug, Yes, accepted
+from crossover.cli.arguments import Config, Debug, TakeOver, Yes, accepted
 from crossover.cli.docker import check_docker
 from crossover.errors import UserError
 from crossover.simulation import own_steps
@@ -15,7 +15,7 @@ from crossover.training.baselines import companions
 from crossover.validation import check_deployment
 
 
-def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
+def deploy(config: Config, yes: Yes = False, take_over: TakeOver = False, debug: Debug = False) -> None:
     """Deploy the experiment on AWS, with the shared network and broker where they are missing."""
     experiment = accepted(config)
     check_deployment(experiment)
@@ -26,7 +26,7 @@ def deploy(config: Config, yes: Yes = False, debug: Debug = False) -> None:
         raise UserError("deploy: nobody to ask, since the input is no terminal; add --yes")
     with aws_errors_explained():
         for each in (experiment, *companions(experiment)):  # baselines are deployed by the same command
-            refuse_what_cannot_work(each, config=config, tell=tell)
+            refuse_what_cannot_work(each, config=config, tell=tell, take_over=take_over)
     if wasted := idle(experiment):
         print(f"note: {wasted}", file=sys.stderr, flush=True)
     started = time.monotonic()

@@ -8,7 +8,8 @@ import typer
 from crossover.account import tell
 from crossover.account.credentials import aws_errors_explained, check_credentials
 from crossover.account.removal.destroying import announced, delete_experiment, delete_shared, experiments, verified
-from crossover.cli.arguments import Config, Debug, Yes
+from crossover.account.resources import stacks
+from crossover.cli.arguments import Config, Debug, TakeOver, Yes
 from crossover.errors import UserError
 from crossover.validation import load
 
@@ -22,6 +23,7 @@ def destroy(
         bool, typer.Option("--shared", help="The project's network and broker too, once no other experiment stands.")
     ] = False,
     yes: Yes = False,
+    take_over: TakeOver = False,
     debug: Debug = False,
 ) -> None:
     """Delete the experiment from AWS: stack, orphans and all. The shared network and broker stay for others."""
@@ -33,6 +35,10 @@ def destroy(
 
     session = boto3.Session()
     with aws_errors_explained():
+        for name in () if take_over else experiments(experiment):
+            stacks.check_owner(
+                session, f"{experiment.project}-{name}", owner=experiment.owner, command=f"destroy {config}"
+            )
         for line in announced(session, experiment, shared=shared):
             tell(line)
     if not yes and not typer.confirm("Remove this?"):

@@ -2,6 +2,7 @@
 
 import os
 from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
 
@@ -14,17 +15,19 @@ app = typer.Typer(help="What AWS charges, as dated data.", no_args_is_help=True)
 
 
 @app.command()
-def refresh(debug: Debug = False) -> None:
+def refresh(
+    region: Annotated[str, typer.Option(help="Whose prices; by default the region that the file has.")] = "",
+    debug: Debug = False,
+) -> None:
     """Ask AWS for today's prices and write them into config/pricing.yaml with today's date; what it does not list keeps its own."""
     import boto3
 
     from crossover.account.price_list import refreshed
 
     path, listed_now = listed.PRICING, listed.load()
+    region = region or listed_now.region
     with aws_errors_explained():
-        text, changes, kept = refreshed(
-            path.read_text("utf-8"), boto3.Session(), region=listed_now.region, now=datetime.now(UTC)
-        )
+        text, changes, kept = refreshed(path.read_text("utf-8"), boto3.Session(), region=region, now=datetime.now(UTC))
     if len(kept) == len(listed_now.items):
         raise CrossoverError(f"no price could be refreshed, {path.name} stays; the first: {kept[0]}")
     part = path.with_suffix(".part")
@@ -34,6 +37,4 @@ def refresh(debug: Debug = False) -> None:
     for line in [*changes, *(f"kept  {reason}" for reason in kept)]:
         print(line)
     asked = len(listed_now.items) - len(kept)
-    print(
-        f"{len(changes)} of {asked} prices changed in {listed_now.region}, dated today; {len(kept)} keep figure and date"
-    )
+    print(f"{len(changes)} of {asked} prices changed in {region}, dated today; {len(kept)} keep figure and date")

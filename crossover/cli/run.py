@@ -21,7 +21,7 @@ from crossover.account import standing
 from crossover.account.credentials import aws_errors_explained
 from crossover.account.deployment import changes
 from crossover.account.resources import stacks
-from crossover.cli.arguments import Config, Debug, Override, accepted
+from crossover.cli.arguments import Config, Debug, Override, TakeOver, accepted
 from crossover.cli.progress import show_progress
 from crossover.cli.signals import as_ctrl_c
 from crossover.errors import ConfigError, DataError, UserError
@@ -62,6 +62,7 @@ def run(
         list[LogTo] | None,
         typer.Option(help="Also write the curves for this tool, into <out>/<tool>."),
     ] = None,
+    take_over: TakeOver = False,
     debug: Debug = False,
 ) -> None:
     """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
@@ -76,7 +77,7 @@ def run(
     if on == "aws":
         check_deployment(experiment)
         own_steps.check_fits(experiment)
-        experiment = _check_deployed(experiment, config)
+        experiment = _check_deployed(experiment, config, take_over=take_over)
     if wasted := idle(experiment):
         print(f"note: {wasted}", file=sys.stderr, flush=True)
     with _alone_in(folder):
@@ -125,8 +126,10 @@ def _say_how_to_go_on(config: Path, on: Where, folder: Path) -> None:
         print(kept, file=sys.stderr, flush=True)  # an earlier one's, where this run failed before it began
 
 
-def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
-    """With what is left of its budget. Raises UserError where the stack is missing, half way or over, or the budget is spent."""
+def _check_deployed(experiment: Experiment, config: Path, *, take_over: bool) -> Experiment:
+    """With what is left of its budget. Raises UserError where the stack is missing, another owner's, half way or over, or the budget is
+    spent, or would be counted at another region's prices.
+    """
     import boto3
 
     from crossover import running
@@ -136,6 +139,9 @@ def _check_deployed(experiment: Experiment, config: Path) -> Experiment:
         stack = stacks.check_runnable(
             session, f"{experiment.project}-{experiment.name}", project=experiment.project, config=str(config), now=now
         )
+        if not take_over:
+            stacks.check_owner(session, stack.name, owner=experiment.owner, command=f"run {config} --on aws")
+        standing.check_prices(session, experiment)
         changes.check_unchanged(session, experiment, config=config)
         if found := running.under_way(experiment, session):
             print(f"taking up {found.run}, which is under way", flush=True)

@@ -35,6 +35,12 @@ def tags(project: str, part: str) -> dict[str, str]:
     }
 
 
+def stack_tags(session: Any, name: str) -> dict[str, str]:
+    """Of a stack that stands; none where there is none."""
+    listed = session.client("cloudformation").describe_stacks()["Stacks"]
+    return {tag["Key"]: tag["Value"] for each in listed if each["StackName"] == name for tag in each["Tags"]}
+
+
 def standing(name: str, state: str, *, created: datetime | None = None) -> StandingStack:
     """A stack of ours in a state that the cloud on one machine never reaches."""
     moment, (project, _, part) = created or datetime.now(UTC), name.partition("-")

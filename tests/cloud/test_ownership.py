@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from botocore.exceptions import ClientError
 from crossover.account.removal import leftovers
 from crossover.account.resources import inventory, listings, ownership
 from crossover.account.resources.ownership import Owner, Whose
+from crossover.costs import prices
 from crossover.local.cloud import LocalCloud
 from tests.cloud import made
 from tests.cloud.conftest import Command
@@ -308,3 +310,43 @@ def test_credentials_that_fail_half_way(
     assert made.stacks(cloud) == set() and COLLECT in groups(session)
     assert f"not removed: log group {COLLECT}" in said
     session.client("logs").delete_log_group(logGroupName=COLLECT)
+
+
+# --- two owners of one project ---
+
+
+@pytest.mark.parametrize("command", [("deploy", "--yes"), ("run", "--on", "aws"), ("destroy", "--yes")])
+def test_another_owners_stack_is_refused_with_the_name_of_who_has_it(
+    command: tuple[str, ...], session: Any, crossover: Command
+) -> None:
+    made.ours(session, "crossover", "tiny", owner="ada@example.org")
+    said = crossover(*command, status=2, owner="bob@example.org")
+    assert "crossover-tiny stands in account 123456789012, us-east-1 and is ada@example.org's" in said
+    assert f"crossover {command[0]} " in said and "--take-over goes on" in said
+    assert "ada@example.org" in made.stack_tags(session, "crossover-tiny").values()
+
+
+def test_who_takes_over_sees_whose_it_is(session: Any, crossover: Command) -> None:
+    made.ours(session, "crossover", "tiny", owner="ada@example.org")
+    said = crossover("destroy", "--yes", "--take-over", owner="bob@example.org")
+    assert "stack crossover-tiny of ada@example.org" in said
+    assert made.stack_tags(session, "crossover-tiny") == {}
+
+
+@pytest.mark.parametrize("owner", ["Ada@Example.org", "ada@example.org"])
+def test_an_owner_in_other_letter_case_is_the_same(owner: str, session: Any, crossover: Command) -> None:
+    made.ours(session, "crossover", "tiny", owner="ada@example.org")
+    crossover("destroy", "--yes", owner=owner)
+    assert made.stack_tags(session, "crossover-tiny") == {}
+
+
+def test_a_budget_that_would_brake_at_another_regions_prices(
+    session: Any, crossover: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = replace(prices.load(), region="eu-central-1")
+    monkeypatch.setattr(prices, "load", lambda: elsewhere)
+    made.ours(session, "crossover", "tiny", owner="ada@example.org")
+    for command in (("deploy", "--yes"), ("run", "--on", "aws")):
+        said = crossover(*command, status=2, owner="ada@example.org", lifetime={"budget_usd": 5})
+        assert "the prices of eu-central-1 (2026-11), and this is us-east-1" in said
+        assert "crossover prices refresh --region us-east-1" in said

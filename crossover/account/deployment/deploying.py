@@ -30,7 +30,9 @@ ROOT = Path(__file__).parents[3]
 DEPLOY = ("deploy", "--method", "direct", "--require-approval", "never")
 
 
-def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Callable[[str], None]) -> None:
+def refuse_what_cannot_work(
+    experiment: Experiment, *, config: Path, tell: Callable[[str], None], take_over: bool = False
+) -> None:
     """Raise UserError for what a deployment would find only after it has begun to cost, each with what mends it.
 
     What an interrupted command left under way is waited for: repeating it is to end in the right state.
@@ -40,6 +42,8 @@ def refuse_what_cannot_work(experiment: Experiment, *, config: Path, tell: Calla
     session, project = boto3.Session(), experiment.project
     for stack in (f"{project}-{part}" for part in (*shared_stacks(experiment), experiment.name)):
         stacks.check_ours(session, stack, project=project)
+        if not take_over:
+            stacks.check_owner(session, stack, owner=experiment.owner, command=f"deploy {config}")
         if (found := stacks.look(session, stack)) and found.in_progress:
             tell(f"{stack} is {found.state}, from an earlier command or another one; waiting until that has ended")
             leftovers.wait_for_stack(session, stack)

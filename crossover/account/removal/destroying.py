@@ -9,6 +9,7 @@ from crossover.account.removal import leftovers, network_exit
 from crossover.account.resources import inventory, ownership, stacks
 from crossover.account.resources.listings import KINDS
 from crossover.account.resources.ownership import Whose
+from crossover.account.resources.stacks import StandingStack
 from crossover.architecture.infrastructure import shared_stacks
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment
@@ -29,7 +30,7 @@ def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator
     found = []
     for owner in [ownership.of(session, project, name) for name in ([None, *names] if shared else names)]:
         found += [
-            f"  stack {each.name}, {len(ownership.resources(session, each.id))} resources and all that is in them"
+            f"  stack {each.name}{_of(each)}, {len(ownership.resources(session, each.id))} resources and all that is in them"
             for each in sorted(owner.standing, key=_order)
         ]
         taken = inventory.take(session, owner)
@@ -39,6 +40,10 @@ def announced(session: Any, experiment: Experiment, *, shared: bool) -> Iterator
         yield f"stays: {' and '.join(f'{project}-{part}' for part in parts)}; --shared removes what no experiment needs"
     yield f"to be removed from {stacks.place(session)}:{'' if found else ' nothing'}"
     yield from dict.fromkeys(found)
+
+
+def _of(stack: StandingStack) -> str:
+    return f" of {stack.tags[stacks.OWNER]}" if stacks.OWNER in stack.tags else ""
 
 
 def _wait(session: Any, project: str, names: list[str | None]) -> None:

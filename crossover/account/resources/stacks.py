@@ -11,6 +11,7 @@ from crossover.clients import aws_calls
 from crossover.errors import UserError
 from crossover.keys import MOMENT
 
+OWNER = "owner"  # a tag of experiments
 SHARED = (BROKER, NETWORK)  # kinds of stacks beside experiments, in the order in which they are deleted
 
 
@@ -108,6 +109,19 @@ def check_ours(session: Any, name: str, *, project: str) -> None:
         f"nothing was touched. Choose another name or project; or, if it is yours and lost its tags, give them back (CloudFormation "
         f"console: Update, Use existing template, Tags): project={project}, experiment={experiment}, stack-kind={kind}"
     )
+
+
+def check_owner(session: Any, name: str, *, owner: str, command: str) -> None:
+    """Raises UserError where the stack, one of this project's by its tags, is another owner's. Addresses are the same in other letter case;
+    a stack that names no owner is anybody's.
+    """
+    stack = look(session, name)
+    has = stack.tags.get(OWNER, "") if stack else ""
+    if has and has.casefold() != owner.casefold():
+        raise UserError(
+            f"owner: {name} stands in {place(session)} and is {has}'s, this file says {owner}; nothing was touched. Choose another name "
+            f"or project, or set owner to {has} where that is you; crossover {command} --take-over goes on"
+        )
 
 
 def place(session: Any) -> str:

@@ -193,6 +193,14 @@ def test_no_spot_price_leaves_the_old_one() -> None:
     assert kept == ["ec2.g4dn.xlarge.spot: no spot price in us-east-1"]
 
 
+def test_another_regions_prices_are_told_from_those_that_stay() -> None:
+    text, _, kept = refreshed(TEXT, Session(spot=()), region="eu-central-1", now=NOW)
+    assert "region: eu-central-1" in text.splitlines() and "region: us-east-1" not in text.splitlines()
+    assert kept == ["ec2.g4dn.xlarge.spot: no spot price in eu-central-1"]
+    doubtful = [line for line in text.splitlines() if ", verified: false" in line]
+    assert [line.split(":")[0].strip() for line in doubtful] == ["ec2.g4dn.xlarge.spot"]
+
+
 def test_an_item_that_nobody_described_is_said() -> None:
     with pytest.raises(CrossoverError, match=r"coffee\.cup: nobody said which product"):
         current(Session(), "coffee.cup", region="us-east-1")
