@@ -16,7 +16,7 @@ from constructs import Construct
 
 from cdk import bundling, grants
 from cdk.broker import Broker
-from cdk.hosts import CPU_BUILD, boot_script, common_facts, debian_image, image, user_data
+from cdk.hosts import CPU_BUILD, boot_script, common_facts, image, user_data
 from cdk.nag import acknowledge
 from cdk.names import arn, boot_log, resource_name
 from cdk.network import SharedNetwork
@@ -25,7 +25,7 @@ from cdk.step_functions import StateMachines
 from cdk.storage import Buckets
 from crossover import own_code
 from crossover.architecture import Program
-from crossover.architecture.instances import Instances, is_burstable
+from crossover.architecture.instances import Instances, image_parameter, is_burstable
 from crossover.experiment import Experiment
 from crossover.own_code import packages
 from layer.contents import TORCH, pinned
@@ -35,12 +35,6 @@ PACKAGES = " ".join(sorted(pinned(name.replace("_", "-")) for name in (*packages
 CPU_TORCH = f"torch=={TORCH}{CPU_BUILD}"
 
 
-# AWS's Deep Learning image with PyTorch in the version that functions have, so that no boot fetches gigabytes. On Ubuntu 24.04, whose
-# Python is 3.12: that of 22.04 is 3.10, and programs need 3.11. Source: its release notes (python_location: /opt/pytorch/bin/python).
-GPU_IMAGE = (
-    "/aws/service/deeplearning/ami/x86_64/"
-    f"oss-nvidia-driver-gpu-pytorch-{TORCH.rpartition('.')[0]}-ubuntu-24.04/latest/ami-id"
-)
 VENV, GPU_VENV = "/opt/crossover/venv", "/opt/pytorch"  # made at boot; the image's own
 
 
@@ -128,7 +122,7 @@ class ProgramFleet(Construct):
         template, stack = ec2.CfnLaunchTemplate, Stack.of(self)
         tags = [CfnTag(key="Name", value=self._name), CfnTag(key="crossover:role", value="program")]
         data = template.LaunchTemplateDataProperty(
-            image_id=image(stack, GPU_IMAGE) if asked.gpu else debian_image(stack, asked.instance_type),
+            image_id=image(stack, image_parameter(asked.instance_type, gpu=asked.gpu)),
             instance_type=asked.instance_type,
             iam_instance_profile=template.IamInstanceProfileProperty(arn=profile.attr_arn),
             security_group_ids=groups,

@@ -10,7 +10,7 @@ from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
 from cdk.names import boot_log
-from crossover.architecture.instances import processor
+from crossover.architecture.instances import image_parameter
 
 CPU_BUILD = (
     "+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # behind PyTorch's pin: a tenth of the build for GPUs
@@ -23,7 +23,7 @@ BOOT_S = 1_200  # a boot that takes longer has failed, and says so before the de
 
 def debian_image(stack: Stack, instance_type: str) -> str:
     """The id of Debian 13's newest image for the processor, by the SSM parameter that Debian publishes."""
-    return image(stack, f"/aws/service/debian/release/13/latest/{processor(instance_type)}")
+    return image(stack, image_parameter(instance_type, gpu=False))
 
 
 def image(stack: Stack, path: str) -> str:

@@ -18,6 +18,16 @@ def processor(instance_type: str) -> str:
     return "arm64" if re.match(r"[a-z]+\d+[a-z]*g[a-z]*\.", instance_type) else "amd64"
 
 
+# AWS's Deep Learning image with PyTorch in the version that functions have, so that no boot fetches gigabytes. On
+# Ubuntu 24.04, whose Python is 3.12: that of 22.04 is 3.10, and programs need 3.11. Source: its release notes.
+GPU_IMAGE = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.10-ubuntu-24.04/latest/ami-id"
+
+
+def image_parameter(instance_type: str, *, gpu: bool) -> str:
+    """The public SSM parameter that names the newest image."""
+    return GPU_IMAGE if gpu else f"/aws/service/debian/release/13/latest/{processor(instance_type)}"
+
+
 # Burstable types: vCPUs, and the share of each that the hourly price pays for. Source: Amazon EC2, Burstable performance instances.
 _OF_T2 = {"nano": (1, 0.05), "micro": (1, 0.10), "small": (1, 0.20), "medium": (2, 0.20)}
 _OF_T2 |= {"large": (2, 0.30), "xlarge": (4, 0.225), "2xlarge": (8, 0.17)}
@@ -59,6 +69,9 @@ class Instances:
 # Families with an NVIDIA GPU, by AWS's naming: g and p with a generation, but g4ad, which has AMD's. Source: Amazon EC2, Accelerated
 # computing instance types.
 _NVIDIA = re.compile(r"(?!g4ad\.)(g\d|gr\d|p\d)[a-z0-9-]*\.")
+# GPUs that the image's open driver does not serve (before Turing, but for V100, which it refuses too), and ARM, for which it is not made.
+# Source: NVIDIA, open GPU kernel modules, supported GPUs.
+_UNBOOTABLE = re.compile(r"(g2|g3s?|g5g|p2|p3(dn)?)\.")
 
 
 def needs_a_gpu(asked: Instances) -> Iterator[str]:
@@ -67,6 +80,11 @@ def needs_a_gpu(asked: Instances) -> Iterator[str]:
         yield (
             f"{asked.setting}: {asked.instance_type} has no NVIDIA GPU; expected a type of a family that has, "
             "for example g4dn.xlarge, g5.xlarge or g6.xlarge"
+        )
+    elif asked.gpu and _UNBOOTABLE.match(asked.instance_type):
+        yield (
+            f"{asked.setting}: {asked.instance_type} cannot boot the image with PyTorch, whose driver serves x86 instances with GPUs from "
+            "Turing on; expected for example g4dn.xlarge, g5.xlarge or g6.xlarge"
         )
 
 

@@ -32,7 +32,7 @@ def doctor(
     findings = list(examine(experiment) if on == "local" else examine_account(experiment))
     console = Console(emoji=False, highlight=False, soft_wrap=True)
     for finding in findings:
-        console.print(f"{'ok     ' if finding.holds else 'missing'}  {finding.name}: {finding.detail}", markup=False)
+        console.print(f"{finding.word:<7}  {finding.name}: {finding.detail}", markup=False)
     missing = [finding.name for finding in findings if not finding.holds]
     if missing and on == "local":
         raise MissingTool(f"this machine lacks {', '.join(missing)}; the lines above say what to do")

@@ -77,6 +77,96 @@ def test_a_new_accounts_limits_are_said_with_what_to_ask_for(cloud: LocalCloud, 
     assert not found["Lambda memory"].holds and "3008 MB" in found["Lambda memory"].detail
 
 
+GPU = Experiment(name="gpu", architecture="gpu", gpu=Gpu(instances=2))
+SAID = [
+    ("describe_vpc_block_public_access_options", {"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": "block-bidirectional"}},
+     "VPC block public access", "blocks VPCs from the internet"),
+    ("get_allowed_images_settings", {"State": "enabled", "ImageCriteria": [{"ImageProviders": ["aws-marketplace"]}]},
+     "allowed images", "allows images of aws-marketplace alone, not of amazon"),
+    ("get_ebs_default_kms_key_id", {"KmsKeyId": "arn:aws:kms:us-east-1:123456789012:key/1"},
+     "default EBS key", "AWSServiceRoleForAutoScaling"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "answer", "name", "words"), SAID)
+def test_what_an_accounts_owners_forbid_is_said_before_anything_costs(
+    call: str,
+    answer: dict[str, Any],
+    name: str,
+    words: str,
+    cloud: LocalCloud,
+    session: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert findings(session, GPU).get(name, readiness.Finding(name, True, "")).holds
+    monkeypatch.setitem(cloud.account.settings, call, answer)
+    found = findings(session, GPU)[name]
+    assert not found.holds and words in found.detail
+
+
+@pytest.mark.parametrize("code", ["L-F678F1CE", "L-A4707A72"])
+def test_a_network_quota_of_zero_is_said(
+    code: str, cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cloud.account.quotas, ("vpc", code), 0.0)
+    (found,) = [each for each in findings(session, GPU).values() if not each.holds]
+    assert "of 0 in use, the network needs one more" in found.detail and f"--quota-code {code}" in found.detail
+
+
+def test_vcpus_that_others_use_are_not_free(cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ec2 = session.client("ec2")
+    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    (other,) = ec2.run_instances(ImageId=image, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1)["Instances"]
+    try:
+        monkeypatch.setitem(cloud.account.quotas, ("ec2", "L-DB2E81BA"), 8.0)
+        found = findings(session, GPU)["GPU quota"]
+    finally:
+        ec2.terminate_instances(InstanceIds=[other["InstanceId"]])
+    assert not found.holds and " in use, 2 x g4dn.xlarge need 8" in found.detail
+
+
+def test_an_image_that_the_region_does_not_name(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "crossover.account.deployment.surroundings.image_parameter", lambda kind, *, gpu: "/nowhere/latest/x"
+    )
+    found = findings(session, GPU)["image"]
+    assert not found.holds and "has no parameter /nowhere/latest/x" in found.detail
+
+
+def test_a_denied_question_is_not_asked_and_not_ok(
+    cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(session: Any, experiment: Experiment) -> Any:
+        raise ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "GetAllowedImagesSettings")
+
+    monkeypatch.setattr("crossover.account.deployment.surroundings.allowed_images", deny)
+    found = findings(session, GPU)["allowed images"]
+    assert (found.word, found.detail) == (
+        "unasked",
+        "not asked: GetAllowedImagesSettings was denied (UnauthorizedOperation)",
+    )
+
+
+def test_a_life_shorter_than_the_deployment_is_refused(session: Any) -> None:
+    short = replace(SPIRT, lifetime=Lifetime(ttl_hours=0.25, maximum_run_hours=0.25))
+    found = findings(session, short)["time to live"]
+    assert not found.holds and "0.25 h, of which the deployment is expected to take 28 minutes" in found.detail
+    made.ours(session, "crossover", "broker")
+    assert findings(session, short)["time to live"].holds  # 10 minutes are left
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ("arn:aws:sns:eu-west-1:123456789012:told", "is not in us-east-1"),
+        ("arn:aws:sns:us-east-1:123456789012:none", "is not there"),
+    ],
+)
+def test_a_topic_that_nobody_would_hear(topic: str, words: str, session: Any) -> None:
+    found = findings(session, replace(SPIRT, lifetime=Lifetime(notify=topic)))["topic"]
+    assert not found.holds and words in found.detail
+
+
 def test_functions_at_once_are_the_trees_parallel_iterations() -> None:
     """SPIRT: every worker's minibatches side by side. 1,797 digits, a fifth held out, 4 workers, 60 at a time: 6 each."""
     experiment = replace(SPIRT, workers=4, training=Training(batch_size=60))
@@ -135,8 +225,10 @@ def test_processors_beside_gpus_have_a_quota_too(cloud: LocalCloud, session: Any
     finally:
         cloud.account.quotas["ec2", "L-1216C47A"] = 256.0
     spirt, peers = found["spirt"]["vCPU quota"], found["p2p_instance"]["vCPU quota"]
-    assert not spirt.holds and "5 vCPUs allowed, 4 x m7g.large need 8" in spirt.detail
-    assert "request-service-quota-increase --service-code ec2 --quota-code L-1216C47A --desired-value 8" in spirt.detail
+    assert not spirt.holds and "4 x m7g.large need 8; aws service-quotas" in spirt.detail
+    assert (
+        "request-service-quota-increase --service-code ec2 --quota-code L-1216C47A --desired-value 14" in spirt.detail
+    )  # neighbours use 6
     assert not peers.holds and "need 8" in peers.detail
     assert findings(session, SPIRT)["vCPU quota"].holds
 

@@ -74,6 +74,7 @@ MAPS = "Iterations of this machine's own Maps, whose names Step Functions makes.
 WILDCARDS: dict[tuple[str, str], str] = {
     ("s3:DeleteObject s3:GetObject s3:PutObject", "<{bucket}>/runs/*"): RUN,
     ("s3:GetObject", "<{bucket}>/data/*"): RUN,
+    ("sns:Publish", "sns:*"): "Which topic learns of a failure, lifetime.notify of each experiment says.",
     ("s3:GetObject", "<{bucket}>/hosts/redis/*"): "One certificate per host.",
     ("s3:GetObject", "<{bucket}>/fleet/*"): "Which run to join: one pointer per fleet.",
     ("logs:CreateLogStream logs:PutLogEvents", "logs:log-group:/aws/lambda/{name}:*"): "Streams of its own log group.",

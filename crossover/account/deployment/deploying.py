@@ -54,7 +54,7 @@ def refuse_what_cannot_work(
             )
     taken_names.check_free(session, experiment, config=config)
     standing.check_budget(session, experiment, config=config)
-    lacking = [each for each in readiness.examine(session, experiment) if not each.holds]
+    lacking = [each for each in readiness.examine(session, experiment) if not (each.holds and each.asked)]
     for each in lacking:
         if not each.certain:
             tell(f"{each.name}: {each.detail}")

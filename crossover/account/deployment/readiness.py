@@ -1,10 +1,12 @@
 """Is an account ready for an experiment: bootstrap, concurrency, memory, quotas of vCPUs, a zone. Nothing is changed by asking."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from crossover.account.deployment import bootstrap, state_machines, zones
+from botocore.exceptions import ClientError
+
+from crossover.account.deployment import bootstrap, state_machines, surroundings, zones
 from crossover.account.deployment.finding import Finding
 from crossover.account.deployment.minutes import expected_minutes
 from crossover.account.resources import stacks
@@ -20,7 +22,10 @@ from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
 QUOTAS = {
     "vCPU quota": (r"(a|c|d|h|i|im|is|m|r|t|z)\d", {False: "L-1216C47A", True: "L-34B43A08"}),
     "GPU quota": (r"(g|gr|vt)\d", {False: "L-DB2E81BA", True: "L-3819A6DF"}),
+    "P4 quota": (r"p4", {False: "L-417A185B", True: "L-7212CCBC"}),
+    "P5 quota": (r"p5", {False: "L-417A185B", True: "L-C4BD4855"}),
 }
+Question = Callable[[Any, Experiment], Iterator[Finding]]
 NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
 
 
@@ -28,55 +33,74 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """One finding per requirement, in the order in which they matter."""
     identity = session.client("sts").get_caller_identity()
     yield Finding("credentials", True, f"account {identity['Account']}, {identity['Arn'].rpartition(':')[2]}")
-    yield _region(session)
-    yield bootstrap.finding(session)
-    yield _time_to_live(session, experiment)
-    if topic := experiment.lifetime.notify:
-        yield _topic(session, topic)
+    for name, question in _questions(session, experiment, caller=identity["Arn"]):
+        try:
+            yield from question(session, experiment)
+        except ClientError as error:
+            if (code := aws_calls.code_of(error)) not in aws_calls.DENIED:
+                raise
+            yield Finding(
+                name, True, f"not asked: {error.operation_name} was denied ({code})", certain=False, asked=False
+            )
+
+
+def _questions(session: Any, experiment: Experiment, *, caller: str) -> Iterator[tuple[str, Question]]:
+    """Each with the name under which a refused one is told."""
     wanted = infrastructure.of(experiment)
+    yield "region", _region
+    yield "bootstrap", lambda session, experiment: iter([bootstrap.finding(session)])
+    yield "time to live", _time_to_live
+    if experiment.lifetime.notify:
+        yield "topic", _topic
     if wanted.memory_mb:
-        yield from _functions(session, experiment, max(wanted.memory_mb.values()))
-    yield state_machines.finding(session, experiment, caller=identity["Arn"])
+        yield "Lambda concurrency", _functions
+    yield (
+        "state machines",
+        lambda session, experiment: iter([state_machines.finding(session, experiment, caller=caller)]),
+    )
     if shared_stacks(experiment):
-        yield from zones.findings(session, experiment)
+        yield "availability zone", zones.findings
+        yield "VPC quota", surroundings.network_quotas
+        yield "VPC block public access", surroundings.public_access
     if wanted.fleets:
-        yield from _processors(session, experiment)
+        yield "vCPU quota", _processors
+        yield "image", surroundings.images
+        yield "allowed images", surroundings.allowed_images
+        yield "default EBS key", surroundings.volumes_key
 
 
-def _region(session: Any) -> Finding:
+def _region(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """One that AWS has, as far as botocore knows; prices are of one region alone, which is said."""
     region, priced = session.client("sts").meta.region_name, prices.load().region
     if region == priced:
-        return Finding("region", True, region)
-    return Finding("region", True, f"{region}; costs are shown at the prices of {priced}")
+        yield Finding("region", True, region)
+    else:
+        yield Finding("region", True, f"{region}; costs are shown at the prices of {priced} ({prices.load().as_of})")
 
 
-def _time_to_live(session: Any, experiment: Experiment) -> Finding:
+def _time_to_live(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """The clean-up would delete the first stacks while the last one is made."""
     minutes = sum(each for name, each in expected_minutes(experiment).items() if stacks.look(session, name) is None)
     hours = experiment.lifetime.ttl_hours
     detail = f"{hours:g} h, of which the deployment is expected to take {minutes} minutes"
     wrong = f"lifetime.ttl_hours: {detail}: its stacks would be deleted while they are made; expected more than {minutes / 60:.2g}"
-    return Finding("time to live", fits := hours * 60 > minutes, detail if fits else wrong)
+    yield Finding("time to live", fits := hours * 60 > minutes, detail if fits else wrong)
 
 
-def _topic(session: Any, topic: str) -> Finding:
-    region = session.client("sns").meta.region_name
-    if topic.split(":")[3] != region:
-        return Finding(
-            "topic",
-            False,
-            f"lifetime.notify: {topic} is not in {region}, where the clean-up stands; expected a topic there",
-        )
+def _topic(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    topic, region = str(experiment.lifetime.notify), session.client("sns").meta.region_name
+    wrong = f"lifetime.notify: {topic} is not in {region}, where the clean-up stands, or is not there; aws sns create-topic makes one"
     with aws_calls.Tolerating("NotFound"):
-        confirmed = (
-            session.client("sns").get_topic_attributes(TopicArn=topic)["Attributes"].get("SubscriptionsConfirmed", "0")
-        )
-        return Finding("topic", True, f"{topic}, {confirmed} confirmed subscriptions")
-    return Finding("topic", False, f"lifetime.notify: there is no topic {topic}; aws sns create-topic makes one")
+        here = topic.split(":")[3] == region
+        found = session.client("sns").get_topic_attributes(TopicArn=topic)["Attributes"] if here else {}
+        confirmed = found.get("SubscriptionsConfirmed", "0")
+        yield Finding("topic", here, f"{topic}, {confirmed} confirmed subscriptions" if here else wrong)
+        return
+    yield Finding("topic", False, wrong)
 
 
-def _functions(session: Any, experiment: Experiment, memory_mb: int) -> Iterator[Finding]:
+def _functions(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    memory_mb = max(infrastructure.of(experiment).memory_mb.values())
     limits = session.client("lambda").get_account_settings()["AccountLimit"]
     free, needed = limits["UnreservedConcurrentExecutions"], concurrency(experiment)
     ask = "ask for more: Service Quotas, AWS Lambda, Concurrent executions (L-B99A9384)"
@@ -120,20 +144,45 @@ def concurrency(experiment: Experiment) -> int:
 
 def _processors(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """Instances count by their vCPUs, which each class has a quota of."""
-    fleets, vcpus = infrastructure.of(experiment).fleets, dict[str, int]()
-    with aws_calls.Tolerating("InvalidInstanceType"):  # that it is not offered is a finding already
-        types = sorted({each.instance_type for each in fleets})
-        listed = session.client("ec2").describe_instance_types(InstanceTypes=types)["InstanceTypes"]
-        vcpus |= {each["InstanceType"]: int(each["VCpuInfo"]["DefaultVCpus"]) for each in listed}
+    fleets = infrastructure.of(experiment).fleets
+    vcpus = _vcpus(session, {each.instance_type for each in fleets})
     if not vcpus:
         return
     for (name, code), counted in _by_quota(fleets).items():
         needed = sum(fleet.count * vcpus[fleet.instance_type] for fleet in counted)
         words = " and ".join(f"{fleet.count} x {fleet.instance_type}" for fleet in counted)
         quota = session.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
-        detail = f"{quota:.0f} vCPUs allowed, {words} need {needed}"
-        ask = f"; aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {code} --desired-value {needed}"
-        yield Finding(name, quota >= needed, detail if quota >= needed else detail + ask)
+        used = _in_use(session, experiment, code)
+        detail = f"{quota:.0f} vCPUs allowed, {f'{used} in use, ' if used else ''}{words} need {needed}"
+        total = used + needed
+        ask = f"; aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {code} --desired-value {total}"
+        yield Finding(name, quota >= total, detail if quota >= total else detail + ask)
+
+
+def _in_use(session: Any, experiment: Experiment, code: str) -> int:
+    """vCPUs that others' instances take of the quota; this experiment's own are counted as needed."""
+    states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    used = list[str]()
+    for held in aws_calls.entries(session, "ec2", "describe_instances", "Reservations", Filters=states):
+        for each in held["Instances"]:
+            tags = {tag["Key"]: tag["Value"] for tag in each.get("Tags", [])}
+            own = (tags.get("project"), tags.get("experiment")) == (experiment.project, experiment.name)
+            kind, spot = each["InstanceType"], each.get("InstanceLifecycle") == "spot"
+            if not own and any(re.match(of, kind) and codes[spot] == code for of, codes in QUOTAS.values()):
+                used.append(kind)
+    counted = _vcpus(session, set(used))
+    return sum(counted.get(kind, 0) for kind in used)
+
+
+def _vcpus(session: Any, types: set[str]) -> dict[str, int]:
+    """By type; nothing where one of them is not offered, which is a finding already."""
+    found = dict[str, int]()
+    with aws_calls.Tolerating("InvalidInstanceType"):
+        listed = (
+            session.client("ec2").describe_instance_types(InstanceTypes=sorted(types))["InstanceTypes"] if types else []
+        )
+        found |= {each["InstanceType"]: int(each["VCpuInfo"]["DefaultVCpus"]) for each in listed}
+    return found
 
 
 def _by_quota(fleets: Iterable[infrastructure.Fleet]) -> dict[tuple[str, str], list[infrastructure.Fleet]]:

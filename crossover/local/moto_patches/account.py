@@ -13,6 +13,13 @@ QUOTAS: Mapping[tuple[str, str], float] = {
     ("ec2", "L-34B43A08"): 256.0,
     ("ec2", "L-DB2E81BA"): 64.0,
     ("ec2", "L-3819A6DF"): 64.0,
+    ("vpc", "L-F678F1CE"): 500.0,
+    ("vpc", "L-A4707A72"): 500.0,
+}
+SETTINGS: Mapping[str, dict[str, Any]] = {
+    "describe_vpc_block_public_access_options": {"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": "off"}},
+    "get_allowed_images_settings": {"State": "disabled"},
+    "get_ebs_default_kms_key_id": {"KmsKeyId": "alias/aws/ebs"},
 }
 ZONES = tuple(f"{REGION}{letter}" for letter in "abcdef")
 BROKER_TYPES = ("mq.m7g.medium", "mq.m7g.large", "mq.m5.large")
@@ -28,14 +35,17 @@ class Account:
         self.broker_versions = ["3.13", "4.2"]
         self.not_offered: set[tuple[str, str]] = set()  # (zone, instance type or service)
         self.interfaces_are_awaited = True  # CloudFormation may describe network interfaces (interfaces.py)
+        self.settings: dict[str, dict[str, Any]] = dict(SETTINGS)  # of EC2 in this region, by the call that asks
         self.newest_image = ""  # what AWS's public parameters name; "" for the one that moto has
 
 
 def install(changes: Replacements, account: Account) -> None:
     """Routes and methods in the format of AWS's APIs."""
     from moto.awslambda import urls as lambda_urls
+    from moto.core.responses import ActionResult
     from moto.ec2.models.instance_types import InstanceTypeOfferingBackend
     from moto.ec2.models.vpcs import VPCBackend
+    from moto.ec2.responses import EC2Response
     from moto.mq import urls as mq_urls
     from moto.servicequotas.models import ServiceQuotasBackend
 
@@ -62,6 +72,9 @@ def install(changes: Replacements, account: Account) -> None:
             for kind in account.broker_types
         ]
         return 200, {}, json.dumps({"brokerInstanceOptions": offered, "maxResults": 100})
+
+    for name in SETTINGS:
+        changes.add(EC2Response, name, lambda self, name=name: ActionResult(account.settings[name]))
 
     @changes.wraps(ServiceQuotasBackend, "get_service_quota")
     def quota(old: Any, self: Any, service_code: str, quota_code: str) -> Any:

@@ -391,6 +391,26 @@ OWN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "exchange.compression: powersgd makes bytes of a gradient, an all-reduce sums float32",
     ),
     (
+        {"architecture": "gpu", "gpu": {"instance_type": "p2.xlarge"}},
+        {"architecture": "gpu", "gpu": {"instance_type": "p4d.24xlarge"}},
+        "gpu.instance_type: p2.xlarge cannot boot the image with PyTorch",
+    ),
+    (
+        {"architecture": "gpu", "gpu": {"instance_type": "p3.2xlarge"}},
+        {"architecture": "gpu", "gpu": {"instance_type": "p4d.24xlarge"}},
+        "gpu.instance_type: p3.2xlarge cannot boot the image with PyTorch",
+    ),
+    (
+        {"architecture": "gpu", "gpu": {"instance_type": "g3s.xlarge"}},
+        {"architecture": "gpu", "gpu": {"instance_type": "p4d.24xlarge"}},
+        "gpu.instance_type: g3s.xlarge cannot boot the image with PyTorch",
+    ),
+    (
+        {"architecture": "gpu", "gpu": {"instance_type": "g5g.xlarge"}},
+        {"architecture": "gpu", "gpu": {"instance_type": "p4d.24xlarge"}},
+        "gpu.instance_type: g5g.xlarge cannot boot the image with PyTorch",
+    ),
+    (
         {"architecture": "gpu", "gpu": {"instance_type": "g4ad.xlarge"}},
         {"architecture": "gpu", "gpu": {"instance_type": "p4d.24xlarge"}},
         "gpu.instance_type: g4ad.xlarge has no NVIDIA GPU; expected a type of a family that has, for example g4dn.xlarge",

@@ -1,0 +1,81 @@
+"""What an account says for free of the network and the hosts that would be made in it: images, quotas, and what its owners forbid."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from crossover.account.deployment import zones
+from crossover.account.deployment.finding import Finding
+from crossover.architecture.instances import GPU_GB, image_parameter
+from crossover.clients import aws_calls
+from crossover.costs import infrastructure
+from crossover.experiment import Experiment
+
+DEBIAN, AMAZON = "136693071363", "amazon"  # who owns the images. Source: wiki.debian.org/Cloud/AmazonEC2Image
+NETWORK_QUOTAS = (  # of a region, in which the network takes one each
+    ("VPC quota", "L-F678F1CE", "describe_vpcs", "Vpcs"),
+    ("internet gateway quota", "L-A4707A72", "describe_internet_gateways", "InternetGateways"),
+)
+OWN_KEY = "alias/aws/ebs"
+
+
+def _gpu(fleet: infrastructure.Fleet) -> bool:
+    return fleet.volume_gb == GPU_GB  # what the image for GPUs asks for, and no other
+
+
+def images(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    """Whether the region names an image for each fleet."""
+    wanted = sorted(
+        {image_parameter(each.instance_type, gpu=_gpu(each)) for each in infrastructure.of(experiment).fleets}
+    )
+    region = session.client("ssm").meta.region_name
+    for name in wanted:
+        found = aws_calls.parameter(session, name)
+        lacks = f"{region} has no parameter {name}, which names the image: choose another type, or a region by AWS_DEFAULT_REGION"
+        yield Finding("image", bool(found), f"{name.rpartition('/latest')[0]}: {found}" if found else lacks)
+
+
+def allowed_images(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    settings = session.client("ec2").get_allowed_images_settings()
+    if settings.get("State", "disabled") != "enabled":
+        return
+    listed = [each.get("ImageProviders", []) for each in settings.get("ImageCriteria", [])]
+    allowed = {provider for providers in listed for provider in providers}
+    for owner in sorted({AMAZON if _gpu(each) else DEBIAN for each in infrastructure.of(experiment).fleets} - allowed):
+        detail = f"the account allows images of {', '.join(sorted(allowed)) or 'nobody'} alone, not of {owner}: its owners may add it"
+        yield Finding("allowed images", False, detail)
+
+
+def network_quotas(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    """Where the network does not stand yet."""
+    if zones.deployed(session, experiment.project):
+        return
+    for name, code, operation, key in NETWORK_QUOTAS:
+        there = sum(1 for _ in aws_calls.entries(session, "ec2", operation, key))
+        quota = session.client("service-quotas").get_service_quota(ServiceCode="vpc", QuotaCode=code)["Quota"]["Value"]
+        ask = f"; aws service-quotas request-service-quota-increase --service-code vpc --quota-code {code} --desired-value {there + 1}"
+        detail = f"{there} of {quota:.0f} in use, the network needs one more"
+        yield Finding(name, there < quota, detail + ("" if there < quota else ask))
+
+
+def public_access(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    options = session.client("ec2").describe_vpc_block_public_access_options()["VpcBlockPublicAccessOptions"]
+    mode = options.get("InternetGatewayBlockMode", "off")
+    blocked = "the account blocks VPCs from the internet both ways, and hosts fetch their packages there: its owners may exclude the VPC"
+    yield Finding(
+        "VPC block public access", mode != "block-bidirectional", blocked if mode == "block-bidirectional" else mode
+    )
+
+
+def volumes_key(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    """A key of the account's own encrypts every new volume; Auto Scaling starts no instance whose key it may not use."""
+    ec2 = session.client("ec2")
+    if all(each.purpose == infrastructure.DATABASE for each in infrastructure.of(experiment).fleets):
+        return
+    key = str(ec2.get_ebs_default_kms_key_id()["KmsKeyId"])
+    if key.endswith(OWN_KEY):
+        return
+    detail = (
+        f"{key} encrypts new volumes: a fleet's instances end at their start unless the key's policy or a grant lets "
+        "AWSServiceRoleForAutoScaling use it (kms:CreateGrant)"
+    )
+    yield Finding("default EBS key", False, detail, certain=False)  # a policy may say so in many ways
