@@ -14,7 +14,7 @@ from crossover.account.deployment.minutes import expected_minutes
 from crossover.account.proofs import evidence, fact_checks, unproven, verified
 from crossover.account.proofs.afterwards import AFTERWARDS
 from crossover.account.proofs.observed import Observed
-from crossover.account.proofs.steps import SMALLEST, STEPS, ProofWalk, walk_through
+from crossover.account.proofs.steps import DELETION_MIN, SMALLEST, STEPS, ProofWalk, walk_through
 from crossover.account.removal import destroying
 from crossover.account.resources import ownership, stacks
 from crossover.cli.arguments import Debug, Yes
@@ -26,7 +26,6 @@ from crossover.validation import check_deployment, load
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "config" / "aws" / "proof.yaml"
-DELETION_MIN = 32  # it may wait for network interfaces
 
 
 def verify_aws(
@@ -66,7 +65,7 @@ def verify_aws(
     # A closed terminal, or a `kill`, ends it as Ctrl-C does: by destroying first.
     with aws_errors_explained(), ending_on_signals():
         try:
-            walk.alone = not _others_stand(walk)
+            walk.alone, walk.refusal = not _others_stand(walk), refusal
             walk_through(walk, STEPS)
         except (Exception, KeyboardInterrupt, SystemExit) as error:  # whatever happened, what stands is destroyed
             failure = error
@@ -82,6 +81,7 @@ def verify_aws(
             path = verified.write(walk, facts, found, failure=failure)
             Console(highlight=False).print(verified.table(walk, found))
             print(f"{path}  [{walk.label}]: {verified.summary(found)}", flush=True)
+            print(cost_after(walk), flush=True)
     if failure:
         raise failure
 
@@ -96,7 +96,30 @@ def refuse(walk: ProofWalk) -> None:
             f"{walk.stack}: stands already, and verify-aws destroys what it looks at; crossover destroy {walk.config} first, "
             "or leave CONFIG out"
         )
-    deploying.refuse_what_cannot_work(walk.experiment, config=walk.config, tell=tell)
+    # Of the project's own proof the smallest has to fit; what else does not is left out, and told.
+    experiment, config = (load(SMALLEST), SMALLEST) if walk.whole else (walk.experiment, walk.config)
+    deploying.refuse_what_cannot_work(experiment, config=config, tell=tell)
+
+
+def refusal(experiment: Experiment) -> str:
+    """Why the account does not take the experiment now; "" where it does."""
+    try:
+        deploying.refuse_what_cannot_work(experiment, config=PROOF, tell=lambda line: None)
+    except UserError as error:
+        return f"not proven here: {error}"
+    return ""
+
+
+def cost_after(walk: ProofWalk) -> str:
+    """What the steps that were taken were predicted to cost, and what they came to by the minutes that they lasted."""
+    taken = [step for step in STEPS if step.name in walk.minutes]
+    predicted, project = sum(step.cost(walk.experiment) for step in taken), walk.experiment.project
+    return (
+        f"predicted ${predicted:.2f}, ${walk.spent_usd:.2f} by the minutes that the steps lasted, at the prices of config/pricing.yaml. "
+        "What is billed shows in a day, if the tag project is activated: aws ce get-cost-and-usage --granularity DAILY --metrics "
+        f"UnblendedCost --time-period Start=DAY,End=NEXT_DAY --filter "
+        f'\'{{"Tags": {{"Key": "project", "Values": ["{project}"]}}}}\''
+    )
 
 
 def cost_before(walk: ProofWalk) -> str:
@@ -135,8 +158,10 @@ def destroy_and_look(walk: ProofWalk) -> None:
             destroying.delete_experiment(session, smallest)
         with walk.timed("destroyed"):
             destroying.delete_experiment(session, experiment)
-        walk.interfaces_left = walk.function_interfaces()
-        if shared := not walk.shared_stay and not _others_stand(walk):
+        if walk.interfaces_left is None:
+            walk.interfaces_left = walk.function_interfaces()
+        shared = not walk.shared_stay and not _others_stand(walk)
+        if shared and not walk.network_deleted:  # by the schedule
             with walk.timed("network deleted"):
                 destroying.delete_shared(session, experiment)
             walk.network_deleted = True

@@ -25,9 +25,13 @@ def failed_child_adopted(evidence: Evidence) -> Observed:
 @check
 def redriven_child_adopted(evidence: Evidence) -> Observed:
     found = known(evidence.redriven, "no run was stopped while a child of it worked")
-    how = "with" if found.adopted else "without"
-    seen = f"its children redriven first, the run ended {found.status}, {how} adopting"
-    return judged(found.adopted and found.status == "SUCCEEDED", seen)
+    how = (
+        "and it was adopted"
+        if found.adopted
+        else "which is a success while the child works: the same name, the same input"
+    )
+    seen = f"its children redriven first, the run ended {found.status}; starting them again was answered {how}"
+    return judged(found.status == "SUCCEEDED", seen)
 
 
 @check

@@ -4,6 +4,7 @@ import json
 
 from crossover.account import tell
 from crossover.account.proofs.evidence import Evidence
+from crossover.account.removal import leftovers
 from crossover.account.resources import stacks
 from crossover.keys import MOMENT
 from crossover.runtime.pauses import Pauses
@@ -13,10 +14,15 @@ EXPIRY_WAIT_S = 1_800.0
 POLL_S = 5.0
 
 
-def fired(seen: Evidence) -> bool:
+def gone(seen: Evidence, stack: str) -> bool:
+    """Whether the schedule has deleted the stack: begun within FIRING_WAIT_S, and ended."""
+    return fired(seen, stack) and not leftovers.wait_for_stack(seen.session, stack)
+
+
+def fired(seen: Evidence, name: str) -> bool:
     """Whether the stack is being deleted, or gone, within FIRING_WAIT_S."""
     pause = Pauses(POLL_S, within_s=FIRING_WAIT_S)
-    while (stack := stacks.look(seen.session, seen.stack)) and not stack.state.startswith("DELETE_"):
+    while (stack := stacks.look(seen.session, name)) and not stack.state.startswith("DELETE_"):
         if not pause():
             return False
     return True

@@ -20,6 +20,7 @@ from crossover.account.proofs.observed import Check, Observed
 from crossover.account.removal import destroying, leftovers
 from crossover.architecture import architecture_of
 from crossover.architecture.infrastructure import BROKER, NETWORK, shared_stacks
+from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
 from crossover.validation import load
@@ -27,6 +28,7 @@ from crossover.validation import load
 SMALLEST = Path(__file__).parents[3] / "config" / "aws" / "smallest.yaml"
 WORKERS_AFTER = 3
 SHORT_TTL_HOURS = 0.02
+DELETION_MIN = 32  # of everything: it may wait for network interfaces
 FUNCTIONS_USD = 0.01  # of one small run: generous
 
 
@@ -39,6 +41,15 @@ class ProofWalk(Evidence):
     whole: bool
     train: Callable[[Experiment, Path], RunFolder]
     observed: dict[str, Observed] = field(default_factory=dict)
+    refusal: Callable[[Experiment], str] = lambda experiment: (
+        ""
+    )  # why the account cannot take it, its quotas for example
+    spent_usd: float = 0.0  # by what each step lasted
+
+    @property
+    def most(self) -> Experiment:
+        """What stands after the update, if there was one."""
+        return _more(self.experiment) if self.updated else self.experiment
 
     def look(self, checks: Mapping[str, Check]) -> None:
         for id, check in checks.items():
@@ -73,8 +84,10 @@ class ProofStep:
     left_out: Callable[[ProofWalk], str] = lambda walk: ""
     runs: int = 0
 
-    def cost(self, experiment: Experiment) -> float:
-        return self.usd_per_hour(experiment) * self.minutes / 60 + self.runs * FUNCTIONS_USD
+    def cost(self, experiment: Experiment, *, minutes: float | None = None) -> float:
+        """Dollars of the expected minutes, or of those that it took."""
+        lasts = self.minutes if minutes is None else minutes
+        return self.usd_per_hour(experiment) * lasts / 60 + self.runs * FUNCTIONS_USD
 
 
 def walk_through(walk: ProofWalk, steps: Sequence[ProofStep]) -> None:
@@ -86,8 +99,11 @@ def walk_through(walk: ProofWalk, steps: Sequence[ProofStep]) -> None:
             continue
         cost = step.cost(walk.experiment)
         tell(f"{title}: {step.does}; about {step.minutes:.0f} minutes and ${cost:.2f}, projected")
-        with walk.timed(step.name):
-            step.work(walk)
+        try:
+            with walk.timed(step.name):
+                step.work(walk)
+        finally:
+            walk.spent_usd += step.cost(walk.experiment, minutes=walk.minutes[step.name])
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
@@ -106,9 +122,18 @@ def _deploy_shared(walk: ProofWalk, *, stack: str) -> None:
 
 
 def _smallest(walk: ProofWalk) -> None:
+    """On AWS it is left to its own schedule, which costs nothing to wait for; on one machine none fires."""
     smallest = load(SMALLEST)
     _deploy(SMALLEST, smallest)
     walk.train(smallest, walk.out / "smallest")
+    if walk.on_aws:
+        over = _over(smallest)
+        _deploy(walk.changed("smallest-over", over), over)
+        walk.fired = expiring.gone(walk, f"{smallest.project}-{smallest.name}")
+        if not walk.fired:
+            raise CrossoverError(
+                "the smallest stack's own schedule did not delete it: nothing that costs by the hour is deployed"
+            )
     destroying.delete_experiment(walk.session, smallest)
 
 
@@ -135,24 +160,42 @@ def _redrive(walk: ProofWalk) -> None:
         walk,
         run=f"{walk.stack}-run",
         children=[f"{walk.stack}-{name}" for name in CHILDREN],
-        start=lambda: walk.train(_more(walk.experiment), walk.out / "redriven"),
+        start=lambda: walk.train(walk.most, walk.out / "redriven"),
     )
     walk.redriven_alone = redrive(children_first=False)
     walk.redriven = redrive(children_first=True)
 
 
-def _schedule(walk: ProofWalk) -> None:
-    """A stack whose time is over is left to the schedule, which has to delete it. On one machine none fires: its machine is started."""
-    lifetime = walk.experiment.lifetime
+def _over(experiment: Experiment) -> Experiment:
+    """Whose time is over a minute after it is deployed."""
+    lifetime = experiment.lifetime
     run_hours = min(SHORT_TTL_HOURS, lifetime.maximum_run_hours)
-    short = replace(lifetime, ttl_hours=SHORT_TTL_HOURS, maximum_run_hours=run_hours)
-    over = replace(walk.experiment, lifetime=short)
-    if walk.on_aws:
-        _deploy(walk.changed("over", over), over)
-        walk.fired = expiring.fired(walk)
-    with walk.timed("experiment deleted"):
-        if walk.fired or expiring.tell_expiry(walk):
-            walk.expiry_state = leftovers.wait_for_stack(walk.session, walk.stack, poll_s=2.0)
+    return replace(experiment, lifetime=replace(lifetime, ttl_hours=SHORT_TTL_HOURS, maximum_run_hours=run_hours))
+
+
+def _schedule(walk: ProofWalk) -> None:
+    """Stacks whose time is over are left to the schedule, which has to delete the experiment, then the broker, then the network with
+    itself. On one machine none fires: its machine is started, once.
+    """
+    if not walk.on_aws:
+        with walk.timed("experiment deleted"):
+            if expiring.tell_expiry(walk):
+                walk.expiry_state = leftovers.wait_for_stack(walk.session, walk.stack, poll_s=2.0)
+        return
+    over = _over(walk.most)
+    _deploy(walk.changed("over", over), over)
+    parts = {walk.stack: "experiment deleted"}
+    for part in reversed(shared_stacks(walk.experiment)):
+        parts[f"{walk.experiment.project}-{part}"] = f"{part} deleted"
+    for stack, phase in parts.items():
+        walk.fired = expiring.fired(walk, stack)
+        with walk.timed(phase):
+            walk.expiry_state = leftovers.wait_for_stack(walk.session, stack, poll_s=2.0) if walk.fired else None
+        if stack == walk.stack:
+            walk.interfaces_left = walk.function_interfaces()
+        if walk.expiry_state != "":
+            return  # what did not go, the command destroys
+    walk.network_deleted = True
 
 
 # --- which of them are taken, and what stands meanwhile ------------------------------------------------------------------
@@ -163,19 +206,25 @@ def _not_whole(walk: ProofWalk) -> str:
 
 
 def _without(stack: str) -> Callable[[ProofWalk], str]:
-    return lambda walk: "" if stack in shared_stacks(walk.experiment) else f"the experiment needs no {stack}"
+    def reason(walk: ProofWalk) -> str:
+        needed = stack in shared_stacks(walk.experiment)
+        return walk.refusal(walk.experiment) if needed else f"the experiment needs no {stack}"
+
+    return reason
 
 
 def _no_redrive(walk: ProofWalk) -> str:
     if not walk.on_aws:
         return "the cloud on one machine redrives nothing"
-    return _not_whole(walk) or ("" if architecture_of(walk.experiment).run else "no state machine runs it")
+    return _not_whole(walk) or (
+        walk.refusal(walk.experiment) if architecture_of(walk.experiment).run else "no state machine runs it"
+    )
 
 
 def _not_alone(walk: ProofWalk) -> str:
     if not shared_stacks(walk.experiment):
         return "its own schedule is not waited for"
-    return "" if walk.alone else "another experiment of the project stands"
+    return walk.refusal(walk.experiment) if walk.alone else "another experiment of the project stands"
 
 
 def _usd(experiment: Experiment, *shared: str) -> float:
@@ -187,8 +236,8 @@ def _usd(experiment: Experiment, *shared: str) -> float:
 STEPS = (
     ProofStep(
         name="smallest",
-        does=f"AllReduce through a bucket ({SMALLEST.name}): deploy, run, destroy",
-        minutes=6,
+        does=f"AllReduce through a bucket ({SMALLEST.name}): deploy, run, let its own schedule delete it",
+        minutes=6 + expiring.FIRING_WAIT_S / 60,
         usd_per_hour=lambda experiment: 0.0,
         work=_smallest,
         left_out=_not_whole,
@@ -216,6 +265,7 @@ STEPS = (
         minutes=EXPECTED_MINUTES["experiment"] + 5,
         usd_per_hour=_usd,
         work=_run,
+        left_out=lambda walk: walk.refusal(walk.experiment),
         runs=1,
     ),
     ProofStep(
@@ -224,7 +274,7 @@ STEPS = (
         minutes=8,
         usd_per_hour=lambda experiment: _usd(_more(experiment)),
         work=_update,
-        left_out=_not_whole,
+        left_out=lambda walk: _not_whole(walk) or walk.refusal(_more(walk.experiment)),
         runs=1,
     ),
     ProofStep(
@@ -238,8 +288,8 @@ STEPS = (
     ),
     ProofStep(
         name="schedule",
-        does="let the experiment's time be over, and wait for the schedule to delete it",
-        minutes=expiring.FIRING_WAIT_S / 60 + 10,
+        does="let the time of everything be over, and wait for the schedule to delete it, one after another",
+        minutes=3 * expiring.FIRING_WAIT_S / 60 + DELETION_MIN,
         usd_per_hour=_usd,
         work=_schedule,
         left_out=_not_alone,

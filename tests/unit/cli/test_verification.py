@@ -174,6 +174,7 @@ CASES = [
     (afterwards.failed_child_adopted, seen(redriven_alone=redriven("FAILED", "ChildFailed", adopted=False)), "refuted"),
     (afterwards.failed_child_adopted, seen(), "not covered"),
     (afterwards.redriven_child_adopted, seen(redriven=redriven("SUCCEEDED")), "proven"),
+    (afterwards.redriven_child_adopted, seen(redriven=redriven("SUCCEEDED", adopted=False)), "proven"),
     (afterwards.redriven_child_adopted, seen(redriven=redriven("FAILED", "ChildFailed")), "refuted"),
     (afterwards.redriven_child_adopted, seen(), "not covered"),
     (fact_checks.definitions_accepted, seen(state_machines={"crossover-verify-proof-run": "a", "other-run": "b"}), "proven"),

@@ -68,6 +68,10 @@ def test_the_steps_go_from_the_cheapest_to_what_needs_the_others() -> None:
     assert taken(walk()) == ["smallest", "network", "broker", "run", "update", "redrive", "schedule"]
     assert taken(walk(on_aws=False)) == [each.name for each in STEPS if each.name != "redrive"]
     assert taken(walk(alone=False)) == [each.name for each in STEPS if each.name != "schedule"]
+    refused = walk(refusal=lambda experiment: "5 vCPUs allowed")
+    assert taken(refused) == ["smallest"]
+    small = walk(refusal=lambda experiment: "5 vCPUs allowed" if experiment.workers > 2 else "")
+    assert taken(small) == [each.name for each in STEPS if each.name != "update"]
     for name, chosen in (("gpu", ["network", "run", "schedule"]), ("all-reduce-s3", ["run"])):
         config = ROOT / "config" / f"{name}.yaml"
         assert taken(walk(load(config), config=config)) == chosen
@@ -93,12 +97,12 @@ def test_the_schedule_is_waited_for_no_longer_than_it_may_take(monkeypatch: pyte
     states = iter(["CREATE_COMPLETE", "CREATE_COMPLETE", "DELETE_IN_PROGRESS"])
     monkeypatch.setattr(expiring, "POLL_S", 0.0)
     monkeypatch.setattr(stacks, "look", lambda session, name: SimpleNamespace(state=next(states)))
-    assert expiring.fired(walk())
+    assert expiring.fired(walk(), "a-stack")
     monkeypatch.setattr(stacks, "look", lambda session, name: None)
-    assert expiring.fired(walk())
+    assert expiring.fired(walk(), "a-stack")
     monkeypatch.setattr(expiring, "FIRING_WAIT_S", 0.0)
     monkeypatch.setattr(stacks, "look", lambda session, name: SimpleNamespace(state="CREATE_COMPLETE"))
-    assert not expiring.fired(walk())
+    assert not expiring.fired(walk(), "a-stack")
 
 
 class States:
