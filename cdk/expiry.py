@@ -24,7 +24,7 @@ from constructs import Construct, IConstruct
 from cdk import grants
 from cdk.expiry_machine import PROJECT, definition
 from cdk.nag import acknowledge
-from cdk.names import arn, parameter_path, stack_name
+from cdk.names import arn, bucket_prefix, parameter_path, stack_name
 from crossover.keys import UNDER_WAY
 
 LOOK_EVERY_MINUTES = 15
@@ -54,7 +54,9 @@ def _ending_runs(project: str, only: str) -> list[grants.Grant]:
         ),
         grants.Grant(
             actions=["s3:GetObject"],
-            resources=[f"arn:{Aws.PARTITION}:s3:::{(only or project)[:20]}*/{key}" for key in (UNDER_WAY, DEADLINES)],
+            resources=[
+                f"arn:{Aws.PARTITION}:s3:::{bucket_prefix(only or project)}*/{key}" for key in (UNDER_WAY, DEADLINES)
+            ],
             conditions={"StringEquals": {"aws:ResourceAccount": Aws.ACCOUNT_ID}},
             why="Which run is under way and when it ends; the bucket's name CloudFormation makes.",
         ),

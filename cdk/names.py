@@ -28,6 +28,11 @@ def parameter_path(project: str, *parts: str) -> str:
     return "/".join(["/crossover", project, *parts])
 
 
+def bucket_prefix(stack: str) -> str:
+    """How the names of a stack's buckets begin, or a project's: CloudFormation makes them of the stack's name, shortened."""
+    return stack[:20]
+
+
 def boot_log(project: str) -> str:
     """The log group of the network's stack to which hosts write how they booted."""
     return f"/crossover/{project}/boot"

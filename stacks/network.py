@@ -6,21 +6,33 @@ those live here and not in the experiments' stacks, which come and go.
 
 from typing import Any
 
-from aws_cdk import RemovalPolicy, Stack
+from aws_cdk import Aws, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from cdk.expiry import Expiry
 from cdk.keeper import Keeper
 from cdk.nag import acknowledge
-from cdk.names import boot_log
+from cdk.names import arn, boot_log, bucket_prefix
 from cdk.network import PART
 from cdk.parameters import be_leaned_on, publish
 from cdk.zone import standing_zone
 from crossover.experiment import Experiment
 
 REDIS_PORT, AMQPS_PORT, HTTPS_PORT = 6379, 5671, 443
+
+
+THROUGH_S3 = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"]  # all that a function's role may do
+
+
+def _within_the_account(actions: list[str], resources: list[str]) -> iam.PolicyStatement:
+    """Of an endpoint: nobody's data leave by it, whatever credentials a broken function has brought along."""
+    mine = {"aws:ResourceAccount": Aws.ACCOUNT_ID, "aws:PrincipalAccount": Aws.ACCOUNT_ID}
+    return iam.PolicyStatement(
+        principals=[iam.AnyPrincipal()], actions=actions, resources=resources, conditions={"StringEquals": mine}
+    )
 
 
 class NetworkStack(Stack):
@@ -46,13 +58,18 @@ class NetworkStack(Stack):
 
         groups = self._groups(vpc)
         private = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
-        vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[private])
-        vpc.add_interface_endpoint(
+        objects = vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[private])
+        secrets = vpc.add_interface_endpoint(
             "SecretsManager",
             service=ec2.InterfaceVpcEndpointAwsService.SECRETS_MANAGER,
             subnets=private,
             security_groups=[groups["endpoints"]],
             open=False,
+        )
+        buckets = f"arn:{Aws.PARTITION}:s3:::{bucket_prefix(experiment.project)}*"
+        objects.add_to_policy(_within_the_account(THROUGH_S3, [buckets, f"{buckets}/*"]))
+        secrets.add_to_policy(
+            _within_the_account(["secretsmanager:GetSecretValue"], [arn("secretsmanager", "secret:*")])
         )
         logs.LogGroup(
             self,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.infrastructure.assemblies import Assembly, flat, listed, resources
+from tests.infrastructure.assemblies import Assembly, actions_of, flat, listed, resources
 from tests.infrastructure.conftest import Synthesize
 
 
@@ -96,3 +96,29 @@ def test_private_dns_reaches_hosts_and_programs_too(assembly: Assembly) -> None:
         e for e in resources(assembly.network, "AWS::EC2::VPCEndpoint").values() if e.get("PrivateDnsEnabled")
     )
     assert len(listed(endpoint["SecurityGroupIds"])) == 1
+
+
+def test_nothing_leaves_the_account_by_an_endpoint(assembly: Assembly) -> None:
+    """The isolated subnet reaches S3 and Secrets Manager; whose they are the endpoints' policies say."""
+    found = {
+        flat(e["ServiceName"]).rpartition(".")[2]: e["PolicyDocument"]["Statement"]
+        for e in resources(assembly.network, "AWS::EC2::VPCEndpoint").values()
+    }
+    assert found.keys() == {"s3", "secretsmanager"}
+    for (statement,) in found.values():
+        mine = statement["Condition"]["StringEquals"]
+        assert statement["Effect"] == "Allow"
+        assert {key: flat(value) for key, value in mine.items()} == {
+            "aws:ResourceAccount": "<AWS::AccountId>",
+            "aws:PrincipalAccount": "<AWS::AccountId>",
+        }
+    (through,) = found["s3"]
+    assert [flat(each) for each in through["Resource"]] == [
+        f"arn:<AWS::Partition>:s3:::crossover*{rest}" for rest in ("", "/*")
+    ]
+    may = {
+        action
+        for step in assembly.steps()
+        for action in actions_of(assembly.experiment, assembly.function(step)["Role"])
+    }
+    assert {action for action in may if action.startswith("s3:")} == set(through["Action"])
