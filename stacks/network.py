@@ -57,20 +57,7 @@ class NetworkStack(Stack):
         )
 
         groups = self._groups(vpc)
-        private = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
-        objects = vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[private])
-        secrets = vpc.add_interface_endpoint(
-            "SecretsManager",
-            service=ec2.InterfaceVpcEndpointAwsService.SECRETS_MANAGER,
-            subnets=private,
-            security_groups=[groups["endpoints"]],
-            open=False,
-        )
-        buckets = f"arn:{Aws.PARTITION}:s3:::{bucket_prefix(experiment.project)}*"
-        objects.add_to_policy(_within_the_account(THROUGH_S3, [buckets, f"{buckets}/*"]))
-        secrets.add_to_policy(
-            _within_the_account(["secretsmanager:GetSecretValue"], [arn("secretsmanager", "secret:*")])
-        )
+        self._endpoints(vpc, groups["endpoints"], bucket_prefix(experiment.project))
         logs.LogGroup(
             self,
             "BootLog",
@@ -101,6 +88,23 @@ class NetworkStack(Stack):
                     for name in ("functions", "hosts", "programs", "broker")
                 },
             },
+        )
+
+    def _endpoints(self, vpc: ec2.Vpc, group: ec2.SecurityGroup, prefix: str) -> None:
+        """`prefix`: of the project's buckets."""
+        private = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
+        objects = vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[private])
+        secrets = vpc.add_interface_endpoint(
+            "SecretsManager",
+            service=ec2.InterfaceVpcEndpointAwsService.SECRETS_MANAGER,
+            subnets=private,
+            security_groups=[group],
+            open=False,
+        )
+        buckets = f"arn:{Aws.PARTITION}:s3:::{prefix}*"
+        objects.add_to_policy(_within_the_account(THROUGH_S3, [buckets, f"{buckets}/*"]))
+        secrets.add_to_policy(
+            _within_the_account(["secretsmanager:GetSecretValue"], [arn("secretsmanager", "secret:*")])
         )
 
     def _groups(self, vpc: ec2.Vpc) -> dict[str, ec2.SecurityGroup]:

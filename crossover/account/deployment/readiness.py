@@ -25,7 +25,7 @@ QUOTAS = {
     "P4 quota": (r"p4", {False: "L-417A185B", True: "L-7212CCBC"}),
     "P5 quota": (r"p5", {False: "L-417A185B", True: "L-C4BD4855"}),
 }
-Question = Callable[[Any, Experiment], Iterator[Finding]]
+Asking = Callable[[Any, Experiment], Iterator[Finding]]
 NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
 
 
@@ -44,7 +44,7 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
             )
 
 
-def _questions(session: Any, experiment: Experiment, *, caller: str) -> Iterator[tuple[str, Question]]:
+def _questions(session: Any, experiment: Experiment, *, caller: str) -> Iterator[tuple[str, Asking]]:
     """Each with the name under which a refused one is told."""
     wanted = infrastructure.of(experiment)
     yield "region", _region

@@ -42,10 +42,8 @@ class Account:
 def install(changes: Replacements, account: Account) -> None:
     """Routes and methods in the format of AWS's APIs."""
     from moto.awslambda import urls as lambda_urls
-    from moto.core.responses import ActionResult
     from moto.ec2.models.instance_types import InstanceTypeOfferingBackend
     from moto.ec2.models.vpcs import VPCBackend
-    from moto.ec2.responses import EC2Response
     from moto.mq import urls as mq_urls
     from moto.servicequotas.models import ServiceQuotasBackend
 
@@ -73,8 +71,7 @@ def install(changes: Replacements, account: Account) -> None:
         ]
         return 200, {}, json.dumps({"brokerInstanceOptions": offered, "maxResults": 100})
 
-    for name in SETTINGS:
-        changes.add(EC2Response, name, lambda self, name=name: ActionResult(account.settings[name]))
+    _settings(changes, account)
 
     @changes.wraps(ServiceQuotasBackend, "get_service_quota")
     def quota(old: Any, self: Any, service_code: str, quota_code: str) -> Any:
@@ -101,3 +98,12 @@ def install(changes: Replacements, account: Account) -> None:
             return {**service, "AvailabilityZones": zones}
 
         return {**found, "servicesDetails": [offered(each) for each in found["servicesDetails"]]}
+
+
+def _settings(changes: Replacements, account: Account) -> None:
+    """Calls that moto does not have."""
+    from moto.core.responses import ActionResult
+    from moto.ec2.responses import EC2Response
+
+    for name in SETTINGS:
+        changes.add(EC2Response, name, lambda self, name=name: ActionResult(account.settings[name]))
