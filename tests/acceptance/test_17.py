@@ -35,8 +35,8 @@ def test_destroying_one_experiment_by_plain_cdk_leaves_the_clean_up_of_another(
     soon = datetime.now(UTC) - timedelta(hours=7, minutes=50)  # its eight hours are over in ten minutes
     for name in ("a", "b"):
         cloud.deploy(gpu(name, "ada@example.org", tmp_path, now=soon))
-    command = [*deploying.npx(), "--yes", deploying.CDK, "destroy", "--all", "--force", "--app", str(tmp_path / "a")]
-    environment = {**os.environ, **cloud.environment(), "npm_config_prefer_offline": "true"}
+    command = [*deploying.cdk(), "destroy", "--all", "--force", "--app", str(tmp_path / "a")]
+    environment = {**os.environ, **cloud.environment()}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
     assert ended.returncode != 0 and "crossover-network" in ended.stdout + ended.stderr
     assert cloud.stacks() == ["crossover-network", "crossover-b"]
