@@ -6,7 +6,6 @@ Each test here goes in by the door that the stranger took. What a finding's mend
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,6 @@ from crossover.errors import ConfigError, UserError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.datasets import load as load_dataset
 from crossover.local.cloud import LocalCloud
-from crossover.local.hosted import tensor_module
 from crossover.reports import folder
 from crossover.running import run_inline
 from crossover.simulation import AWS, assumptions
@@ -36,7 +34,6 @@ from crossover.validation import load
 from tests.local import parts, stranger
 from tests.local.listening import listening
 from tests.mutation import protocol, silent
-from tests.redis_module.servers import starting, until
 from tests.unit.advice.few import few_candidates
 from tests.unit.reports import recorded
 
@@ -98,28 +95,6 @@ def test_another_user_takes_no_invocation_away(cloud: LocalCloud) -> None:
 
 
 # --- damage: a byte, a kill, a full disk (2, 3) -----------------------------------------------------------------------
-
-
-def mine(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """`crossover run` of a small experiment into `folder`/out."""
-    config = folder / "mine.yaml"
-    config.write_text(
-        "name: mine\narchitecture: all_reduce\nworkers: 2\ntraining: {epochs: 3, batch_size: 60}\ndata: {limit: 240}\n"
-    )
-    asked = [sys.executable, "-m", "crossover.cli", "run", str(config), "--on", "inline", *options]
-    return subprocess.run(asked, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_never_written_over(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert mine(tmp_path, "--out", str(out)).returncode == 0
-    first = {each.name: each.read_bytes() for each in out.iterdir()}
-    again = mine(tmp_path, "--out", str(out), "--set", "training.epochs=1")
-    assert again.returncode == 0, again.stderr
-    (earlier,) = [each for each in out.iterdir() if each.is_dir()]
-    assert {each.name: each.read_bytes() for each in earlier.iterdir()} == first
-    assert len(json.loads((out / "result.json").read_text())["epochs"]) == 1
 
 
 @pytest.mark.slow
@@ -252,27 +227,6 @@ def test_the_shortest_benchmark_prints_its_figures() -> None:
 def test_an_experiment_that_wants_scripts_in_the_database_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"database\.variant: is unknown; leave it out: the module with PyTorch"):
         validation.load(CONFIG / "spirt.yaml", ["database.variant=torch"])
-
-
-@pytest.mark.slow
-def test_updates_in_the_database_fall_due_to_be_saved() -> None:
-    """The stranger's server saved on every change, was updated fifty times, killed and started again."""
-    with starting(tensor_module()) as start:
-        server = start(config={"save": "1 1"})
-        client = server.client()
-
-        def saved() -> bool:
-            return bool(client.info("persistence")["rdb_changes_since_last_save"] == 0)
-
-        client.execute_command("AI.TENSORSET", "model", "FLOAT", 1, "VALUES", 1)
-        until(saved, what="the first save")
-        for _ in range(50):
-            client.execute_command("TENSOR.SGD", "model", "model", "-", "OUT", "model", "-", "LR", 0.5)
-        before = client.execute_command("AI.TENSORGET", "model", "VALUES")
-        until(saved, what="the updates' save")
-        server.stop(signal.SIGKILL)
-        server.start()
-        assert server.client().execute_command("AI.TENSORGET", "model", "VALUES") == before
 
 
 # --- a model is the model that was trained (8 to 12) ------------------------------------------------------------------
