@@ -31,6 +31,7 @@ from crossover.running import run_inline
 from crossover.simulation import AWS, assumptions
 from crossover.simulation.calibration import Calibration
 from crossover.validation import load
+from tests.commands import status
 from tests.local import parts, stranger
 from tests.local.listening import listening
 from tests.mutation import protocol, silent
@@ -376,23 +377,15 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "mine.yaml"
 
 
-def told(*arguments: str) -> int:
-    """What the command ends with."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
 @pytest.mark.slow
 def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path, tmp_path: Path) -> None:
     """Of a model of one's own; seconds apart from those until everything stands, which a run does not have."""
     with few_candidates():
-        assert told("advise", str(own), "--on-hand", "lambda,ec2", "--out", str(tmp_path / "advice")) == 0
+        assert status("advise", str(own), "--on-hand", "lambda,ec2", "--out", str(tmp_path / "advice")) == 0
     advised = json.loads((tmp_path / "advice" / "advice.json").read_text())
     files = sorted(tmp_path.glob("mine-advice-*.yaml"))
     for path, said in zip(files, (advised["winner"], *advised["alternatives"]), strict=True):
-        assert told("project", str(path), "--out", str(tmp_path / "out.json")) == 0
+        assert status("project", str(path), "--out", str(tmp_path / "out.json")) == 0
         projected = json.loads((tmp_path / "out.json").read_text())["repetitions"]
         assert projected["usd"]["p50"] == pytest.approx(said["usd"]["p50"], rel=0.01)
         assert projected["seconds"]["p50"] == pytest.approx(said["seconds"]["p50"] - said["before_s"], rel=0.01)
@@ -401,14 +394,15 @@ def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path,
 def test_nothing_holds_that_is_no_advice(own: Path, tmp_path: Path) -> None:
     with few_candidates():
         assert (
-            told("advise", str(own), "--on-hand", "lambda", "--deadline", "1s", "--out", str(tmp_path / "advice")) == 3
+            status("advise", str(own), "--on-hand", "lambda", "--deadline", "1s", "--out", str(tmp_path / "advice"))
+            == 3
         )
 
 
 def test_what_cannot_run_has_no_total(capsys: pytest.CaptureFixture[str]) -> None:
     config = str(CONFIG / "all-reduce-cifar10.yaml")
     sized = ("--parameters", "1300000000", "--set", "training.epochs=1", "--repetitions", "20")
-    assert told("project", config, *sized) == 2
+    assert status("project", config, *sized) == 2
     said = capsys.readouterr()
     assert "$" not in said.out and "AWS would not run it so, and there is no total" in said.err
 
