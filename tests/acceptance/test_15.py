@@ -22,7 +22,7 @@ from chaos.trials import Trials, reduced
 from crossover import own_code, validation
 from crossover.algorithms.seeds import seed as seed_of
 from crossover.cli.main import main
-from crossover.errors import ConfigError, UserError
+from crossover.errors import UserError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.datasets import load as load_dataset
 from crossover.local.cloud import LocalCloud
@@ -212,22 +212,6 @@ def test_a_worker_whose_twin_has_finished_goes_on_by_itself() -> None:
     ]
 
     assert not Trials(reduced(load("config/scatter-reduce.yaml"))).under(faults, 930_035).findings
-
-
-# --- benchmarks run; the tensor module keeps what the mission uses (6, 7) ---------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_shortest_benchmark_prints_its_figures() -> None:
-    """`make bench-quick` runs every other one."""
-    command = [sys.executable, "-m", "benchmarks.filter", "--quick"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "memory copy" in done.stdout, done.stdout + done.stderr
-
-
-def test_an_experiment_that_wants_scripts_in_the_database_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"database\.variant: is unknown; leave it out: the module with PyTorch"):
-        validation.load(CONFIG / "spirt.yaml", ["database.variant=torch"])
 
 
 # --- a model is the model that was trained (8 to 12) ------------------------------------------------------------------
