@@ -1,4 +1,4 @@
-"""A process whose time passes by its sleeping alone."""
+"""Clocks of the tests' own."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,10 @@ from crossover.runtime import ThisProcess
 
 
 class Passing(ThisProcess):
-    """`now_s`: its monotonic clock, which a test may set. `slept_s`: its pauses; in each, all of `called` are called."""
+    """A process whose time passes by its sleeping alone.
+
+    `now_s`: its monotonic clock, which a test may set. `slept_s`: its pauses; in each, all of `called` are called.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,3 +25,14 @@ class Passing(ThisProcess):
         self.slept_s.append(seconds)
         for each in self.called:
             each()
+
+
+class Stepping:
+    """A clock that is `step_s` further at each look."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self.now_s, self.step_s = 1000.0, step_s
+
+    def __call__(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s

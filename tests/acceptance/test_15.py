@@ -6,7 +6,6 @@ Each test here goes in by the door that the stranger took. What a finding's mend
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,20 +22,19 @@ from chaos.trials import Trials, reduced
 from crossover import own_code, validation
 from crossover.algorithms.seeds import seed as seed_of
 from crossover.cli.main import main
-from crossover.errors import ConfigError, UserError
+from crossover.errors import UserError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.datasets import load as load_dataset
 from crossover.local.cloud import LocalCloud
-from crossover.local.hosted import tensor_module
 from crossover.reports import folder
 from crossover.running import run_inline
 from crossover.simulation import AWS, assumptions
 from crossover.simulation.calibration import Calibration
 from crossover.validation import load
+from tests.commands import status
 from tests.local import parts, stranger
 from tests.local.listening import listening
 from tests.mutation import protocol, silent
-from tests.redis_module.servers import starting, until
 from tests.unit.advice.few import few_candidates
 from tests.unit.reports import recorded
 
@@ -98,28 +96,6 @@ def test_another_user_takes_no_invocation_away(cloud: LocalCloud) -> None:
 
 
 # --- damage: a byte, a kill, a full disk (2, 3) -----------------------------------------------------------------------
-
-
-def mine(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """`crossover run` of a small experiment into `folder`/out."""
-    config = folder / "mine.yaml"
-    config.write_text(
-        "name: mine\narchitecture: all_reduce\nworkers: 2\ntraining: {epochs: 3, batch_size: 60}\ndata: {limit: 240}\n"
-    )
-    asked = [sys.executable, "-m", "crossover.cli", "run", str(config), "--on", "inline", *options]
-    return subprocess.run(asked, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_never_written_over(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert mine(tmp_path, "--out", str(out)).returncode == 0
-    first = {each.name: each.read_bytes() for each in out.iterdir()}
-    again = mine(tmp_path, "--out", str(out), "--set", "training.epochs=1")
-    assert again.returncode == 0, again.stderr
-    (earlier,) = [each for each in out.iterdir() if each.is_dir()]
-    assert {each.name: each.read_bytes() for each in earlier.iterdir()} == first
-    assert len(json.loads((out / "result.json").read_text())["epochs"]) == 1
 
 
 @pytest.mark.slow
@@ -236,43 +212,6 @@ def test_a_worker_whose_twin_has_finished_goes_on_by_itself() -> None:
     ]
 
     assert not Trials(reduced(load("config/scatter-reduce.yaml"))).under(faults, 930_035).findings
-
-
-# --- benchmarks run; the tensor module keeps what the mission uses (6, 7) ---------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_shortest_benchmark_prints_its_figures() -> None:
-    """`make bench-quick` runs every other one."""
-    command = [sys.executable, "-m", "benchmarks.filter", "--quick"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "memory copy" in done.stdout, done.stdout + done.stderr
-
-
-def test_an_experiment_that_wants_scripts_in_the_database_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"database\.variant: is unknown; leave it out: the module with PyTorch"):
-        validation.load(CONFIG / "spirt.yaml", ["database.variant=torch"])
-
-
-@pytest.mark.slow
-def test_updates_in_the_database_fall_due_to_be_saved() -> None:
-    """The stranger's server saved on every change, was updated fifty times, killed and started again."""
-    with starting(tensor_module()) as start:
-        server = start(config={"save": "1 1"})
-        client = server.client()
-
-        def saved() -> bool:
-            return bool(client.info("persistence")["rdb_changes_since_last_save"] == 0)
-
-        client.execute_command("AI.TENSORSET", "model", "FLOAT", 1, "VALUES", 1)
-        until(saved, what="the first save")
-        for _ in range(50):
-            client.execute_command("TENSOR.SGD", "model", "model", "-", "OUT", "model", "-", "LR", 0.5)
-        before = client.execute_command("AI.TENSORGET", "model", "VALUES")
-        until(saved, what="the updates' save")
-        server.stop(signal.SIGKILL)
-        server.start()
-        assert server.client().execute_command("AI.TENSORGET", "model", "VALUES") == before
 
 
 # --- a model is the model that was trained (8 to 12) ------------------------------------------------------------------
@@ -422,23 +361,15 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "mine.yaml"
 
 
-def told(*arguments: str) -> int:
-    """What the command ends with."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
 @pytest.mark.slow
 def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path, tmp_path: Path) -> None:
     """Of a model of one's own; seconds apart from those until everything stands, which a run does not have."""
     with few_candidates():
-        assert told("advise", str(own), "--on-hand", "lambda,ec2", "--out", str(tmp_path / "advice")) == 0
+        assert status("advise", str(own), "--on-hand", "lambda,ec2", "--out", str(tmp_path / "advice")) == 0
     advised = json.loads((tmp_path / "advice" / "advice.json").read_text())
     files = sorted(tmp_path.glob("mine-advice-*.yaml"))
     for path, said in zip(files, (advised["winner"], *advised["alternatives"]), strict=True):
-        assert told("project", str(path), "--out", str(tmp_path / "out.json")) == 0
+        assert status("project", str(path), "--out", str(tmp_path / "out.json")) == 0
         projected = json.loads((tmp_path / "out.json").read_text())["repetitions"]
         assert projected["usd"]["p50"] == pytest.approx(said["usd"]["p50"], rel=0.01)
         assert projected["seconds"]["p50"] == pytest.approx(said["seconds"]["p50"] - said["before_s"], rel=0.01)
@@ -447,14 +378,15 @@ def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path,
 def test_nothing_holds_that_is_no_advice(own: Path, tmp_path: Path) -> None:
     with few_candidates():
         assert (
-            told("advise", str(own), "--on-hand", "lambda", "--deadline", "1s", "--out", str(tmp_path / "advice")) == 3
+            status("advise", str(own), "--on-hand", "lambda", "--deadline", "1s", "--out", str(tmp_path / "advice"))
+            == 3
         )
 
 
 def test_what_cannot_run_has_no_total(capsys: pytest.CaptureFixture[str]) -> None:
     config = str(CONFIG / "all-reduce-cifar10.yaml")
     sized = ("--parameters", "1300000000", "--set", "training.epochs=1", "--repetitions", "20")
-    assert told("project", config, *sized) == 2
+    assert status("project", config, *sized) == 2
     said = capsys.readouterr()
     assert "$" not in said.out and "AWS would not run it so, and there is no total" in said.err
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from crossover.context import Context
 from crossover.workflow import Event, Step
 from tests.architectures.harness import Killed
+from tests.clocks import Stepping
 
 LONG = ("train", "supervise")
 
@@ -46,26 +47,14 @@ class ShortLives:
             if step.name not in LONG:
                 return run(step, ctx, event)
             with ctx.child() as own:
-                clock = _Clock()
-                own.clock = clock
-                own.deadline = self.looks + self.reserve_s
+                own.clock = Stepping(1.0)
+                own.deadline = own.clock() + self.looks + self.reserve_s
                 result = run(step, own, event)
             with self.lock:
                 self.events.append((step.name, event, result))
             return result
 
         return attempt
-
-
-class _Clock:
-    """A second per look, for one invocation."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        self.seconds += 1.0
-        return self.seconds
 
 
 class Hurry:

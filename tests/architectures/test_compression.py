@@ -12,9 +12,8 @@ from crossover.experiment import Exchange, Experiment
 from crossover.training.long_worker.waits import reserve_s
 from crossover.workflow import execute, first_event
 from tests.architectures.harness import FailAt, Job, Killed, every_step, silent, small
-from tests.architectures.lives import ShortLives, restarting
+from tests.architectures.lives import ShortLives
 from tests.architectures.trained import assert_equal_to_reference, trained
-from tests.sampling import chosen
 
 EXCHANGES = {
     "fp16": Exchange(compression="fp16", every=2),
@@ -78,20 +77,6 @@ def test_what_was_left_out_outlives_any_invocation(
         with every_step(monkeypatch, lives.wrap):
             assert job.run() == trained(experiment).model
         assert job.tensor_keys() == []
-
-
-@pytest.mark.parametrize(("architecture", "name"), KEPT)
-def test_a_process_that_dies_at_any_call_is_replaced_without_a_trace(
-    architecture: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = compressed(architecture, name, epochs=1)
-    undisturbed = trained(experiment)
-    with every_step(monkeypatch, restarting):
-        for k in chosen(undisturbed.calls, every=4):
-            job = Job(experiment)
-            job.clients.hook = death = FailAt(k, "after", Killed)
-            assert job.run() == undisturbed.model, f"call {k} ({death.failed})"
-            assert job.tensor_keys() == [], f"call {k} ({death.failed})"
 
 
 def test_a_run_that_is_resumed_goes_on_with_what_was_left_out() -> None:

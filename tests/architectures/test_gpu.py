@@ -17,27 +17,14 @@ from crossover.learning.reference import train_reference
 from crossover.training.fleet import Membership, ServingSettings
 from peers.gpu import cuda
 from peers.gpu.gathering import Gathering
-from tests.architectures.fleet import Fleet, only
-from tests.architectures.harness import FailAt, Job, Killed, small
-from tests.architectures.trained import trained
-from tests.sampling import chosen
+from tests.architectures.fleet import Fleet
+from tests.architectures.harness import Job, small
 
 
 def gpu(**settings: Any) -> Experiment:
     exchange = settings.pop("exchange", "s3")
     experiment = small("gpu", **{"every": 1, "batch_size": 10} | settings)
     return replace(experiment, gpu=replace(experiment.gpu, exchange=exchange, instances=experiment.workers))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_worker_killed_at_any_call_is_replaced(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = trained(gpu())
-    for k in chosen(run.calls, every=2):
-        with monkeypatch.context() as patch:
-            fleet = Fleet(Job(gpu()), hooks=only(0, FailAt(k, moment, Killed)))
-            assert fleet.run(patch) == run.model, f"call {k}, {moment}"
-            assert fleet.left_behind() == [], f"call {k}, {moment}"
 
 
 def distance(model: bytes, other: bytes) -> float:

@@ -110,16 +110,7 @@ def test_a_machine_waits_for_its_permissions(assembly: Assembly) -> None:
     assert not resources(assembly.experiment, "AWS::IAM::Policy")
 
 
-def test_maps_are_inline_while_they_fit_and_distributed_above(assembly: Assembly, large: Assembly) -> None:
-    """An inline Map runs 40 iterations at most, so a barrier of 64 workers would never open (aws.md 7)."""
-    small = {name: "DISTRIBUTED" in m["DefinitionString"] for name, m in machines(assembly).items()}
-    assert not any(small.values())
-    big = {name: "DISTRIBUTED" in m["DefinitionString"] for name, m in machines(large).items()}
-    assert big["run"]
-    assert big["round"]
-    run = json.loads(machines(large)["run"]["DefinitionString"])
-    (each,) = [state for state in run["States"].values() if state["Type"] == "Map"]
-    assert each["MaxConcurrency"] >= 64
+def test_the_runner_is_told_for_how_many_the_machines_are_made(assembly: Assembly, large: Assembly) -> None:
     shapes = [
         json.loads(p["Value"])
         for made in (assembly, large)

@@ -43,24 +43,6 @@ def all_machines() -> list[tuple[str, str, State]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("architecture", "machine", "definition"), all_machines(), ids=lambda v: v if isinstance(v, str) else ""
-)
-def test_every_state_can_be_reached_and_every_way_ends(architecture: str, machine: str, definition: State) -> None:
-    assert "TimeoutSeconds" in definition
-    for block in blocks(definition):
-        states, found, todo = block["States"], set(), [block["StartAt"]]
-        while todo:
-            name = todo.pop()
-            if name not in found:
-                found.add(name)
-                todo += onward(states[name])
-        assert found == states.keys(), f"unreachable: {states.keys() - found}"
-        for name, state in states.items():
-            ends = state["Type"] in ("Fail", "Succeed") or state.get("End")
-            assert bool(ends) != bool(onward(state) - {c["Next"] for c in state.get("Catch", [])}), name
-
-
 @pytest.mark.parametrize("name", architectures())
 def test_every_step_stands_in_a_machine_and_passes_exactly_the_event(name: str) -> None:
     architecture = load(name)

@@ -73,6 +73,9 @@ def test_a_states_name_occurs_once_in_its_machine_and_every_way_leads_on(
                 reached.add(name := todo.pop())
                 todo += onward(block["States"][name]) - reached
             assert reached == block["States"].keys()
+            for name, state in block["States"].items():
+                ends = state["Type"] in ("Fail", "Succeed") or state.get("End")
+                assert bool(ends) != bool(onward(state) - {each["Next"] for each in state.get("Catch", [])}), name
         maps = [s for block in blocks(definition) for s in block["States"].values() if "Label" in s]
         assert len({each["Label"] for each in maps}) == len(maps)
         assert all(len(each["Label"]) <= 40 and each["Label"].isalnum() for each in maps)

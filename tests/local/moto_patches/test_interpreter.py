@@ -92,94 +92,6 @@ def task(arn: str, **more: Any) -> dict[str, Any]:
     return {"Type": "Task", "Resource": arn, **more}
 
 
-@pytest.mark.slow
-def test_a_task_by_plain_arn(run: Run, functions: dict[str, str]) -> None:
-    assert output(run(one(task(functions["echo"])), {"x": 1}))["x"] == 1
-
-
-def test_a_task_by_lambda_invoke(run: Run, functions: dict[str, str]) -> None:
-    parameters = {"FunctionName": functions["echo"], "Payload.$": "$"}
-    state = task("arn:aws:states:::lambda:invoke", Parameters=parameters, OutputPath="$.Payload")
-    assert output(run(one(state), {"x": 2}))["x"] == 2
-
-
-def test_result_selector_and_result_path_null(run: Run, functions: dict[str, str]) -> None:
-    selected = task(functions["echo"], ResultSelector={"doubled.$": "$.x"}, ResultPath="$.answer")
-    assert output(run(one(selected), {"x": 3})) == {"x": 3, "answer": {"doubled": 3}}
-    assert output(run(one(task(functions["echo"], ResultPath=None)), {"x": 3})) == {"x": 3}
-
-
-def test_parameters_keep_only_what_they_name(run: Run, functions: dict[str, str]) -> None:
-    state = task(
-        functions["echo"], Parameters={"y.$": "$.x", "fixed": [1]}, ResultSelector={"y.$": "$.y", "f.$": "$.fixed"}
-    )
-    assert output(run(one(state), {"x": 4, "z": 5})) == {"y": 4, "f": [1]}
-
-
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("States.ArrayRange(0, 3, 1)", [0, 1, 2, 3]),
-        ("States.ArrayRange(0, States.MathAdd($.n, -1), 1)", [0, 1, 2, 3, 4]),
-        ("States.ArrayRange(0, States.MathAdd($.one, -1), 1)", [0]),
-        ("States.MathAdd($.n, 2)", 7),
-        ("States.Format('{}-w{}', $.name, $.n)", "run-w5"),
-        ("States.StringToJson($.json)", {"a": [1]}),
-        ("States.JsonToString($.nested)", '{"b":2}'),
-        ("$$.Execution.Name", "named"),
-        ("$$.Execution.Input.n", 5),
-    ],
-)
-def test_intrinsics_and_context(run: Run, expression: str, value: Any) -> None:
-    event = {"n": 5, "one": 1, "name": "run", "json": '{"a":[1]}', "nested": {"b": 2}}
-    name = "named" if "Name" in expression else None
-    assert output(run(one({"Type": "Pass", "Parameters": {"v.$": expression}}), event, name=name)) == {"v": value}
-
-
-def test_entered_time_is_a_time(run: Run) -> None:
-    from datetime import datetime
-
-    before = time.time()
-    entered = output(run(one({"Type": "Pass", "Parameters": {"v.$": "$$.State.EnteredTime"}})))["v"]
-    assert before - 1 <= datetime.fromisoformat(entered).timestamp() <= time.time() + 1
-
-
-def test_pass_with_result_and_output_path(run: Run) -> None:
-    assert output(run(one({"Type": "Pass", "Result": {}}), {"x": 1})) == {}
-    assert output(run(one({"Type": "Pass", "Result": 7, "ResultPath": "$.r"}), {"x": 1})) == {"x": 1, "r": 7}
-    assert output(run(one({"Type": "Pass", "OutputPath": "$.x"}), {"x": {"y": 1}})) == {"y": 1}
-
-
-def test_choice(run: Run) -> None:
-    definition = {
-        "StartAt": "choice",
-        "States": {
-            "choice": {
-                "Type": "Choice",
-                "Choices": [
-                    {"Variable": "$.flag", "BooleanEquals": True, "Next": "yes"},
-                    {"Variable": "$.status", "StringEquals": "RUNNING", "Next": "maybe"},
-                ],
-                "Default": "no",
-            },
-            **{name: {"Type": "Pass", "Result": {"took": name}, "End": True} for name in ("yes", "maybe", "no")},
-        },
-    }
-    assert output(run(definition, {"flag": True, "status": ""})) == {"took": "yes"}
-    assert output(run(definition, {"flag": False, "status": "RUNNING"})) == {"took": "maybe"}
-    assert output(run(definition, {"flag": False, "status": ""})) == {"took": "no"}
-
-
-@pytest.mark.slow
-def test_a_wait_waits(run: Run) -> None:
-    definition = {
-        "StartAt": "wait",
-        "States": {"wait": {"Type": "Wait", "Seconds": 1, "Next": "then"}, "then": {"Type": "Pass", "End": True}},
-    }
-    described = run(definition)
-    assert (described["stopDate"] - described["startDate"]).total_seconds() >= 1.0
-
-
 def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes only while something waits, and always wakes early. It looks up twice a second: moto's event wakes nobody who
     has looked, and does not wait yet.
@@ -192,31 +104,6 @@ def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.
     monkeypatch.setattr(interpreter, "time", SimpleNamespace(monotonic=lambda: sum(waits) / 2))
     Seconds(1)._wait_interval(environment, 1)
     assert waits == [0.5, 0.5, 0.5, 0.25]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["INLINE", "DISTRIBUTED"])
-@pytest.mark.parametrize("concurrency", [0, 2, 12])
-def test_map(run: Run, functions: dict[str, str], mode: str, concurrency: int) -> None:
-    config = {"Mode": mode, **({"ExecutionType": "STANDARD"} if mode == "DISTRIBUTED" else {})}
-    state = {
-        "Type": "Map",
-        "ItemsPath": "$.items",
-        "ItemSelector": {"worker.$": "$$.Map.Item.Value", "epoch.$": "$.epoch"},
-        "MaxConcurrency": concurrency,
-        "ItemProcessor": {
-            "ProcessorConfig": config,
-            **one(task(functions["echo"], ResultSelector={"w.$": "$.worker", "e.$": "$.epoch"})),
-        },
-        "ResultPath": "$.results",
-    }
-    results = output(run(one(state), {"items": list(range(12)), "epoch": 9}))["results"]
-    assert results == [{"w": worker, "e": 9} for worker in range(12)]
-    assert output(run(one(state | {"ResultPath": None}), {"items": [1], "epoch": 9})) == {"items": [1], "epoch": 9}
-    assert output(run(one(state | {"ResultSelector": {}, "ResultPath": "$.items"}), {"items": [1], "epoch": 9})) == {
-        "items": {},
-        "epoch": 9,
-    }
 
 
 @pytest.mark.parametrize("mode", ["INLINE", "DISTRIBUTED"])
@@ -304,44 +191,6 @@ def test_a_path_is_parsed_once(run: Run, functions: dict[str, str]) -> None:
     assert paths.parse.cache_info().misses == before
 
 
-def retrying(arn: str, errors: list[str], attempts: int = 3) -> dict[str, Any]:
-    retry = {"ErrorEquals": errors, "IntervalSeconds": 1, "MaxAttempts": attempts, "BackoffRate": 1.0}
-    return task(arn, Retry=[{**retry, "JitterStrategy": "FULL", "MaxDelaySeconds": 1}])
-
-
-@pytest.mark.slow
-def test_retry_of_a_named_error(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
-    event = {"file": str(tmp_path / "tries"), "after": 2, "error": "Unavailable"}
-    assert output(run(one(retrying(functions["sometimes"], ["Other", "Unavailable"])), event)) == {"tries": 3}
-
-
-def test_no_retry_of_another_error(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
-    event = {"file": str(tmp_path / "tries"), "after": 2, "error": "StaleAttempt"}
-    described = run(one(retrying(functions["sometimes"], ["Unavailable"])), event)
-    assert (described["status"], described["error"]) == ("FAILED", "StaleAttempt")
-    assert (tmp_path / "tries").read_text() == "x\n"
-
-
-def test_retries_end(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
-    event = {"file": str(tmp_path / "tries"), "after": 9, "error": "Unavailable"}
-    assert run(one(retrying(functions["sometimes"], ["States.ALL"], attempts=2)), event)["error"] == "Unavailable"
-    assert (tmp_path / "tries").read_text() == "x\n" * 3
-
-
-@pytest.mark.slow
-def test_the_retry_count_is_told(run: Run, functions: dict[str, str], tmp_path: Path) -> None:
-    state = retrying(functions["sometimes"], ["Unavailable"]) | {
-        "Parameters": {
-            "file.$": "States.Format('{}-{}', $.file, $$.State.RetryCount)",
-            "after.$": "$.after",
-            "error": "Unavailable",
-        }
-    }
-    described = run(one(state), {"file": str(tmp_path / "tries"), "after": 1})
-    assert described["status"] == "FAILED"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["tries-0", "tries-1", "tries-2", "tries-3"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("resource", ["plain", "invoke"])
 def test_a_time_out_has_a_name_that_retry_and_catch_see(
@@ -371,12 +220,6 @@ def test_throttling_has_a_name(
     parameters = {"FunctionName": arn, "Payload.$": "$"}
     state = task(arn) if resource == "plain" else task("arn:aws:states:::lambda:invoke", Parameters=parameters)
     assert run(one(state))["error"] == "Lambda.TooManyRequestsException"
-
-
-def test_fail_with_paths(run: Run) -> None:
-    fail = {"Type": "Fail", "ErrorPath": "$.error", "CausePath": "States.Format('worker {}: {}', $.worker, $.cause)"}
-    described = run({"StartAt": "f", "States": {"f": fail}}, {"error": "Named", "worker": 3, "cause": "why"})
-    assert (described["status"], described["error"], described["cause"]) == ("FAILED", "Named", "worker 3: why")
 
 
 # --- child executions -----------------------------------------------------------------------------------------------------

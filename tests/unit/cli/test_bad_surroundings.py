@@ -10,17 +10,10 @@ from pathlib import Path
 import pytest
 
 from crossover import running
-from crossover.cli.main import main
 from crossover.errors import DataError
+from tests.commands import status
 
 ROOT = Path(__file__).parents[3]
-
-
-def exit_status(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    assert isinstance(end.value.code, int)
-    return end.value.code
 
 
 def test_a_full_disk_is_not_called_our_fault(
@@ -30,7 +23,7 @@ def test_a_full_disk_is_not_called_our_fault(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "result.json"))
 
     monkeypatch.setattr(running, "run_inline", full)
-    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 2
+    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 2
     message = capsys.readouterr().err
     assert "No space left on device" in message
     assert "--out" in message
@@ -44,12 +37,12 @@ def test_another_error_of_the_system_is(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(running, "run_inline", broken)
-    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 1
+    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 1
     assert "fault of Crossover" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", "/proc/nowhere") == 2
+    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", "/proc/nowhere") == 2
     assert "--out /proc/nowhere: cannot be written to" in capsys.readouterr().err
 
 
@@ -63,18 +56,18 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(
     def meanwhile(*arguments: object, **named: object) -> None:
         monkeypatch.setattr(running, "run_inline", lambda *arguments, **named: pytest.fail("trains beside it"))
         assert not (tmp_path / "out").exists(), "a run that is killed now would leave it"
-        statuses.append(exit_status(*command))
+        statuses.append(status(*command))
         raise DataError("mine")
 
     monkeypatch.setattr(running, "run_inline", meanwhile)
-    assert exit_status(*command) == 2
+    assert status(*command) == 2
     assert statuses == [2]
     said = capsys.readouterr().err
     assert "another run is at work there" in said
     assert "mine" in said
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(running, "run_inline", meanwhile)
-    exit_status(*command)
+    status(*command)
     assert capsys.readouterr().err.count("mine") == 1, "the lock went with the run that held it"
 
 
@@ -92,7 +85,7 @@ def test_a_system_without_names_of_sockets_keeps_nobody_from_training(
 
     monkeypatch.setattr(running, "run_inline", begun)
     monkeypatch.setattr("socket.socket", Nameless)
-    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 2
+    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 2
     assert "mine" in capsys.readouterr().err
 
 
@@ -104,7 +97,7 @@ def test_a_run_that_cannot_start_leaves_no_empty_folder(
 
     monkeypatch.setattr(running, "run_inline", without_data)
     out = tmp_path / "results" / "spirt"
-    assert exit_status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(out)) == 2
+    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(out)) == 2
     assert "cifar-10-python.tar.gz: not there" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

@@ -5,19 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from crossover.cli.main import main
+from tests.commands import status
 
 SMALL = ("--set", "workers=2", "--set", "training.epochs=1", "--processes", "1")
 
 
-def called(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["chaos", *arguments])
-    return int(ended.value.code or 0)
-
-
 def test_seeds_are_tried_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("config/all-reduce.yaml", *SMALL, "--seeds", "0-3") == 0
+    assert status("chaos", "config/all-reduce.yaml", *SMALL, "--seeds", "0-3") == 0
 
     said = capsys.readouterr().out
     assert "[measured-local] 4 schedules" in said and "0 with findings" in said
@@ -28,7 +22,17 @@ def test_a_schedule_of_ones_own_is_told_and_written_down(tmp_path: Path, capsys:
     schedule.write_text(json.dumps([{"kind": "kill", "role": "train 1", "request": 7, "side": "after"}]))
 
     assert (
-        called("config/all-reduce.yaml", *SMALL, "--seeds", "3", "--faults", str(schedule), "--history", str(history))
+        status(
+            "chaos",
+            "config/all-reduce.yaml",
+            *SMALL,
+            "--seeds",
+            "3",
+            "--faults",
+            str(schedule),
+            "--history",
+            str(history),
+        )
         == 0
     )
 
@@ -49,7 +53,7 @@ def test_a_schedule_of_ones_own_is_told_and_written_down(tmp_path: Path, capsys:
 def test_mistakes_are_refused_in_words(
     arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert called(*arguments) == 2
+    assert status("chaos", *arguments) == 2
     assert said in capsys.readouterr().err
 
 
@@ -67,14 +71,14 @@ def test_settings_without_a_reference_are_judged_by_the_other_promises(
 ) -> None:
     sets = [word for setting in settings for word in ("--set", setting)]
 
-    assert called(f"config/{config}.yaml", *SMALL, *sets, "--seeds", "0-3") == 0
+    assert status("chaos", f"config/{config}.yaml", *SMALL, *sets, "--seeds", "0-3") == 0
     assert "0 with findings" in capsys.readouterr().out
 
 
 def test_a_run_that_fails_undisturbed_is_not_disturbed(capsys: pytest.CaptureFixture[str]) -> None:
     two = ("--set", "gpu.instances=2", "--set", "gpu.exchange=distributed")
 
-    assert called("config/gpu.yaml", *SMALL, *two, "--seeds", "0-3") == 2
+    assert status("chaos", "config/gpu.yaml", *SMALL, *two, "--seeds", "0-3") == 2
     assert "undisturbed, the run fails already" in capsys.readouterr().err
 
 
@@ -82,5 +86,5 @@ def test_what_cannot_happen_to_an_architecture_is_refused(tmp_path: Path, capsys
     schedule = tmp_path / "schedule.json"
     schedule.write_text(json.dumps([{"kind": "taken", "role": "program 0", "at_s": 3.0}]))
 
-    assert called("config/all-reduce.yaml", *SMALL, "--faults", str(schedule)) == 2
+    assert status("chaos", "config/all-reduce.yaml", *SMALL, "--faults", str(schedule)) == 2
     assert "fault 1: kind: 'taken' cannot happen to this experiment" in capsys.readouterr().err

@@ -15,20 +15,13 @@ from moto import mock_aws
 
 from crossover.account.deployment import bootstrap, deploying, readiness, zones
 from crossover.cli import doctor
-from crossover.cli.main import main
 from crossover.cli.status import rows, time_to_live
 from crossover.validation import load
+from tests.commands import status
 
 ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / "config" / "spirt.yaml"
 ALONE = ROOT / "config" / "all-reduce-s3.yaml"
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    code = caught.value.code
-    return code if isinstance(code, int) else 0
 
 
 @pytest.mark.parametrize(
@@ -55,7 +48,7 @@ def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
 
 
 def test_plan_lists_functions_machines_and_hosts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("plan", str(CONFIG)) == 0
+    assert status("plan", str(CONFIG)) == 0
     shown = capsys.readouterr().out
     for part in (
         "compute_gradients",
@@ -68,7 +61,7 @@ def test_plan_lists_functions_machines_and_hosts(capsys: pytest.CaptureFixture[s
 
 
 def test_plan_of_what_stands_alone_costs_nothing_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("plan", str(ALONE)) == 0
+    assert status("plan", str(ALONE)) == 0
     shown = capsys.readouterr().out
     for part in (
         "alone: no network, no broker, no database",
@@ -85,7 +78,7 @@ def test_plan_refuses_what_cannot_be_deployed(tmp_path: Path, capsys: pytest.Cap
     path = tmp_path / "x.yaml"
     path.write_text("name: x\narchitecture: spirt\ntraining: {precision: bf16}\n")
     for command in ("plan", "deploy"):
-        assert call(command, str(path)) == 2
+        assert status(command, str(path)) == 2
         assert "Graviton2" in capsys.readouterr().err
 
 
@@ -93,7 +86,7 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert call("doctor", str(CONFIG)) == 2
+    assert status("doctor", str(CONFIG)) == 2
     shown = capsys.readouterr()
     assert "missing  rabbitmq-server: apt-get install rabbitmq-server" in shown.out
     assert "this machine lacks redis-server, rabbitmq-server, g++, make" in shown.err
@@ -169,7 +162,7 @@ def bootstrapped() -> None:
 @mock_aws
 def test_deploy_calls_the_cdk_for_this_experiment_alone(cdk: Path) -> None:
     bootstrapped()
-    assert call("deploy", str(CONFIG), "--yes") == 0
+    assert status("deploy", str(CONFIG), "--yes") == 0
     synthesized, deployed = cdk.read_text().splitlines()
     synthesized, _, folder = synthesized.partition(" --output ")
     context = f"--context config={CONFIG} --context current={Path.cwd()}"  # own code is looked for beside it, and here
@@ -187,7 +180,7 @@ def test_what_stands_alone_is_deployed_in_minutes_and_without_a_zone(
     cdk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bootstrapped()
-    assert call("deploy", str(ALONE), "--yes") == 0
+    assert status("deploy", str(ALONE), "--yes") == 0
     assert "deploying crossover-all-reduce-s3: about 2 minutes; what stands already" in capsys.readouterr().out
     called = cdk.read_text()
     assert "crossover-all-reduce-s3 --context" in called and "--parameters" not in called and "network" not in called
@@ -196,20 +189,20 @@ def test_what_stands_alone_is_deployed_in_minutes_and_without_a_zone(
 @pytest.mark.slow
 @mock_aws
 def test_destroying_what_is_not_there_calls_nothing_and_succeeds(cdk: Path) -> None:
-    assert call("destroy", str(CONFIG), "--yes", "--verify", "--shared") == 0
+    assert status("destroy", str(CONFIG), "--yes", "--verify", "--shared") == 0
     assert not cdk.exists()
 
 
 @pytest.mark.slow
 @mock_aws
 def test_deploy_is_refused_before_anything_is_made(cdk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("deploy", str(CONFIG), "--yes") == 2
+    assert status("deploy", str(CONFIG), "--yes") == 2
     assert ".venv/bin/cdk bootstrap, once" in capsys.readouterr().err
     bootstrapped()
     template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
     mine = {"Key": "project", "Value": "another"}
     boto3.client("cloudformation").create_stack(StackName="crossover-spirt", TemplateBody=template, Tags=[mine])
-    assert call("deploy", str(CONFIG), "--yes") == 2
+    assert status("deploy", str(CONFIG), "--yes") == 2
     said = capsys.readouterr().err
     assert "belongs to project 'another'" in said and "Choose another name or project" in said
     assert not cdk.exists()
@@ -220,7 +213,7 @@ def test_deploy_is_refused_before_anything_is_made(cdk: Path, capsys: pytest.Cap
 def test_a_failure_of_the_cdk_is_ours_to_report(cdk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bootstrapped()
     (cdk.parent / "status").write_text("7")
-    assert call("deploy", str(CONFIG), "--yes") == 1
+    assert status("deploy", str(CONFIG), "--yes") == 1
     assert "cdk synth ended with status 7" in capsys.readouterr().err
 
 
@@ -231,6 +224,6 @@ def test_without_a_terminal_nothing_is_changed_unasked(
 ) -> None:
     with open(os.devnull) as nobody:
         monkeypatch.setattr("sys.stdin", nobody)
-        assert call(command, str(CONFIG)) == 2
+        assert status(command, str(CONFIG)) == 2
     assert "add --yes" in capsys.readouterr().err
     assert not cdk.exists()

@@ -10,18 +10,11 @@ from typing import Any
 
 import pytest
 
-from crossover.cli import main as command_line
 from crossover.cli import run as run_command
 from crossover.errors import RunFailed
+from tests.commands import status
 
 ROOT = Path(__file__).parents[3]
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        command_line.main(arguments)
-    code = caught.value.code
-    return code if isinstance(code, int) else 0
 
 
 @pytest.fixture
@@ -33,7 +26,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["compare", "-h"], ["schema"]])
 def test_help_and_schema_end_well(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*arguments) == 0
+    assert status(*arguments) == 0
     assert capsys.readouterr().out
 
 
@@ -56,7 +49,7 @@ def test_help_and_schema_end_well(arguments: list[str], capsys: pytest.CaptureFi
     ],
 )
 def test_what_the_user_can_mend_is_2(arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*[a.format(config=config, folder=config.parent) for a in arguments]) == 2
+    assert status(*[a.format(config=config, folder=config.parent) for a in arguments]) == 2
     shown = capsys.readouterr().err
     assert shown
     assert "Traceback" not in shown
@@ -75,7 +68,7 @@ def test_what_the_user_can_mend_is_2(arguments: list[str], config: Path, capsys:
 def test_whatever_asks_about_a_run_refuses_what_the_run_would_refuse(
     command: str, field: str, said: str, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(command, str(config), "--set", field) == 2
+    assert status(command, str(config), "--set", field) == 2
     assert said in capsys.readouterr().err
 
 
@@ -83,24 +76,24 @@ def test_a_stack_is_not_deployed_for_a_model_that_no_run_would_find(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text(f"{config.read_text()}training: {{model: mobilnet}}\n")
-    assert call("deploy", str(config), "--yes") == 2
+    assert status("deploy", str(config), "--yes") == 2
     assert "did you mean mobilenet?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("error", "status"), [(RunFailed("step x failed"), 1), (ZeroDivisionError("oh"), 1)])
+@pytest.mark.parametrize("error", [RunFailed("step x failed"), ZeroDivisionError("oh")])
 def test_our_fault_is_1_and_the_traceback_waits_for_debug(
-    error: Exception, status: int, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr(run_command, "_start", fail)
     arguments = ["run", str(config), "--out", str(config.parent / "out")]
-    assert call(*arguments) == status
+    assert status(*arguments) == 1
     shown = capsys.readouterr().err
     assert f"error: {'' if isinstance(error, RunFailed) else 'ZeroDivisionError: '}{error}" in shown
     assert "Traceback" not in shown
-    assert call(*arguments, "--debug") == status
+    assert status(*arguments, "--debug") == 1
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -109,7 +102,7 @@ def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch, caps
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_command, "_start", interrupt)
-    assert call("run", str(config), "--out", str(config.parent / "out")) == 130
+    assert status("run", str(config), "--out", str(config.parent / "out")) == 130
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -161,7 +154,7 @@ def test_a_reader_that_leaves_early_is_no_failure_to_explain() -> None:
 
 
 def test_the_schema_that_is_printed_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("schema") == 0
+    assert status("schema") == 0
     assert json.loads(capsys.readouterr().out)["properties"]["training"]
 
 

@@ -97,6 +97,11 @@ def test_from_the_command_line_to_the_folder(tmp_path: Path, capsys: pytest.Capt
             main(["run", str(config), "--on", "inline", "--set", f"training.epochs={epochs}", "--out", str(out)])
         assert caught.value.code in (0, None)
         assert len(json.loads((out / "result.json").read_text())["epochs"]) == epochs
+    (earlier,) = [each for each in out.iterdir() if each.is_dir()]
+    assert (
+        len(json.loads((earlier / "result.json").read_text())["epochs"]) == 1
+        and (earlier / "model.safetensors").exists()
+    )
     told = capsys.readouterr().out
     assert "epoch 2/2" in told
     assert str(out / "report.html") in told and "on AWS, by simulation: " in told

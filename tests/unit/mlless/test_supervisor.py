@@ -18,6 +18,7 @@ from crossover.workflow import first_event
 from functions.mlless import words
 from functions.mlless.supervisor import supervise
 from functions.mlless.words import StepReport
+from tests.clocks import Stepping
 from tests.decisions import decision
 
 EXPERIMENT = Experiment(
@@ -29,17 +30,6 @@ EXPERIMENT = Experiment(
     functions=Functions(timeout_s=10, checkpoint_every=1),  # every step begins with a checkpoint
 )
 LIFE_S = 40.0  # a third of the patience
-
-
-class Clock:
-    """A second per look."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
 
 
 @pytest.fixture
@@ -65,7 +55,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[Context], CrossoverError]
 def ctx() -> Context:
     resources = Resources(MemoryClients(workers=2, shared_tensors=True))
     resources.facts["r"] = RunFacts(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
-    ctx = Context(resources, run="r", clock=Clock())
+    ctx = Context(resources, run="r", clock=Stepping(1.0))
     ctx.bus.declare(barriers=[(ctx.keys.updates, 3)])
     ctx.objects.put_new(ctx.keys.checkpoint(2, 0), checkpoints.encode(Checkpoint(Position(0), {})))
     return ctx

@@ -13,6 +13,7 @@ from crossover.training.long_worker import waits
 from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.waits import NearDeadline, say_why
 from crossover.workflow import first_event
+from tests.clocks import Stepping
 from tests.decisions import decision
 
 EXPERIMENT = Experiment(
@@ -26,21 +27,12 @@ EXPERIMENT = Experiment(
 PATIENCE_S = 60.0  # half of that for a worker: the supervisor waits for the decision as well
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now, self.step_s = 1000.0, 0.0
-
-    def __call__(self) -> float:
-        self.now += self.step_s
-        return self.now
-
-
 @pytest.fixture
 def ctx(monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setattr(waits, "_FIRST_LOOK_S", 0.0)
     resources = Resources(MemoryClients(workers=3, shared_tensors=True))
     resources.facts["r"] = RunFacts(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
-    return Context(resources, run="r", clock=Clock())
+    return Context(resources, run="r", clock=Stepping())
 
 
 def elsewhere(ctx: Context, rank: int) -> bool:
@@ -48,8 +40,8 @@ def elsewhere(ctx: Context, rank: int) -> bool:
     return Invocation(ctx, {**first_event("r", workers=3), "worker": rank, "round": 1})._decided_elsewhere(1)
 
 
-def clock(ctx: Context) -> Clock:
-    assert isinstance(ctx.clock, Clock)
+def clock(ctx: Context) -> Stepping:
+    assert isinstance(ctx.clock, Stepping)
     return ctx.clock
 
 
@@ -70,7 +62,7 @@ def test_one_that_left_with_an_error_is_not_waited_for(ctx: Context) -> None:
     say_why(ctx, attempt=0, member=1, cause=RuntimeError("out of memory"))
     clock(ctx).step_s = 0.1
     assert not elsewhere(ctx, 0)
-    assert clock(ctx).now < 1000 + PATIENCE_S / 2
+    assert clock(ctx).now_s < 1000 + PATIENCE_S / 2
 
 
 def test_one_that_is_silent_is_waited_for_as_long_as_it_has_been_silent_in_all(ctx: Context) -> None:
@@ -78,13 +70,13 @@ def test_one_that_is_silent_is_waited_for_as_long_as_it_has_been_silent_in_all(c
     elsewhere(ctx, 1)
     clock(ctx).step_s = 1.0
     for _ in range(5):
-        ctx.deadline = clock(ctx).now + PATIENCE_S / 3
+        ctx.deadline = clock(ctx).now_s + PATIENCE_S / 3
         try:
             assert not elsewhere(ctx, 0)
         except NearDeadline:
             continue
         break
-    assert PATIENCE_S < clock(ctx).now - 1000 < 2 * PATIENCE_S
+    assert PATIENCE_S < clock(ctx).now_s - 1000 < 2 * PATIENCE_S
 
 
 def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None:

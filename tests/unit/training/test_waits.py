@@ -15,7 +15,7 @@ from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, Wait
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.runtime import use
 from crossover.training.long_worker.waits import POLLING, NearDeadline, Settled, Waits, patience_s, say_why
-from tests.clocks import Passing
+from tests.clocks import Passing, Stepping
 
 EXPERIMENT = Experiment(
     name="x", architecture="all_reduce", workers=3, functions=Functions(timeout_s=10), exchange=Exchange(every=4)
@@ -23,21 +23,12 @@ EXPERIMENT = Experiment(
 FACTS = RunFacts(EXPERIMENT, "d", {"minibatches": 4}, 1, 0, 0.0)
 
 
-class Clock:
-    def __init__(self, step_s: float) -> None:
-        self.now, self.step_s = 1000.0, step_s
-
-    def __call__(self) -> float:
-        self.now += self.step_s
-        return self.now
-
-
 def waits(
     *, step_s: float = 0.0, deadline: float = float("inf"), overtaken: bool = False, facts: RunFacts = FACTS
 ) -> Waits:
     resources = Resources(MemoryClients(workers=3))
     resources.facts["r"] = facts
-    ctx = Context(resources, run="r", deadline=deadline, clock=Clock(step_s))
+    ctx = Context(resources, run="r", deadline=deadline, clock=Stepping(step_s))
     return Waits(ctx, "worker 1", 0, lambda round: overtaken)
 
 
