@@ -282,7 +282,7 @@ def _bands(found: "Projection") -> Table:
 
 
 def _judge() -> None:
-    from crossover.calibration import cells, clock_predictions, judgement
+    from crossover.calibration import cells, judgement
 
     rows = [
         [
@@ -302,4 +302,3 @@ def _judge() -> None:
     console.print(table("measured cells held out", cells.HEAD, cells.rows()))
     print(cells.headline().replace("**", ""))
     console.print(table("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))
-    console.print(table("[projected] clocks that others judge", clock_predictions.HEAD, clock_predictions.rows()))

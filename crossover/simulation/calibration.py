@@ -193,8 +193,8 @@ class Calibration:
         """Seconds until INIT begins, of INIT, and of what the first invocation imports or runs again, on the paid share of a vCPU."""
         share = min(1.0, vcpus(memory_mb))
         init_s = factor * (self.cold_s if self.cold_torch_s is None or not torch else self.cold_torch_s)
-        again_s = init_s / share if init_s > INIT_LIMIT_S else 0.0
-        return factor * self.sandbox_s, min(init_s, INIT_LIMIT_S), again_s + torch * self.torch_cpu_s / share
+        again_s = init_s * (init_s > INIT_LIMIT_S)
+        return factor * self.sandbox_s, min(init_s, INIT_LIMIT_S), (again_s + torch * self.torch_cpu_s) / share
 
     def arithmetic_s(self, bytes_: float, *, memory_mb: float = inf) -> float:
         """Vector arithmetic by one thread of a function of that memory, or of an instance."""
@@ -296,12 +296,9 @@ ASSUMED = Calibration(
 )
 
 
-YEAR_2022 = "year_2022"
-
-
 def _aws() -> Calibration:
     """`ASSUMED` with the figures of config/calibration/ in their places."""
-    found = {group: dict(named) for group, named in FIGURES.items() if group != YEAR_2022}
+    found = {group: dict(named) for group, named in FIGURES.items() if group != "year_2022"}
     changes: dict[str, Any] = dict(found.pop("", {}))
     changes["inits"] = {
         group.removeprefix("init."): found.pop(group) for group in list(found) if group.startswith("init.")
@@ -338,7 +335,7 @@ AWS_2026_08 = AWS.with_facts(
     name="aws-2026-08",
     network=replace(AWS.network, by_memory=figures.network_2026_08()),
 )
-AWS_2022 = AWS.with_facts("state machines and sandboxes: as of 2022", name="aws-2022", **FIGURES[YEAR_2022])
+AWS_2022 = AWS.with_facts("state machines and sandboxes: as of 2022", name="aws-2022", **FIGURES["year_2022"])
 NAMED = {each.name: each for each in (AWS_2026_08, AWS_2022)}
 # What moving data and vectors takes, and combining them; and what it takes until something works on them: left out to see what is left.
 MOVING: Mapping[str, Any] = {

@@ -175,13 +175,8 @@ def _outside(world: World) -> tuple[str, ...]:
     aggregates = world.architecture.aggregates
     bytes_ = aggregates(world.experiment).part_bytes(0) if aggregates else world.workload.vector_bytes
     found = world.calibration.outside(object_bytes=bytes_, functions=world.slots.most, branches=world.branches or 1)
-    elsewhere = world.calibration.elsewhere
-    return (
-        *of_memory,
-        *found,
-        *elsewhere.get("functions", ()),
-        *(elsewhere.get("databases", ()) if world.hosts else ()),
-    )
+    used = ("functions", "databases") if world.hosts else ("functions",)
+    return (*of_memory, *found, *(words for each in used for words in world.calibration.elsewhere.get(each, ())))
 
 
 def _problems(world: World) -> list[str]:

@@ -30,10 +30,6 @@ class InvocationStart(NamedTuple):
     init_s: float = 0.0
     again_s: float = 0.0
 
-    @property
-    def before_s(self) -> float:
-        return self.wait_s + self.init_s
-
 
 WARM = InvocationStart()
 
@@ -127,7 +123,7 @@ class Walk:
         started = WARM
         if world.environments(step.name).enter(self._env.now):
             started = self._cold(step, place, self._env.now)
-            yield self._env.timeout(started.before_s)
+            yield self._env.timeout(started.wait_s + started.init_s)
         if model.living is not None:
             yield from self._live(step, model, place, started)
         else:
@@ -140,9 +136,11 @@ class Walk:
 
     def _cold(self, step: Step, place: WhereInRun, at: float) -> InvocationStart:
         world = self._world
-        torch, memory_mb = step.needs_torch(world.experiment), world.memory_of(step.name)
-        factor = world.luck[place.worker].cold()
-        sandbox_s, init_s, again_s = self._calibration.starts_cold(torch=torch, memory_mb=memory_mb, factor=factor)
+        sandbox_s, init_s, again_s = self._calibration.starts_cold(
+            torch=step.needs_torch(world.experiment),
+            memory_mb=world.memory_of(step.name),
+            factor=world.luck[place.worker].cold(),
+        )
         return InvocationStart(True, world.environments(step.name).wait_s(at) + sandbox_s, init_s, again_s)
 
     def _own_s(self, step: Step) -> float:
@@ -210,7 +208,7 @@ class Walk:
             scripts.append(model.script(world, place))
             at_s = env.now + n * self._calibration.branch_s
             starts.append(self._cold(step, place, at_s) if n < cold else WARM)
-            began.append(at_s + starts[n].before_s)
+            began.append(at_s + starts[n].wait_s + starts[n].init_s)
             request.append(luck.request())
             compute.append(luck.compute() * luck.host(step.name, n))
         place.minibatch = 0
@@ -253,7 +251,7 @@ class Walk:
         # The first may start cold, and holds its slot while it looks; later ones find its environment warm.
         started = self._cold(step, place, began) if environments.enter(env.now) else WARM
         world.slots.grow(1)
-        began += started.before_s + started.again_s
+        began += sum(started[1:])
         yield from gate.wait()
         opened = gate.opened_s
         polls, most = 1, max(model.patience_s, look_s)

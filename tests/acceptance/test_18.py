@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from crossover.calibration import cells, clock_fits, clock_predictions, clock_rows, judgement
+from crossover.calibration import cells, clock_fits, clock_rows, judgement
 from crossover.calibration.clock_rows import FAN_OUT, FILES, HOSTS, IMPORTS, INITS, LATENCIES, SERVICES, TASKS
 from crossover.errors import DataError
 from crossover.experiment import Experiment
@@ -19,6 +19,7 @@ from crossover.simulation.kernel import Environments, Luck
 from crossover.simulation.repetitions import project
 from crossover.simulation.simulate import Simulated
 from crossover.simulation.walk import EVENT_BYTES
+from docs import clocks
 from tests.architectures.harness import small
 
 ROOT = Path(__file__).parents[2]
@@ -75,9 +76,9 @@ def test_every_file_has_its_source_and_every_row_its_residual() -> None:
 
 def test_the_page_has_what_others_judge() -> None:
     page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
-    assert clock_predictions.as_markdown() in page, "docs/simulation.md: see clock_predictions.as_markdown"
-    assert [letter for letter, *_ in clock_predictions.predictions()] == list("abccccdee")
-    for _, setting, band in clock_predictions.predictions():
+    assert clocks.as_markdown() in page, "docs/simulation.md: see clocks.as_markdown"
+    assert [letter for letter, *_ in clocks.predictions()] == list("abccccdee")
+    for _, setting, band in clocks.predictions():
         assert band.p95 / band.p5 <= 3, setting
 
 
@@ -183,15 +184,16 @@ def test_an_environment_keeps_its_host_through_the_run_and_no_longer() -> None:
 
 
 def test_bands_are_wider_by_the_hosts() -> None:
-    asked, even = small("single"), replace(STILL, session_sigma=0.0, function_batch_s=1.0)
+    asked = small("single")
     work = Workload.of(asked).uniform(minibatches=40, batch_size=256)
+    even = replace(STILL, session_sigma=0.0, function_batch_s=1.0, sample_s={work.model: 1e-6})
 
     def width(**sigmas: float) -> float:
         low, middle, high = project(asked, replace(even, **sigmas), workload=work, processes=1).band("seconds")  # type: ignore[arg-type]
         return (high - low) / middle
 
     for sigma in ("host_sigma", "task_sigma", "cold_sigma"):
-        assert width(**{sigma: getattr(AWS, sigma)}) > 1.05 * width()
+        assert width(**{sigma: getattr(AWS, sigma)}) > 1e-3 > width()
 
 
 def test_what_was_measured_elsewhere_alone_is_said() -> None:
