@@ -1,12 +1,25 @@
-"""What the clocks say of settings whose figures others keep aside: printed before anybody compares (docs/simulation.md)."""
+"""What the services' clocks come to, as tables: `python -m docs.clocks` prints those of docs/simulation.md and docs/calibration.md.
 
-from collections.abc import Callable, Iterator
+First what they say of settings whose figures others keep aside, then what each architecture's tasks cost.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import sqrt
+from pathlib import Path
+from typing import NamedTuple
 
+from crossover.architecture import architecture_of
+from crossover.costs import prices
+from crossover.experiment import Experiment
 from crossover.reports.bands import Band, band
 from crossover.simulation.calibration import AWS, AWS_2022, Calibration
 from crossover.simulation.kernel import Luck
+from crossover.simulation.simulate import simulate, sizes_of
+from crossover.simulation.workload import calendar
+from crossover.validation import load
+
+CONFIG, PRICES = Path(__file__).parents[1] / "config", prices.load()
 
 DRAWS, SEED = 10_000, 1
 WITHOUT_PACKAGES = AWS.inits["zip"]["python310"]  # the nearest to Python 3.8
@@ -60,4 +73,71 @@ def rows() -> list[list[str]]:
 
 def as_markdown() -> str:
     """The table of docs/simulation.md."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in (HEAD, ["---"] * len(HEAD), *rows()))
+    return table(HEAD, rows())
+
+
+# --- what tasks cost --------------------------------------------------------------------------------------------------
+
+ARCHITECTURES = ("spirt", "mlless", "all-reduce", "scatter-reduce", "p2p-instance", "p2p-serverless", "gpu", "single")
+COST_HEAD = [
+    "architecture",
+    "training",
+    "tasks per round and worker",
+    "one after another",
+    "s of an epoch",
+    "of them tasks' starts",
+    "USD of an epoch",
+    "of them tasks' starts and states",
+    "one task less saves, s",
+]
+
+
+def costs() -> Iterator[list[str]]:
+    """An epoch after the first, in the middle session and without stragglers, with the clock and without."""
+    without = replace(AWS, task_s=0.0, payload_s_byte=0.0)
+    for name in ARCHITECTURES:
+        for training, file in (("digits", name), ("MobileNet", f"{name}-cifar10")):
+            experiment = load(CONFIG / f"{file}.yaml", [])
+            whole, quick = (_epoch(experiment, calibration.calm()) for calibration in (AWS, without))
+            seconds, usd = whole.seconds - quick.seconds, whole.usd - quick.usd
+            states_usd = whole.transitions * PRICES.of("stepfunctions.transition").usd
+            yield [
+                name,
+                training,
+                f"{whole.invocations / whole.rounds / experiment.workers:.3g}",
+                f"{seconds / whole.rounds / AWS.task_s:.2f}",
+                f"{whole.seconds:.3g}",
+                f"{seconds / whole.seconds:.0%}",
+                f"{whole.usd:.3g}",
+                f"{(usd + states_usd) / whole.usd:.0%}",
+                f"{AWS.task_s * whole.rounds:.3g}" if whole.invocations else "",
+            ]
+
+
+class Epoch(NamedTuple):
+    seconds: float
+    usd: float
+    invocations: int
+    transitions: int
+    rounds: int
+
+
+def _epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
+    """The third one."""
+    architecture = architecture_of(experiment)
+    sizes = sizes_of(experiment, architecture)
+    two, three = (
+        simulate(replace(experiment, training=replace(experiment.training, epochs=epochs)), calibration, workload=sizes)
+        for epochs in (2, 3)
+    )
+    rounds = calendar(architecture.resolve(three.experiment), sizes).rounds_per_epoch
+    seconds, usd = three.seconds - two.seconds, three.usd - two.usd
+    return Epoch(seconds, usd, three.invocations - two.invocations, three.transitions - two.transitions, rounds)
+
+
+def table(head: Sequence[str], listed: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *listed))
+
+
+if __name__ == "__main__":
+    print(as_markdown(), table(COST_HEAD, costs()), sep="\n\n")

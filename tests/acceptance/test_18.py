@@ -82,6 +82,12 @@ def test_the_page_has_what_others_judge() -> None:
         assert band.p95 / band.p5 <= 3, setting
 
 
+@pytest.mark.slow
+def test_the_page_has_what_tasks_cost() -> None:
+    page = (ROOT / "docs" / "calibration.md").read_text("utf-8")
+    assert clocks.table(clocks.COST_HEAD, clocks.costs()) in page, "docs/calibration.md: see python -m docs.clocks"
+
+
 def test_what_others_measured_stays_as_well_projected() -> None:
     assert median(each.error for each in cells.judged()) <= 0.1165
     assert judgement.median_error() <= 0.0715
