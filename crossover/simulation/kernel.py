@@ -183,15 +183,12 @@ class Luck:
         """Of a sandbox and its INIT."""
         return exp(self._clock(0.0, self._cold)) if self._cold else 1.0
 
-    def host(self, step: str, number: int = 0) -> float:
-        """Of computing in the worker's environment of that step and number, through the run."""
-        sigma = self._host
-        if not sigma:
-            return 1.0
-        drawn = self._hosts.setdefault(step, [])
-        while len(drawn) <= number:
-            drawn.append(exp(self._clock(-sigma * sigma / 2, sigma)))
-        return drawn[number]
+    def hosts(self, step: str, count: int = 1) -> list[float]:
+        """Of computing in the worker's environments of that step, at least so many, through the run."""
+        drawn, sigma = self._hosts.setdefault(step, []), self._host
+        while len(drawn) < count:
+            drawn.append(exp(self._clock(-sigma * sigma / 2, sigma)) if sigma else 1.0)
+        return drawn
 
     def compute(self) -> float:
         sigma = self._compute

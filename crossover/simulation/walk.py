@@ -151,7 +151,7 @@ class Walk:
     def _play(self, step: Step, script: Script, place: WhereInRun, started: InvocationStart) -> SimProcess:
         world, env = self._world, self._env
         luck, host = world.luck[place.worker], world.host(place.worker)
-        request, compute = luck.request(), luck.compute() * luck.host(step.name, place.minibatch)
+        request, compute = luck.request(), luck.compute() * luck.hosts(step.name, place.minibatch + 1)[place.minibatch]
         began, stages = env.now, []
         at = began + self._own_s(step) + started.again_s
         for phase in script.phases:
@@ -202,17 +202,19 @@ class Walk:
         cold = world.environments(step.name).enter(env.now, count)
         assert model.script is not None
         luck, host, use, own_s = world.luck[place.worker], world.host(place.worker), world.use(step), self._own_s(step)
-        scripts, starts, began, request, compute = [], [], [], [], []
+        asked_s = [env.now + n * self._calibration.branch_s for n in range(count)]
+        starts = [self._cold(step, place, asked_s[n]) for n in range(cold)]
+        began = [asked_s[n] + each.wait_s + each.init_s for n, each in enumerate(starts)] + asked_s[cold:]
+        at = [start + own_s for start in began]
+        for n, each in enumerate(starts):
+            at[n] += each.again_s
+        scripts, request, compute, hosts = [], [], [], luck.hosts(step.name, count)
         for n in range(count):
             place.minibatch = n
             scripts.append(model.script(world, place))
-            at_s = env.now + n * self._calibration.branch_s
-            starts.append(self._cold(step, place, at_s) if n < cold else WARM)
-            began.append(at_s + starts[n].wait_s + starts[n].init_s)
             request.append(luck.request())
-            compute.append(luck.compute() * luck.host(step.name, n))
+            compute.append(luck.compute() * hosts[n])
         place.minibatch = 0
-        at = [start + own_s + each.again_s for start, each in zip(began, starts, strict=True)]
         stages: list[list[tuple[str, float, int]]] = [[] for _ in range(count)]
         for number in range(len(scripts[0].phases)):
             # Links are asked in the order of time, across the group.
@@ -227,8 +229,8 @@ class Walk:
                 place,
                 started_at=began[n],
                 wall_s=at[n] - began[n],
-                init_s=starts[n].init_s,
-                cold=starts[n].cold,
+                init_s=starts[n].init_s if n < cold else 0.0,
+                cold=n < cold,
                 tally=scripts[n].tally,
                 stages=stages[n],
                 minibatch=n,
