@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -31,6 +31,9 @@ from crossover.simulation.services import Service
 from crossover.training.fleet import ServingSettings
 
 BOOT_S = 45.0  # of an instance, assumed
+# This world's own pace, which recorded schedules stand on; no projection reads it.
+TRANSITION_S, INVOKE_S, REDIS_S = 0.03, 0.015, 0.001
+COLD_S = {False: 0.9, True: 4.5}  # by whether the function has torch
 ASKED = 8  # how often boto3 asks one of AWS's own APIs, as clients/step_functions.py has set it
 SILENT_S = 60.0  # how long a client waits for a reply where the request does not say
 RESUME_S = 10.0
@@ -143,14 +146,14 @@ class VirtualWorld:
             self.kernel,
             self._shared("definitions", partial(definitions, self.architecture, self.resolved)),
             lambda name, event: self.functions.invoke(name, event),
-            transition_s=lambda: self.spread(self.calibration.transition_s),
+            transition_s=lambda: self.spread(TRANSITION_S),
         )
         self.machines.starting = self.nemesis.starting
         self.functions = VirtualFunctions(
             self.kernel,
             {step.name: self._function(step) for step in steps(self.architecture)},
             self.resources,
-            invoke_s=lambda: self.spread(self.calibration.invoke_s),
+            invoke_s=lambda: self.spread(INVOKE_S),
             keep_warm_s=self.calibration.keep_warm_s,
             delivered=self.nemesis.delivered,
         )
@@ -249,12 +252,11 @@ class VirtualWorld:
 
     def _function(self, step: Any) -> VirtualFunction:
         functions, torch = self.resolved.functions, step.needs_torch(self.resolved)
-        cold_s = self.calibration.cold_torch_s if torch else self.calibration.cold_s
         return VirtualFunction(
             step=step,
             memory_mb=functions.memory_of(step.name, torch=torch),
             timeout_s=functions.timeout_s,
-            cold_s=partial(self.spread, cold_s),
+            cold_s=partial(self.spread, COLD_S[torch]),
         )
 
     def _program(self, process: Process) -> Callable[[], object]:
@@ -324,7 +326,7 @@ class VirtualWorld:
 
 
 _SERVICES: Mapping[str, Callable[[Calibration], Service]] = {
-    "redis": lambda calibration: calibration.tensors,
+    "redis": lambda calibration: replace(calibration.tensors, latency_s=REDIS_S),
     "s3": lambda calibration: calibration.objects,
     "rabbitmq": lambda calibration: calibration.bus,
     "aws": lambda calibration: Service(latency_s=0.05),  # assumed

@@ -7,7 +7,7 @@ computing, and whoever waits for the slowest of several waits longer than for on
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import ceil, exp, sqrt
+from math import ceil, exp, prod, sqrt
 from typing import Any, TypeVar
 
 from crossover.advice.candidates import LIGHT_MB, Candidate, experiment_of
@@ -129,7 +129,7 @@ class Question:
     @cached_property
     def calm(self) -> Calibration:
         """As `simulated` draws it, without stragglers."""
-        return replace(as_drawn(self.calibration, self._draw), compute_sigma=0.0, request_sigma=0.0)
+        return as_drawn(self.calibration, self._draw).calm()
 
     @property
     def _draw(self) -> Draw:
@@ -140,7 +140,9 @@ class Question:
     def least(self, candidate: Candidate) -> Estimate:
         """What computing alone takes, and what is billed for as long."""
         seconds, worked_s = self._work(candidate)
-        luck = self.least_luck(self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples))
+        luck = self.least_luck(
+            self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples), hosts=candidate.workers
+        )
         seconds, worked_s = luck * seconds, luck * worked_s
         per_s, once = self._once(
             self._standing, replace(candidate, batch_size=1, every=1, memory_mb=0, threads=1, limit=None)
@@ -189,10 +191,11 @@ class Question:
         )
         return (long - short) / 1_000, 2 * short - long
 
-    def least_luck(self, count: int) -> float:
-        """What the mean of so many stragglers' factors is not below."""
-        sigma = self.calibration.compute_sigma
-        return exp(-sigma * sigma / 2 - SURE_SIGMAS * sigma / sqrt(count))
+    def least_luck(self, count: int, *, hosts: int) -> float:
+        """What the mean of so many stragglers' factors is not below, on so many hosts."""
+        cloud = self.calibration
+        drawn = ((cloud.compute_sigma, count), (cloud.host_sigma, hosts))
+        return prod(exp(-sigma * sigma / 2 - SURE_SIGMAS * sigma / sqrt(of)) for sigma, of in drawn)
 
     def _drawn_epochs(self, candidate: Candidate) -> int:
         """Whose stragglers decide: of a longer run those after the first round's, which stand for all the others."""
@@ -213,7 +216,8 @@ class Question:
             return min(CALM, exp(-LUCKY_SIGMAS * sigma / sqrt(count)))
 
         computed = rounds if side_by_side(candidate.form) else minibatches
-        return least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
+        hosts = least(cloud.host_sigma, candidate.workers)
+        return hosts * least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
 
     def _figures(
         self, candidate: Candidate, experiment: Experiment, used: cost.Quantities, seconds: float, *, transitions: int

@@ -6,8 +6,9 @@ figure among three does not decide.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,39 @@ class PrintedFigure:
 
     printed: float
     project: Callable[[Calibration], float]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One figure of the calibration, with its source."""
+
+    figure: str
+    value: float
+    unit: str
+    source: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"figure": self.figure, "value": float(f"{self.value:.4g}"), "unit": self.unit, "source": self.source}
+
+
+@dataclass(frozen=True)
+class FitResidual:
+    """What was measured of a part of one session or row, in so many functions, beside what the fitted figures come to."""
+
+    part: str
+    session: str
+    level: str
+    functions: int
+    measured_s: float
+    fitted_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "measured_s": float(f"{self.measured_s:.4g}"),
+            "fitted_s": float(f"{self.fitted_s:.4g}"),
+            "error": round(self.fitted_s / self.measured_s - 1, 3),
+        }
 
 
 def fitted(

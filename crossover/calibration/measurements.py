@@ -269,27 +269,27 @@ def _cold(row: Any, where: str) -> bool:
 
 def _positive(row: Mapping[str, Any], key: str, where: str) -> float:
     if key not in row:
-        raise DataError(f"{where}: {key} is missing{_instead(row, key)}")
-    return _number(row[key], f"{where}: {key}")
+        raise DataError(f"{where}: {key} is missing{instead(row, key)}")
+    return above_zero(row[key], f"{where}: {key}")
 
 
 def _series(row: Mapping[str, Any], key: str, where: str, count: int, units: float) -> list[float]:
     """Seconds of so many functions; `units` to a second."""
     if key not in row:
-        raise DataError(f"{where}: {key} is missing{_instead(row, key)}")
+        raise DataError(f"{where}: {key} is missing{instead(row, key)}")
     listed = row[key] if isinstance(row[key], list) else [row[key]]
     if len(listed) != count:
         raise DataError(f"{where}: {key} has {len(listed)} figures, expected {count}, one for each function")
-    return [_number(value, f"{where}: {key}[{number}]") / units for number, value in enumerate(listed)]
+    return [above_zero(value, f"{where}: {key}[{number}]") / units for number, value in enumerate(listed)]
 
 
-def _instead(row: Mapping[str, Any], key: str) -> str:
+def instead(row: Mapping[str, Any], key: str) -> str:
     stem = key.rsplit("_", 1)[0]
     near = [name for name in row if name.rsplit("_", 1)[0] == stem]
     return f"; {near[0]} is there: other units?" if near else ""
 
 
-def _number(value: Any, where: str) -> float:
+def above_zero(value: Any, where: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -306,7 +306,7 @@ def latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
     """Of 1 KB objects. Raises DataError by file and row."""
     path, found = folder / SKYRISE / "storage-latency.csv", []
     for where, row in _table(path, ("file", "store", "operation", "object_kb", "mean_ms", *LATENCIES)):
-        figures = {name: _number(row[name], f"{where}: {name}") for name in ("object_kb", "mean_ms", *LATENCIES)}
+        figures = {name: above_zero(row[name], f"{where}: {name}") for name in ("object_kb", "mean_ms", *LATENCIES)}
         ordered = [figures[name] for name in LATENCIES]
         if figures["object_kb"] != 1:
             raise DataError(
@@ -341,8 +341,8 @@ def throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s: floa
     """Of single functions, in series of at least `least_s`. Raises DataError by file and row."""
     path, found, series = folder / SKYRISE / "lambda-network-throughput.csv", [], "aggregated_mbps_by_interval"
     for where, row in _table(path, ("file", "vpc", "concurrent", "interval_ms", "direction", series)):
-        every_ms = _number(row["interval_ms"], f"{where}: interval_ms")
-        if int(_number(row["concurrent"], f"{where}: concurrent")) > 1 or every_ms != interval_ms:
+        every_ms = above_zero(row["interval_ms"], f"{where}: interval_ms")
+        if int(above_zero(row["concurrent"], f"{where}: concurrent")) > 1 or every_ms != interval_ms:
             continue
         rates = [_not_negative(value, f"{where}: {series}") for value in row[series].split()]
         if len(rates) * every_ms / 1_000 < least_s:
@@ -369,7 +369,7 @@ def throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s: floa
 
 def _not_negative(value: str, where: str) -> float:
     """An interval in which nothing came is no fault: tokens come in portions."""
-    return 0.0 if value in ("0", "0.0") else _number(value, where)
+    return 0.0 if value in ("0", "0.0") else above_zero(value, where)
 
 
 def _table(path: Path, needed: Sequence[str]) -> Iterable[tuple[str, dict[str, str]]]:
@@ -383,5 +383,5 @@ def _table(path: Path, needed: Sequence[str]) -> Iterable[tuple[str, dict[str, s
         where = f"{path.name}: line {number}"
         for name in needed:
             if row.get(name) is None:
-                raise DataError(f"{where}: {name} is missing{_instead(row, name)}")
+                raise DataError(f"{where}: {name} is missing{instead(row, name)}")
         yield where, row

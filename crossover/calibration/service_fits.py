@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from crossover.calibration import measurements
+from crossover.calibration import clock_fits, measurements
+from crossover.calibration.clock_rows import P95
+from crossover.calibration.fitting import FitResidual, Fitted
 from crossover.calibration.measurements import AGGREGATION, FOLDER, SKYRISE, MeasuredAggregator, MeasuredCell, Round
 from crossover.calibration.papers import measured_held_out
 from crossover.errors import DataError
@@ -32,26 +34,12 @@ STORES = {
     "dynamodb": "stores.dynamodb",
     "efs": "stores.efs",
 }
-P95 = 1.645  # standard deviations
 KB = 1_000  # the size of the objects whose latencies were measured
 BURST_S = 1.0  # by then a full bucket is empty, at any rate that a function reaches
 HEAD = """\
 # Written by `crossover project --fit config/calibration` from the measurements beside it (README.md says whose): not by hand.
 # `residuals`: geometric means over a session's warm functions, beside what the fitted figures come to; sessions that were fitted to.
 """
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """One figure of the calibration, with its source."""
-
-    figure: str
-    value: float
-    unit: str
-    source: str
-
-    def as_json(self) -> dict[str, Any]:
-        return {"figure": self.figure, "value": float(f"{self.value:.4g}"), "unit": self.unit, "source": self.source}
 
 
 @dataclass(frozen=True)
@@ -102,19 +90,22 @@ def fitted(folder: Path = FOLDER) -> dict[str, Any]:
     reading, read_rows = _reading(reads, known)
     writing, write_rows = _writing(writes, known)
     arithmetic, compute_rows = _arithmetic(_seen(kept, lambda f: f.compute_s))
+    clocks, clock_rows = clock_fits.fitted(folder)
     memory = [each.cell.memory_mb for each in kept]
     sizes = [each.cell.object_bytes for each in kept]
     most = max(len(each.functions) for each in kept)
     return {
         "format": figures.FORMAT,
-        "as_of": "2026-04",
-        "figures": [each.as_json() for each in (*latencies, *networks, *reading, *writing, *arithmetic)],
+        "as_of": "2026-08",
+        "figures": [each.as_json() for each in (*latencies, *networks, *reading, *writing, *arithmetic, *clocks)],
         "measured": {
             "memory_mb": [min(memory), max(memory)],
             "object_bytes": [KB, round(max(sizes))],
             "functions": [1, most],
+            "branches": [1, 16],
         },
-        "residuals": [*read_rows, *write_rows, *compute_rows],
+        "elsewhere": clock_fits.ELSEWHERE,
+        "residuals": [each.as_json() for each in (*read_rows, *write_rows, *compute_rows, *clock_rows)],
     }
 
 
@@ -164,7 +155,7 @@ def _files(seen: Iterable[Seen]) -> str:
     return f"{AGGREGATION}/: {', '.join(sorted({each.file for each in seen}))}, warm rows"
 
 
-def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted], list[dict[str, Any]]]:
+def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted], list[FitResidual]]:
     """`slowdown` and the client's set-up by least squares of logarithms; the rest of a session is its factor."""
     connection = figures.figures()["objects"]["client_bytes_s"]
     network = TokenBucket(burst_bytes=known["network.burst_bytes"], floor_bytes_s=known["network.floor_bytes_s"])
@@ -210,7 +201,7 @@ def _moving(bytes_: float, connection: float, network: TokenBucket) -> float:
     return seen.read.seconds(bytes_)
 
 
-def _writing(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted], list[dict[str, Any]]]:
+def _writing(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted], list[FitResidual]]:
     latency_s = known["objects.write_latency_s"]
     each_s = [log((one.mean_s - latency_s) * one.share / one.cell.object_bytes) for one in seen]
     cpu_s_byte = exp(fmean(each_s))
@@ -219,7 +210,7 @@ def _writing(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted
     return [found], _rows("write", seen, fitted_s)
 
 
-def _arithmetic(seen: Sequence[Seen]) -> tuple[list[Fitted], list[dict[str, Any]]]:
+def _arithmetic(seen: Sequence[Seen]) -> tuple[list[Fitted], list[FitResidual]]:
     """Rate at a whole vCPU, and the power of its share, in a straight line of logarithms."""
     through = [(each.reads + 1) * each.cell.object_bytes for each in seen]
     rates = np.log([bytes_ / each.mean_s for bytes_, each in zip(through, seen, strict=True)])
@@ -233,16 +224,8 @@ def _arithmetic(seen: Sequence[Seen]) -> tuple[list[Fitted], list[dict[str, Any]
     ], _rows("compute", seen, fitted_s)
 
 
-def _rows(part: str, seen: Sequence[Seen], fitted_s: Iterable[float]) -> list[dict[str, Any]]:
+def _rows(part: str, seen: Sequence[Seen], fitted_s: Iterable[float]) -> list[FitResidual]:
     return [
-        {
-            "part": part,
-            "session": each.file,
-            "level": each.level,
-            "functions": len(each.seconds),
-            "measured_s": float(f"{each.mean_s:.4g}"),
-            "fitted_s": float(f"{projected:.4g}"),
-            "error": round(float(projected) / each.mean_s - 1, 3),
-        }
+        FitResidual(part, each.file, each.level, len(each.seconds), each.mean_s, float(projected))
         for each, projected in zip(seen, fitted_s, strict=True)
     ]

@@ -212,7 +212,7 @@ def _need_mb(measurement: Measurement) -> float:
 
 def _simulated(measurement: Measurement) -> Mapping[str, float]:
     """Mean seconds of each stage of our aggregating step, in the middle session and without stragglers."""
-    still = replace(AWS, compute_sigma=0.0, request_sigma=0.0)
+    still = AWS.calm()
     use = simulate(measurement.experiment(Scale(1)), still).steps["aggregate"]
     return {stage: use.stage_mean_s(stage) for stage in PHASES.values()}
 

@@ -19,8 +19,13 @@ MEASURED = {
     "memory_mb": "functions of {:,.0f} MB",
     "object_bytes": "objects of {:,.0f} bytes",
     "functions": "{:,.0f} functions at once",
+    "branches": "a Map of {:,.0f} branches",
 }
 MEASURED_THREADS = 2
+INIT_LIMIT_S = (
+    10.0  # then the first invocation runs it again (AWS Lambda, "Understanding the execution environment lifecycle")
+)
+SIGMAS = ("compute_sigma", "request_sigma", "host_sigma", "task_sigma", "cold_sigma")  # of stragglers
 BACKWARD = 2  # the backward pass computes twice what the forward pass does
 
 # Seconds of one CIFAR-10 sample's gradient at batch 512, one thread, float32: processor time of `compute` in the records of
@@ -71,14 +76,22 @@ class Calibration:
     database_bytes_s: float = 1.5e9  # the same inside the database
     database_batch_s: float = 0.0  # per vector, whatever its length
 
-    # Functions and state machines
-    invoke_s: float = 0.015  # from the state machine to a warm function's handler
-    cold_s: float = 0.9  # INIT of a function without torch
-    cold_torch_s: float = 4.5
+    # Functions and state machines. A state that is no task takes nothing, and has no figure.
+    task_s: float  # from the end of a task to the start of the next, whose function is warm
+    payload_s_byte: float  # more, for each byte of the state
+    branch_s: float  # from the start of a Map's branch to the next one's
+    distributed_s: float  # a Distributed Map, beyond an inline one
+    sandbox_s: float  # before INIT, where no environment is there
+    cold_s: float  # INIT
+    cold_torch_s: float | None = None  # of functions with torch, where it is imported then; None: as the others
+    torch_cpu_s: float = 0.0  # where the first invocation imports it: seconds of a whole vCPU
+    inits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # measured, of functions without packages
+    direct_s: float = 0.0  # a function invoked directly; measured, and used by no architecture yet
+    ramp_at_once: float = inf  # new environments of a function, and how many more a second
+    ramp_per_s: float = inf
     keep_warm_s: float = 300.0  # how long an idle environment stays
     torch_step_s: float = 0.01  # of a step, outside what is listed: learner, connections
     plain_step_s: float = 0.005
-    transition_s: float = 0.03
     child_s: float = 0.25  # a child execution's start and the return of its result
     stack_s: float = 120.0  # until a stack stands that was not there
     hosts_s: float = 180.0  # and its database hosts
@@ -102,16 +115,20 @@ class Calibration:
     supervisor_s: float = 0.01  # MLLess: per step, the supervisor's own work
     significant: float = 0.1  # MLLess: share of the coordinates that pass the filter
 
-    # Spread: factors on seconds, lognormal. Of each invocation, with mean 1; of the requests of a session, with median 1.
+    # Spread: factors on seconds, lognormal. Of each invocation, with mean 1; of a session's requests and of the clocks, with median 1.
     compute_sigma: float = 0.08
     request_sigma: float = 0.15
+    host_sigma: float = 0.0  # of an environment's computing, through a run
     session_sigma: float = 0.2
+    task_sigma: float = 0.0
+    cold_sigma: float = 0.0  # of sandbox and INIT
     # How sure the speed of computing is: of its logarithm, the same through a run; of a GPU's, which nobody has measured, apart.
     level_sigma: float = 0.0
     gpu_sigma: float = 0.0
 
-    # From the least to the most that fits have seen: memory_mb, object_bytes, functions.
+    # From the least to the most that fits have seen: memory_mb, object_bytes, functions, branches; and what was seen elsewhere alone.
     measured: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def unsure_of(self, model: str) -> "Calibration":
         """With how sure it is of the model's speed: of one that was measured, only a GPU's is not known."""
@@ -172,6 +189,13 @@ class Calibration:
             return 0.0
         return self.gpu_batch_s + macs / (self.gpu_efficiency * GPU_PEAK_MACS_S.get(family, GPU_PEAK_MACS_S["g4dn"]))
 
+    def starts_cold(self, *, torch: bool, memory_mb: float, factor: float) -> tuple[float, float, float]:
+        """Seconds until INIT begins, of INIT, and of what the first invocation imports or runs again, on the paid share of a vCPU."""
+        share = min(1.0, vcpus(memory_mb))
+        init_s = factor * (self.cold_s if self.cold_torch_s is None or not torch else self.cold_torch_s)
+        again_s = init_s * (init_s > INIT_LIMIT_S)
+        return factor * self.sandbox_s, min(init_s, INIT_LIMIT_S), (again_s + torch * self.torch_cpu_s) / share
+
     def arithmetic_s(self, bytes_: float, *, memory_mb: float = inf) -> float:
         """Vector arithmetic by one thread of a function of that memory, or of an instance."""
         share: float = min(1.0, vcpus(memory_mb)) ** self.arithmetic_exponent
@@ -189,6 +213,10 @@ class Calibration:
         """The service on a host of that type, whose documented network all its clients share."""
         known = self.instances.get(instance_type)
         return service if known is None or known.bytes_s is None else replace(service, host_bytes_s=known.bytes_s)
+
+    def calm(self) -> "Calibration":
+        """Without stragglers."""
+        return replace(self, **dict.fromkeys(SIGMAS, 0.0))  # type: ignore[arg-type]  # numbers
 
     def unshared(self) -> "Calibration":
         """Where nobody waits for another's transfers: hosts' links have room for all at once."""
@@ -247,25 +275,34 @@ def cold_start_s(init_s: float) -> float:
 
 
 FREE = Service(latency_s=0.0)
+FIGURES = figures.figures()
+CLOCKS: Mapping[str, Any] = {
+    name: FIGURES[""][name] for name in ("task_s", "payload_s_byte", "branch_s", "distributed_s", "sandbox_s", "cold_s")
+}
 ASSUMED = Calibration(
     name="AWS, uncalibrated",
     basis=(
-        "latencies, bandwidths, cold starts and transition times: assumed from AWS's documentation, not measured",
+        "latencies and bandwidths: assumed from AWS's documentation, not measured; functions and state machines in the middle as of AWS",
         "computing: MobileNet and ResNet-18 as measured on one machine's core, others by their multiply-accumulates",
     ),
     sample_s=REFERENCE_SAMPLE_S,
     objects=Service(latency_s=0.025, client_bytes_s=75e6),
-    tensors=Service(latency_s=0.001, client_bytes_s=75e6, host_bytes_s=1.17e8),
+    tensors=Service(latency_s=FIGURES["tensors"]["latency_s"], client_bytes_s=75e6, host_bytes_s=1.17e8),
     bus=Service(latency_s=0.005, client_bytes_s=75e6, host_bytes_s=1.25e8),
     instance_objects=Service(latency_s=0.025, client_bytes_s=1e8),
     instance_bus=Service(latency_s=0.005, client_bytes_s=1e8, host_bytes_s=1.25e8),
+    # The papers do not say what starts their workers: at once, and fits of what they then take stay straight lines.
+    **{**CLOCKS, "branch_s": 0.0},
 )
 
 
 def _aws() -> Calibration:
     """`ASSUMED` with the figures of config/calibration/ in their places."""
-    found = {group: dict(named) for group, named in figures.figures().items()}
+    found = {group: dict(named) for group, named in FIGURES.items() if group != "year_2022"}
     changes: dict[str, Any] = dict(found.pop("", {}))
+    changes["inits"] = {
+        group.removeprefix("init."): found.pop(group) for group in list(found) if group.startswith("init.")
+    }
     for group in ("network", "vpc_network"):
         bucket = found.pop(group)
         changes[group] = TokenBucket(burst_bytes=bucket["burst_bytes"], floor_bytes_s=bucket["floor_bytes_s"])
@@ -275,11 +312,18 @@ def _aws() -> Calibration:
         changes[group] = replace(getattr(ASSUMED, group), **named)
     basis = (
         "S3, networks, arithmetic: measured by others on Lambda in 2024 and 2026 (config/calibration/)",
-        "Redis, the broker, cold starts, state machines: documented or assumed",
+        "state machines, cold starts, hosts, Redis's latency: measured by others from 2020 to 2026 (config/calibration/services/)",
+        "the broker, child executions: assumed",
         ASSUMED.basis[1],
     )
     return replace(
-        ASSUMED, name="AWS", basis=basis, instances=figures.instances(), measured=figures.measured(), **changes
+        ASSUMED,
+        name="AWS",
+        basis=basis,
+        instances=figures.instances(),
+        measured=figures.measured(),
+        elsewhere=figures.elsewhere(),
+        **changes,
     )
 
 
@@ -291,7 +335,8 @@ AWS_2026_08 = AWS.with_facts(
     name="aws-2026-08",
     network=replace(AWS.network, by_memory=figures.network_2026_08()),
 )
-NAMED = {AWS_2026_08.name: AWS_2026_08}
+AWS_2022 = AWS.with_facts("state machines and sandboxes: as of 2022", name="aws-2022", **FIGURES["year_2022"])
+NAMED = {each.name: each for each in (AWS_2026_08, AWS_2022)}
 # What moving data and vectors takes, and combining them; and what it takes until something works on them: left out to see what is left.
 MOVING: Mapping[str, Any] = {
     "arithmetic_bytes_s": inf,
@@ -305,12 +350,11 @@ MOVING: Mapping[str, Any] = {
     "vpc_network": None,
 }
 STARTING: Mapping[str, Any] = {
-    "invoke_s": 0.0,
-    "cold_s": 0.0,
-    "cold_torch_s": 0.0,
+    **dict.fromkeys(CLOCKS, 0.0),
+    "torch_cpu_s": 0.0,
+    "cold_torch_s": None,
     "torch_step_s": 0.0,
     "plain_step_s": 0.0,
-    "transition_s": 0.0,
     "child_s": 0.0,
 }
 # Nothing takes time but computing: what a run cannot be faster than.
@@ -320,7 +364,5 @@ PURE_COMPUTE = Calibration(
     **MOVING,
     **STARTING,
     concurrency=None,
-    compute_sigma=0.0,
-    request_sigma=0.0,
     session_sigma=0.0,
-)
+).calm()

@@ -78,6 +78,11 @@ def network_2026_08() -> tuple[tuple[float, float], ...]:
     return tuple((float(memory_mb), gbps * 1e9 / BITS) for memory_mb, gbps in listed)
 
 
+def elsewhere() -> Mapping[str, tuple[str, ...]]:
+    """What the fits have seen of other processors, runtimes or years alone: by what uses it, "functions" or "databases"."""
+    return {name: tuple(words) for name, words in _read(FITTED)["elsewhere"].items()}
+
+
 def measured() -> Mapping[str, tuple[float, float]]:
-    """What the fits have seen, from the least to the most: "memory_mb", "object_bytes", "functions"."""
+    """What the fits have seen, from the least to the most: "memory_mb", "object_bytes", "functions", "branches"."""
     return {name: (least, most) for name, (least, most) in _read(FITTED)["measured"].items()}

@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 from typing import Any
 
 import simpy
@@ -122,12 +122,14 @@ class Slots:
 
 
 class Environments:
-    """The warm environments of one function."""
+    """The warm environments of one function. New ones come `at_once`, and so many a second more: a token bucket."""
 
-    __slots__ = ("_idle", "_since_s", "keep_s")
+    __slots__ = ("_due_s", "_idle", "_since_s", "at_once", "keep_s", "longest_wait_s", "per_s")
 
-    def __init__(self, keep_s: float) -> None:
+    def __init__(self, keep_s: float, *, at_once: float = inf, per_s: float = inf) -> None:
         self._idle, self._since_s, self.keep_s = 0, 0.0, keep_s
+        self.at_once, self.per_s = at_once, per_s
+        self._due_s = self.longest_wait_s = 0.0
 
     def enter(self, now: float, count: int = 1) -> int:
         """How many of `count` invocations start cold."""
@@ -137,19 +139,56 @@ class Environments:
         self._idle -= warm
         return count - warm
 
+    def wait_s(self, now: float) -> float:
+        """Until the next new one may come that is asked for at `now`."""
+        self._due_s = max(self._due_s, now) + 1 / self.per_s
+        wait_s = max(0.0, self._due_s - now - self.at_once / self.per_s) if self.per_s < inf else 0.0
+        self.longest_wait_s = max(self.longest_wait_s, wait_s)
+        return wait_s
+
     def leave(self, now: float, count: int = 1) -> None:
         self._idle += count
         self._since_s = now
 
 
 class Luck:
-    """One worker's stragglers: lognormal factors of mean 1, from the seed and the worker alone, whatever the others do."""
+    """One worker's stragglers, from the seed and the worker alone, whatever the others do: lognormal factors, of computing, requests and
+    hosts with mean 1, of what the services' clocks take with median 1.
+    """
 
-    __slots__ = ("_compute", "_gauss", "_request")
+    __slots__ = ("_clock", "_cold", "_compute", "_gauss", "_host", "_hosts", "_request", "_task")
 
-    def __init__(self, seed: int, worker: int, *, compute_sigma: float, request_sigma: float) -> None:
+    def __init__(
+        self,
+        seed: int,
+        worker: int,
+        *,
+        compute_sigma: float,
+        request_sigma: float,
+        task_sigma: float = 0.0,
+        cold_sigma: float = 0.0,
+        host_sigma: float = 0.0,
+    ) -> None:
         self._gauss = random.Random(f"simulation {seed} {worker}").gauss
         self._compute, self._request = compute_sigma, request_sigma
+        self._clock = random.Random(f"clocks {seed} {worker}").gauss
+        self._task, self._cold, self._host = task_sigma, cold_sigma, host_sigma
+        self._hosts: dict[str, list[float]] = {}
+
+    def task(self) -> float:
+        """Of a task's start after the one before; the branches of a Map share it."""
+        return exp(self._clock(0.0, self._task)) if self._task else 1.0
+
+    def cold(self) -> float:
+        """Of a sandbox and its INIT."""
+        return exp(self._clock(0.0, self._cold)) if self._cold else 1.0
+
+    def hosts(self, step: str, count: int = 1) -> list[float]:
+        """Of computing in the worker's environments of that step, at least so many, through the run."""
+        drawn, sigma = self._hosts.setdefault(step, []), self._host
+        while len(drawn) < count:
+            drawn.append(exp(self._clock(-sigma * sigma / 2, sigma)) if sigma else 1.0)
+        return drawn
 
     def compute(self) -> float:
         sigma = self._compute

@@ -174,7 +174,9 @@ def _outside(world: World) -> tuple[str, ...]:
     of_memory = (text for mb in memories for text in world.calibration.outside(memory_mb=mb))
     aggregates = world.architecture.aggregates
     bytes_ = aggregates(world.experiment).part_bytes(0) if aggregates else world.workload.vector_bytes
-    return (*of_memory, *world.calibration.outside(object_bytes=bytes_, functions=world.slots.most))
+    found = world.calibration.outside(object_bytes=bytes_, functions=world.slots.most, branches=world.branches or 1)
+    used = ("functions", "databases") if world.hosts else ("functions",)
+    return (*of_memory, *found, *(words for each in used for words in world.calibration.elsewhere.get(each, ())))
 
 
 def _problems(world: World) -> list[str]:
@@ -194,6 +196,11 @@ def _problems(world: World) -> list[str]:
         found.append(
             f"the account's {world.slots.limit:,} concurrent executions: invocations waited up to {world.slots.longest_wait_s:,.0f} s, "
             f"longer than they are asked for again; a higher quota is needed"
+        )
+    if (waited_s := world.new_environments_waited_s) > RETRIES_S:
+        found.append(
+            f"new environments of a function come {world.calibration.ramp_at_once:,.0f} at once and {world.calibration.ramp_per_s:,.0f} a "
+            f"second: invocations waited up to {waited_s:,.0f} s, longer than they are asked for again"
         )
     return found
 

@@ -11,7 +11,9 @@ CHANNELS = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
 
 @dataclass(slots=True)
 class WhereInRun:
-    """Where in the run an invocation stands: the event's fields that vary. `debt_s`: states entered since the last wait."""
+    """Where in the run an invocation stands: the event's fields that vary. `debt_s`: what states have taken since the last wait;
+    `started`: the factor on the first task's start that branches share, 0 where a task has its own.
+    """
 
     worker: int = 0
     epoch: int = 0
@@ -22,6 +24,7 @@ class WhereInRun:
     epoch_finished: bool = False
     finished: bool = False
     debt_s: float = 0.0
+    started: float = 0.0
 
     def copy(self, **changes: Any) -> "WhereInRun":
         twin = WhereInRun(
@@ -34,6 +37,7 @@ class WhereInRun:
             self.epoch_finished,
             self.finished,
             self.debt_s,
+            self.started,
         )
         for name, value in changes.items():
             setattr(twin, name, value)

@@ -10,7 +10,7 @@ from crossover.algorithms.calendar import Calendar
 from crossover.architecture import Architecture, steps
 from crossover.architecture.infrastructure import NETWORK, shared_stacks
 from crossover.experiment import Experiment
-from crossover.simulation.calibration import Calibration
+from crossover.simulation.calibration import SIGMAS, Calibration
 from crossover.simulation.kernel import Environments, Gate, Host, Link, Luck, Phase, SimProcess, Slots
 from crossover.simulation.services import ServiceClient
 from crossover.simulation.usage import StepUse, Tally, Usage, WhereInRun
@@ -84,6 +84,7 @@ class World:
     env: simpy.Environment = field(default_factory=simpy.Environment)
     epochs_end_s: dict[int, float] = field(default_factory=dict)
     transitions: int = 0
+    branches: int = 0  # the most of one Map
     state: dict[Any, Any] = field(default_factory=dict)  # of one architecture's protocol, by keys of its own
     scripts: dict[Any, Script] = field(default_factory=dict)
 
@@ -105,7 +106,7 @@ class World:
         self._environments: dict[str, Environments] = {}
         self._gates: dict[Any, Gate] = {}
         self._uses: dict[str, StepUse] = {}
-        sigmas = {"compute_sigma": calibration.compute_sigma, "request_sigma": calibration.request_sigma}
+        sigmas = {name: getattr(calibration, name) for name in SIGMAS}
         # One more: the supervisor's, and that of steps before and after the workers.
         self.luck = [Luck(experiment.seed, worker, **sigmas) for worker in range(experiment.workers + 1)]
 
@@ -124,10 +125,17 @@ class World:
         """Whether long workers exchange through S3."""
         return self.architecture.tensor_hosts == "shared" and self.experiment.storage.channel == "s3"
 
+    @property
+    def new_environments_waited_s(self) -> float:
+        """The longest that an invocation waited for one."""
+        return max((each.longest_wait_s for each in self._environments.values()), default=0.0)
+
     def environments(self, step: str) -> Environments:
         found = self._environments.get(step)
         if found is None:
-            found = self._environments[step] = Environments(self.calibration.keep_warm_s)
+            found = self._environments[step] = Environments(
+                self.calibration.keep_warm_s, at_once=self.calibration.ramp_at_once, per_s=self.calibration.ramp_per_s
+            )
         return found
 
     def gate(self, *key: Any, needed: int | None = None) -> Gate:

@@ -198,6 +198,7 @@ class Life:
         compute_s = (
             world.calibration.in_function(world.experiment, world.workload, samples, memory_mb=self.memory_mb)
             * luck.compute()
+            * luck.hosts(self.step)[0]
         )
         yield from self.spend("fetch", fetch_s)
         yield from self.spend("compute", compute_s)

@@ -52,7 +52,7 @@ def test_levels_are_those_of_the_designs() -> None:
 def test_a_cell_is_what_the_architecture_of_its_name_asks_for(design: str, aggregators: int) -> None:
     """The description of the measured functions, and our own: the same seconds but for the client that each of theirs made."""
     setting = load(CONFIG / f"{design.replace('_', '-')}.yaml", [])
-    still = replace(AWS, compute_sigma=0.0, request_sigma=0.0)
+    still = AWS.calm()
     mib = 4 * 11_181_642 / MIB
     memory_mb = setting.functions.memory_of("aggregate", torch=True)
     cell = MeasuredCell(gradient="", gradient_mib=mib, design=design, aggregators=aggregators, memory_mb=memory_mb)

@@ -12,7 +12,7 @@ from crossover.running import run_inline
 from crossover.simulation import AWS, Workload, simulate
 from tests.architectures.harness import small
 
-STILL = replace(AWS, compute_sigma=0.0, request_sigma=0.0)
+STILL = AWS.calm()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from crossover.calibration import measurements, service_fits
+from crossover.calibration.clock_rows import SERVICES
 from crossover.calibration.measurements import AGGREGATION, SKYRISE, rounds
 from crossover.calibration.papers import HELD_OUT, measured_held_out
 from crossover.errors import ConfigError, DataError
@@ -21,7 +22,7 @@ Change = Callable[[dict[str, Any]], object]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in (AGGREGATION, SKYRISE):
+    for name in (AGGREGATION, SKYRISE, SERVICES):
         shutil.copytree(FOLDER / name, tmp_path / name)
     return tmp_path
 

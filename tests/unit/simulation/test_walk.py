@@ -18,7 +18,7 @@ from crossover.simulation import AWS, Calibration, Workload, simulate
 from crossover.simulation.workload import calendar
 from tests.architectures.harness import small
 
-STILL = replace(AWS, compute_sigma=0.0, request_sigma=0.0)
+STILL = AWS.calm()
 Record = Mapping[str, Any]
 
 

@@ -1,0 +1,97 @@
+"""What strangers measured of the services' own clocks (config/calibration/services/; its README says whose): rows of percentiles.
+
+Nothing is repaired: a column that is missing, a figure in other units or that is no positive number, percentiles that do not grow are
+refused by file and row.
+"""
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from crossover.calibration.measurements import FOLDER, above_zero, instead
+from crossover.errors import DataError
+
+SERVICES = "services"
+P95 = 1.645  # standard deviations
+
+
+class Clocked(NamedTuple):
+    """A series of figures of a row, least first. `least_s`, `most_s`: what its `middle` may come to, before its unit is doubted."""
+
+    columns: tuple[str, ...]
+    middle: str
+    least_s: float
+    most_s: float
+    seconds: float = 1e-3  # to the unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockRow:
+    """One row. `told`: what was measured, as the file says it; `seconds`: the figures by column."""
+
+    where: str
+    told: Mapping[str, str]
+    seconds: Mapping[str, float]
+
+    def of(self, column: str) -> str:
+        """Raises DataError where the file has no such column."""
+        if column not in self.told:
+            raise DataError(f"{self.where}: {column} is missing")
+        return self.told[column]
+
+
+TASKS, FAN_OUT = "stepfunctions_task_to_task_ms.csv", "stepfunctions_map_fanout_ms.csv"
+LATENCIES, INITS = "faaskeeper_2024_latency_ms.csv", "maxday_lambda_init_ms_2026-07_08.csv"
+HOSTS, IMPORTS = "cebert_2025-11-30_warm_ms.csv", "sebs_2020_lambda_x86_exec_s.csv"
+PERCENTILES = ("p5", "p50", "p95", "p99")
+FIRST, STARTS = "end_to_first_start_", "spread_of_starts_"
+FILES: Mapping[str, tuple[Clocked, ...]] = {
+    TASKS: (Clocked(("p5", "p25", "p50", "p75", "p95", "p99"), "p50", 0.01, 5.0),),
+    FAN_OUT: tuple(
+        Clocked((f"{of}p5", f"{of}p50", f"{of}p95"), f"{of}p50", least_s, 5.0)
+        for of, least_s in ((FIRST, 0.01), (STARTS, 0.001))
+    ),
+    INITS: (Clocked(PERCENTILES, "p50", 0.01, 10.0),),
+    LATENCIES: (Clocked(PERCENTILES, "p50", 5e-5, 1.0),),
+    HOSTS: tuple(Clocked((f"{of}_mean", f"{of}_p99"), f"{of}_mean", 0.01, 100.0) for of in ("arm64", "x86")),
+    IMPORTS: (Clocked(("exec_p5_s", "exec_p50_s", "exec_p95_s"), "exec_p50_s", 0.05, 100.0, 1.0),),
+}
+
+
+def rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
+    """Of one of FILES. Raises DataError by file and row."""
+    try:
+        text = (folder / SERVICES / name).read_text(encoding="utf-8")
+        # One file names the first percentile of a series in full, and those after it by their number alone.
+        columns, *lines = csv.reader(re.sub(r"(\w+_)p5,p50,p95", r"\1p5,\1p50,\1p95", text).splitlines())
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{name}: no measurements: {problem}") from problem
+    found = []
+    for at, line in enumerate(lines, 2):
+        where, row = f"{name}: line {at}", dict(zip(columns, line, strict=False))
+        seconds = {column: s for series in FILES[name] for column, s in _series(row, series, where).items()}
+        found.append(ClockRow(where=where, told={n: v for n, v in row.items() if n not in seconds}, seconds=seconds))
+    if not found:
+        raise DataError(f"{name}: no rows")
+    return tuple(found)
+
+
+def _series(row: Mapping[str, str], series: Clocked, where: str) -> dict[str, float]:
+    seconds = dict[str, float]()
+    for name in series.columns:
+        if name not in row:
+            raise DataError(f"{where}: {name} is missing{instead(row, name)}")
+        seconds[name] = series.seconds * above_zero(row[name], f"{where}: {name}")
+    for before, name in pairwise(series.columns):
+        if seconds[name] < seconds[before]:
+            raise DataError(f"{where}: {name}: {row[name]} is less than {before}, {row[before]}; percentiles grow")
+    if not series.least_s <= seconds[series.middle] <= series.most_s:
+        raise DataError(
+            f"{where}: {series.middle}: {row[series.middle]} would be {seconds[series.middle]:g} s, expected "
+            f"{series.least_s:g} to {series.most_s:g} s: other units?"
+        )
+    return seconds

@@ -1,0 +1,143 @@
+"""What the services' clocks come to, as tables: `python -m docs.clocks` prints those of docs/simulation.md and docs/calibration.md.
+
+First what they say of settings whose figures others keep aside, then what each architecture's tasks cost.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import NamedTuple
+
+from crossover.architecture import architecture_of
+from crossover.costs import prices
+from crossover.experiment import Experiment
+from crossover.reports.bands import Band, band
+from crossover.simulation.calibration import AWS, AWS_2022, Calibration
+from crossover.simulation.kernel import Luck
+from crossover.simulation.simulate import simulate, sizes_of
+from crossover.simulation.workload import calendar
+from crossover.validation import load
+
+CONFIG, PRICES = Path(__file__).parents[1] / "config", prices.load()
+
+DRAWS, SEED = 10_000, 1
+WITHOUT_PACKAGES = AWS.inits["zip"]["python310"]  # the nearest to Python 3.8
+# Of Python 3.12 no INIT is handed out: between its neighbours, by factors.
+PYTHON_3_12 = sqrt(AWS.inits["zip"]["python311"] * AWS.inits["zip"]["python313"])
+HEAD = ["", "in milliseconds", "p5", "p50", "p95"]
+
+
+def predictions() -> Iterator[tuple[str, str, Band]]:
+    """By letter and setting: p5, p50 and p95 in milliseconds."""
+    yield "a", "a task's end to the next one's start, chain of five, 128 MB, 2024, warm", _drawn(AWS, _warm_s)
+    yield "b", "the same, the next cold", _drawn(AWS, _cold_s)
+    for year, calibration in ((2024, AWS), (2022, AWS_2022)):
+        yield "c", f"a Map's last branch to the next task, 256 MB, {year}, warm", _drawn(calibration, _warm_s)
+        yield "c", f"that task to the one after it, 256 MB, {year}, warm", _drawn(calibration, _warm_s)
+    yield "d", "a Map's join to the next task, 1,024 MB, 2022, all cold", _drawn(AWS_2022, _cold_s)
+    init = replace(AWS, task_sigma=AWS.inits["zip"]["sigma"])
+    for memory_mb in ("256", "1,024"):
+        yield "e", f"INIT, Python 3.12, ARM, zip, {memory_mb} MB, summer of 2026", _drawn(init, _init_s)
+
+
+def _warm_s(calibration: Calibration, luck: Luck) -> float:
+    """Neither memory nor a Map makes a difference in what was measured."""
+    return calibration.task_s * luck.task()
+
+
+def _cold_s(calibration: Calibration, luck: Luck) -> float:
+    started = replace(calibration, cold_s=WITHOUT_PACKAGES).starts_cold(torch=False, memory_mb=128, factor=luck.cold())
+    return _warm_s(calibration, luck) + sum(started)
+
+
+def _init_s(calibration: Calibration, luck: Luck) -> float:
+    return PYTHON_3_12 * luck.task()
+
+
+def _drawn(calibration: Calibration, seconds: Callable[[Calibration, Luck], float]) -> Band:
+    luck = Luck(
+        SEED,
+        0,
+        compute_sigma=0.0,
+        request_sigma=0.0,
+        task_sigma=calibration.task_sigma,
+        cold_sigma=calibration.cold_sigma,
+    )
+    return band([1_000 * seconds(calibration, luck) for _ in range(DRAWS)])
+
+
+def rows() -> list[list[str]]:
+    return [[letter, setting, *(f"{value:.3g}" for value in found)] for letter, setting, found in predictions()]
+
+
+def as_markdown() -> str:
+    """The table of docs/simulation.md."""
+    return table(HEAD, rows())
+
+
+# --- what tasks cost --------------------------------------------------------------------------------------------------
+
+ARCHITECTURES = ("spirt", "mlless", "all-reduce", "scatter-reduce", "p2p-instance", "p2p-serverless", "gpu", "single")
+COST_HEAD = [
+    "architecture",
+    "training",
+    "tasks per round and worker",
+    "one after another",
+    "s of an epoch",
+    "of them tasks' starts",
+    "USD of an epoch",
+    "of them tasks' starts and states",
+    "one task less saves, s",
+]
+
+
+def costs() -> Iterator[list[str]]:
+    """An epoch after the first, in the middle session and without stragglers, with the clock and without."""
+    without = replace(AWS, task_s=0.0, payload_s_byte=0.0)
+    for name in ARCHITECTURES:
+        for training, file in (("digits", name), ("MobileNet", f"{name}-cifar10")):
+            experiment = load(CONFIG / f"{file}.yaml", [])
+            whole, quick = (_epoch(experiment, calibration.calm()) for calibration in (AWS, without))
+            seconds, usd = whole.seconds - quick.seconds, whole.usd - quick.usd
+            states_usd = whole.transitions * PRICES.of("stepfunctions.transition").usd
+            yield [
+                name,
+                training,
+                f"{whole.invocations / whole.rounds / experiment.workers:.3g}",
+                f"{seconds / whole.rounds / AWS.task_s:.2f}",
+                f"{whole.seconds:.3g}",
+                f"{seconds / whole.seconds:.0%}",
+                f"{whole.usd:.3g}",
+                f"{(usd + states_usd) / whole.usd:.0%}",
+                f"{AWS.task_s * whole.rounds:.3g}" if whole.invocations else "",
+            ]
+
+
+class Epoch(NamedTuple):
+    seconds: float
+    usd: float
+    invocations: int
+    transitions: int
+    rounds: int
+
+
+def _epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
+    """The third one."""
+    architecture = architecture_of(experiment)
+    sizes = sizes_of(experiment, architecture)
+    two, three = (
+        simulate(replace(experiment, training=replace(experiment.training, epochs=epochs)), calibration, workload=sizes)
+        for epochs in (2, 3)
+    )
+    rounds = calendar(architecture.resolve(three.experiment), sizes).rounds_per_epoch
+    seconds, usd = three.seconds - two.seconds, three.usd - two.usd
+    return Epoch(seconds, usd, three.invocations - two.invocations, three.transitions - two.transitions, rounds)
+
+
+def table(head: Sequence[str], listed: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *listed))
+
+
+if __name__ == "__main__":
+    print(as_markdown(), table(COST_HEAD, costs()), sep="\n\n")

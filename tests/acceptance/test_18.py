@@ -1,0 +1,216 @@
+"""The services' own clocks, as strangers measured them: rows, fits, predictions that others judge, and what it makes of them."""
+
+import shutil
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from crossover.calibration import cells, clock_fits, clock_rows, judgement
+from crossover.calibration.clock_rows import FAN_OUT, FILES, HOSTS, IMPORTS, INITS, LATENCIES, SERVICES, TASKS
+from crossover.errors import DataError
+from crossover.experiment import Experiment
+from crossover.simulation import AWS, Workload, simulate
+from crossover.simulation.calibration import AWS_2022, INIT_LIMIT_S
+from crossover.simulation.kernel import Environments, Luck
+from crossover.simulation.repetitions import project
+from crossover.simulation.simulate import Simulated
+from crossover.simulation.walk import EVENT_BYTES
+from docs import clocks
+from tests.architectures.harness import small
+
+ROOT = Path(__file__).parents[2]
+STILL = AWS.calm()
+
+
+# --- rows and fits ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        (TASKS, ",106.3,", ",-106.3,", "line 2: p5: '-106.3' is not allowed; expected a number above 0"),
+        (TASKS, ",132.1,155.5,", ",155.5,132.1,", "line 2: p50: 132.1 is less than p25, 155.5; percentiles grow"),
+        (TASKS, "57,392,106.3,132.1,155.5", "57,392,.1063,.1321,.1555", "line 2: p50: .1555 would be .* other units"),
+        (TASKS, ",p5,", ",p5_s,", "line 2: p5 is missing; "),
+        (TASKS, "file,year,", "file,since,", "line 2: year is missing"),
+        (FAN_OUT, "125.1,157.5,338.3", "125.1,357.5,338.3", "line 2: end_to_first_start_p95: 338.3 is less than"),
+        (FAN_OUT, ",1.1,12.1,54.4", ",1.1,12100,54400", "line 2: spread_of_starts_p50: 12100 would be 12.1 s"),
+        (LATENCIES, ",0.25,0.271,", ",0.25,nan,", "line 2: p50: 'nan' is not allowed"),
+        (INITS, "88.5,121.0,", "0.0885,0.121,", "line 2: p50: 0.121 would be 0.000121 s, expected 0.01 to 10 s"),
+        (HOSTS, "arm64_mean", "arm64_mean_s", "line 2: arm64_mean is missing"),
+        (IMPORTS, "16.089,19.301", "16089,19301", "line 2: exec_p95_s: 20.197 is less than exec_p50_s, 19301"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_by_file_and_row(
+    tmp_path: Path, name: str, old: str, new: str, message: str
+) -> None:
+    shutil.copytree(clock_rows.FOLDER / SERVICES, tmp_path / SERVICES)
+    path = tmp_path / SERVICES / name
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    with pytest.raises(DataError, match=f"{name}: {message}"):
+        clock_fits.fitted(tmp_path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"{TASKS}: no measurements"):
+        clock_fits.fitted(tmp_path)
+
+
+def test_every_file_has_its_source_and_every_row_its_residual() -> None:
+    told = (clock_rows.FOLDER / "README.md").read_text("utf-8")
+    assert [name for name in FILES if name not in told] == []
+    _, left = clock_fits.fitted(clock_rows.FOLDER)
+    fitted_to = {(each.session, each.level) for each in left}
+    rows = {tuple(row.where.split(": ")) for row in clock_rows.rows(TASKS)}
+    assert rows <= fitted_to
+
+
+# --- predictions ------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_what_others_judge() -> None:
+    page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
+    assert clocks.as_markdown() in page, "docs/simulation.md: see clocks.as_markdown"
+    assert [letter for letter, *_ in clocks.predictions()] == list("abccccdee")
+    for _, setting, band in clocks.predictions():
+        assert band.p95 / band.p5 <= 3, setting
+
+
+@pytest.mark.slow
+def test_the_page_has_what_tasks_cost() -> None:
+    page = (ROOT / "docs" / "calibration.md").read_text("utf-8")
+    assert clocks.table(clocks.COST_HEAD, clocks.costs()) in page, "docs/calibration.md: see python -m docs.clocks"
+
+
+def test_what_others_measured_stays_as_well_projected() -> None:
+    assert median(each.error for each in cells.judged()) <= 0.1165
+    assert judgement.median_error() <= 0.0715
+
+
+# --- the walk ---------------------------------------------------------------------------------------------------------
+
+
+def walked(experiment: Experiment, calibration: object = STILL, *, minibatches: int = 5) -> Simulated:
+    work = Workload.of(experiment).uniform(minibatches=minibatches, batch_size=8)
+    return simulate(experiment, calibration, workload=work, keep_records=True)  # type: ignore[arg-type]
+
+
+def gaps(run: Simulated, *, of: str, after: str) -> list[float]:
+    """Of each worker and round: from the last end of one step to the start of another."""
+    ends, starts = defaultdict[object, float](float), dict[object, float]()
+    for each in run.records:
+        key = each["worker"], each["round"]
+        if each["step"] == after:
+            ends[key] = max(ends[key], each["started_at"] + each["wall_s"])
+        elif each["step"] == of and not each["cold"]:
+            starts[key] = each["started_at"]
+    return [starts[key] - ends[key] for key in starts]
+
+
+@pytest.mark.parametrize("calibration", [STILL, AWS_2022.calm()], ids=["2024", "2022"])
+def test_from_task_to_task_it_takes_what_was_measured(calibration: object) -> None:
+    run, clock = walked(small("spirt"), calibration), calibration
+    expected = clock.task_s + EVENT_BYTES * clock.payload_s_byte  # type: ignore[attr-defined]
+    found = gaps(run, of="notify_peers", after="average_in_database")
+    joined = gaps(run, of="average_in_database", after="compute_gradients")
+    assert found and joined
+    assert found + joined == pytest.approx([expected] * len(found + joined), abs=1e-5)
+
+
+def test_it_spreads_as_measured() -> None:
+    luck = Luck(1, 0, compute_sigma=0.0, request_sigma=0.0, task_sigma=AWS.task_sigma)
+    drawn = sorted(AWS.task_s * luck.task() for _ in range(20_000))
+    rows = [row.seconds for row in clock_rows.rows(TASKS) if row.told["file"] == "aws_2e5/warm_256.csv"]
+    for share, name in ((0.05, "p5"), (0.5, "p50"), (0.95, "p95")):
+        assert drawn[int(share * len(drawn))] == pytest.approx(rows[0][name], rel=0.05)
+
+
+def test_branches_begin_one_after_another_and_a_distributed_map_takes_its_time() -> None:
+    run = walked(small("spirt", workers=2), minibatches=4)
+    starts = sorted(
+        r["started_at"]
+        for r in run.records
+        if (r["step"], r["worker"], r["round"]) == ("compute_gradients", 0, 1) and not r["cold"]
+    )
+    assert [b - a for a, b in pairwise(starts)] == pytest.approx([AWS.branch_s] * 3, abs=1e-5)
+    inline, distributed = (walked(small("all_reduce", workers=count)) for count in (40, 41))
+    longer = max(gap for gap in _collected(distributed)) - max(gap for gap in _collected(inline))
+    assert longer == pytest.approx(AWS.distributed_s, abs=0.5)
+    assert any("a Map of 41 branches" in each for each in distributed.outside)
+
+
+def _collected(run: Simulated) -> list[float]:
+    """From the end of the last worker to `collect`, cold."""
+    end = max(r["started_at"] + r["wall_s"] for r in run.records if r["step"] == "train")
+    return [r["started_at"] - end for r in run.records if r["step"] == "collect"]
+
+
+def test_a_cold_start_takes_its_sandbox_its_init_and_what_the_function_imports() -> None:
+    sandbox_s, init_s, import_s = AWS.starts_cold(torch=True, memory_mb=512, factor=1.0)
+    assert (sandbox_s, init_s) == (AWS.sandbox_s, AWS.cold_s)
+    assert import_s == pytest.approx(17.4, rel=0.01)  # as the functions of 512 MB took longer
+    assert AWS.starts_cold(torch=False, memory_mb=512, factor=1.0)[2] == 0.0
+    slow = replace(AWS, cold_s=14.0)
+    assert slow.starts_cold(torch=False, memory_mb=884.5, factor=1.0) == (AWS.sandbox_s, INIT_LIMIT_S, 28.0)
+    assert slow.starts_cold(torch=False, memory_mb=3_008, factor=1.0)[2] == 14.0
+
+
+def test_new_environments_come_a_thousand_at_once_and_a_hundred_a_second() -> None:
+    ramp = Environments(300.0, at_once=AWS.ramp_at_once, per_s=AWS.ramp_per_s)
+    waits = [ramp.wait_s(0.0) for _ in range(10_000)]
+    assert waits[999] == 0.0
+    assert waits[1_999] == pytest.approx(10.0)
+    assert waits[-1] == ramp.longest_wait_s == pytest.approx(90.0)
+    assert ramp.wait_s(100.0) == 0.0
+
+
+def test_a_run_that_waits_longer_for_environments_than_it_is_asked_again_says_so() -> None:
+    slow = replace(STILL, ramp_at_once=1.0, ramp_per_s=0.01)
+    assert any(
+        "new environments of a function come 1 at once" in each for each in walked(small("spirt"), slow).problems
+    )
+    assert walked(small("spirt")).problems == ()
+
+
+def test_an_environment_keeps_its_host_through_the_run_and_no_longer() -> None:
+    run = walked(small("spirt", workers=2), replace(STILL, host_sigma=0.3, function_batch_s=4.0))
+    by_environment = defaultdict[object, set[float]](set)
+    for each in run.records:
+        if each["step"] == "compute_gradients":
+            computed = next(stage["wall_s"] for stage in each["stages"] if stage["stage"] == "compute")
+            by_environment[each["worker"], each["minibatch"]].add(round(computed, 6))
+    assert all(len(seconds) == 1 for seconds in by_environment.values())
+    assert len(set.union(*by_environment.values())) == len(by_environment) == 10
+
+
+def test_bands_are_wider_by_the_hosts() -> None:
+    asked = small("single")
+    work = Workload.of(asked).uniform(minibatches=40, batch_size=256)
+    even = replace(STILL, session_sigma=0.0, function_batch_s=1.0, sample_s={work.model: 1e-6})
+
+    def width(**sigmas: float) -> float:
+        low, middle, high = project(asked, replace(even, **sigmas), workload=work, processes=1).band("seconds")  # type: ignore[arg-type]
+        return (high - low) / middle
+
+    for sigma in ("host_sigma", "task_sigma", "cold_sigma"):
+        assert width(**{sigma: getattr(AWS, sigma)}) > 1e-3 > width()
+
+
+def test_what_was_measured_elsewhere_alone_is_said() -> None:
+    told = "; ".join(walked(small("spirt")).outside)
+    for words in ("Python 3.8 on x86", "in 2020", "in 2022 alone"):
+        assert words in told
+    assert "2022 alone" not in "; ".join(walked(small("single")).outside)
+
+
+@pytest.mark.slow
+def test_ten_thousand_workers_take_less_than_a_minute_of_processor_time() -> None:
+    from benchmarks.simulation import spent_s
+
+    assert spent_s("all_reduce", workers=10_000, epochs=1) <= 60
