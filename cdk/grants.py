@@ -66,10 +66,11 @@ def explain(holder: IConstruct, grant: Grant) -> None:
 
 
 def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
-    """Read, write and delete in runs (checkpoints go when newer ones stand), read data. ListBucket: without it a missing key answers 403
-    instead of 404, and steps ask for such keys.
+    """Read, write and delete in runs (checkpoints go when newer ones stand), read data and the base of a model, which lies in the bucket of
+    runs. ListBucket: without it a missing key answers 403 instead of 404, and steps ask for such keys.
     """
     buckets = list(data)
+    holding = buckets if bucket in buckets else [bucket, *buckets]
     why = "Keys are made as the run goes on."
     return [
         Grant(
@@ -77,7 +78,7 @@ def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
             resources=[bucket.arn_for_objects("runs/*")],
             why=why,
         ),
-        Grant(actions=["s3:GetObject"], resources=[each.arn_for_objects("data/*") for each in buckets], why=why),
+        Grant(actions=["s3:GetObject"], resources=[each.arn_for_objects("data/*") for each in holding], why=why),
         Grant(actions=["s3:ListBucket"], resources=list(dict.fromkeys(b.bucket_arn for b in [bucket, *buckets]))),
     ]
 

@@ -310,6 +310,11 @@ def data_manifest(fingerprint: str) -> str:
     return f"data/{fingerprint}/manifest.json"
 
 
+def weights(sha256: str) -> str:
+    """The base that runs begin from, whose digest that is."""
+    return f"data/weights/{sha256}"
+
+
 def current_run(fleet: str) -> str:
     """Where a fleet's programs find the run that they are to join."""
     return f"fleet/{fleet}/current.json"

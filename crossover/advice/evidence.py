@@ -144,7 +144,7 @@ def _asked(base: Experiment, group: Sequence[EvidenceRun]) -> Experiment:
     """
     made = group[0].experiment
     most = max(run.epochs or 0 for run in group)
-    planned = made.training.schedule == "one_cycle"
+    planned = made.training.schedule in ("one_cycle", "cosine")
     training = replace(
         made.training,
         epochs=made.training.epochs if planned else most,

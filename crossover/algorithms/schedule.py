@@ -15,6 +15,7 @@ def learning_rate(training: Training, *, round: int, rounds: int, history: Histo
 
     - constant
     - one_cycle: cosine from 1/25 of the peak up to the peak over the first `warm_up` share of the rounds, then cosine down to 1/250,000
+    - cosine: in equal steps up to the peak over the first `warm_up` share of the rounds, then along half a cosine towards `floor` times it
     - plateau: times `plateau_factor` for each reduction that the validation history asks for
     """
     peak = training.learning_rate
@@ -23,6 +24,11 @@ def learning_rate(training: Training, *, round: int, rounds: int, history: Histo
             return peak
         case "plateau":
             return peak * training.plateau_factor ** plateau_reductions(history, patience=training.plateau_patience)
+        case "cosine":
+            rising = math.floor(0.5 + training.warm_up * rounds)
+            if round < rising:
+                return peak * (round + 1) / rising
+            return peak * _cosine(1.0, training.floor, (round - rising) / max(1, rounds - rising))
         case "one_cycle":
             top = training.warm_up * rounds - 1  # the round of the peak
             last = rounds - 1
@@ -30,7 +36,7 @@ def learning_rate(training: Training, *, round: int, rounds: int, history: Histo
                 return peak * _cosine(_START, 1.0, round / top if top > 0 else 1.0)
             rest = last - max(top, 0.0)
             return peak * _cosine(1.0, _END, min(1.0, (round - max(top, 0.0)) / rest) if rest > 0 else 0.0)
-    raise ValueError(f"training.schedule: {training.schedule!r}; one of constant, one_cycle, plateau")
+    raise ValueError(f"training.schedule: {training.schedule!r}; one of constant, one_cycle, cosine, plateau")
 
 
 def _cosine(start: float, end: float, share: float) -> float:

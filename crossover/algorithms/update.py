@@ -1,5 +1,6 @@
 """One optimizer step as data: what decides it besides the vectors. The same wherever it is computed."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from crossover.experiment import Training
@@ -22,6 +23,8 @@ class Update:
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
+    undecayed: tuple[tuple[int, int], ...] = ()  # what it leaves alone: first elements, and those behind the last
+    clip: float | None = None  # the longest gradient, L2
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -29,7 +32,16 @@ class Update:
     statistics_momentum: float = 1.0
 
     @classmethod
-    def of(cls, training: Training, *, number: int, rate: float, buffers: int, sync_every: int) -> "Update":
+    def of(
+        cls,
+        training: Training,
+        *,
+        number: int,
+        rate: float,
+        buffers: int,
+        sync_every: int,
+        undecayed: Iterable[Sequence[int]] = (),
+    ) -> "Update":
         """`sync_every`: the minibatches behind a gradient."""
         return cls(
             optimizer=training.optimizer,
@@ -38,9 +50,21 @@ class Update:
             momentum=training.momentum,
             nesterov=training.nesterov,
             weight_decay=training.weight_decay,
+            undecayed=tuple((first, end) for first, end in undecayed),
+            clip=training.clip.norm,
+            beta1=training.betas[0],
+            beta2=training.betas[1],
             buffers=buffers,
             statistics_momentum=statistics_momentum(sync_every),
         )
+
+    def decaying(self, elements: int) -> list[slice]:
+        """The parts of `elements` parameters that `weight_decay` is for; none where it is 0."""
+        if not self.weight_decay:
+            return []
+        ends = [0, *(end for _, end in self.undecayed)]
+        begins = [*(first for first, _ in self.undecayed), elements]
+        return [slice(first, end) for first, end in zip(ends, begins, strict=True) if first < end]
 
     @property
     def first(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from crossover import runtime
+from crossover import keys, runtime
 from crossover.clients.deployed import DeployedClients
 from crossover.clients.on_demand import ByWorker, lazy
 from crossover.clients.protocol import Clients, Event
@@ -67,10 +67,22 @@ class Resources:
             idle = self.learners.setdefault(run, [])
             if idle:
                 return idle.pop()
+        self.hold_base(facts.experiment, objects)
         learner = self.make_learner(facts.experiment, facts.manifest)
         if facts.constants:
             learner.take_constants(objects.get(Keys(run).constants))
         return learner
+
+    def hold_base(self, experiment: Experiment, objects: ObjectStore) -> None:
+        """Have the process read the weights that the run's model begins from, if there are any and it has not."""
+        if experiment.training.weights.file is None:
+            return
+        from crossover.learning.models import weights
+
+        with self.lock:  # the second of two learners waits, and reads nothing
+            weights.hold(
+                experiment.training.weights, lambda: objects.get(keys.weights(str(experiment.training.weights.sha256)))
+            )
 
     def return_learner(self, run: str, learner: "Learner") -> None:
         with self.lock:

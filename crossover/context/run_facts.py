@@ -13,6 +13,7 @@ FACTS = {
     "buffers": int,
     "created_at": float,
     "money?": {},
+    "undecayed?": [[int]],
     "data_manifest": {"minibatches": int, "counts?": [[int]], "validation_chunks?": int},
 }
 
@@ -28,6 +29,7 @@ class RunFacts:
     buffers: int  # B
     created_at: float
     constants: bool = False  # whether what no vector holds of the model lies beside these, at `Keys.constants`
+    undecayed: tuple[tuple[int, int], ...] = ()  # elements of the model that `weight_decay` leaves alone
     money: Mapping[str, Any] = field(
         default_factory=dict
     )  # what a run with a budget is judged by: crossover/costs/spending.py
@@ -41,5 +43,6 @@ class RunFacts:
             manifest=plain["data_manifest"],
             money=plain.get("money", {}),
             constants=plain.get("constants", False),
+            undecayed=tuple((first, end) for first, end in plain.get("undecayed", ())),
             **{name: plain[name] for name in names},
         )

@@ -15,12 +15,14 @@ from annotated_types import Ge, Gt, Le, Lt
 from crossover.experiment.training import LOWER_IS_BETTER as LOWER_IS_BETTER
 from crossover.experiment.training import MOST_THREADS as MOST_THREADS
 from crossover.experiment.training import Adapters as Adapters
+from crossover.experiment.training import Clip as Clip
 from crossover.experiment.training import Fraction as Fraction
 from crossover.experiment.training import ImageSize as ImageSize
 from crossover.experiment.training import Metric as Metric
 from crossover.experiment.training import NonNegative as NonNegative
 from crossover.experiment.training import Positive as Positive
 from crossover.experiment.training import Training as Training
+from crossover.experiment.training import Weights as Weights
 
 S = TypeVar("S")  # the class of an architecture's settings
 

@@ -68,10 +68,28 @@ class Adapters:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Clip:
+    """No step follows a longer gradient: of the mean, as it arrives; of each of a worker's own steps where it takes some."""
+
+    norm: Annotated[float, Gt(0.0)] | None = None  # L2, of all that is trained; null: as long as it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """The base that a model of one's own begins from: a safetensors file, which every process reads once."""
+
+    file: str | None = (
+        None  # beside the YAML or in the current folder, or package:path of an installed package; null: none
+    )
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """How the model is trained; the same for every architecture."""
 
     model: str = "small_cnn"  # a name of the registry, or package.module:factory
+    weights: Weights = field(default_factory=Weights)
     adapters: Adapters = field(default_factory=Adapters)
     trainable: tuple[str, ...] | None = None  # parameters beside adapters, by name or pattern; all else is frozen
     save: Literal["all", "adapters", "merged"] = "all"  # in the model's file: adapters, what is trained alone
@@ -81,14 +99,18 @@ class Training:
     learning_rate: Annotated[float, Gt(0.0)] = 0.1
     momentum: Fraction = 0.9
     nesterov: bool = False
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)  # adam, adamw: of the first moment and the second
     weight_decay: NonNegative = 0.0
+    no_decay: tuple[str, ...] = ()  # parameters that weight_decay leaves alone, by name or pattern: "*norm*"
+    clip: Clip = field(default_factory=Clip)
     loss: str = "cross_entropy"  # cross_entropy, mse, bce_with_logits, or package.module:name
     label_smoothing: Fraction = 0.0  # of cross_entropy
     image_size: ImageSize = field(default_factory=ImageSize)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
-    schedule: Literal["constant", "one_cycle", "plateau"] = "constant"
-    warm_up: Fraction = 0.2  # one_cycle: share of all rounds before the peak
+    schedule: Literal["constant", "one_cycle", "cosine", "plateau"] = "constant"
+    warm_up: Fraction = 0.2  # one_cycle, cosine: share of all rounds before the peak
+    floor: Fraction = 0.0  # cosine: share of the learning rate that it comes down to
     plateau_factor: Annotated[float, Gt(0.0), Lt(1.0)] = 0.1
     plateau_patience: Positive = 10
     early_stopping: Annotated[int, Ge(0)] = 0  # epochs without a better validation loss; 0: never

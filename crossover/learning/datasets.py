@@ -18,7 +18,7 @@ from crossover.algorithms.seeds import permutation, seed
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
 from crossover.learning import cifar10, fitness, mnist, sizes
-from crossover.learning.samples import Dataset, Samples
+from crossover.learning.samples import Dataset, Samples, padded
 
 __all__ = ["Dataset", "Samples", "load", "training_samples"]
 
@@ -62,7 +62,7 @@ def _samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | N
     loader = own_code.load(name, field="data.dataset")
     with own_code.blame("data.dataset", name, what=loader):
         samples: Samples = loader(experiment)
-    return samples, loader
+    return padded(samples), loader
 
 
 def _digits() -> Samples:

@@ -14,8 +14,7 @@ from crossover.experiment import Experiment
 from crossover.learning import batch, sizes
 from crossover.learning.affine import is_measured
 from crossover.learning.models import registry
-from crossover.learning.objectives import NO_CLASS
-from crossover.learning.samples import Dataset, Samples
+from crossover.learning.samples import NO_CLASS, Dataset, Samples
 from crossover.own_code import faults
 
 FIELD = "data.dataset"
@@ -71,7 +70,7 @@ def _no_tensor(name: str, part: Any) -> str:
         return "" if part.ndim and len(part) else f"{name} are empty: a tensor of the shape {tuple(part.shape)}"
     if isinstance(part, Sequence) and len({_length(row) for row in part}) > 1:
         shortest, longest = min(map(_length, part)), max(map(_length, part))
-        return f"{name} are a list whose rows have {shortest} to {longest} values; pad or cut them to one length"
+        return f"{name} are a list whose rows have {shortest} to {longest} values; tensors of torch.int64 are expected, or one length"
     return f"{name} are a {type(part).__name__}; a torch tensor is expected, such as torch.as_tensor makes of it"
 
 

@@ -81,8 +81,9 @@ def of_model(training: Training, *, classes: int | None, sample: Tensor) -> Foot
     module = built.to_empty(device="cpu") if any(each.is_meta for each in built.parameters()) else built
     with torch.no_grad():
         for each in (*module.parameters(), *module.buffers()):
-            each.zero_()
-    return of_module(module, sample)
+            each.data = torch.zeros_like(each)  # a base's own memory is all learners'
+    with torch.autocast("cpu", torch.bfloat16, enabled=bool(training.weights.file) and training.precision == "bf16"):
+        return of_module(module, sample)
 
 
 def training_share(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> float:

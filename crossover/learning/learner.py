@@ -1,6 +1,7 @@
 """The learner: gradients and evaluations of one model, in memory that is allocated once and that the data plane receives into directly."""
 
 import copy
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from crossover.experiment import Experiment, Training
 from crossover.learning import tensor_file, trial
 from crossover.learning.affine import constants
 from crossover.learning.batch import Batch
-from crossover.learning.flat import FlatModel, flattened
+from crossover.learning.flat import FlatModel, flattened, trained
 from crossover.learning.images import Preparation, at_size, augmented, first_of_each_size
 from crossover.learning.memory import keep_freed_memory
 from crossover.learning.models import adapters, registry
@@ -64,7 +65,7 @@ class Learner:
         self._refuses = experiment.aggregation.non_finite == "refuse"
         self._hold(skeleton(experiment.training, classes, input_shape, seed_=experiment.seed))
         self._objective = Objective(experiment.training)
-        self._shown: Any = None  # outputs of one sample, and of two
+        self._shown: dict[Shape, Any] = {}  # outputs of one sample, and of two, by their width
         self._factory = registry.factory(experiment.training.model)
         self._own = is_own(experiment.training)
         self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
@@ -82,6 +83,15 @@ class Learner:
         """The model vector that `experiment.seed` alone decides, the same on every worker; also left in `model`."""
         self._flat.model.copy_(flattened(self._build()))
         return self.model
+
+    def undecayed(self) -> list[tuple[int, int]]:
+        """The elements of `model` that `training.no_decay` names. Raises ConfigError on a pattern that matches nothing."""
+        learnt, field = trained(self._flat.module), "training.no_decay"
+        spared = adapters.matching(self._experiment.training.no_decay, learnt, field=field, of="trained parameters")
+        ends = list(itertools.accumulate(each.numel() for each in learnt.values()))
+        return [
+            (end - each.numel(), end) for (name, each), end in zip(learnt.items(), ends, strict=True) if name in spared
+        ]
 
     def constants(self) -> bytes:
         """What of the module is in no vector and the same throughout a run: its other buffers, and a digest of what is frozen. Empty where
@@ -138,13 +148,15 @@ class Learner:
 
     def answers(self, batch: Batch) -> int:
         """How many a loss of the user's own counts in the minibatch: it is asked, with the outputs of one sample for all."""
-        if self._shown is None:
+        if (shown := self._shown.get(width := batch.inputs.shape[1:])) is None:
             first = self._prepare(batch.inputs[:1])
-            with torch.inference_mode():
+            with torch.inference_mode(), self._autocast():
                 self._begin()
                 self._flat.evaluate()
-                self._shown = [self._forward(torch.cat([first] * count), where="a first sample") for count in (1, 2)]
-        like = tree_map(partial(_of_samples, batch.samples), *self._shown)
+                shown = self._shown[width] = [
+                    self._forward(torch.cat([first] * count), where="a first sample") for count in (1, 2)
+                ]
+        like = tree_map(partial(_of_samples, batch.samples), *shown)
         return self._objective.answers(like, batch.labels)
 
     def _judged(self, batches: Iterable[Batch]) -> tuple[list[BatchScores], int]:
@@ -202,7 +214,7 @@ class Learner:
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         """Of a minibatch that is tried out."""
-        with self._seeded("dropout", 0), torch.no_grad():
+        with self._seeded("dropout", 0), torch.no_grad(), self._autocast():
             self._flat.train()
             return self._forward(self._prepare(inputs), where="a first minibatch")
 
@@ -302,7 +314,7 @@ def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
     """As `Learner.take_constants`."""
     tensors, about = tensor_file.decode(constants)
     flat.take_constants(tensors)
-    if about[_FROZEN] != tensor_file.digest(flat.frozen()):
+    if about.get(_FROZEN, "") != tensor_file.digest(flat.frozen()):
         raise ConfigError(
             f"training.model: {model}: its frozen parameters, {', '.join(flat.frozen())}, are built to other bits here than where the run "
             "was started, on another kind of machine; a buffer (register_buffer) is carried from there, or fill them by torch.rand"

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from crossover import own_code
 from crossover.errors import Refused
 from crossover.experiment import Training
+from crossover.learning.samples import NO_CLASS
 from crossover.own_code import faults
 
-NO_CLASS = -100  # torch's cross entropy ignores it
 _OF_NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mse": F.mse_loss,
     "bce_with_logits": F.binary_cross_entropy_with_logits,

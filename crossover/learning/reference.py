@@ -182,4 +182,11 @@ class _Reference:
         training = self.experiment.training
         steps = training.epochs * -(-self.plan.minibatches // per_step)
         rate = learning_rate(training, round=number, rounds=steps, history=history)
-        return Update.of(training, number=number, rate=rate, buffers=self.learner.buffers, sync_every=per_step)
+        return Update.of(
+            training,
+            number=number,
+            rate=rate,
+            buffers=self.learner.buffers,
+            sync_every=per_step,
+            undecayed=self.learner.undecayed() if training.no_decay else (),
+        )

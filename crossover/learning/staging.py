@@ -201,6 +201,7 @@ class Minibatches:
     def train(self, worker: int, minibatch: int) -> "Batch":
         from crossover.algorithms.attacks import label_flip
         from crossover.learning.batch import Batch
+        from crossover.learning.samples import trimmed
 
         part = self._plan.partitions[worker][minibatch]
         ids = self._order[part.start : part.stop]
@@ -208,26 +209,32 @@ class Minibatches:
         faults = self._experiment.faults
         if faults.attack == "label_flip" and worker in faults.workers and self._dataset.classes is not None:
             labels = label_flip(labels, classes=self._dataset.classes)
-        return Batch(self._dataset.train_inputs[ids], labels, ids)
+        return Batch(*trimmed(self._dataset.train_inputs[ids], labels), ids)
 
     def validation(self, chunk: int) -> "Batch":
         import torch
 
         from crossover.learning.batch import Batch
+        from crossover.learning.samples import trimmed
 
         part = slice(chunk * VALIDATION_CHUNK, (chunk + 1) * VALIDATION_CHUNK)
         labels = self._dataset.validation_labels[part]
         ids = torch.arange(len(labels)) + part.start
-        return Batch(self._dataset.validation_inputs[part], labels, ids)
+        return Batch(*trimmed(self._dataset.validation_inputs[part], labels), ids)
 
 
 def first_samples(dataset: "Dataset") -> "Batch":
-    """Two training samples, to try a model out."""
+    """Two training samples, to try a model out; of sequences of any length, a short one and a long one."""
     import torch
 
     from crossover.learning.batch import Batch
+    from crossover.learning.samples import PADDING
 
-    return Batch(dataset.train_inputs[:2], dataset.train_labels[:2], torch.arange(len(dataset.train_labels[:2])))
+    ids = torch.arange(len(dataset.train_labels[:2]))
+    lengths = (dataset.train_inputs != PADDING).reshape(len(dataset.train_labels), -1).sum(1)
+    if lengths.min() < lengths.max():
+        ids = torch.stack([lengths.argmin(), lengths.argmax()])
+    return Batch(dataset.train_inputs[ids], dataset.train_labels[ids], ids)
 
 
 def _put(store: Store, key: str, batch: Callable[[], "Batch"]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,13 +45,13 @@ def encode(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> bytes:
     return b"".join([len(head).to_bytes(8, "little"), head, *blocks])
 
 
-def decode(body: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+def decode(body: bytes | mmap.mmap) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(the tensors over `body`'s memory, what else it says) of a file of ours. Raises Corrupt where it is none."""
     view, kinds = memoryview(body), {kind: dtype for dtype, kind in _KINDS.items()}
     start = 8 + int.from_bytes(view[:8], "little")
     try:
         names = json.loads(bytes(view[8:start]))
-        about = names.pop("__metadata__")
+        about = names.pop("__metadata__", {})  # which others leave out
         tensors = {}
         for name, each in names.items():
             first, end = each["data_offsets"]

@@ -86,4 +86,5 @@ def update(
         rate=learning_rate(training, round=number, rounds=steps, history=history),
         buffers=ctx.facts.buffers,
         sync_every=behind,
+        undecayed=ctx.facts.undecayed,
     )

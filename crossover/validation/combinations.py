@@ -33,7 +33,7 @@ from crossover.validation.exchanges import (
     outer_belongs_to_delta,
     trimmed_mean_leaves_some,
 )
-from crossover.validation.fine_tuning import adapters_fit_own_models
+from crossover.validation.fine_tuning import adapters_fit_own_models, steps_are_taken_as_asked
 from crossover.validation.machines import invocations_fit_a_history, minibatches_fit_a_list
 
 Refusal = Callable[[Experiment], Iterable[str]]
@@ -310,6 +310,7 @@ ALWAYS: tuple[Refusal, ...] = (
     nesterov_needs_momentum,
     one_cycle_rises,
     adapters_fit_own_models,
+    steps_are_taken_as_asked,
     plateau_comes_before_stop,
     gpus_are_workers,
     baseline_has_room_for_its_name,

@@ -9,13 +9,18 @@ from crossover.experiment import Experiment
 
 
 def without_command(e: Experiment) -> list[str]:
-    """The optimizer and the rule that the tensor database cannot compute."""
+    """The optimizer, the rule and the settings that the tensor database cannot compute."""
     optimizer = e.training.optimizer if e.exchange.what == "gradients" else OUTER  # functions take local steps
     commands = {
         optimizer: OPTIMIZERS[optimizer].command,
         e.aggregation.rule: RULES[e.aggregation.rule].command,
     }
-    return [name for name, command in commands.items() if command is None]
+    asked = {
+        "training.clip": e.training.clip.norm,
+        "training.no_decay": e.training.no_decay,
+    }  # which its commands do not take
+    ours = [name for name, given in asked.items() if given and e.exchange.what == "gradients"]
+    return [*(name for name, command in commands.items() if command is None), *ours]
 
 
 def placed(e: Experiment) -> Experiment:

@@ -31,6 +31,9 @@ def checks(e: Experiment) -> Iterator[str]:
             f"training.optimizer: {e.training.optimizer} cannot run in MLLess: it sends the significant part of additive updates, and "
             "Adam's are not additive; expected sgd"
         )
+    for name, given in (("clip.norm", e.training.clip.norm), ("no_decay", e.training.no_decay)):
+        if given:
+            yield f"training.{name}: {e.architecture} takes each worker's steps apart, before there is a mean; leave it out"
     if e.aggregation.rule != "mean":
         yield f"aggregation.rule: {e.aggregation.rule} needs every worker's whole gradient, MLLess sends a part; expected mean"
     if (fewest := e.settings(MLLess).min_workers) > e.workers:

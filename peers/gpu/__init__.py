@@ -68,6 +68,7 @@ def device_learner(ctx: Context) -> "CudaLearner | None":
     if device is None or ctx.resources.make_learner is not new_learner:
         return None
     manifest = ctx.facts.manifest
+    ctx.resources.hold_base(ctx.experiment, ctx.objects)
     learner = cuda.CudaLearner(
         ctx.experiment,
         classes=manifest["classes"],

@@ -58,7 +58,7 @@ def small(
         name="small",
         architecture=architecture,
         workers=1 if load(architecture).alone else workers,
-        training=Training(model="small_cnn", epochs=epochs, batch_size=batch_size, **settings),
+        training=Training(**{"model": "small_cnn", "epochs": epochs, "batch_size": batch_size} | settings),
         data=Data(dataset="digits", limit=20 * workers, validation=0.02),
         exchange=Exchange(every=every),
         functions=Functions(checkpoint_every=2),  # long workers: old checkpoints and results go within the few rounds

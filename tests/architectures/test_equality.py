@@ -1,14 +1,23 @@
 """Synchronous architectures, trees and programs alike, end bitwise equal to a single-process reference (docs/correctness.md, 2)."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from crossover import own_code
 from crossover.architecture import load
-from crossover.experiment import Aggregation, Exchange, Faults, ImageSize, Outer
+from crossover.experiment import Aggregation, Clip, Exchange, Faults, ImageSize, Outer
+from tests.architectures import zoo
 from tests.architectures.harness import Job, claiming, small
 from tests.architectures.trained import assert_equal_to_reference, trained
+
+
+@pytest.fixture(autouse=True)
+def beside() -> None:
+    own_code.look_in(Path(zoo.__file__).parent)
+
 
 # MLLess adds updates to what all have been told (x = y + r): its equality is another claim, in its own test.
 SYNCHRONOUS = claiming("equals_reference")
@@ -30,6 +39,8 @@ SYNCHRONOUS = claiming("equals_reference")
         {"optimizer": "adam", "learning_rate": 0.01},
         {"optimizer": "adamw", "learning_rate": 0.01},
         {"schedule": "one_cycle"},
+        {"schedule": "cosine", "warm_up": 0.3, "floor": 0.1, "clip": Clip(norm=0.5)},
+        {**zoo.TUNED, "optimizer": "adamw", "betas": (0.8, 0.95), "weight_decay": 0.1, "no_decay": ("*.bias",)},
         {"schedule": "plateau", "plateau_patience": 1, "epochs": 4, "learning_rate": 0.5},
         {"label_smoothing": 0.1},
         {"precision": "bf16"},

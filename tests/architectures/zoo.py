@@ -5,6 +5,7 @@ Nothing of this project is in the modules: what a plain loop makes of them is wh
 
 import math
 import random
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.ao.quantization import MinMaxObserver
 from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.parametrize import register_parametrization
 
-from crossover.experiment import Experiment
+from crossover.experiment import Adapters, Experiment
 from crossover.learning.datasets import Samples
 
 PLACES, WIDTH, WORDS, CLASSES = 4, 8, 7, 3
@@ -33,6 +34,42 @@ def tokens(experiment: Experiment) -> Samples:
     lengths = torch.randint(1, PLACES + 1, (64, 1), generator=random_)
     labels = words[:, 1:].where(torch.arange(PLACES) < lengths, -100)
     return Samples(words[:, :-1], labels, WORDS)
+
+
+LONGEST = 9
+
+
+def ragged(experiment: Experiment) -> Samples:
+    """64 sequences of 1 to 9 tokens; asked for is each token itself."""
+    random_ = torch.Generator().manual_seed(4)
+    lengths = torch.randint(1, LONGEST + 1, (64,), generator=random_).tolist()
+    rows_ = [torch.randint(WORDS, (length,), generator=random_) for length in [*lengths[:-1], LONGEST]]
+    return Samples(rows_, [row.clone() for row in rows_], WORDS)  # type: ignore[arg-type]
+
+
+def beyond(experiment: Experiment) -> Samples:
+    """With a label that is none of the vocabulary's."""
+    made = ragged(experiment)
+    made.labels[3][0] = WORDS
+    return made
+
+
+class Pooled(nn.Module):
+    """Each token beside the mean of its sequence, which padding is no part of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(2 * WIDTH, WORDS)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        found = self.words(tokens) * mask.unsqueeze(-1)
+        mean = found.sum(1, keepdim=True) / mask.sum(1).reshape(-1, 1, 1)
+        logits: Tensor = self.head(torch.cat([found, mean.expand_as(found)], -1))
+        return logits.transpose(1, 2)
+
+
+def pooled(classes: int, shape: Shape) -> nn.Module:
+    return Pooled()
 
 
 class Model(nn.Module):
@@ -268,6 +305,19 @@ class Adapted(nn.Module):
 
 def adapters(classes: int, shape: Shape) -> nn.Module:
     return flat(Adapted())
+
+
+def perceptron(classes: int, shape: Shape) -> nn.Module:
+    """On images of any size."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.Tanh(), nn.Linear(16, classes))
+
+
+# Of `perceptron`: adapters beside its first layer, which is frozen, and its last layer.
+TUNED: dict[str, Any] = {
+    "model": "zoo:perceptron",
+    "adapters": Adapters(rank=2, targets=("1",)),
+    "trainable": ("3.*",),
+}
 
 
 class Language(nn.Module):

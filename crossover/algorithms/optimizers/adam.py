@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from crossover.algorithms.optimizers.optimizer import Optimizer
+from crossover.algorithms.optimizers.optimizer import Optimizer, decayed
 from crossover.algorithms.update import Update
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ def _move(
     if step < 1:
         raise ValueError(f"step: {step}; steps count from 1")
     out.copy_(parameters)
-    if decoupled and update.weight_decay:
-        out.mul_(1 - update.learning_rate * update.weight_decay)
-    elif update.weight_decay:
-        gradient = gradient.add(parameters, alpha=update.weight_decay)
+    if decoupled:
+        for part in update.decaying(out.numel()):
+            out[part].mul_(1 - update.learning_rate * update.weight_decay)
+    else:
+        gradient = decayed(gradient, parameters, update)
     first, second = [each.clone() for each in vectors] or [torch.zeros_like(parameters) for _ in _MOMENTS]
     first.lerp_(gradient, 1 - update.beta1)
     second.mul_(update.beta2).addcmul_(gradient, gradient, value=1 - update.beta2)

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 Move = Callable[["Tensor", "Tensor", Sequence["Tensor"], Update, "Tensor"], Sequence["Tensor"]]
 
 
+def decayed(gradient: "Tensor", parameters: "Tensor", update: Update) -> "Tensor":
+    """The gradient of the loss and of the decay's own term; itself where nothing decays."""
+    parts = update.decaying(gradient.numel())
+    found = gradient.clone() if parts else gradient
+    for part in parts:
+        found[part].add_(parameters[part], alpha=update.weight_decay)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """`move(parameters, gradient, vectors, update, out)`: writes the moved parameters to `out` and returns the new vectors; all are (P,)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from crossover.algorithms.optimizers.optimizer import Optimizer
+from crossover.algorithms.optimizers.optimizer import Optimizer, decayed
 from crossover.algorithms.update import Update
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def _move(
 
     if update.nesterov and update.momentum == 0.0:
         raise ValueError("nesterov: needs a momentum above 0")
-    step = gradient.add(parameters, alpha=update.weight_decay) if update.weight_decay else gradient
+    step = decayed(gradient, parameters, update)
     if not update.momentum:
         torch.add(parameters, step, alpha=-update.learning_rate, out=out)
         return ()

@@ -4,6 +4,7 @@ A model vector is [P parameters | B buffers], a gradient vector [P gradient | B 
 vectors are (P,). Nothing passed in is changed, so a retried update computes the same state again.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,14 +13,24 @@ from torch import Tensor
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.update import Update
 
+_BLOCK = 16_384  # elements: fewer than torch shares among threads
+
 
 def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Update) -> tuple[Tensor, tuple[Tensor, ...]]:
     """(model', the optimizer's vectors') after `update`; `state`: its vectors before, none at the first step."""
     parameters, grad = _split(model, gradient, update.buffers)
+    if update.clip is not None:
+        grad = clipped(grad, update.clip)
     out = torch.empty_like(model)
     moved = OPTIMIZERS[update.optimizer].move(parameters, grad, state, update, out[: parameters.numel()])
     _update_buffers(model, gradient, out, buffers=update.buffers, momentum=update.statistics_momentum)
     return out, tuple(moved)
+
+
+def clipped(gradient: Tensor, norm: float) -> Tensor:
+    """As torch.nn.utils.clip_grad_norm_ shortens it, its length summed in float64, block by block: the same on any number of threads."""
+    total = math.sqrt(sum(float(block.double().square().sum()) for block in torch.split(gradient, _BLOCK)))
+    return gradient * min(1.0, norm / (total + 1e-6))
 
 
 def _split(model: Tensor, gradient: Tensor, buffers: int) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.0968
 (rank, in) drawn as a Linear layer's weights are, B (out, rank) zeros. Names are peft's: `<layer>.lora_A.weight`, `<layer>.lora_B.weight`.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,25 +15,32 @@ from torch import Tensor, nn
 
 from crossover.errors import ConfigError
 from crossover.experiment import Adapters, Training
+from crossover.learning.models import weights
+from crossover.learning.samples import PADDING
 
 _SHOWN = 20  # names in a message
 DOWN, UP = "lora_A", "lora_B"
 
 
 def fit(training: Training, module: nn.Module) -> None:
-    """Adapters beside the targets, drawn from torch's generator; all else is frozen but for `training.trainable`. Without either nothing
-    changes. Raises ConfigError on patterns that match nothing, or a rank above a layer's width.
+    """A mask for one whose `forward` asks for it; the base's weights, where there is one; adapters beside the targets, drawn from torch's
+    generator; all else is frozen but for `training.trainable`. Raises ConfigError on patterns that match nothing, a rank above a layer's
+    width, a base that does not fit.
     """
+    asked = inspect.signature(module.forward).parameters.get("mask")
+    if asked is not None and asked.default is asked.empty:
+        module.register_forward_pre_hook(_masked)
     wanted, named = training.adapters, training.trainable
-    if not wanted.targets and named is None:
-        return
+    if wanted.targets or named is not None:
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        learnt = matching(named or (), parameters, field="training.trainable", of="parameters")
+        kept = {id(parameters[name]) for name in learnt}  # one that is used twice has two names
+        for each in parameters.values():
+            each.requires_grad_(id(each) in kept)
+    if training.weights.file:
+        weights.load(training, module)
     linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
     targets = matching(wanted.targets, linear, field="training.adapters.targets", of="Linear layers")
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    learnt = matching(named or (), parameters, field="training.trainable", of="parameters")
-    kept = {id(parameters[name]) for name in learnt}  # one that is used twice has two names
-    for each in parameters.values():
-        each.requires_grad_(id(each) in kept)
     for name in targets:
         _adapt(name, linear[name], wanted)
 
@@ -84,6 +92,12 @@ def _adapt(name: str, layer: nn.Linear, wanted: Adapters) -> None:
     layer.add_module(UP, up)
     # A hook leaves the layer what it is, by its own names; torch's fused transformer, which would pass the adapter by, steps aside for one.
     layer.register_forward_hook(partial(_added, wanted.alpha / wanted.rank), with_kwargs=True)
+
+
+def _masked(module: Any, given: tuple[Any, ...]) -> Any:
+    """Tokens and their mask, of tokens and padding."""
+    mask = given[0] != PADDING
+    return given[0].masked_fill(~mask, 0), mask
 
 
 def _added(scale: float, layer: Any, given: tuple[Tensor, ...], named: Mapping[str, Tensor], output: Tensor) -> Tensor:

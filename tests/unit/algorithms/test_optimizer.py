@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from crossover.algorithms.optimizers import OPTIMIZERS
-from crossover.algorithms.optimizers.step import step
+from crossover.algorithms.optimizers.step import clipped, step
 from crossover.algorithms.update import Update
+from crossover.experiment import Clip, Training
 
 SIZES = ((37, 5), (1000,), (3, 3, 3, 3))  # what the flat vector is made of: shaped and odd
 COUNT = sum(int(torch.Size(size).numel()) for size in SIZES)
@@ -128,3 +129,35 @@ def test_misuse_is_named() -> None:
         step(random(1, 4), random(2, 3), (), plain)
     with pytest.raises(ValueError, match="buffers: 5 of"):
         step(random(1, 4), random(2, 4), (), replace(plain, buffers=5))
+
+
+@pytest.mark.parametrize(
+    ("name", "built"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+)
+def test_clipping_betas_and_groups_of_decay_equal_torch(name: str, built: Any) -> None:
+    """The second of three parameters does not decay; every gradient is about three times too long."""
+    model, betas = random(0), (0.8, 0.95)
+    state: tuple[torch.Tensor, ...] = ()
+    shaped = parameters(model)
+    decay, spared = (
+        {"params": [shaped[0], shaped[2]], "weight_decay": 0.1},
+        {"params": [shaped[1]], "weight_decay": 0.0},
+    )
+    optimizer = built([decay, spared], lr=0.01, **({} if name == "sgd" else {"betas": betas}))
+    asked = Training(optimizer=name, momentum=0.0, betas=betas, weight_decay=0.1, clip=Clip(norm=12.0))
+    for number in range(20):
+        gradient = random(number + 1)
+        set_gradients(shaped, gradient * min(1.0, 12.0 / (float(gradient.double().norm()) + 1e-6)))
+        optimizer.step()
+        update = Update.of(asked, number=number, rate=0.01, buffers=0, sync_every=1, undecayed=[(185, 1185)])
+        model, state = step(model, gradient, state, update)
+        assert torch.equal(model, flat(shaped)), number
+
+
+def test_a_clipped_gradient_is_torch_s_and_a_short_one_itself() -> None:
+    gradient = random(3, 40_000)
+    parameter = torch.nn.Parameter(torch.zeros(40_000))
+    parameter.grad = gradient.clone()
+    torch.nn.utils.clip_grad_norm_([parameter], 1.5)
+    assert torch.allclose(clipped(gradient, 1.5), parameter.grad, rtol=1e-6, atol=0)
+    assert torch.equal(clipped(gradient, 1e6), gradient)

@@ -35,6 +35,22 @@ def test_one_cycle_equals_torch(rounds: int, warm_up: float) -> None:
             reference.step()
 
 
+@pytest.mark.parametrize(("rounds", "warm_up", "floor"), [(50, 0.2, 0.1), (24, 0.0, 0.0), (1, 0.2, 0.5)])
+def test_cosine_equals_torch(rounds: int, warm_up: float, floor: float) -> None:
+    own = Training(learning_rate=0.4, schedule="cosine", warm_up=warm_up, floor=floor)
+    sgd, rising = optimizer(0.4), round(warm_up * rounds)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, rounds - rising, eta_min=0.4 * floor)
+    reference: torch.optim.lr_scheduler.LRScheduler = falling
+    if rising:
+        up = torch.optim.lr_scheduler.LinearLR(sgd, 1 / rising, total_iters=rising - 1)
+        reference = torch.optim.lr_scheduler.SequentialLR(sgd, [up, falling], [rising])
+    for number in range(rounds):
+        expected = reference.get_last_lr()[0]
+        assert learning_rate(own, round=number, rounds=rounds) == pytest.approx(expected, rel=1e-9), number
+        sgd.step()
+        reference.step()
+
+
 @pytest.mark.parametrize("warm_up", [0.0, 0.01, 0.5, 0.99])
 @pytest.mark.parametrize("rounds", [1, 2, 3, 10])
 def test_one_cycle_stays_between_its_ends_whatever_the_rounds(rounds: int, warm_up: float) -> None:

@@ -98,7 +98,7 @@ def test_all_four_of_ones_own(folders: Folders) -> None:
         ),
         (
             "[[1.0], [1.0, 2.0]], LABELS, 3",
-            "inputs are a list whose rows have 1 to 2 values; pad or cut them to one length",
+            "inputs are a list whose rows have 1 to 2 values; tensors of torch.int64 are expected, or one length",
         ),
         ("INPUTS.tolist(), LABELS, 3", "inputs are a list; a torch tensor is expected"),
         ("INPUTS.numpy(), LABELS, 3", "inputs are a ndarray; a torch tensor is expected"),

@@ -97,6 +97,24 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
         "training.save: merged belongs to",
     ),
     (
+        combinations.steps_are_taken_as_asked,
+        {"training": {"betas": [0.8, 0.99]}},
+        {"training": {"betas": [0.8, 0.99], "optimizer": "adamw"}},
+        "training.betas: belongs to adam and adamw, not to sgd",
+    ),
+    (
+        combinations.steps_are_taken_as_asked,
+        {"training": {"no_decay": ["*.bias"]}},
+        {"training": {"no_decay": ["*.bias"], "weight_decay": 0.1}},
+        "training.no_decay: does nothing without training.weight_decay",
+    ),
+    (
+        combinations.steps_are_taken_as_asked,
+        {"training": {"floor": 0.1}},
+        {"training": {"floor": 0.1, "schedule": "cosine"}},
+        "training.floor: belongs to cosine, not to constant",
+    ),
+    (
         combinations.smoothing_needs_classes,
         {"training": {"loss": "mse", "label_smoothing": 0.1}},
         {"training": {"label_smoothing": 0.1}},

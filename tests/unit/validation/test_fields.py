@@ -72,7 +72,7 @@ def test_what_is_required_is_asked_for() -> None:
 
 def test_an_unknown_name_gets_the_nearest_and_all() -> None:
     assert problems(training={"epoch": 3})[0].startswith(
-        "training.epoch: is unknown; did you mean epochs?; one of model, adapters, trainable,"
+        "training.epoch: is unknown; did you mean epochs?; one of model, weights, adapters,"
     )
     assert problems(trainig={})[0].startswith("trainig: is unknown; did you mean training?; one of name, architecture,")
 

@@ -1,0 +1,92 @@
+"""Sequences of any length: padded as far as their minibatch needs, with a mask for the model that asks for one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from crossover import own_code
+from crossover.algorithms import buffers
+from crossover.errors import UserError
+from crossover.experiment import Data, Experiment, Training
+from crossover.learning.datasets import load
+from crossover.learning.learner import learner_for
+from crossover.learning.samples import PADDING, Samples, padded
+from crossover.learning.staging import Minibatches, first_samples, plan
+from tests.architectures import zoo
+
+
+def experiment_of(model: str = "pooled", data: str = "ragged", **training: object) -> Experiment:
+    own_code.look_in(Path(zoo.__file__).parent)
+    asked = Training(model=f"zoo:{model}", batch_size=8, **training)  # type: ignore[arg-type]
+    return Experiment(
+        name="ragged",
+        architecture="all-reduce",
+        workers=2,
+        training=asked,
+        data=Data(dataset=f"zoo:{data}", validation=0.25),
+    )
+
+
+def test_each_minibatch_is_as_wide_as_its_longest_sequence() -> None:
+    experiment = experiment_of()
+    dataset = load(experiment)
+    minibatches = Minibatches(experiment, dataset, made := plan(experiment, len(dataset.train_labels)))
+    widths = set[int]()
+    for worker in range(2):
+        for number in range(made.minibatches):
+            batch = minibatches.train(worker, number)
+            lengths = (batch.inputs != PADDING).sum(1)
+            assert batch.inputs.shape == batch.labels.shape == (batch.samples, int(lengths.max()))
+            assert torch.equal(batch.labels == -100, batch.inputs == PADDING)
+            widths.add(batch.inputs.shape[1])
+    assert len(widths) > 1 and max(widths) <= dataset.train_inputs.shape[1] == zoo.LONGEST
+
+
+def test_a_gradient_is_that_of_torch_on_one_sequence_after_another() -> None:
+    """No padding, no mask: the sum over all tokens by their number."""
+    experiment = experiment_of(loss="zoo:summed", metric=zoo_metric())
+    dataset = load(experiment)
+    learner = learner_for(experiment, dataset)
+    learner.try_out(first_samples(dataset))
+    batch = Minibatches(experiment, dataset, plan(experiment, len(dataset.train_labels))).train(0, 0)
+    learner.initial_model()
+    loss = learner.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
+    module = zoo.pooled(zoo.WORDS, ())
+    torch.nn.utils.vector_to_parameters(buffers.tensor(bytes(learner.model)), module.parameters())
+    total = torch.zeros(())
+    for tokens, labels in zip(batch.inputs, batch.labels, strict=True):
+        alone = tokens[tokens != PADDING].unsqueeze(0)
+        total = total + F.cross_entropy(module(alone, alone >= 0), labels[labels != -100].unsqueeze(0), reduction="sum")
+    mean = total / int((batch.labels != -100).sum())
+    mean.backward()
+    expected = torch.cat([each.grad.reshape(-1) for each in module.parameters() if each.grad is not None])
+    assert loss == pytest.approx(float(mean.detach()), rel=1e-6)
+    assert torch.allclose(buffers.tensor(learner.gradient), expected, rtol=1e-5, atol=1e-7)
+    for number in (0, 1):  # a loss of the user's own counts answers of every width
+        other = Minibatches(experiment, dataset, plan(experiment, len(dataset.train_labels))).train(1, number)
+        assert learner.answers(other) == int((other.labels != -100).sum())
+
+
+def zoo_metric() -> object:
+    from crossover.experiment import Metric
+
+    return Metric(name="zoo:right", higher_is_better=True)
+
+
+def test_a_model_without_a_mask_meets_padding_before_anything_starts() -> None:
+    experiment = experiment_of("embedding_with_padding")
+    dataset = load(experiment)
+    with pytest.raises(UserError, match=r"zoo:embedding_with_padding.*index out of range"):
+        learner_for(experiment, dataset).try_out(first_samples(dataset))
+
+
+def test_labels_beyond_the_vocabulary_are_refused() -> None:
+    with pytest.raises(UserError, match=r"labels 0 to 7 for 7 classes; 0 to 6 are expected"):
+        load(experiment_of(data="beyond"))
+
+
+def test_what_is_no_sequence_is_left_alone() -> None:
+    whole = Samples(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), 2)
+    assert padded(whole) is whole
