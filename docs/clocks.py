@@ -47,7 +47,7 @@ def _warm_s(calibration: Calibration, luck: Luck) -> float:
 
 
 def _cold_s(calibration: Calibration, luck: Luck) -> float:
-    started = replace(calibration, cold_s=WITHOUT_PACKAGES).starts_cold(torch=False, memory_mb=128, factor=luck.cold())
+    started = replace(calibration, cold_s=WITHOUT_PACKAGES).starts_cold(torch=False, factor=luck.cold())
     return _warm_s(calibration, luck) + sum(started)
 
 

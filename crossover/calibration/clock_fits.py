@@ -8,7 +8,7 @@ after another. Where the next function is cold, its sandbox takes `sandbox_s` mo
 from collections.abc import Iterable, Iterator, Sequence
 from math import exp, log, sqrt
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 from crossover.calibration import clock_rows
 from crossover.calibration.clock_rows import FIRST, P95, SERVICES, STARTS, ClockRow
@@ -18,12 +18,10 @@ from crossover.simulation.services import VCPU_MB
 
 NOW, BEFORE = "2024", "2022"  # what a projection stands on, and the year that it can be asked for
 LITTLE = 1_024  # bytes of state: as much as an event may have (workflow.EVENT_LIMIT_BYTES)
-IMPORTER = "411 PyTorch ResNet-50 inference"
 FoundAndLeft = tuple[list[Fitted], list[FitResidual]]
 ELSEWHERE = {
     "functions": [
         "from task to task, and a cold start's sandbox: measured of Python 3.8 on x86 alone, until 2024",
-        "importing torch: measured on x86 alone, in 2020",
     ],
     "databases": ["Redis's latency as functions see it: measured in 2022 alone"],
 }
@@ -33,12 +31,12 @@ MEASURED_ON = "python3.10"  # the nearest to those functions' Python 3.8 of whic
 
 def fitted(folder: Path) -> FoundAndLeft:
     """Every figure of the clocks, and what is left of the rows. Raises DataError by file and row."""
-    tasks, maps, inits, latencies, hosts, imports = (clock_rows.rows(name, folder) for name in clock_rows.FILES)
+    tasks, maps, inits, latencies, hosts = (clock_rows.rows(name, folder) for name in clock_rows.FILES)
     try:
         level_s, of_tasks = _tasks(tasks)
         init_s = _middle(_by(inits, "runtime", package="zip", arch="x86_64")[MEASURED_ON])
         parts = [of_tasks, _maps(maps, level_s[NOW]), _sandboxes(tasks, maps, level_s[BEFORE], init_s), _inits(inits)]
-        others = [*_latencies(latencies), _hosts(hosts), _imports(imports)]
+        others = [*_latencies(latencies), _hosts(hosts)]
     except (KeyError, IndexError, ValueError) as problem:
         raise DataError(f"{SERVICES}/: rows are missing or say something else: {problem}") from problem
     return [*(each for found, _ in parts for each in found), *others], [each for _, left in parts for each in left]
@@ -154,18 +152,6 @@ def _hosts(rows: Sequence[ClockRow]) -> Fitted:
         off += [(each - fmean(logs)) / sqrt(1 - 1 / len(logs)) for each in logs]
     which = f"{SERVICES}/{clock_rows.HOSTS}: {len(off)} ARM functions from {VCPU_MB:,} MB on, around the mean of their workload and runtime"
     return Fitted("host_sigma", sqrt(fmean(each**2 for each in off)), "", which)
-
-
-def _imports(rows: Sequence[ClockRow]) -> Fitted:
-    """The first invocation's more, on the paid share of one vCPU."""
-    seconds = []
-    for memory_mb, mine in _by(rows, "memory_mb", benchmark=IMPORTER).items():
-        by_start = {each.of("start"): each.seconds["exec_p50_s"] for each in mine}
-        if by_start.keys() != {"cold", "warm"}:
-            raise DataError(f"{mine[0].where}: {IMPORTER}: expected a cold and a warm row of {memory_mb} MB")
-        seconds.append(min(1.0, int(memory_mb) / VCPU_MB) * (by_start["cold"] - by_start["warm"]))
-    which = f"{SERVICES}/{clock_rows.IMPORTS}: {IMPORTER}, cold less warm, by the paid share of a vCPU: median"
-    return Fitted("torch_cpu_s", median(seconds), "vCPU s", which)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

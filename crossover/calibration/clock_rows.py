@@ -46,7 +46,7 @@ class ClockRow:
 
 TASKS, FAN_OUT = "stepfunctions_task_to_task_ms.csv", "stepfunctions_map_fanout_ms.csv"
 LATENCIES, INITS = "faaskeeper_2024_latency_ms.csv", "maxday_lambda_init_ms_2026-07_08.csv"
-HOSTS, IMPORTS = "cebert_2025-11-30_warm_ms.csv", "sebs_2020_lambda_x86_exec_s.csv"
+HOSTS = "cebert_2025-11-30_warm_ms.csv"
 PERCENTILES = ("p5", "p50", "p95", "p99")
 FIRST, STARTS = "end_to_first_start_", "spread_of_starts_"
 FILES: Mapping[str, tuple[Clocked, ...]] = {
@@ -58,7 +58,6 @@ FILES: Mapping[str, tuple[Clocked, ...]] = {
     INITS: (Clocked(PERCENTILES, "p50", 0.01, 10.0),),
     LATENCIES: (Clocked(PERCENTILES, "p50", 5e-5, 1.0),),
     HOSTS: tuple(Clocked((f"{of}_mean", f"{of}_p99"), f"{of}_mean", 0.01, 100.0) for of in ("arm64", "x86")),
-    IMPORTS: (Clocked(("exec_p5_s", "exec_p50_s", "exec_p95_s"), "exec_p50_s", 0.05, 100.0, 1.0),),
 }
 
 

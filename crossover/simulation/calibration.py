@@ -22,9 +22,6 @@ MEASURED = {
     "branches": "a Map of {:,.0f} branches",
 }
 MEASURED_THREADS = 2
-INIT_LIMIT_S = (
-    10.0  # then the first invocation runs it again (AWS Lambda, "Understanding the execution environment lifecycle")
-)
 SIGMAS = ("compute_sigma", "request_sigma", "host_sigma", "task_sigma", "cold_sigma")  # of stragglers
 BACKWARD = 2  # the backward pass computes twice what the forward pass does
 
@@ -82,9 +79,8 @@ class Calibration:
     branch_s: float  # from the start of a Map's branch to the next one's
     distributed_s: float  # a Distributed Map, beyond an inline one
     sandbox_s: float  # before INIT, where no environment is there
-    cold_s: float  # INIT
-    cold_torch_s: float | None = None  # of functions with torch, where it is imported then; None: as the others
-    torch_cpu_s: float = 0.0  # where the first invocation imports it: seconds of a whole vCPU
+    cold_s: float  # INIT of a function without torch
+    cold_torch_s: float
     inits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # measured, of functions without packages
     direct_s: float = 0.0  # a function invoked directly; measured, and used by no architecture yet
     ramp_at_once: float = inf  # new environments of a function, and how many more a second
@@ -189,12 +185,10 @@ class Calibration:
             return 0.0
         return self.gpu_batch_s + macs / (self.gpu_efficiency * GPU_PEAK_MACS_S.get(family, GPU_PEAK_MACS_S["g4dn"]))
 
-    def starts_cold(self, *, torch: bool, memory_mb: float, factor: float) -> tuple[float, float, float]:
-        """Seconds until INIT begins, of INIT, and of what the first invocation imports or runs again, on the paid share of a vCPU."""
-        share = min(1.0, vcpus(memory_mb))
-        init_s = factor * (self.cold_s if self.cold_torch_s is None or not torch else self.cold_torch_s)
-        again_s = init_s * (init_s > INIT_LIMIT_S)
-        return factor * self.sandbox_s, min(init_s, INIT_LIMIT_S), (again_s + torch * self.torch_cpu_s) / share
+    def starts_cold(self, *, torch: bool, factor: float) -> tuple[float, float]:
+        """Seconds until the handler is called, besides the second figure: those of INIT, which are billed."""
+        init_s = factor * (self.cold_torch_s if torch else self.cold_s)
+        return factor * self.sandbox_s + cold_start_s(init_s) - init_s, init_s
 
     def arithmetic_s(self, bytes_: float, *, memory_mb: float = inf) -> float:
         """Vector arithmetic by one thread of a function of that memory, or of an instance."""
@@ -277,7 +271,8 @@ def cold_start_s(init_s: float) -> float:
 FREE = Service(latency_s=0.0)
 FIGURES = figures.figures()
 CLOCKS: Mapping[str, Any] = {
-    name: FIGURES[""][name] for name in ("task_s", "payload_s_byte", "branch_s", "distributed_s", "sandbox_s", "cold_s")
+    name: FIGURES[""][name]
+    for name in ("task_s", "payload_s_byte", "branch_s", "distributed_s", "sandbox_s", "cold_s", "cold_torch_s")
 }
 ASSUMED = Calibration(
     name="AWS, uncalibrated",
@@ -351,8 +346,6 @@ MOVING: Mapping[str, Any] = {
 }
 STARTING: Mapping[str, Any] = {
     **dict.fromkeys(CLOCKS, 0.0),
-    "torch_cpu_s": 0.0,
-    "cold_torch_s": None,
     "torch_step_s": 0.0,
     "plain_step_s": 0.0,
     "child_s": 0.0,

@@ -23,12 +23,11 @@ EVENT_BYTES = len(json.dumps(START))  # all that travels as state, whatever a Ma
 
 
 class InvocationStart(NamedTuple):
-    """How an invocation began. `wait_s`: before INIT, `again_s`: imported or run again in the invocation."""
+    """How an invocation began. `wait_s`: what is not billed."""
 
     cold: bool = False
     wait_s: float = 0.0
     init_s: float = 0.0
-    again_s: float = 0.0
 
 
 WARM = InvocationStart()
@@ -136,12 +135,9 @@ class Walk:
 
     def _cold(self, step: Step, place: WhereInRun, at: float) -> InvocationStart:
         world = self._world
-        sandbox_s, init_s, again_s = self._calibration.starts_cold(
-            torch=step.needs_torch(world.experiment),
-            memory_mb=world.memory_of(step.name),
-            factor=world.luck[place.worker].cold(),
-        )
-        return InvocationStart(True, world.environments(step.name).wait_s(at) + sandbox_s, init_s, again_s)
+        torch, factor = step.needs_torch(world.experiment), world.luck[place.worker].cold()
+        wait_s, init_s = self._calibration.starts_cold(torch=torch, factor=factor)
+        return InvocationStart(True, world.environments(step.name).wait_s(at) + wait_s, init_s)
 
     def _own_s(self, step: Step) -> float:
         """What an invocation takes outside its stages."""
@@ -153,7 +149,7 @@ class Walk:
         luck, host = world.luck[place.worker], world.host(place.worker)
         request, compute = luck.request(), luck.compute() * luck.hosts(step.name, place.minibatch + 1)[place.minibatch]
         began, stages = env.now, []
-        at = began + self._own_s(step) + started.again_s
+        at = began + self._own_s(step)
         for phase in script.phases:
             if phase.link and at > env.now:
                 yield env.timeout(at - env.now)
@@ -177,7 +173,7 @@ class Walk:
         assert model.living is not None
         invocation = SimulatedInvocation(env.now, env.now + world.experiment.functions.timeout_s)
         entered = place.copy()
-        own_s = self._own_s(step) + started.again_s
+        own_s = self._own_s(step)
         if own_s:
             yield env.timeout(own_s)
         yield from model.living(world, place, invocation)
@@ -206,8 +202,6 @@ class Walk:
         starts = [self._cold(step, place, asked_s[n]) for n in range(cold)]
         began = [asked_s[n] + each.wait_s + each.init_s for n, each in enumerate(starts)] + asked_s[cold:]
         at = [start + own_s for start in began]
-        for n, each in enumerate(starts):
-            at[n] += each.again_s
         scripts, request, compute, hosts = [], [], [], luck.hosts(step.name, count)
         for n in range(count):
             place.minibatch = n
