@@ -99,7 +99,7 @@ def costs() -> Iterator[list[str]]:
         for training, file in (("digits", name), ("MobileNet", f"{name}-cifar10")):
             experiment = load(CONFIG / f"{file}.yaml", [])
             whole, quick = (_epoch(experiment, calibration.calm()) for calibration in (AWS, without))
-            seconds, usd = whole.seconds - quick.seconds, whole.usd - quick.usd
+            seconds, usd = max(0.0, whole.seconds - quick.seconds), max(0.0, whole.usd - quick.usd)
             states_usd = whole.transitions * PRICES.of("stepfunctions.transition").usd
             yield [
                 name,
