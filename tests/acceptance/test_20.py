@@ -2,10 +2,13 @@
 
 import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +244,43 @@ def test_a_finding_is_reproduced_in_direction_and_size(ours: tuple[float, ...], 
     (found,) = findings.findings([cells(*ours)])
     assert found.reproduced == words and found.pairs == 3
     assert f"1 in {words}" in findings.words([found])
+
+
+# --- from a wheel -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_wheel_in_an_empty_folder_projects_and_trains(tmp_path: Path) -> None:
+    """Its data files are in it: prices, calibrations, schemas, the page's template."""
+    source, installed, empty = tmp_path / "source", tmp_path / "installed", tmp_path / "empty"
+    source.mkdir()
+    empty.mkdir()
+    for name in ("crossover", "chaos", "functions", "peers", "stacks", "cdk", "layer", "config"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "requirements.txt"):
+        shutil.copy(ROOT / name, source)
+    build = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), ".")
+    subprocess.run(build, cwd=source, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(installed)
+    experiment = str(installed / "config" / "all-reduce-s3.yaml")
+
+    def crossover(*arguments: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(installed)}
+        command = (sys.executable, "-m", "crossover.cli", *arguments)
+        return subprocess.run(command, cwd=empty, env=environment, check=True, capture_output=True, text=True).stdout
+
+    where = subprocess.run(
+        (sys.executable, "-c", "import crossover; print(crossover.__file__)"),
+        cwd=empty,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert where.startswith(str(installed))
+    assert "$" in crossover("project", experiment, "--repetitions", "20").splitlines()[-1]
+    crossover("run", experiment, "--on", "inline", "--set", "training.epochs=1", "--out", "trained")
+    assert json.loads((empty / "trained" / "result.json").read_text())["outcome"] == "finished"
+    assert (empty / "trained" / "report.html").is_file()
+    assert json.loads(crossover("schema", "advise"))["title"] == "crossover advise --json"
