@@ -12,7 +12,7 @@ from crossover.cli.waiting import waiting
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
 from crossover.reports import terminal
-from crossover.reports.terminal import Table
+from crossover.reports.terminal import TextTable
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
@@ -145,13 +145,15 @@ def show(found: "Advice", notes: list[str]) -> None:
     """The front, the best of each architecture, and why the others are not the answer."""
     from crossover.advice import tables
 
-    terminal.show(Table("[projected] the front of time against dollars", tables.FRONT_HEAD, tables.front(found.front)))
+    terminal.show(
+        TextTable("[projected] the front of time against dollars", tables.FRONT_HEAD, tables.front(found.front))
+    )
     if found.unknown:
         terminal.show(
-            Table("[projected] accuracy unknown: other updates", tables.FRONT_HEAD, tables.front(found.unknown))
+            TextTable("[projected] accuracy unknown: other updates", tables.FRONT_HEAD, tables.front(found.unknown))
         )
     terminal.show(
-        Table("[projected] the best of each other architecture", tables.REJECTED_HEAD, tables.rejected(found))
+        TextTable("[projected] the best of each other architecture", tables.REJECTED_HEAD, tables.rejected(found))
     )
     for note in [*notes, *tables.notes(found)]:
         terminal.show(f"note: {note}")

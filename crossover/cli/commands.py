@@ -3,7 +3,7 @@ a mistake in a file is told at once.
 """
 
 import ast
-from importlib import import_module
+import importlib
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -53,7 +53,7 @@ class _Commands(TyperGroup):
         panel, module = PLACES[cmd_name]
         if self.listed:
             return TyperCommand(cmd_name, help=_says(module, cmd_name.replace("-", "_")), rich_help_panel=panel)
-        found = import_module(f"crossover.cli.{module}")
+        found = importlib.import_module(f"crossover.cli.{module}")
         if hasattr(found, "app"):
             return typer.main.get_group(found.app)
         alone = typer.Typer(add_completion=False)

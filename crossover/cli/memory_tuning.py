@@ -10,7 +10,7 @@ from crossover.cli.signals import as_ctrl_c
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.reports import display, terminal
-from crossover.reports.terminal import Table
+from crossover.reports.terminal import TextTable
 
 if TYPE_CHECKING:
     from crossover.running.measuring import Measured, Unmeasured
@@ -43,7 +43,7 @@ def project(experiment: Experiment) -> None:
         for each in found
     ]
     head = ["function", "MB", "time of the run", "dollars of the run", ""]
-    terminal.show(Table("[projected] one function at a time", head, rows))
+    terminal.show(TextTable("[projected] one function at a time", head, rows))
     for note in notes:
         terminal.show(f"note: {note}")
     sizes_ = ", ".join(f"{name}: {each.memory_mb}" for name, each in best.items())
@@ -98,7 +98,7 @@ def _tell(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> No
         for each in sizes
     ]
     head = ["MB", "invocations", "billed", "dollars of one", "peak MB"]
-    terminal.show(Table(f"[{label}] {step}, one round", head, rows))
+    terminal.show(TextTable(f"[{label}] {step}, one round", head, rows))
     for each in found:
         if isinstance(each, Unmeasured):
             terminal.show(f"note: nothing measured at {each.memory_mb:,} MB: {each.reason}")

@@ -14,7 +14,7 @@ from crossover.costs import prices
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
 from crossover.reports import terminal
-from crossover.reports.terminal import Table
+from crossover.reports.terminal import TextTable
 from crossover.simulation import own_steps
 from crossover.simulation.processors import idle
 from crossover.validation import check_deployment
@@ -89,13 +89,13 @@ def headline(experiment: Experiment, architecture: Architecture) -> str:
     return f"{experiment.name}: {experiment.architecture}, {experiment.workers} workers, {stack} {beside}"
 
 
-def costs_table(experiment: Experiment) -> Table:
+def costs_table(experiment: Experiment) -> TextTable:
     """One row per thing that costs while it stands; what only a run starts is marked."""
     resting = standing.lines(experiment)
     during = [line for line in standing.lines(experiment, running=True) if line not in resting]
     rows = [[line.item, f"{line.usd:.4f}"] for line in resting]
     rows += [[f"{line.item}, while a run lasts", f"{line.usd:.4f}"] for line in during]
-    return Table("Costs while it stands", ["an hour of", "USD"], rows)
+    return TextTable("Costs while it stands", ["an hour of", "USD"], rows)
 
 
 def totals(experiment: Experiment) -> list[str]:
@@ -171,13 +171,13 @@ def _size(experiment: Experiment, epochs: int) -> str:
     return f"a run of {epochs} epochs"
 
 
-def functions_table(experiment: Experiment, architecture: Architecture) -> Table:
+def functions_table(experiment: Experiment, architecture: Architecture) -> TextTable:
     """One row per step: its function."""
     rows = [
         [each["name"], str(each["memory_mb"]), "yes" if each["torch"] else "", ", ".join(each["reaches"])]
         for each in functions(experiment, architecture)
     ]
-    return Table("Lambda functions", ["function", "memory MB", "torch", "reaches"], rows)
+    return TextTable("Lambda functions", ["function", "memory MB", "torch", "reaches"], rows)
 
 
 def functions(experiment: Experiment, architecture: Architecture) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from crossover.cli.arguments import AsJson, Debug, Override, accepted, print_jso
 from crossover.cli.waiting import waiting
 from crossover.errors import ConfigError, NoProjection
 from crossover.reports import display, terminal
-from crossover.reports.terminal import Table
+from crossover.reports.terminal import TextTable
 
 if TYPE_CHECKING:
     from crossover.simulation.calibration import Calibration
@@ -66,11 +66,11 @@ def breakeven(
     for axis in page.AXES:
         if found.of(axis):
             terminal.show(
-                Table(f"[projected] over {axis}: p50 (p5/p95)", page.head(found, axis), page.rows(found, axis))
+                TextTable(f"[projected] over {axis}: p50 (p5/p95)", page.head(found, axis), page.rows(found, axis))
             )
     leads = page.crossings(found)
     if leads:
-        terminal.show(Table("[projected] where one overtakes the other", page.CROSSINGS_HEAD, leads))
+        terminal.show(TextTable("[projected] where one overtakes the other", page.CROSSINGS_HEAD, leads))
     else:
         terminal.show("[projected] nowhere in these ranges does one overtake the other")
     for note in page.notes(found):
@@ -125,13 +125,11 @@ def project(
         return
     if as_json and judge:
         raise ConfigError("--json: says nothing of --judge; give one of them")
-    if config is None:
-        if not judge:
-            raise ConfigError(
-                "CONFIG: none is given; expected an experiment, for example config/spirt.yaml, or --judge"
-            )
+    if config is None and judge:
         _judge()
         return
+    if config is None:
+        raise ConfigError("CONFIG: none is given; expected an experiment, for example config/spirt.yaml, or --judge")
     from crossover.advice.subject import sizes
     from crossover.simulation import repetitions as repeating
 
@@ -154,13 +152,9 @@ def project(
     with waiting(f"{repetitions} repetitions"):
         found = repeating.project(experiment, cloud, workload=workload, repetitions=repetitions)
     if not found.would_run:
-        raise NoProjection(
-            f"{experiment.name}: AWS would not run it so, and there is no total: {'; '.join(found.problems)}"
-        )
-    if as_json:
-        print_json(found.as_json())
-    else:
-        _show(found)
+        why = "; ".join(found.problems)
+        raise NoProjection(f"{experiment.name}: AWS would not run it so, and there is no total: {why}")
+    print_json(found.as_json()) if as_json else _show(found)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
@@ -180,7 +174,7 @@ def _fit(folder: Path, *, alone: bool) -> None:
         [each["figure"], f"{each['value']:.4g}", each["unit"], each["source"].partition(":")[0]]
         for each in found["figures"]
     ]
-    terminal.show(Table("fitted to measurements", ["figure", "value", "unit", "source"], rows))
+    terminal.show(TextTable("fitted to measurements", ["figure", "value", "unit", "source"], rows))
     left = [
         [
             *(each[name] for name in ("part", "session", "level")),
@@ -190,7 +184,7 @@ def _fit(folder: Path, *, alone: bool) -> None:
         ]
         for each in found["residuals"]
     ]
-    terminal.show(Table("residuals", ["part", "session", "level", "measured, s", "fitted, s", "error"], left))
+    terminal.show(TextTable("residuals", ["part", "session", "level", "measured, s", "fitted, s", "error"], left))
     terminal.show(f"written: {FITTED}")
 
 
@@ -219,20 +213,22 @@ def _show(found: "Projection") -> None:
         for use in run.steps.values()
     ]
     terminal.show(
-        Table("[projected] steps, in the middle session", ["step", "invocations", "cold", "mean", "longest"], steps)
+        TextTable("[projected] steps, in the middle session", ["step", "invocations", "cold", "mean", "longest"], steps)
     )
     lines = [
         [line.item, display.usd(line.usd), display.number(line.quantity), line.unit, line.as_of]
         for line in sorted(run.lines, key=lambda line: -line.usd)
     ]
     terminal.show(
-        Table("[projected] cost, in the middle session", ["item", "dollars", "quantity", "unit", "price as of"], lines)
+        TextTable(
+            "[projected] cost, in the middle session", ["item", "dollars", "quantity", "unit", "price as of"], lines
+        )
     )
     moved = [
         [name, display.bytes_(each["bytes_in"]), display.bytes_(each["bytes_out"]), f"{each['requests']:,}"]
         for name, each in run.traffic.items()
     ]
-    terminal.show(Table("[projected] traffic", ["channel", "received", "sent", "requests"], moved))
+    terminal.show(TextTable("[projected] traffic", ["channel", "received", "sent", "requests"], moved))
     terminal.show(_bands(found))
     terminal.show(f"bands: {found.words}")
     terminal.show(f"calibration: {run.calibration.name}: {'; '.join(run.calibration.basis)}")
@@ -247,7 +243,7 @@ def _show(found: "Projection") -> None:
     )
 
 
-def _bands(found: "Projection") -> Table:
+def _bands(found: "Projection") -> TextTable:
     """The figures of a run with their percentiles."""
     rows = [
         [words, *(shown(each) for each in found.band(name))]
@@ -260,7 +256,7 @@ def _bands(found: "Projection") -> Table:
         if name != "epoch_s" or architecture_of(found.run.experiment).trains
     ]
     title = f"[projected] how sure, by {len(found.outcomes)} repetitions"
-    return Table(title, ["", "p5", "p50", "p95"], rows)
+    return TextTable(title, ["", "p5", "p50", "p95"], rows)
 
 
 def _judge() -> None:
@@ -278,8 +274,8 @@ def _judge() -> None:
         for each in judgement.judged()
     ]
     head = ["row", "figure", "published", "projected", "error", "set"]
-    terminal.show(Table("published beside projected, seconds", head, rows))
+    terminal.show(TextTable("published beside projected, seconds", head, rows))
     terminal.show(judgement.headline().replace("**", ""))
-    terminal.show(Table("measured cells held out", cells.HEAD, cells.rows()))
+    terminal.show(TextTable("measured cells held out", cells.HEAD, cells.rows()))
     terminal.show(cells.headline().replace("**", ""))
-    terminal.show(Table("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))
+    terminal.show(TextTable("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))

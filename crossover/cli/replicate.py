@@ -94,6 +94,6 @@ def _forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measu
         rows.append([each.key, "kept" if kept else f"not run: {why}" if why else display.seconds(seconds), users])
     total = f"about {display.seconds(total_s)} on {cores} undisturbed cores"
     terminal.show(
-        terminal.Table("", ["run", "about", "for"], rows),
+        terminal.TextTable("", ["run", "about", "for"], rows),
         f"{len(parts)} tables and figures, {len(wanted)} runs, {total}",
     )

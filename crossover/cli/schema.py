@@ -9,12 +9,12 @@ import typer
 from crossover.cli.arguments import Debug
 
 SCHEMAS = Path(__file__).with_name("schemas")
-Answer = Literal["experiment", "advise", "compare", "doctor", "plan", "project", "status"]
+SchemaOf = Literal["experiment", "advise", "compare", "doctor", "plan", "project", "status"]
 
 
 def schema(
     of: Annotated[
-        Answer, typer.Argument(help="An experiment's file, or what a command says with --json.")
+        SchemaOf, typer.Argument(help="An experiment's file, or what a command says with --json.")
     ] = "experiment",
     debug: Debug = False,
 ) -> None:

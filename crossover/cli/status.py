@@ -44,7 +44,7 @@ def status(config: Config, as_json: AsJson = False, debug: Debug = False) -> Non
         stacks_ = [dict(zip(HEAD, row, strict=True)) for row in stood]
         print_json({"stacks": stacks_, "resources": [_resource(each) for each in found], "words": said})
     else:
-        terminal.show(terminal.Table("", HEAD, stood), *said)
+        terminal.show(terminal.TextTable("", HEAD, stood), *said)
 
 
 def _resource(found: FoundResource) -> dict[str, Any]:

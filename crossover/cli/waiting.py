@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.status import Status
 
 from crossover.reports import display
-from crossover.runtime.process_pools import TALLY
+from crossover.runtime.process_pools import POOLED
 
 PATIENCE_S = 3.0  # what is done by then says nothing
 EVERY_S = {True: 0.5, False: 15.0}  # on a terminal, and elsewhere
@@ -33,10 +33,10 @@ def waiting(what: str, *, whole: bool = True) -> Iterator[None]:
 
 
 def _tell(what: str, whole: bool, ended: threading.Event, status: Status | None) -> None:
-    began_s, given, done = time.monotonic(), TALLY.given, TALLY.done
+    began_s, given, done = time.monotonic(), POOLED.given, POOLED.done
     pause_s = PATIENCE_S if status is not None else EVERY_S[False]
     while not ended.wait(pause_s):
-        line = far(what, TALLY.done - done, TALLY.given - given, time.monotonic() - began_s, whole=whole)
+        line = far(what, POOLED.done - done, POOLED.given - given, time.monotonic() - began_s, whole=whole)
         if status is None:
             print(line, file=sys.stderr, flush=True)
             continue

@@ -16,7 +16,7 @@ WORDS = ("direction and size", "direction alone", "size alone", "neither")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Reproduction:
     """A column of printed figures beside ours. `pairs`: of rows that the paper tells apart, and how many of them come out in the same
     direction. `ratio`: of ours to the printed ones, the median of like figures; None where there are none.
     """
@@ -46,7 +46,7 @@ class Finding:
 HEAD = ("table or figure", "figure", "reproduced", "direction", "ours by printed")
 
 
-def findings(sections: Sequence[Section]) -> Iterator[Finding]:
+def findings(sections: Sequence[Section]) -> Iterator[Reproduction]:
     """Of every column that has a printed figure and one of ours, simulated at the published size where the simulator can tell."""
     for section in sections:
         columns: dict[tuple[str, str], list[TableCell]] = {}
@@ -59,7 +59,7 @@ def findings(sections: Sequence[Section]) -> Iterator[Finding]:
             agreeing = sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in pairs)
             ratios = [ratio for cell in cells if (ratio := _ratio(cell))]
             if pairs or ratios:
-                yield Finding(section.name, figure, agreeing, len(pairs), median(ratios) if ratios else None)
+                yield Reproduction(section.name, figure, agreeing, len(pairs), median(ratios) if ratios else None)
 
 
 def _ours(cell: TableCell) -> float | None:
@@ -71,7 +71,7 @@ def _ratio(cell: TableCell) -> float | None:
     return cell.simulated_ratio if cell.simulated is not None else cell.ratio if cell.compares else None
 
 
-def words(found: Sequence[Finding]) -> str:
+def words(found: Sequence[Reproduction]) -> str:
     """`of 40 findings 20 are reproduced in direction and size, 8 in direction alone, ...`."""
     counts = Counter(each.reproduced for each in found)
     told = ", ".join(f"{counts[word]} in {word}" for word in WORDS)

@@ -8,7 +8,7 @@ from crossover.reports.comparison import Comparison
 from crossover.reports.folder import Result
 from crossover.reports.on_aws import OnAws
 from crossover.reports.page import stages_sheet
-from crossover.reports.terminal import Cell, Line, Table
+from crossover.reports.terminal import Cell, TextTable, WholeLine
 
 LABEL_STYLES = {
     "measured-local": "cyan",
@@ -31,7 +31,7 @@ def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
         parts.append(Text.assemble("\non AWS, by simulation: ", time, "; ", dollars, "  ", label("projected")))
         parts += [Text(f"  {limit}") for limit in on_aws.limits]
     parts += [Text(f"! {warning}", style="bold red") for warning in warnings(result)]
-    return Group(*(Line(each) if isinstance(each, Text) else each for each in parts))
+    return Group(*(WholeLine(each) if isinstance(each, Text) else each for each in parts))
 
 
 def warnings(result: Result) -> list[str]:
@@ -51,7 +51,7 @@ def _title(result: Result) -> Text:
     return Text.assemble((result["architecture"], "bold"), "  ", label(result["label"]), f"  {display.made_of(result)}")
 
 
-def _figures(result: Result) -> Table:
+def _figures(result: Result) -> TextTable:
     rows = list[tuple[Cell, ...]]()
 
     def add(*cells: Cell) -> None:
@@ -85,12 +85,12 @@ def _figures(result: Result) -> Table:
     for channel, moved in result["traffic"].items():
         facts = f"{display.bytes_(moved['bytes_out'])} sent, {moved['requests']:,} requests"
         add(channel.replace("_", " "), display.bytes_(moved["bytes_in"]), f"received, {facts}")
-    return Table("", ["", "", ""], rows)
+    return TextTable("", ["", "", ""], rows)
 
 
-def _stages(result: Result) -> Table:
+def _stages(result: Result) -> TextTable:
     sheet = stages_sheet(result)
-    return Table("stages", sheet.head, sheet.rows)
+    return TextTable("stages", sheet.head, sheet.rows)
 
 
 def comparison(found: Comparison) -> RenderableType:
@@ -127,5 +127,5 @@ def comparison(found: Comparison) -> RenderableType:
         notes.append(Text.assemble(label("projected"), f" {name} on AWS, by simulation: {time}; {dollars}"))
         notes += [Text(f"  {limit}") for limit in known.limits]
     above = [] if apart else [label(*labels)]
-    lines = [Line(each) for each in (*notes, Text(found.verdict, style="bold"))]
-    return Group(*map(Line, above), Table("", head, rows), *lines)
+    lines = [WholeLine(each) for each in (*notes, Text(found.verdict, style="bold"))]
+    return Group(*map(WholeLine, above), TextTable("", head, rows), *lines)

@@ -32,12 +32,13 @@ def show(*parts: RenderableType | str, stderr: bool = False) -> None:
     screen = console(stderr=stderr)
     for part in parts:
         screen.print(
-            Line(part if isinstance(part, Text) else Text(part)) if isinstance(part, str | Text) else part, crop=False
+            WholeLine(part if isinstance(part, Text) else Text(part)) if isinstance(part, str | Text) else part,
+            crop=False,
         )
 
 
 @dataclass(frozen=True)
-class Line:
+class WholeLine:
     """Text whose figures, paths and words are whole."""
 
     text: Text
@@ -47,7 +48,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """`rows` under `head` where they fit, a last column of words broken; else records under one another. Columns of figures end at the
     right.
     """

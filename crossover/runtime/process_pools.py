@@ -14,7 +14,7 @@ LOOK_S = 0.25
 
 
 @dataclass
-class Tally:
+class PooledJobs:
     """Jobs of this process's pools: how many were given to them, and how many are done."""
 
     given: int = 0
@@ -24,16 +24,16 @@ class Tally:
         self.done += 1
 
 
-TALLY = Tally()
+POOLED = PooledJobs()
 
 
 class _Pool(ProcessPoolExecutor):
-    """Told of in TALLY, for whoever shows how far the work is."""
+    """Told of in POOLED, for whoever shows how far the work is."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         job = super().submit(fn, *args, **kwargs)
-        TALLY.given += 1
-        job.add_done_callback(TALLY.count)
+        POOLED.given += 1
+        job.add_done_callback(POOLED.count)
         return job
 
 

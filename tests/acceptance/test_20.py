@@ -23,7 +23,7 @@ from crossover.replication import findings
 from crossover.replication.cells import Section, TableCell, measured
 from crossover.reports import terminal
 from crossover.reports.display import GAP
-from crossover.runtime.process_pools import Tally
+from crossover.runtime.process_pools import PooledJobs
 from tests.unit.advice.few import few_candidates
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def drawn(what: Any, width: int) -> list[str]:
     return file.getvalue().splitlines()
 
 
-TABLE = terminal.Table(
+TABLE = terminal.TextTable(
     "sizes",
     ["how", "time", "dollars", "why"],
     [
@@ -149,7 +149,7 @@ def test_the_last_columns_words_are_broken_first_and_then_rows_are_records() -> 
 @pytest.mark.parametrize("width", range(20, 60))
 def test_text_is_never_broken_inside_a_figure(width: int) -> None:
     text = f"it takes 14{GAP}min 05{GAP}s, 0.5 minutes, 2 h 03 min, 20 % and 512 MB of /a/path/that/is/longer/than/any/line/here"
-    lines = drawn(terminal.Line(Text(text)), width)
+    lines = drawn(terminal.WholeLine(Text(text)), width)
     assert " ".join(lines) == text.replace(GAP, " ")
     for whole in ("14 min 05 s", "0.5 minutes", "2 h 03 min", "20 %", "512 MB"):
         assert any(whole in line for line in lines), whole
@@ -209,8 +209,8 @@ class _Heard(io.StringIO):
 
 
 def test_long_work_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    tally, heard = Tally(), _Heard("2 of 6 parts")
-    monkeypatch.setattr(waiting, "TALLY", tally)
+    tally, heard = PooledJobs(), _Heard("2 of 6 parts")
+    monkeypatch.setattr(waiting, "POOLED", tally)
     monkeypatch.setattr(sys, "stderr", heard)
     monkeypatch.setitem(waiting.EVERY_S, False, 0.01)
     with waiting.waiting("30 repetitions"):

@@ -34,10 +34,9 @@ FLOORS = (
     {"app"},
 )
 FLOOR = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
-# Who looks modules up by a name that is not written there: architectures by theirs, commands, the user's own, handlers by what a template
-# says, and what lies beside a function's code alone.
+# Who looks modules up by a name that is not written there: architectures by theirs, the user's own, handlers by what a template says, and
+# what lies beside a function's code alone.
 BY_NAME = {
-    "crossover/cli/commands.py",
     "crossover/workflow.py",
     "crossover/architecture/loading.py",
     "crossover/own_code/finding.py",
