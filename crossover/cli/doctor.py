@@ -42,7 +42,7 @@ def doctor(
         raise MissingTool(f"this machine lacks {', '.join(missing)}; the lines above say what to do")
     if missing:
         raise UserError(f"the account is not ready: {', '.join(missing)}; the lines above say what to do")
-    if not as_json:
+    if not as_json and all(finding.asked for finding in findings):
         terminal.show(f"ready: crossover {'run' if on == 'local' else 'deploy'} {config}")
 
 
