@@ -39,14 +39,20 @@ class Finalist:
         return band([each.seconds + self.before_s for each in self._ran])
 
     @cached_property
+    def running(self) -> Band:
+        """Of the run alone, as `project` and `breakeven` count its seconds."""
+        return band([each.seconds for each in self._ran])
+
+    @cached_property
     def usd(self) -> Band:
         """In full."""
         return band([each.usd for each in self._ran])
 
     def by_draw(self, figure: str) -> list[float]:
-        """`seconds` or `usd` of each repetition, infinite where AWS would not run it; finalists of one question have the same draws."""
-        before_s = self.before_s if figure == "seconds" else 0.0
-        return [value + before_s for value in repetitions.figures(self.outcomes, figure)]
+        """`seconds` of the run or `usd` of each repetition, infinite where AWS would not run it; finalists of one question have the same
+        draws.
+        """
+        return repetitions.figures(self.outcomes, figure)
 
     @property
     def _ran(self) -> Sequence[Outcome]:
@@ -59,8 +65,9 @@ class Finalist:
 
     @property
     def words(self) -> str:
-        """`31 min 05 s, $0.29 ($0.24 to $0.36)`."""
-        return f"{display.seconds(self.seconds.p50)}, {display.band(display.usd, *self.usd)}"
+        """`31 min 05 s after 2 min 00 s of start-up, $0.29 ($0.24 to $0.36)`."""
+        time = f"{display.seconds(self.running.p50)} after {display.seconds(self.before_s)} of start-up"
+        return f"{time}, {display.band(display.usd, *self.usd)}"
 
     @property
     def kind(self) -> str:
@@ -275,8 +282,8 @@ def against_it(question: Question, finalist: Finalist, winner: Finalist) -> str:
 
 
 def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
-    """`1.52x`, `1.02x (too close to call)`: how many times the winner's, in the middle, and whether paired draws tell them apart."""
-    ratio = other.seconds.p50 / winner.seconds.p50 if figure == "seconds" else other.usd.p50 / winner.usd.p50
+    """`1.52x`, `1.02x (too close to call)`: how many times the winner's, in the middle, start-up apart; and whether paired draws tell."""
+    ratio = other.running.p50 / winner.running.p50 if figure == "seconds" else other.usd.p50 / winner.usd.p50
     led = bands.lead({"": winner.by_draw(figure), "other": other.by_draw(figure)})
     return f"{display.times(ratio)}{'' if led is None or led.is_sure else f' ({bands.OPEN})'}"
 

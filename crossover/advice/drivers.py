@@ -34,12 +34,17 @@ class Drivers:
     @property
     def words(self) -> str:
         """The two largest of each."""
-        return f"{_largest(self.seconds, 'time is')}; {_largest(self.usd, 'dollars are')}"
+        return f"{_largest(self.of_the_run, 'time is')}; {_largest(self.usd, 'dollars are')}"
+
+    @property
+    def of_the_run(self) -> Mapping[str, float]:
+        """Seconds, start-up apart."""
+        return {name: value for name, value in self.seconds.items() if name != BEFORE}
 
     @property
     def exchanged(self) -> str:
         """What workers do because they are several."""
-        moved = self.seconds[MOVED] / max(1e-12, sum(self.seconds.values()))
+        moved = self.of_the_run[MOVED] / max(1e-12, sum(self.of_the_run.values()))
         return f"a vector of {display.bytes_(self.vector_bytes)} is exchanged {self.exchanges:,} times; moving is {moved:.0%} of the time"
 
 

@@ -166,6 +166,8 @@ def _asked(base: Experiment, group: Sequence[EvidenceRun]) -> Experiment:
 
 def asked(base: Experiment, folders: Sequence[Path], target: float) -> tuple[list[Setting], list[str]]:
     """What reaches the target, and what the runs say. Raises ConfigError where no run shows that anything does."""
+    if why := base.training.metric.not_reachable(target):
+        raise ConfigError(f"--target: {why}")
     runs = read(base, folders, target)
     found = settings(base, runs)
     if not found:

@@ -52,7 +52,7 @@ def page(found: Advice, notes: Sequence[str]) -> Page:
             Tile(
                 name=name,
                 value=display.usd(each.usd.p50),
-                note=f"{each.candidate.words}; {display.band(display.seconds, *each.seconds)}",
+                note=f"{each.candidate.words}; {display.band(display.seconds, *each.running)}",
                 label="projected",
             )
             for name, each in zip(("the advice", "else", "or"), entries, strict=False)

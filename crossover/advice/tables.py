@@ -7,7 +7,7 @@ from crossover.advice.needs import quota
 from crossover.reports import display
 from crossover.simulation.repetitions import LIMITS
 
-FRONT_HEAD = ["how", "time", "p5 to p95", "dollars", "p5 to p95", "minibatch", "an update", "threads"]
+FRONT_HEAD = ["how", "time", "p5 to p95", "start-up", "dollars", "p5 to p95", "minibatch", "an update", "threads"]
 REJECTED_HEAD = ["architecture", "at its cheapest", "time", "dollars", "what weighs most against it"]
 
 
@@ -16,8 +16,9 @@ def front(found: Sequence[Finalist]) -> list[list[str]]:
     return [
         [
             each.candidate.words,
-            display.seconds(each.seconds.p50),
-            f"{display.seconds(each.seconds.p5)} to {display.seconds(each.seconds.p95)}",
+            display.seconds(each.running.p50),
+            f"{display.seconds(each.running.p5)} to {display.seconds(each.running.p95)}",
+            display.seconds(each.before_s),
             display.usd(each.usd.p50),
             f"{display.usd(each.usd.p5)} to {display.usd(each.usd.p95)}",
             f"{each.candidate.batch_size:,}",
@@ -42,7 +43,7 @@ def rejected(found: Advice) -> list[list[str]]:
         [
             each.architecture,
             each.best.candidate.words if each.best else display.DASH,
-            display.seconds(each.best.seconds.p50) if each.best else display.DASH,
+            display.seconds(each.best.running.p50) if each.best else display.DASH,
             display.usd(each.best.usd.p50) if each.best else display.DASH,
             each.reason,
         ]
@@ -66,8 +67,8 @@ def notes(found: Advice) -> list[str]:
         f"take at least{kinds}{refused}",
         f"they make {updates}, each of as many samples; BatchNorm sees a worker's minibatch, which may be another size. "
         "Others, which average models, filter or compress updates, stand apart: accuracy unknown",
-        f"time is until the model is there, from `deploy` on: {display.seconds(found.winner.before_s)} of it until everything stands "
-        "(assumed; where a broker is needed, about 20 minutes for a project's first experiment); "
+        "time is the run's, as `project` and `breakeven` count it; start-up is from `deploy` until everything stands (assumed; where a "
+        "broker is needed, about 20 minutes for a project's first experiment), and a deadline holds with both; "
         f"dollars are of the run; {len(found.winner.outcomes)} repetitions; {LIMITS}",
     ]
     if word := quota(found.winner.candidate):

@@ -77,10 +77,7 @@ def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
     made = experiment(found, finalist, number)
     usual = Experiment(name=made.name, architecture=made.architecture).resolved()
     plain = {"name": made.name, "architecture": made.architecture, **_other(made.resolved(), usual)}
-    comment = (
-        f"# [projected] {finalist.candidate.words}: {finalist.words}; p95 {display.seconds(finalist.seconds.p95)}; until everything "
-        f"stands {display.seconds(finalist.before_s)} of it, which `crossover project` leaves out\n"
-    )
+    comment = f"# [projected] {finalist.candidate.words}: {finalist.words}; both together {display.seconds(finalist.seconds.p95)} at p95\n"
     return comment + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
@@ -148,6 +145,7 @@ def _finalist(each: Finalist) -> dict[str, Any]:
         "words": each.candidate.words,
         "candidate": asdict(each.candidate),
         "seconds": each.seconds._asdict(),
+        "running_s": each.running._asdict(),
         "before_s": each.before_s,
         "usd": each.usd._asdict(),
         "problems": sorted({problem for outcome in each.outcomes for problem in outcome.problems}),

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from crossover.architecture import load
-from crossover.cli.arguments import Config, Debug, Override, accepted
-from crossover.cli.projection import table, waiting
+from crossover.cli.arguments import AsJson, Config, Debug, Override, accepted, print_json
+from crossover.cli.waiting import waiting
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
+from crossover.reports import terminal
+from crossover.reports.terminal import TextTable
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
@@ -55,11 +56,12 @@ def advise(
     tune: Tune = None,
     on: MeasureOnAws = None,
     out: OutFolder = Path("advice"),
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
     from crossover.advice import advice as advising
-    from crossover.advice import wishes, writing
+    from crossover.advice import tables, wishes, writing
 
     wished = wishes.wishes(deadline, budget, target, on_hand)
     experiment = accepted(config, override)
@@ -79,14 +81,19 @@ def advise(
         )
         return
     found, notes = _searched(experiment, wished, target, runs or [], probe=probe)
-    show(found, notes)
     written = writing.write(found, out, config=config)
     from crossover.advice import page  # matplotlib comes with it
 
-    print(f"written: {', '.join(str(path) for path in written)}")
-    print(f"report: {page.write(found, out, notes)}")
-    print(f"[projected] {advising.sentence(found)}")
-    print(f"[projected] {advising.line(found)}")
+    report = page.write(found, out, notes)
+    if as_json:
+        files = [str(path) for path in (*written, report)]
+        print_json({**writing.as_json(found), "notes": [*notes, *tables.notes(found)], "files": files})
+    else:
+        show(found, notes)
+        terminal.show(f"written: {', '.join(str(path) for path in written)}")
+        terminal.show(f"report: {report}")
+        terminal.show(f"[projected] {advising.sentence(found)}")
+        terminal.show(f"[projected] {advising.line(found)}")
     if not found.met:
         raise typer.Exit(NOTHING_HOLDS)
 
@@ -112,7 +119,7 @@ def _searched(
             measured = probing.probe(experiment)
     try:
         each = []
-        with waiting("searching"):
+        with waiting("simulating candidates", whole=False):
             for setting in settings:
                 question, sizes, notes = subject.of(setting, measured=measured)
                 each.append((advising.advise(question, wished, sizes), notes))
@@ -138,14 +145,15 @@ def show(found: "Advice", notes: list[str]) -> None:
     """The front, the best of each architecture, and why the others are not the answer."""
     from crossover.advice import tables
 
-    console = Console(highlight=False, emoji=False)
-    console.print(table("[projected] the front of time against dollars", tables.FRONT_HEAD, tables.front(found.front)))
+    terminal.show(
+        TextTable("[projected] the front of time against dollars", tables.FRONT_HEAD, tables.front(found.front))
+    )
     if found.unknown:
-        console.print(
-            table("[projected] accuracy unknown: other updates", tables.FRONT_HEAD, tables.front(found.unknown))
+        terminal.show(
+            TextTable("[projected] accuracy unknown: other updates", tables.FRONT_HEAD, tables.front(found.unknown))
         )
-    console.print(
-        table("[projected] the best of each other architecture", tables.REJECTED_HEAD, tables.rejected(found))
+    terminal.show(
+        TextTable("[projected] the best of each other architecture", tables.REJECTED_HEAD, tables.rejected(found))
     )
     for note in [*notes, *tables.notes(found)]:
-        print(f"note: {note}")
+        terminal.show(f"note: {note}")

@@ -1,8 +1,10 @@
 """Arguments that several commands share, and the experiment that they make."""
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,8 +17,16 @@ Override = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field, for example training.epochs=3.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="JSON on standard output and nothing else; crossover schema says its form.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing anything on AWS.")]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Go on although the stack is another owner's.")]
+
+
+def print_json(answer: Mapping[str, Any]) -> None:
+    """A command's answer, for programs. What has no number, an average of nothing for example, must be None already."""
+    print(json.dumps(answer, indent=1, allow_nan=False))
 
 
 def accepted(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:

@@ -1,49 +1,100 @@
-"""The sub-commands of `crossover`, as one application. Nothing heavy is imported here: `--help` and a mistake in a file answer at once."""
+"""The sub-commands of `crossover`, as one application. Each is imported when it is called: `--help` reads what they say of themselves, and
+a mistake in a file is told at once.
+"""
+
+import ast
+import importlib
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from crossover.cli import (
-    advise,
-    chaos,
-    compare,
-    deployment,
-    destruction,
-    doctor,
-    new,
-    plan,
-    price_refresh,
-    projection,
-    replicate,
-    run,
-    schema,
-    status,
-    verification,
-)
+from crossover import __version__
+
+# By what they are for: each command's module. Its function has its name, or it is a group of commands, `app`.
+PANELS = {
+    "Train": {"run": "run", "compare": "compare"},
+    "Decide": {"advise": "advise", "breakeven": "projection", "project": "projection"},
+    "Deploy": {
+        "plan": "plan",
+        "doctor": "doctor",
+        "deploy": "deployment",
+        "status": "status",
+        "destroy": "destruction",
+    },
+    "Research": {
+        "replicate": "replicate",
+        "chaos": "chaos",
+        "verify-aws": "verification",
+        "new": "new",
+        "schema": "schema",
+        "prices": "price_refresh",
+    },
+}
+PLACES = {name: (panel, module) for panel, members in PANELS.items() for name, module in members.items()}
+
+
+class _Commands(TyperGroup):
+    """Those of PANELS. While they are only listed, none is imported."""
+
+    listed = False
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = cast(Any, dict.fromkeys(PLACES))  # whose names a mistyped one is held against
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(PLACES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in PLACES:
+            return None
+        panel, module = PLACES[cmd_name]
+        if self.listed:
+            return TyperCommand(cmd_name, help=_says(module, cmd_name.replace("-", "_")), rich_help_panel=panel)
+        found = importlib.import_module(f"crossover.cli.{module}")
+        if hasattr(found, "app"):
+            return typer.main.get_group(found.app)
+        alone = typer.Typer(add_completion=False)
+        alone.command(cmd_name)(getattr(found, cmd_name.replace("-", "_")))
+        return typer.main.get_command(alone)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.listed = True
+        super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        self.listed = True
+        return super().shell_complete(ctx, incomplete)
+
+
+def _says(module: str, function: str) -> str:
+    """The docstring of a command, or of a group's module, as its file has it."""
+    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text("utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    return ast.get_docstring(found[0] if found else tree) or ""
+
 
 app = typer.Typer(
-    help="One training job on seven distributed architectures: deployed, measured, compared, torn down.",
+    cls=_Commands,
     epilog="Exit status: 0 done; 1 a run or check failed; 2 yours to mend; 3 nothing holds what advise was asked; 130 Ctrl-C.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    run.run,
-    compare.compare,
-    advise.advise,
-    projection.breakeven,
-    projection.project,
-    replicate.replicate,
-    plan.plan,
-    doctor.doctor,
-    deployment.deploy,
-    status.status,
-    destruction.destroy,
-    verification.verify_aws,
-    schema.schema,
-    new.new,
-    chaos.chaos,
-):
-    app.command()(command)
-app.add_typer(price_refresh.app, name="prices")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"crossover {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """One training job on seven distributed architectures: deployed, measured, compared, torn down."""

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from crossover.cli.arguments import Debug
+from crossover.cli.arguments import AsJson, Debug, print_json
 
 
 def compare(
@@ -19,15 +18,19 @@ def compare(
         ),
     ] = None,
     mixed: Annotated[bool, typer.Option("--mixed", help="Show different data or models side by side.")] = False,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Compare runs: one table, report.html and a CSV file. Who won is said of settings with runs of three seeds or more."""
     from crossover.reports import comparison as comparing
+    from crossover.reports import terminal
     from crossover.reports.html import write_comparison
     from crossover.reports.tables import comparison
     from crossover.simulation.of_runs import on_aws
 
     found = comparing.read(folders, at=at, mixed=mixed, simulated=on_aws)
     report = write_comparison(found, out)
-    Console().print(comparison(found))
-    print(f"report: {report}")
+    if as_json:
+        print_json(comparing.as_json(found))
+        return
+    terminal.show(comparison(found), f"report: {report}")

@@ -1,20 +1,21 @@
 """`crossover doctor`: what a run on this machine, or a deployment on AWS, needs, and whether it is there."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from crossover.account.credentials import aws_errors_explained
 from crossover.account.deployment import readiness
 from crossover.account.deployment.deploying import ROOT, cdk, hosts_processor
 from crossover.account.deployment.finding import Finding
-from crossover.cli.arguments import Config, Debug, Override, accepted
+from crossover.cli.arguments import AsJson, Config, Debug, Override, accepted, print_json
 from crossover.cli.docker import check_docker
 from crossover.errors import MissingTool, UserError
 from crossover.experiment import Experiment
+from crossover.reports import terminal
 from crossover.simulation import own_steps
 from crossover.validation import check_deployment
 
@@ -25,19 +26,24 @@ def doctor(
         Literal["local", "aws"], typer.Option(help="local: this machine; aws: the account as well.")
     ] = "local",
     override: Override = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Check what the experiment needs, on this machine or on AWS; nothing is changed, and each line says how to mend it."""
     experiment = accepted(config, override)
     findings = list(examine(experiment) if on == "local" else examine_account(experiment))
-    console = Console(emoji=False, highlight=False, soft_wrap=True)
-    for finding in findings:
-        console.print(f"{finding.word:<7}  {finding.name}: {finding.detail}", markup=False)
     missing = [finding.name for finding in findings if not finding.holds]
+    if as_json:
+        print_json({"ready": not missing, "findings": [asdict(finding) for finding in findings]})
+    else:
+        for each in findings:
+            terminal.show(f"{each.word:<7}  {each.name}: {each.detail}")
     if missing and on == "local":
         raise MissingTool(f"this machine lacks {', '.join(missing)}; the lines above say what to do")
     if missing:
         raise UserError(f"the account is not ready: {', '.join(missing)}; the lines above say what to do")
+    if not as_json and all(finding.asked for finding in findings):
+        terminal.show(f"ready: crossover {'run' if on == 'local' else 'deploy'} {config}")
 
 
 def examine_account(experiment: Experiment) -> Iterator[Finding]:

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from crossover.account.credentials import aws_errors_explained
 from crossover.account.proofs import evidence
-from crossover.cli.projection import table
 from crossover.cli.signals import as_ctrl_c
 from crossover.errors import UserError
 from crossover.experiment import Experiment
-from crossover.reports import display
+from crossover.reports import display, terminal
+from crossover.reports.terminal import TextTable
 
 if TYPE_CHECKING:
     from crossover.running.measuring import Measured, Unmeasured
@@ -45,11 +43,11 @@ def project(experiment: Experiment) -> None:
         for each in found
     ]
     head = ["function", "MB", "time of the run", "dollars of the run", ""]
-    Console(highlight=False, emoji=False).print(table("[projected] one function at a time", head, rows))
+    terminal.show(TextTable("[projected] one function at a time", head, rows))
     for note in notes:
-        print(f"note: {note}")
+        terminal.show(f"note: {note}")
     sizes_ = ", ".join(f"{name}: {each.memory_mb}" for name, each in best.items())
-    print(f"[projected] cheapest, each by itself: functions.memory_mb: {{{sizes_}}}")
+    terminal.show(f"[projected] cheapest, each by itself: functions.memory_mb: {{{sizes_}}}")
 
 
 def measure(experiment: Experiment, budget_usd: float | None) -> None:
@@ -74,7 +72,7 @@ def measure(experiment: Experiment, budget_usd: float | None) -> None:
             for each in measuring.measured(experiment, step, chosen, session=session, purse=purse, timeout_s=limit_s):
                 found.append(each)
     except measuring.BudgetTooSmall as dear:
-        print(f"note: {len(found)} of {len(chosen)} sizes tried: {dear}")
+        terminal.show(f"note: {len(found)} of {len(chosen)} sizes tried: {dear}")
     except measuring.NotPutBack:
         as_it_was = False
         raise
@@ -82,7 +80,7 @@ def measure(experiment: Experiment, budget_usd: float | None) -> None:
         if found:
             _tell(found, step, label)
         left = "sizes and time limit are as they were; " if as_it_was else ""
-        print(f"note: {left}spent at most ${purse.spent_usd:.4f} of ${budget_usd:g}")
+        terminal.show(f"note: {left}spent at most ${purse.spent_usd:.4f} of ${budget_usd:g}")
 
 
 def _tell(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> None:
@@ -100,10 +98,10 @@ def _tell(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> No
         for each in sizes
     ]
     head = ["MB", "invocations", "billed", "dollars of one", "peak MB"]
-    Console(highlight=False, emoji=False).print(table(f"[{label}] {step}, one round", head, rows))
+    terminal.show(TextTable(f"[{label}] {step}, one round", head, rows))
     for each in found:
         if isinstance(each, Unmeasured):
-            print(f"note: nothing measured at {each.memory_mb:,} MB: {each.reason}")
+            terminal.show(f"note: nothing measured at {each.memory_mb:,} MB: {each.reason}")
     if sizes:
         cheapest = min(sizes, key=lambda each: each.usd)
-        print(f"[{label}] cheapest: functions.memory_mb: {{{step}: {cheapest.memory_mb}}}")
+        terminal.show(f"[{label}] cheapest: functions.memory_mb: {{{step}: {cheapest.memory_mb}}}")

@@ -1,24 +1,27 @@
 """`crossover plan`: what an experiment is made of, before anything is deployed."""
 
-from rich.console import Console
-from rich.table import Table
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 from crossover.account import standing
 from crossover.architecture import Architecture, architecture_of, steps
 from crossover.architecture.infrastructure import database_hosts, shared_stacks
 from crossover.asl import definitions
 from crossover.cli import estimates
-from crossover.cli.arguments import Config, Debug, Override, accepted
+from crossover.cli.arguments import AsJson, Config, Debug, Override, accepted, print_json
 from crossover.costs import prices
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
+from crossover.reports import terminal
+from crossover.reports.terminal import TextTable
 from crossover.simulation import own_steps
 from crossover.simulation.processors import idle
 from crossover.validation import check_deployment
 from crossover.validation.placement import without_command
 
 
-def plan(config: Config, override: Override = None, debug: Debug = False) -> None:
+def plan(config: Config, override: Override = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show the functions, state machines and hosts that `deploy` would make."""
     experiment = accepted(config, override)
     check_deployment(experiment)
@@ -27,23 +30,55 @@ def plan(config: Config, override: Override = None, debug: Debug = False) -> Non
 
     own = try_out(experiment)
     architecture = architecture_of(experiment)
-    console = Console(emoji=False, highlight=False)
-    console.print(headline(experiment, architecture), soft_wrap=True)
+    if as_json:
+        print_json(in_json(experiment, architecture, own))
+        return
+    terminal.show(headline(experiment, architecture))
     if own:
-        console.print(f"your code: {own}", markup=False, soft_wrap=True)
+        terminal.show(f"your code: {own}")
     if steps(architecture):
-        console.print(functions_table(experiment, architecture))
-    for line in machines_and_hosts(experiment, architecture):
-        console.print(line)
+        terminal.show(functions_table(experiment, architecture))
+    terminal.show(*machines_and_hosts(experiment, architecture))
     if standing.lines(experiment, running=True):
-        console.print(costs_table(experiment))
-    for line in totals(experiment):
-        console.print(line, soft_wrap=True)
-    for line in of_a_run(experiment):
-        console.print(line, markup=False, soft_wrap=True)
-    for warning in (slow_start(experiment, architecture), idle(experiment)):
-        if warning:
-            console.print(f"! {warning}", markup=False, soft_wrap=True)
+        terminal.show(costs_table(experiment))
+    terminal.show(*totals(experiment), *of_a_run(experiment))
+    terminal.show(*(f"! {warning}" for warning in warnings(experiment, architecture)))
+
+
+def warnings(experiment: Experiment, architecture: Architecture) -> list[str]:
+    """What is paid for in vain, or takes longer than Lambda lets it."""
+    return [warning for warning in (slow_start(experiment, architecture), idle(experiment)) if warning]
+
+
+def in_json(experiment: Experiment, architecture: Architecture, own: str | None) -> dict[str, Any]:
+    """The same for other programs; `run` is None where nothing tells what one takes, and `no_projection` says why."""
+    try:
+        known, unknown = asdict(estimates.estimate(experiment)), None
+        known |= {"label": "projected", "minutes": known["minutes"]._asdict(), "usd": known["usd"]._asdict()}
+    except NoProjection as why:
+        known, unknown = None, str(why)
+    program, each_hour = architecture.program, partial(standing.lines, experiment)
+    return {
+        "name": experiment.name,
+        "architecture": experiment.architecture,
+        "workers": experiment.workers,
+        "stack": f"{experiment.project}-{experiment.name}",
+        "shared_stacks": shared_stacks(experiment, architecture),
+        "own_code": own,
+        "functions": functions(experiment, architecture),
+        "state_machines": list(definitions(architecture, experiment)),
+        "database_hosts": database_hosts(experiment, architecture),
+        "instances": asdict(program.instances(experiment)) if program else None,
+        "ttl_hours": experiment.lifetime.ttl_hours,
+        "usd_per_hour": {
+            "standing": standing.usd(each_hour()),
+            "while_a_run_lasts": standing.usd(each_hour(running=True)),
+        },
+        "prices_as_of": prices.load().as_of,
+        "run": known,
+        "no_projection": unknown,
+        "warnings": warnings(experiment, architecture),
+    }
 
 
 def headline(experiment: Experiment, architecture: Architecture) -> str:
@@ -54,16 +89,13 @@ def headline(experiment: Experiment, architecture: Architecture) -> str:
     return f"{experiment.name}: {experiment.architecture}, {experiment.workers} workers, {stack} {beside}"
 
 
-def costs_table(experiment: Experiment) -> Table:
+def costs_table(experiment: Experiment) -> TextTable:
     """One row per thing that costs while it stands; what only a run starts is marked."""
-    table = Table("an hour of", "USD", title="Costs while it stands", title_justify="left")
     resting = standing.lines(experiment)
-    for line in resting:
-        table.add_row(line.item, f"{line.usd:.4f}")
-    for line in standing.lines(experiment, running=True):
-        if line not in resting:
-            table.add_row(f"{line.item}, while a run lasts", f"{line.usd:.4f}")
-    return table
+    during = [line for line in standing.lines(experiment, running=True) if line not in resting]
+    rows = [[line.item, f"{line.usd:.4f}"] for line in resting]
+    rows += [[f"{line.item}, while a run lasts", f"{line.usd:.4f}"] for line in during]
+    return TextTable("Costs while it stands", ["an hour of", "USD"], rows)
 
 
 def totals(experiment: Experiment) -> list[str]:
@@ -139,16 +171,25 @@ def _size(experiment: Experiment, epochs: int) -> str:
     return f"a run of {epochs} epochs"
 
 
-def functions_table(experiment: Experiment, architecture: Architecture) -> Table:
+def functions_table(experiment: Experiment, architecture: Architecture) -> TextTable:
     """One row per step: its function."""
-    table = Table("function", "memory MB", "torch", "reaches", title="Lambda functions", title_justify="left")
+    rows = [
+        [each["name"], str(each["memory_mb"]), "yes" if each["torch"] else "", ", ".join(each["reaches"])]
+        for each in functions(experiment, architecture)
+    ]
+    return TextTable("Lambda functions", ["function", "memory MB", "torch", "reaches"], rows)
+
+
+def functions(experiment: Experiment, architecture: Architecture) -> list[dict[str, Any]]:
+    """The function of each step."""
+    found = []
     hosts = database_hosts(experiment, architecture)
     for step in steps(architecture):
         torch = step.needs_torch(experiment)
         memory_mb = experiment.functions.memory_of(step.name, torch=torch)
         uses = step.uses if hosts else step.uses - {"tensors"}  # which then lie among the objects
-        table.add_row(step.name, str(memory_mb), "yes" if torch else "", ", ".join(sorted(uses)))
-    return table
+        found.append({"name": step.name, "memory_mb": memory_mb, "torch": torch, "reaches": sorted(uses)})
+    return found
 
 
 def machines_and_hosts(experiment: Experiment, architecture: Architecture) -> list[str]:

@@ -1,4 +1,4 @@
-"""`crossover prices refresh`: config/pricing.yaml with today's prices."""
+"""What AWS charges, as dated data."""
 
 import os
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from crossover.cli.arguments import Debug
 from crossover.costs import prices as listed
 from crossover.errors import CrossoverError
 
-app = typer.Typer(help="What AWS charges, as dated data.", no_args_is_help=True)
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
 
 @app.command()

@@ -1,20 +1,17 @@
 """`crossover breakeven` and `crossover project`: what a run would take on AWS, by simulation. Every figure is projected."""
 
 import json
-import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from crossover.architecture import architecture_of
-from crossover.cli.arguments import Debug, Override, accepted
+from crossover.cli.arguments import AsJson, Debug, Override, accepted, print_json
+from crossover.cli.waiting import waiting
 from crossover.errors import ConfigError, NoProjection
-from crossover.reports import display
+from crossover.reports import display, terminal
+from crossover.reports.terminal import TextTable
 
 if TYPE_CHECKING:
     from crossover.simulation.calibration import Calibration
@@ -63,24 +60,23 @@ def breakeven(
             raise ConfigError(
                 f"{each.name}: {each.architecture} trains nothing, so nothing overtakes it; crossover project and compare show it"
             )
-    console = Console(highlight=False)
     cloud = _calibration(calibration, experiments[0].architecture)
     with waiting(f"{repetitions} repetitions of each run, over four axes"):
         found = swept(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0]))
     for axis in page.AXES:
         if found.of(axis):
-            console.print(
-                table(f"[projected] over {axis}: p50 (p5/p95)", page.head(found, axis), page.rows(found, axis))
+            terminal.show(
+                TextTable(f"[projected] over {axis}: p50 (p5/p95)", page.head(found, axis), page.rows(found, axis))
             )
     leads = page.crossings(found)
     if leads:
-        console.print(table("[projected] where one overtakes the other", page.CROSSINGS_HEAD, leads))
+        terminal.show(TextTable("[projected] where one overtakes the other", page.CROSSINGS_HEAD, leads))
     else:
-        print("[projected] nowhere in these ranges does one overtake the other")
+        terminal.show("[projected] nowhere in these ranges does one overtake the other")
     for note in page.notes(found):
-        print(f"note: {note}")
-    print(f"report: {page.write(found, out)}")
-    print(page.verdict(found))
+        terminal.show(f"note: {note}")
+    terminal.show(f"report: {page.write(found, out)}")
+    terminal.show(page.verdict(found))
     given = {each.name for each in experiments}
     if not any(point.would_run for point in found.here if point.name in given):
         raise NoProjection("AWS would run none of these as its file says; the notes above say why")
@@ -118,6 +114,7 @@ def project(
     out: Annotated[Path | None, typer.Option(help="File for the projection as JSON.")] = None,
     judge: Judge = False,
     fit: Fit = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Project a run's time, cost and traffic on AWS, without running it."""
@@ -126,13 +123,13 @@ def project(
     if fit is not None:
         _fit(fit, alone=config is None and not judge)
         return
-    if config is None:
-        if not judge:
-            raise ConfigError(
-                "CONFIG: none is given; expected an experiment, for example config/spirt.yaml, or --judge"
-            )
+    if as_json and judge:
+        raise ConfigError("--json: says nothing of --judge; give one of them")
+    if config is None and judge:
         _judge()
         return
+    if config is None:
+        raise ConfigError("CONFIG: none is given; expected an experiment, for example config/spirt.yaml, or --judge")
     from crossover.advice.subject import sizes
     from crossover.simulation import repetitions as repeating
 
@@ -155,14 +152,13 @@ def project(
     with waiting(f"{repetitions} repetitions"):
         found = repeating.project(experiment, cloud, workload=workload, repetitions=repetitions)
     if not found.would_run:
-        raise NoProjection(
-            f"{experiment.name}: AWS would not run it so, and there is no total: {'; '.join(found.problems)}"
-        )
-    _show(found)
+        why = "; ".join(found.problems)
+        raise NoProjection(f"{experiment.name}: AWS would not run it so, and there is no total: {why}")
+    print_json(found.as_json()) if as_json else _show(found)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
-        print(f"written: {out}")
+        terminal.show(f"written: {out}", stderr=as_json)
     if judge:
         _judge()
 
@@ -178,8 +174,7 @@ def _fit(folder: Path, *, alone: bool) -> None:
         [each["figure"], f"{each['value']:.4g}", each["unit"], each["source"].partition(":")[0]]
         for each in found["figures"]
     ]
-    console = Console(highlight=False)
-    console.print(table("fitted to measurements", ["figure", "value", "unit", "source"], rows))
+    terminal.show(TextTable("fitted to measurements", ["figure", "value", "unit", "source"], rows))
     left = [
         [
             *(each[name] for name in ("part", "session", "level")),
@@ -189,8 +184,8 @@ def _fit(folder: Path, *, alone: bool) -> None:
         ]
         for each in found["residuals"]
     ]
-    console.print(table("residuals", ["part", "session", "level", "measured, s", "fitted, s", "error"], left))
-    print(f"written: {FITTED}")
+    terminal.show(TextTable("residuals", ["part", "session", "level", "measured, s", "fitted, s", "error"], left))
+    terminal.show(f"written: {FITTED}")
 
 
 def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
@@ -207,65 +202,48 @@ def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
     return calibrated([Path(name) for name in given if name not in named], base)
 
 
-def table(title: str, head: list[str], rows: list[list[str]]) -> Table:
-    """Words stay whole where the terminal has room for the longest of each column, as 80 columns mostly have."""
-    table = Table(title=Text(title), title_justify="left", box=None, header_style="dim", padding=(0, 2, 0, 0))
-    columns = [" ".join(cells).split() or [""] for cells in zip(head, *rows, strict=True)]
-    whole = [max(map(len, words)) for words in columns]
-    fits = sum(whole) + 2 * len(whole) <= Console().width
-    for column, width in zip(head, whole, strict=True):
-        # As text: brackets are no markup.
-        table.add_column(Text(column), overflow="fold", min_width=width if fits else None)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def waiting(what: str) -> AbstractContextManager[object]:
-    """Says on a terminal what is under way."""
-    return Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext()
-
-
 def _show(found: "Projection") -> None:
-    run, console = found.run, Console(highlight=False)
+    run = found.run
     experiment = run.experiment
     trains = architecture_of(experiment).trains
     size = f", {experiment.workers:,} workers, {experiment.training.epochs} epochs" if trains else ""
-    print(f"[projected] {experiment.name}: {run.workload.model}{size}")
+    terminal.show(f"[projected] {experiment.name}: {run.workload.model}{size}")
     steps = [
         [use.step, f"{use.invocations:,}", f"{use.cold:,}", display.seconds(use.mean_s), display.seconds(use.longest_s)]
         for use in run.steps.values()
     ]
-    console.print(
-        table("[projected] steps, in the middle session", ["step", "invocations", "cold", "mean", "longest"], steps)
+    terminal.show(
+        TextTable("[projected] steps, in the middle session", ["step", "invocations", "cold", "mean", "longest"], steps)
     )
     lines = [
         [line.item, display.usd(line.usd), display.number(line.quantity), line.unit, line.as_of]
         for line in sorted(run.lines, key=lambda line: -line.usd)
     ]
-    console.print(
-        table("[projected] cost, in the middle session", ["item", "dollars", "quantity", "unit", "price as of"], lines)
+    terminal.show(
+        TextTable(
+            "[projected] cost, in the middle session", ["item", "dollars", "quantity", "unit", "price as of"], lines
+        )
     )
     moved = [
         [name, display.bytes_(each["bytes_in"]), display.bytes_(each["bytes_out"]), f"{each['requests']:,}"]
         for name, each in run.traffic.items()
     ]
-    console.print(table("[projected] traffic", ["channel", "received", "sent", "requests"], moved))
-    console.print(_bands(found))
-    print(f"bands: {found.words}")
-    print(f"calibration: {run.calibration.name}: {'; '.join(run.calibration.basis)}")
+    terminal.show(TextTable("[projected] traffic", ["channel", "received", "sent", "requests"], moved))
+    terminal.show(_bands(found))
+    terminal.show(f"bands: {found.words}")
+    terminal.show(f"calibration: {run.calibration.name}: {'; '.join(run.calibration.basis)}")
     for limit in run.outside:
-        print(f"outside what was measured: {limit}")
+        terminal.show(f"outside what was measured: {limit}")
     for problem in found.problems:
-        print(f"would not run so on AWS: {problem}")
-    print(
+        terminal.show(f"would not run so on AWS: {problem}")
+    terminal.show(
         f"[projected] {display.band(display.seconds, *found.band('seconds'))}; "
         f"{display.band(display.usd, *found.band('usd'))} in full; {display.bytes_(run.moved_bytes)} moved; "
         f"at most {run.concurrency:,} functions at once"
     )
 
 
-def _bands(found: "Projection") -> Table:
+def _bands(found: "Projection") -> TextTable:
     """The figures of a run with their percentiles."""
     rows = [
         [words, *(shown(each) for each in found.band(name))]
@@ -278,7 +256,7 @@ def _bands(found: "Projection") -> Table:
         if name != "epoch_s" or architecture_of(found.run.experiment).trains
     ]
     title = f"[projected] how sure, by {len(found.outcomes)} repetitions"
-    return table(title, ["", "p5", "p50", "p95"], rows)
+    return TextTable(title, ["", "p5", "p50", "p95"], rows)
 
 
 def _judge() -> None:
@@ -296,9 +274,8 @@ def _judge() -> None:
         for each in judgement.judged()
     ]
     head = ["row", "figure", "published", "projected", "error", "set"]
-    Console(highlight=False).print(table("published beside projected, seconds", head, rows))
-    print(judgement.headline().replace("**", ""))
-    console = Console(highlight=False)
-    console.print(table("measured cells held out", cells.HEAD, cells.rows()))
-    print(cells.headline().replace("**", ""))
-    console.print(table("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))
+    terminal.show(TextTable("published beside projected, seconds", head, rows))
+    terminal.show(judgement.headline().replace("**", ""))
+    terminal.show(TextTable("measured cells held out", cells.HEAD, cells.rows()))
+    terminal.show(cells.headline().replace("**", ""))
+    terminal.show(TextTable("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))

@@ -81,23 +81,19 @@ def _folder(data: Path | None) -> Path | None:
 
 def _forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measurement]") -> None:
     """The runs of the parts, with the seconds that they may take here, undisturbed."""
-    from rich.console import Console
-    from rich.table import Table
+    from crossover.reports import terminal
 
     cores = os.cpu_count() or 1
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("run", "about", "for"):
-        table.add_column(column, justify="right" if column == "about" else "left", no_wrap=column != "for")
-    total_s = 0.0
+    rows, total_s = list[list[str]](), 0.0
     for each in wanted:
         why = runner.cannot(each)
         kept = runner.finished(each) is not None
         seconds = 0.0 if kept or why else each.forecast_s(runner.scale, cores=cores)
         total_s += seconds
         users = ", ".join(part.name for part in parts if each.key in {m.key for m in part.measurements(runner.scale)})
-        table.add_row(each.key, "kept" if kept else f"not run: {why}" if why else display.seconds(seconds), users)
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(
-        f"{len(parts)} tables and figures, {len(wanted)} runs, about {display.seconds(total_s)} on {cores} undisturbed cores"
+        rows.append([each.key, "kept" if kept else f"not run: {why}" if why else display.seconds(seconds), users])
+    total = f"about {display.seconds(total_s)} on {cores} undisturbed cores"
+    terminal.show(
+        terminal.TextTable("", ["run", "about", "for"], rows),
+        f"{len(parts)} tables and figures, {len(wanted)} runs, {total}",
     )

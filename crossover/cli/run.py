@@ -152,22 +152,19 @@ def _check_deployed(experiment: Experiment, config: Path, *, take_over: bool) ->
 
 
 def _summarise(folder: RunFolder) -> None:
-    from rich.console import Console
-
+    from crossover.reports import terminal
     from crossover.reports.html import write_report
     from crossover.reports.tables import summary
     from crossover.simulation.of_runs import on_aws
 
     def missing(reason: str) -> None:
-        print(f"note: no {PROJECTION}: {reason}")
+        terminal.show(f"note: no {PROJECTION}: {reason}")
 
     (projected,) = on_aws([folder.result], tell=missing) if folder.result["outcome"] == "finished" else (None,)
     if projected is not None:
         write_atomically(folder.path / PROJECTION, json.dumps(projected.as_json(), indent=1).encode() + b"\n")
         write_report(folder, projected)
-    console = Console(emoji=False)
-    console.print(summary(folder.result, projected))
-    console.print(f"report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True)
+    terminal.show(summary(folder.result, projected), f"report: {folder.path / 'report.html'}")
 
 
 def _data(folder: Path | None) -> list[str]:

@@ -1,13 +1,9 @@
 """`crossover status`: which of an experiment's stacks stand on AWS, what is alive in them, what that costs, and until when."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from crossover.account import standing
 from crossover.account.credentials import aws_errors_explained
@@ -16,36 +12,48 @@ from crossover.account.resources.inventory import FoundResource
 from crossover.account.resources.listings import FLEET
 from crossover.account.resources.ownership import Owner, Whose
 from crossover.architecture.infrastructure import shared_stacks
-from crossover.cli.arguments import Config, Debug
+from crossover.cli.arguments import AsJson, Config, Debug, print_json
 from crossover.costs import prices
 from crossover.errors import ConfigError, CrossoverError
 from crossover.experiment import Experiment
-from crossover.reports import display
+from crossover.reports import display, terminal
 from crossover.validation import load
 
+HEAD = ("stack", "state", "since", "ends")
 
-def status(config: Config, debug: Debug = False) -> None:
+
+def status(config: Config, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show the experiment's stacks on AWS, their time to live, what is alive and what it costs by the hour."""
     experiment = load(config)
     import boto3  # a tenth of a second that other commands need not wait for
 
     names = [f"{experiment.project}-{part}" for part in (*shared_stacks(experiment), experiment.name)]
-    table = Table("stack", "state", "since", "ends")
     session, now = boto3.Session(), datetime.now(UTC)
-    console = Console(
-        highlight=False, soft_wrap=not sys.stdout.isatty()
-    )  # whole lines for programs, whole words for people
     with aws_errors_explained():
         for name in names:
             stacks.check_ours(session, name, project=experiment.project)
-        for row in rows(session, names, now=now):
-            table.add_row(*row)
+        stood = list(rows(session, names, now=now))
         owner = ownership.of(session, experiment.project, experiment.name)
         found = inventory.take(session, owner)
-        console.print(table)
-        for line in [*alive(found), *running(session, experiment, owner, now=now)]:
-            console.print(line)
-        console.print(standing.since(session, experiment, now=now))
+        said = [
+            *alive(found),
+            *running(session, experiment, owner, now=now),
+            standing.since(session, experiment, now=now),
+        ]
+    if as_json:
+        stacks_ = [dict(zip(HEAD, row, strict=True)) for row in stood]
+        print_json({"stacks": stacks_, "resources": [_resource(each) for each in found], "words": said})
+    else:
+        terminal.show(terminal.TextTable("", HEAD, stood), *said)
+
+
+def _resource(found: FoundResource) -> dict[str, Any]:
+    return {
+        "kind": found.kind,
+        "name": str(found),
+        "billable": found.billable,
+        "ours": found.whose is not Whose.UNPROVEN,
+    }
 
 
 def rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:

@@ -36,6 +36,13 @@ class Metric:
         """Whether a higher value is a better one."""
         return self.name not in LOWER_IS_BETTER if self.higher_is_better is None else self.higher_is_better
 
+    def not_reachable(self, value: float) -> str:
+        """Why no run can reach `value`; empty where one can. Percent are taken for a slip."""
+        if not self.is_share or 0 < value <= 1:
+            return ""
+        meant = f"did you mean {value / 100:g}?" if 1 < value <= 100 else "expected a share > 0 and <= 1, such as 0.95"
+        return f"{value:g} is no {self.name}, which is a share; {meant}"
+
     def reaches(self, value: float, goal: float) -> bool:
         """Whether `value` is as good as `goal`, or better."""
         return value >= goal if self.rises else value <= goal

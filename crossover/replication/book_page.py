@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossover.replication import findings
 from crossover.replication.cells import NOT_RUN, Drawing, Section, TableCell, Unit, Value
 from crossover.replication.measurement import Measurement, Scale
 from crossover.replication.runner import Replicated
@@ -54,20 +55,15 @@ def counts(sections: Sequence[Section]) -> dict[str, int]:
 
 
 def verdict(sections: Sequence[Section]) -> str:
-    """The last line: how much of the papers stands beside a figure of ours, and how near it is."""
+    """The last line: how much of the papers stands beside a figure of ours, and how many of their findings are reproduced."""
     cells = [cell for section in sections for cell in section.cells]
     by = counts(sections)
     beside = [cell for cell in cells if cell.published is not None]
-    ratios = sorted(cell.ratio for cell in beside if cell.ratio and cell.compares)
-    near = (
-        f"; the median ratio of ours to the printed figure is {display.times(ratios[len(ratios) // 2])}"
-        if ratios
-        else ""
-    )
     filled = sum(cell.label != NOT_RUN for cell in beside)
+    made = f"{by['measured-local']} cells measured here, {by['projected']} projected, {by[NOT_RUN]} not run"
     return (
-        f"{len(sections)} tables and figures: {filled} of {len(beside)} printed figures have ours beside them "
-        f"({by['measured-local']} cells measured here, {by['projected']} projected, {by[NOT_RUN]} not run){near}"
+        f"{len(sections)} tables and figures: {filled} of {len(beside)} printed figures have ours beside them ({made}); "
+        f"{findings.words(list(findings.findings(sections)))}"
     )
 
 
@@ -124,7 +120,17 @@ def page(book: Book) -> Page:
         ],
         tiles=tiles,
         plots=drawn,
-        sheets=[*(_sheet(section) for section in book.sections), *_appendix(book)],
+        sheets=[_reproduced(book), *(_sheet(section) for section in book.sections), *_appendix(book)],
+    )
+
+
+def _reproduced(book: Book) -> Sheet:
+    return Sheet(
+        title="What is reproduced",
+        head=findings.HEAD,
+        rows=[each.row for each in findings.findings(book.sections)],
+        note="Simulated at the published size where the simulator can tell, else measured here; sizes of like figures only.",
+        words=3,
     )
 
 
@@ -239,7 +245,7 @@ def to_markdown(book: Book) -> str:
             lines += ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
             lines += ["| " + " | ".join(_escaped(each) for each in row) + " |" for row in _sheet(section).rows]
             lines.append("")
-    for sheet in _appendix(book):
+    for sheet in (_reproduced(book), *_appendix(book)):
         lines += [f"## {sheet.title}", "", "| " + " | ".join(sheet.head) + " |", "|" + " --- |" * len(sheet.head)]
         lines += ["| " + " | ".join(_escaped(each) for each in row) + " |" for row in sheet.rows]
         lines.append("")

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,17 @@ def of(
 def _entry(run: RunFolder, name: str, goal: float | None) -> RaceEntry:
     entry = race.entry(run.result, name, goal)
     return replace(entry, complete=entry.complete and not comparability.lost_records(run))
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """For other programs: raw figures, seconds, dollars, bytes."""
+    return {
+        "verdict": comparison.verdict,
+        "goal": comparison.goal,
+        "runs": [asdict(entry) for entry in comparison.entries],
+        "marks": list(comparison.marks),
+        "on_aws": {name: known.as_json() for name, known in comparison.on_aws.items()},
+    }
 
 
 def to_csv(comparison: Comparison) -> str:

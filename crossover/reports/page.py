@@ -58,7 +58,8 @@ class Page:
     subtitle: str
     labels: Sequence[str]
     verdict: str = ""
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # something is wrong with these very figures
+    caveats: Sequence[str] = ()  # what is so of all such figures
     tiles: Sequence[Tile] = ()
     plots: Sequence[Plot] = ()
     sheets: Sequence[Sheet] = ()

@@ -83,8 +83,8 @@ def goal(results: Sequence[Result], at: float | None = None) -> tuple[float | No
     None where nobody named one. Raises ConfigError for a share that is none.
     """
     if at is not None:
-        if display.metric_of(results[0]).is_share and not 0 < at <= 1:
-            raise ConfigError(f"--at: {at:g} is no share; expected more than 0 and at most 1, such as 0.85")
+        if why := display.metric_of(results[0]).not_reachable(at):
+            raise ConfigError(f"--at: {why}")
         return at, "--at"
     targets = {run["experiment"].get("training", {}).get("target") for run in results if run["outcome"] == "finished"}
     target = targets.pop() if len(targets) == 1 else None

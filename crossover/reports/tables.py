@@ -1,8 +1,6 @@
 """Tables for the terminal: one run's summary, and several runs side by side with a last line that says what won."""
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from crossover.reports import display
@@ -10,6 +8,7 @@ from crossover.reports.comparison import Comparison
 from crossover.reports.folder import Result
 from crossover.reports.on_aws import OnAws
 from crossover.reports.page import stages_sheet
+from crossover.reports.terminal import Cell, TextTable, WholeLine
 
 LABEL_STYLES = {
     "measured-local": "cyan",
@@ -26,13 +25,13 @@ def label(name: str) -> Text:
 
 def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
     """One run: outcome, metric, time, cost both ways, traffic, stages; what it would take on AWS; and what is missing, if anything is."""
-    parts: list[RenderableType] = [_title(result), Padding(_figures(result), (1, 0, 1, 0)), _stages(result)]
+    parts: list[RenderableType] = [_title(result), Text(), _figures(result), Text(), _stages(result)]
     if on_aws is not None:
         time, dollars = on_aws.shown
         parts.append(Text.assemble("\non AWS, by simulation: ", time, "; ", dollars, "  ", label("projected")))
         parts += [Text(f"  {limit}") for limit in on_aws.limits]
     parts += [Text(f"! {warning}", style="bold red") for warning in warnings(result)]
-    return Group(*parts)
+    return Group(*(WholeLine(each) if isinstance(each, Text) else each for each in parts))
 
 
 def warnings(result: Result) -> list[str]:
@@ -52,11 +51,12 @@ def _title(result: Result) -> Text:
     return Text.assemble((result["architecture"], "bold"), "  ", label(result["label"]), f"  {display.made_of(result)}")
 
 
-def _figures(result: Result) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column(justify="right")
-    table.add_column()
+def _figures(result: Result) -> TextTable:
+    rows = list[tuple[Cell, ...]]()
+
+    def add(*cells: Cell) -> None:
+        rows.append(cells)
+
     cost, made, epochs = result["cost"], result["invocations"], result["epochs"]
     basis = Text.assemble(label(cost["label"]), f" {cost['basis']}, prices of {cost['prices_as_of']}")
     metric = display.metric_of(result)
@@ -64,69 +64,61 @@ def _figures(result: Result) -> Table:
     waited_s = sum(step["slot_wait_s"] for step in result["steps"])
     waits = f"functions waited {display.seconds(waited_s)} in all for a core of this machine" if waited_s > 0.05 else ""
     if display.trains(result):
-        table.add_row(metric.words, display.judged(value, metric), "on the validation set")
+        add(metric.words, display.judged(value, metric), "on the validation set")
     else:
-        table.add_row(
-            "means", display.checked(result), "bit for bit, to those of one process that adds in the same order"
-        )
+        add("means", display.checked(result), "bit for bit, to those of one process that adds in the same order")
         between = "from the first aggregator's start to the last one's end"
-        table.add_row("aggregation", display.seconds((result["final"] or {}).get("seconds")), between)
-    table.add_row("time", display.seconds(result["duration_s"]), waits)
-    table.add_row(
+        add("aggregation", display.seconds((result["final"] or {}).get("seconds")), between)
+    add("time", display.seconds(result["duration_s"]), waits)
+    add(
         "cost, papers' method",
         display.usd(cost["paper_method_usd"]),
         Text.assemble(label(cost["label"]), f" {cost['paper_method']}"),
     )
-    table.add_row("cost, in full", display.usd(cost["full_usd"]), basis)
-    table.add_row("invocations", f"{made['count']:,}", display.attempts(result))
+    add("cost, in full", display.usd(cost["full_usd"]), basis)
+    add("invocations", f"{made['count']:,}", display.attempts(result))
     if stale := result.get("staleness"):
         rounds = f"rounds old at most, {stale['mean']:.2f} in the mean of {stale['gradients']:,} of peers' gradients"
-        table.add_row("staleness", f"{stale['max']:.0f}", rounds)
+        add("staleness", f"{stale['max']:.0f}", rounds)
     for worker, rounds in display.dropped(result).items():
-        table.add_row("dropped", f"worker {worker}", f"from {rounds}, where its contribution was not finite")
+        add("dropped", f"worker {worker}", f"from {rounds}, where its contribution was not finite")
     for channel, moved in result["traffic"].items():
         facts = f"{display.bytes_(moved['bytes_out'])} sent, {moved['requests']:,} requests"
-        table.add_row(channel.replace("_", " "), display.bytes_(moved["bytes_in"]), f"received, {facts}")
-    return table
+        add(channel.replace("_", " "), display.bytes_(moved["bytes_in"]), f"received, {facts}")
+    return TextTable("", ["", "", ""], rows)
 
 
-def _stages(result: Result) -> Table:
+def _stages(result: Result) -> TextTable:
     sheet = stages_sheet(result)
-    table = Table(title="stages", title_justify="left", box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for place, column in enumerate(sheet.head):
-        table.add_column(column, justify="right" if place else "left")
-    for stage, *figures in sheet.rows:
-        table.add_row(Text(stage), *figures)
-    return table
+    return TextTable("stages", sheet.head, sheet.rows)
 
 
 def comparison(found: Comparison) -> RenderableType:
     """Several runs: one row each, the marks, and the verdict last."""
-    metric = found.metric
-    goal = found.to_goal
-    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
-    table.add_column("run", style="bold", no_wrap=True)
+    metric, goal = found.metric, found.to_goal
     labels = {entry.label for entry in found.entries}
-    if len(labels) > 1:  # else once, above: figures must stay whole where a terminal has 80 columns
-        table.add_column("label", no_wrap=True)
-    for column in (
+    apart = len(labels) > 1  # else the label stands once, above
+    head = [
+        "run",
+        *(["label"] if apart else []),
         *([f"best {metric.words}"] if found.trains else []),
         *([f"time {goal}", f"papers' method {goal}", f"in full {goal}"] if goal else []),
         "time",
         "in full",
         "moved",
-    ):
-        table.add_column(Text(column), justify="right", min_width=8)
-    for entry in found.entries:
-        table.add_row(
-            Text(entry.display_name),
-            *([label(entry.label)] if len(labels) > 1 else []),
+    ]
+    rows: list[list[Cell]] = [
+        [
+            Text(entry.display_name, style="bold"),
+            *([label(entry.label)] if apart else []),
             *([display.judged(entry.best_metric, metric)] if found.trains else []),
             *(entry.to_goal if goal else []),
             display.seconds(entry.duration_s),
             display.usd(entry.full_usd),
             display.bytes_(entry.moved_bytes),
-        )
+        ]
+        for entry in found.entries
+    ]
     notes = [Text(f"! {mark}", style="yellow") for mark in found.marks]
     if any(entry.cost_label == "projected" for entry in found.entries):
         notes.append(Text.assemble(label("projected"), " dollars are projected from local seconds"))
@@ -134,5 +126,6 @@ def comparison(found: Comparison) -> RenderableType:
         time, dollars = known.shown
         notes.append(Text.assemble(label("projected"), f" {name} on AWS, by simulation: {time}; {dollars}"))
         notes += [Text(f"  {limit}") for limit in known.limits]
-    above = [label(labels.pop())] if len(labels) == 1 else []
-    return Group(*above, table, *notes, Text(found.verdict, style="bold"))
+    above = [] if apart else [label(*labels)]
+    lines = [WholeLine(each) for each in (*notes, Text(found.verdict, style="bold"))]
+    return Group(*map(WholeLine, above), TextTable("", head, rows), *lines)

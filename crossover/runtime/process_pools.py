@@ -5,11 +5,36 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
 LOOK_S = 0.25
+
+
+@dataclass
+class PooledJobs:
+    """Jobs of this process's pools: how many were given to them, and how many are done."""
+
+    given: int = 0
+    done: int = 0
+
+    def count(self, job: "Future[Any]") -> None:
+        self.done += 1
+
+
+POOLED = PooledJobs()
+
+
+class _Pool(ProcessPoolExecutor):
+    """Told of in POOLED, for whoever shows how far the work is."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        job = super().submit(fn, *args, **kwargs)
+        POOLED.given += 1
+        job.add_done_callback(POOLED.count)
+        return job
 
 
 class _Ending(SpawnProcess):
@@ -25,7 +50,7 @@ class _Context(SpawnContext):
 
 def pool(processes: int, begin: Callable[..., None] | None = None, *given: Any) -> ProcessPoolExecutor:
     """Each process calls `begin` first. They are not forked: whoever calls may have threads, and torch's would be copied half."""
-    return ProcessPoolExecutor(processes, mp_context=_Context(), initializer=begin, initargs=given)
+    return _Pool(processes, mp_context=_Context(), initializer=begin, initargs=given)
 
 
 def _looked_after(parent: int) -> _Ending:

@@ -179,7 +179,7 @@ def _page(found: Breakeven) -> Page:
         subtitle=f"{first.training.model} on {first.data.dataset}, {first.workers} workers, {first.training.epochs} epochs",
         labels=["projected"],
         verdict=verdict(found),
-        warnings=notes(found)[:5],
+        caveats=notes(found)[:5],
         tiles=[
             Tile(
                 name=point.name,

@@ -134,8 +134,8 @@ def metric_has_its_direction(e: Experiment) -> Iterator[str]:
 
 def target_can_be_reached(e: Experiment) -> Iterator[str]:
     target = e.training.target
-    if target is not None and e.training.metric.is_share and not 0 < target <= 1:
-        yield f"training.target: {target:g} is no accuracy; expected a share > 0 and <= 1, such as 0.95"
+    if target is not None and (why := e.training.metric.not_reachable(target)):
+        yield f"training.target: {why}"
 
 
 def images_grow(e: Experiment) -> Iterator[str]:

@@ -88,7 +88,7 @@ def test_a_table_and_a_transformer_get_different_answers(found: dict[str, Advice
 def test_the_line_says_what_the_figures_say(found: dict[str, Advice], name: str) -> None:
     told = found[name]
     drives, text = told.drives[told.winner.candidate], line(told)
-    for parts in (drives.seconds, drives.usd):
+    for parts in (drives.of_the_run, drives.usd):
         largest = max(parts, key=lambda part: parts[part])
         assert f"{parts[largest] / sum(parts.values()):.0%} of its " in text and largest in text
     assert sum(drives.seconds.values()) == pytest.approx(told.winner.seconds.p50, rel=0.1)

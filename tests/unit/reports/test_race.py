@@ -89,7 +89,7 @@ def test_a_goal_is_a_value_that_the_metric_can_have() -> None:
     run = recorded.as_run(
         {"seed": 1, "elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 1.0}, "a"
     )
-    with pytest.raises(ConfigError, match=r"--at: 85 is no share; expected more than 0 and at most 1, such as 0\.85"):
+    with pytest.raises(ConfigError, match=r"--at: 85 is no accuracy, which is a share; did you mean 0\.85\?"):
         race.goal([run.result], 85.0)
     assert race.goal([run.result]) == (None, "")
 
