@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from crossover.account.deployment import bootstrap
 from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
 
 ROOT = Path(__file__).parents[2]
@@ -153,18 +154,57 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 def account(cloud: LocalCloud) -> Mapping[str, str]:
     """What lets commands into an account that nobody has bootstrapped."""
     session = cloud.session()
-    session.client("ssm").delete_parameter(Name=BOOTSTRAP_PARAMETER)
-    for bucket in session.client("s3").list_buckets()["Buckets"]:
-        session.client("s3").delete_bucket(Bucket=bucket["Name"])
+    session.client("ssm").delete_parameters(Names=[BOOTSTRAP_PARAMETER])
+    cloud.destroy()
+    for bucket in session.resource("s3").buckets.all():
+        bucket.object_versions.delete()
+        bucket.delete()
     return cloud.environment()
 
 
 @pytest.mark.slow
 def test_every_command_is_typed_as_it_stands(checkout: Checkout, account: Mapping[str, str], cloud: LocalCloud) -> None:
     for line in typed():
-        began = __import__("time").time()
         status, said = checkout.type(line, **account)
-        print(round(__import__("time").time() - began, 1), line, flush=True)
         assert status == 0, f"{line}: exit status {status}\n{said[-4_000:]}"
         assert "--verify" not in line or "nothing is left" in said, said
     assert cloud.stacks() == ["CDKToolkit"]  # what was bootstrapped is all that stays
+
+
+@pytest.mark.slow
+def test_cdk_ls_asks_nobody_and_builds_nothing(checkout: Checkout) -> None:
+    """With no credentials, every proxy leading nowhere, and neither `make` nor a compiler on the path."""
+    nowhere = {f"{scheme}_PROXY": "http://127.0.0.1:9" for scheme in ("HTTP", "HTTPS", "ALL")}
+    before = sorted(checkout.folder.rglob("build/**"))
+    for line, shown in (
+        ("ls", "crossover-spirt (crossover-spirt-without-config)"),
+        ("ls -c config=config/gpu.yaml", "crossover-gpu"),
+    ):
+        status, said = checkout.type(f".venv/bin/cdk {line}", PATH="/nowhere", **nowhere)
+        assert (status, shown in said.split("\r\n")) == (0, True), said
+    assert sorted(checkout.folder.rglob("build/**")) == before
+
+
+@pytest.mark.slow
+def test_another_qualifier_and_an_older_bootstrap_are_honoured(
+    checkout: Checkout, account: Mapping[str, str], cloud: LocalCloud
+) -> None:
+    """As an account has it whose owners bootstrap under a name of their own, and not every month."""
+    settings, doctor = checkout.folder / "cdk.json", ".venv/bin/crossover doctor config/all-reduce-s3.yaml --on aws"
+    settings.write_text(settings.read_text().replace('"context": {', f'"context": {{ "{bootstrap.CONTEXT}": "acme",'))
+    status, said = checkout.type(doctor, **account)
+    assert status == 2
+    assert "no /cdk-bootstrap/acme/version): .venv/bin/cdk bootstrap --toolkit-stack-name CDKToolkit-acme, once" in said
+    for line in (
+        ".venv/bin/cdk bootstrap --toolkit-stack-name CDKToolkit-acme",
+        doctor,
+        ".venv/bin/crossover deploy config/all-reduce-s3.yaml",
+        ".venv/bin/crossover destroy config/all-reduce-s3.yaml --verify",
+    ):
+        status, said = checkout.type(line, **account)
+        assert status == 0, f"{line}: exit status {status}\n{said[-4_000:]}"
+        if "bootstrap" in line:
+            older = {"Name": "/cdk-bootstrap/acme/version", "Value": "14", "Type": "String", "Overwrite": True}
+            cloud.session().client("ssm").put_parameter(**older)
+    assert "version 14" in checkout.type(doctor, **account)[1]
+    assert "CDKToolkit-acme" in cloud.stacks() and "crossover-all-reduce-s3" not in cloud.stacks()

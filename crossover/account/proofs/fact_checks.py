@@ -16,8 +16,8 @@ from crossover.account.resources.listings import FLEET, instances
 from crossover.asl import INLINE_MAP_LIMIT
 from crossover.costs import prices
 from crossover.errors import CrossoverError
+from crossover.simulation.calibration import INIT_LIMIT_S
 
-INIT_LIMIT_S = 10.0  # of Lambda, before INIT is started again inside the first invocation
 REDIS_BOOT_LIMIT_MIN = 20.0
 BROKER_MINUTES, BROKER_TOLERANCE = 18.0, 0.5
 GPU_BOOT_LIMIT_MIN = 5.0
