@@ -49,6 +49,12 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
     ),
     (combinations.owner_is_a_tag, {"owner": "a;b"}, {"owner": "Ada L. ada@example.org"}, "owner: 'a;b'"),
     (
+        combinations.topic_is_an_arn,
+        {"lifetime": {"notify": "ada@example.org"}},
+        {"lifetime": {"notify": "arn:aws:sns:us-east-1:123456789012:ends"}},
+        "lifetime.notify: 'ada@example.org' is no SNS topic",
+    ),
+    (
         combinations.dataset_known,
         {"data": {"dataset": "cifar"}},
         {"data": {"dataset": "my.module:load"}},
