@@ -29,7 +29,8 @@ os.environ.update(
     AWS_SHARED_CREDENTIALS_FILE=os.devnull,
     MPLBACKEND="Agg",
 )
-for _name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL"):
+# COLUMNS: pytest-xdist's workers have 80, and output that is captured is a pipe's.
+for _name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL", "COLUMNS"):
     os.environ.pop(_name, None)
 
 # A shell's background jobs ignore Ctrl-C, what runs under nohup a terminal that is gone; and so would every program that tests start in
