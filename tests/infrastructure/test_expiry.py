@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from moto.cloudformation.exceptions import ValidationError
@@ -110,9 +111,9 @@ def held(account: Account, name: str, kind: str, ends: str, **more: str) -> str:
     """A stack that CloudFormation does not delete, because another one imports what it exports; the user's URL of a queue behind a topic
     that its tag names.
     """
-    topic = account.topics.create_topic(Name="told")["TopicArn"]
-    queue = account.queues.create_queue(QueueName="told")["QueueUrl"]
-    account.queues.purge_queue(QueueUrl=queue)
+    own = f"told-{uuid4()}"
+    topic = account.topics.create_topic(Name=own)["TopicArn"]
+    queue = account.queues.create_queue(QueueName=own)["QueueUrl"]
     arn = account.queues.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]["QueueArn"]
     account.topics.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
     for made, output in (
