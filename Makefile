@@ -161,6 +161,7 @@ packages:
 	need 'command -v redis-server || command -v valkey-server' redis-server; \
 	need 'command -v rabbitmq-server || test -x /usr/sbin/rabbitmq-server' rabbitmq-server; \
 	need 'command -v g++' g++; \
+	need 'command -v openssl' openssl; \
 	need 'test -x $(PYTHON) || python3 -c "import ensurepip, venv"' python3-venv; \
 	$(install_missing)
 

@@ -36,7 +36,8 @@ from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Vector, VectorKind
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
-from crossover.local.tls import TlsFiles, self_made
+from crossover.local.tls import TlsFiles
+from tests.conformance.servers import self_made
 
 ROOT = Path(__file__).parents[1]
 VECTORS = 24

@@ -79,7 +79,7 @@ def test_credentials_that_may_look_and_not_start(
     def refused(*rest: Any, **named: Any) -> None:
         raise ClientError({"Error": {"Code": code, "Message": "you may not"}}, "StartExecution")
 
-    monkeypatch.setattr("crossover.cli.run._check_deployed", lambda experiment, config: experiment)
+    monkeypatch.setattr("crossover.cli.run._check_deployed", lambda experiment, config, take_over: experiment)
     monkeypatch.setattr("crossover.running.run_aws", refused)
     with pytest.raises(SystemExit) as caught:
         main(["run", "config/all-reduce.yaml", "--on", "aws", "--out", str(tmp_path)])
