@@ -4,6 +4,7 @@
 infrastructure that reads what the CDK command line hands over; everything else takes arguments.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from aws_cdk import Annotations, App, Stack
 from cdk import nag
 from crossover import own_code, validation
 from crossover.errors import UserError
-from crossover.experiment import Experiment
 from crossover.validation import documents
 
 
@@ -41,14 +41,18 @@ def main() -> int:
 
 
 def _list_experiments() -> int:
-    """A stack for each file of config/, since `cdk ls` shows and `cdk bootstrap` needs one. None can be deployed, and under its name
-    nothing stands that `cdk destroy` would take away.
+    """A stack for each file of config/, since `cdk ls` shows and `cdk bootstrap` needs one. None can be deployed, and none has a name that
+    `cdk destroy` could be asked for.
     """
     app = App(builtin_cloud_formation_validation=False)
     for path in sorted(Path("config").glob("*.yaml")):
-        if "architecture" in (fields := documents.read(path)):
-            name = f"{fields.get('project', Experiment.project)}-{fields['name']}"
-            stack = Stack(app, name, stack_name=f"{name}-without-config")
+        try:
+            is_experiment = "architecture" in documents.read(path)
+        except UserError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        if is_experiment:
+            stack = Stack(app, "{}-without-config".format(re.sub("[^A-Za-z0-9]", "-", path.stem)))
             Annotations.of(stack).add_error(f"no experiment is named: add -c config={path}")
     print("no experiment is named: add -c config=config/NAME.yaml to the CDK's command", file=sys.stderr)
     app.synth()

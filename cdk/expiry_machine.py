@@ -106,8 +106,10 @@ def _look(project: str, *, then: str) -> ExpiryState:
             f"$shared := $exists($ours[{leans}]) ? [] : $exists($ours[kind = '{BROKER}']) ? ['{BROKER}'] : ['{NETWORK}']; "
             f"[$ours[(kind = '{EXPERIMENT}' or kind in $shared) and {_past('ends')}].id]) %}}",
             "faults": f"{{% ({ours}; $hour := $substring($fromMillis($toMillis($moment) - {LATE_S}000), 0, 19) & 'Z'; "
-            # A shared stack may have waited for the last experiment: that it is late, a deletion that failed shows.
-            f"$late := $ours[(kind = '{EXPERIMENT}' or status = 'DELETE_FAILED') and {_past('ends', by='$hour')}]; "
+            # A shared stack may have waited for the last experiment: that it is late, a deletion that failed shows, or one that
+            # CloudFormation took and refused, of which the reason alone is left (aws-cdk#604).
+            f"$late := $ours[(kind = '{EXPERIMENT}' or status = 'DELETE_FAILED' or ($exists(reason) and $contains(reason, 'in use by'))) "
+            f"and {_past('ends', by='$hour')}]; "
             "[$append($late, $ours[$exists(unknown)]).(name & ' (' & status & ', ended ' & ends & ') ' & reason)]) %}",
             "topics": f"{{% ({ours}; [$distinct($ours.notify)]) %}}",
             "ended": f"{{% ({ours}; [$ours[kind = '{EXPERIMENT}' and ({_past('ends')} or {_past('deadline')})].id]) %}}",

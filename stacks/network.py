@@ -65,7 +65,6 @@ class NetworkStack(Stack):
             retention=logs.RetentionDays.TWO_WEEKS,
             removal_policy=RemovalPolicy.DESTROY,
         )
-        Expiry(self, "Expiry", project=experiment.project)
         Keeper(
             self,
             "Keeper",
@@ -89,6 +88,8 @@ class NetworkStack(Stack):
                 },
             },
         )
+        # Functions' interfaces may hold the subnet for a while: the deletion is then tried again, and told, by what still stands.
+        Expiry(self, "Expiry", project=experiment.project, outlives=self.node.children)
 
     def _endpoints(self, vpc: ec2.Vpc, group: ec2.SecurityGroup, prefix: str) -> None:
         """`prefix`: of the project's buckets."""

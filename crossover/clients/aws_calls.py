@@ -12,7 +12,7 @@ EXPIRED = {
     "UnrecognizedClientException",
     "AuthFailure",
 }
-DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
+DENIED = {"AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"}
 
 
 def entries(session: Any, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:

@@ -177,7 +177,7 @@ def test_cdk_ls_asks_nobody_and_builds_nothing(checkout: Checkout) -> None:
     nowhere = {f"{scheme}_PROXY": "http://127.0.0.1:9" for scheme in ("HTTP", "HTTPS", "ALL")}
     before = sorted(checkout.folder.rglob("build/**"))
     for line, shown in (
-        ("ls", "crossover-spirt (crossover-spirt-without-config)"),
+        ("ls", "spirt-without-config"),
         ("ls -c config=config/gpu.yaml", "crossover-gpu"),
     ):
         status, said = checkout.type(f".venv/bin/cdk {line}", PATH="/nowhere", **nowhere)

@@ -80,7 +80,9 @@ def test_a_new_accounts_limits_are_said_with_what_to_ask_for(cloud: LocalCloud, 
 GPU = Experiment(name="gpu", architecture="gpu", gpu=Gpu(instances=2))
 SAID = [
     ("describe_vpc_block_public_access_options", {"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": "block-bidirectional"}},
-     "VPC block public access", "blocks VPCs from the internet"),
+     "VPC block public access", "block-bidirectional: the account keeps VPCs from the internet"),
+    ("describe_vpc_block_public_access_options", {"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": "block-ingress"}},
+     "VPC block public access", "block-ingress: the account keeps VPCs from the internet"),
     ("get_allowed_images_settings", {"State": "enabled", "ImageCriteria": [{"ImageProviders": ["aws-marketplace"]}]},
      "allowed images", "allows images of aws-marketplace alone, not of amazon"),
     ("get_ebs_default_kms_key_id", {"KmsKeyId": "arn:aws:kms:us-east-1:123456789012:key/1"},
@@ -158,7 +160,8 @@ def test_a_life_shorter_than_the_deployment_is_refused(session: Any) -> None:
 @pytest.mark.parametrize(
     ("topic", "words"),
     [
-        ("arn:aws:sns:eu-west-1:123456789012:told", "is not in us-east-1"),
+        ("arn:aws:sns:eu-west-1:123456789012:told", "is not in us-east-1 of account 123456789012"),
+        ("arn:aws:sns:us-east-1:999999999999:told", "is not in us-east-1 of account 123456789012"),
         ("arn:aws:sns:us-east-1:123456789012:none", "is not there"),
     ],
 )

@@ -21,6 +21,14 @@ def test_nothing_in_it_is_billed_by_the_hour_but_one_endpoint(assembly: Assembly
     ]
 
 
+def test_its_clean_up_goes_last_so_that_a_deletion_that_fails_is_tried_again(assembly: Assembly) -> None:
+    made = assembly.network["Resources"]
+    (schedule,) = resources(assembly.network, "AWS::Scheduler::Schedule")
+    for kind in ("AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::SecurityGroup", "AWS::EC2::VPCEndpoint"):
+        for name in resources(assembly.network, kind):
+            assert schedule in listed(made[name].get("DependsOn", [])), name
+
+
 def test_one_public_and_one_isolated_subnet(assembly: Assembly) -> None:
     subnets = resources(assembly.network, "AWS::EC2::Subnet")
     assert sorted(s["MapPublicIpOnLaunch"] for s in subnets.values()) == [False, True]

@@ -6,6 +6,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from crossover.account import standing
 from crossover.account.deployment import bootstrap, state_machines, surroundings, zones
 from crossover.account.deployment.finding import Finding
 from crossover.account.deployment.minutes import expected_minutes
@@ -14,6 +15,7 @@ from crossover.architecture import architecture_of, trees
 from crossover.architecture.infrastructure import most_minibatches, shared_stacks
 from crossover.clients import aws_calls
 from crossover.costs import infrastructure, prices
+from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
 
@@ -26,6 +28,11 @@ QUOTAS = {
     "P5 quota": (r"p5", {False: "L-417A185B", True: "L-C4BD4855"}),
 }
 Asking = Callable[[Any, Experiment], Iterator[Finding]]
+NO_ANSWER = {
+    "NoSuchResourceException",
+    "InvalidAction",
+    "UnsupportedOperation",
+}  # of a region or a quota that does not know the question
 NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
 
 
@@ -37,10 +44,12 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
         try:
             yield from question(session, experiment)
         except ClientError as error:
-            if (code := aws_calls.code_of(error)) not in aws_calls.DENIED:
+            code = aws_calls.code_of(error)
+            if code not in aws_calls.DENIED | NO_ANSWER:
                 raise
+            how = "denied" if code in aws_calls.DENIED else "not answered"
             yield Finding(
-                name, True, f"not asked: {error.operation_name} was denied ({code})", certain=False, asked=False
+                name, True, f"not asked: {error.operation_name} was {how} ({code})", certain=False, asked=False
             )
 
 
@@ -72,6 +81,11 @@ def _questions(session: Any, experiment: Experiment, *, caller: str) -> Iterator
 def _region(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """One that AWS has, as far as botocore knows; prices are of one region alone, which is said."""
     region, priced = session.client("sts").meta.region_name, prices.load().region
+    try:
+        standing.check_prices(session, experiment)
+    except UserError as error:
+        yield Finding("region", False, str(error))
+        return
     if region == priced:
         yield Finding("region", True, region)
     else:
@@ -88,15 +102,31 @@ def _time_to_live(session: Any, experiment: Experiment) -> Iterator[Finding]:
 
 
 def _topic(session: Any, experiment: Experiment) -> Iterator[Finding]:
+    """The clean-up may publish to topics of its own region and account, under no key of the account's own."""
     topic, region = str(experiment.lifetime.notify), session.client("sns").meta.region_name
-    wrong = f"lifetime.notify: {topic} is not in {region}, where the clean-up stands, or is not there; aws sns create-topic makes one"
-    with aws_calls.Tolerating("NotFound"):
-        here = topic.split(":")[3] == region
-        found = session.client("sns").get_topic_attributes(TopicArn=topic)["Attributes"] if here else {}
-        confirmed = found.get("SubscriptionsConfirmed", "0")
-        yield Finding("topic", here, f"{topic}, {confirmed} confirmed subscriptions" if here else wrong)
-        return
-    yield Finding("topic", False, wrong)
+    account = session.client("sts").get_caller_identity()["Account"]
+    wrong = (
+        f"lifetime.notify: {topic} is not in {region} of account {account}, where the clean-up stands, or is not there"
+    )
+    found: dict[str, str] = {}
+    if topic.split(":")[3:5] == [region, account]:
+        with aws_calls.Tolerating("NotFound"):
+            found = session.client("sns").get_topic_attributes(TopicArn=topic)["Attributes"]
+    if not found:
+        yield Finding("topic", False, f"{wrong}; aws sns create-topic makes one")
+    elif key := found.get("KmsMasterKeyId"):
+        yield Finding(
+            "topic",
+            False,
+            f"lifetime.notify: {topic} is encrypted by {key}, which the clean-up may not use",
+            certain=False,
+        )
+    elif found.get("SubscriptionsConfirmed", "0") == "0":
+        yield Finding(
+            "topic", False, f"lifetime.notify: nobody hears {topic}; aws sns subscribe, and confirm it", certain=False
+        )
+    else:
+        yield Finding("topic", True, f"{topic}, {found['SubscriptionsConfirmed']} confirmed subscriptions")
 
 
 def _functions(session: Any, experiment: Experiment) -> Iterator[Finding]:

@@ -39,10 +39,14 @@ def allowed_images(session: Any, experiment: Experiment) -> Iterator[Finding]:
     if settings.get("State", "disabled") != "enabled":
         return
     listed = [each.get("ImageProviders", []) for each in settings.get("ImageCriteria", [])]
+    if not all(listed):  # a criterion that names no provider is about something else
+        return
     allowed = {provider for providers in listed for provider in providers}
     for owner in sorted({AMAZON if _gpu(each) else DEBIAN for each in infrastructure.of(experiment).fleets} - allowed):
         detail = f"the account allows images of {', '.join(sorted(allowed)) or 'nobody'} alone, not of {owner}: its owners may add it"
-        yield Finding("allowed images", False, detail)
+        yield Finding(
+            "allowed images", False, detail, certain=False
+        )  # its id may be listed, or a name that stands for it
 
 
 def network_quotas(session: Any, experiment: Experiment) -> Iterator[Finding]:
@@ -58,12 +62,21 @@ def network_quotas(session: Any, experiment: Experiment) -> Iterator[Finding]:
 
 
 def public_access(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    options = session.client("ec2").describe_vpc_block_public_access_options()["VpcBlockPublicAccessOptions"]
-    mode = options.get("InternetGatewayBlockMode", "off")
-    blocked = "the account blocks VPCs from the internet both ways, and hosts fetch their packages there: its owners may exclude the VPC"
-    yield Finding(
-        "VPC block public access", mode != "block-bidirectional", blocked if mode == "block-bidirectional" else mode
+    """Either mode keeps from hosts what an internet gateway would let in. Source: Amazon VPC User Guide, "Block public access"."""
+    ec2 = session.client("ec2")
+    mode = ec2.describe_vpc_block_public_access_options()["VpcBlockPublicAccessOptions"].get(
+        "InternetGatewayBlockMode", "off"
     )
+    vpc = aws_calls.parameter(session, f"/crossover/{experiment.project}/network/vpc")
+    blocked = f"{mode}: the account keeps VPCs from the internet, where hosts find packages: its owners may exclude the network's VPC"
+    stands = vpc or f"once it stands: .venv/bin/cdk deploy {experiment.project}-network -c config=..."
+    holds = mode == "off" or bool(vpc and _excluded(ec2, vpc))
+    yield Finding("VPC block public access", holds, mode if holds else f"{blocked}, {stands}")
+
+
+def _excluded(ec2: Any, vpc: str) -> bool:
+    found = ec2.describe_vpc_block_public_access_exclusions()["VpcBlockPublicAccessExclusions"]
+    return any(each["ResourceArn"].endswith(f"/{vpc}") and each["State"].endswith("-complete") for each in found)
 
 
 def volumes_key(session: Any, experiment: Experiment) -> Iterator[Finding]:

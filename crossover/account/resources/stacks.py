@@ -9,6 +9,7 @@ from typing import Any
 from cdk.expiry_machine import ALONE, BROKER, EXPERIMENT, EXPIRES_AT, KIND, NETWORK, PROJECT, STANDS
 from crossover.clients import aws_calls
 from crossover.errors import UserError
+from crossover.experiment import Experiment
 from crossover.keys import MOMENT
 
 OWNER = "owner"  # a tag of experiments
@@ -113,11 +114,11 @@ def check_ours(session: Any, name: str, *, project: str) -> None:
 
 def check_owner(session: Any, name: str, *, owner: str, command: str) -> None:
     """Raises UserError where the stack, one of this project's by its tags, is another owner's. Addresses are the same in other letter case;
-    a stack that names no owner is anybody's.
+    a stack that names no owner, or has what a file says that names none, is anybody's.
     """
     stack = look(session, name)
     has = stack.tags.get(OWNER, "") if stack else ""
-    if has and has.casefold() != owner.casefold():
+    if has not in ("", Experiment.owner) and has.casefold() != owner.casefold():
         raise UserError(
             f"owner: {name} stands in {place(session)} and is {has}'s, this file says {owner}; nothing was touched. Choose another name "
             f"or project, or set owner to {has} where that is you; crossover {command} --take-over goes on"
