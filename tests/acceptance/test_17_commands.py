@@ -24,20 +24,6 @@ from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
 
 ROOT = Path(__file__).parents[2]
 ABSENT = ("sudo", "node", "npm", "npx", "cdk", "crossover")  # what a stranger's machine may lack
-LEFT = (
-    ".git",
-    ".venv",
-    "node_modules",
-    "build",
-    "cdk.out",
-    "results",
-    "shared",
-    "advice",
-    "data",
-    ".*_cache",
-    "__pycache__",
-)
-
 # Whatever is not typed, with the reason, by how it begins.
 NOT_TYPED = {
     "make layer": "tests/layer/test_on_arm.py builds the layers; its other half, `make node_modules`, makes this checkout",
@@ -76,7 +62,17 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.folder, programs = folder / "crossover", folder / "bin"
-        shutil.copytree(ROOT, self.folder, ignore=shutil.ignore_patterns(*LEFT))
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        for name in filter(None, listed.stdout.split("\0")):
+            if (ROOT / name).is_file():  # what another test made here may be gone
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name)
         programs.mkdir()
         for path in (
             file for place in ("/usr/local/bin", "/usr/bin", "/bin") for file in sorted(Path(place).iterdir())
@@ -187,11 +183,13 @@ def test_cdk_ls_asks_nobody_and_builds_nothing(checkout: Checkout) -> None:
 
 @pytest.mark.slow
 def test_another_qualifier_and_an_older_bootstrap_are_honoured(
-    checkout: Checkout, account: Mapping[str, str], cloud: LocalCloud
+    checkout: Checkout, account: Mapping[str, str], cloud: LocalCloud, request: pytest.FixtureRequest
 ) -> None:
     """As an account has it whose owners bootstrap under a name of their own, and not every month."""
     settings, doctor = checkout.folder / "cdk.json", ".venv/bin/crossover doctor config/all-reduce-s3.yaml --on aws"
-    settings.write_text(settings.read_text().replace('"context": {', f'"context": {{ "{bootstrap.CONTEXT}": "acme",'))
+    was = settings.read_text()
+    request.addfinalizer(lambda: settings.write_text(was))
+    settings.write_text(was.replace('"context": {', f'"context": {{ "{bootstrap.CONTEXT}": "acme",'))
     status, said = checkout.type(doctor, **account)
     assert status == 2
     assert "no /cdk-bootstrap/acme/version): .venv/bin/cdk bootstrap --toolkit-stack-name CDKToolkit-acme, once" in said

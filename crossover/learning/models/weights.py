@@ -27,7 +27,9 @@ Base = dict[str, Tensor]
 def hold(weights: Weights, fetch: Callable[[], bytes]) -> None:
     """Have the process know the base, which `fetch` gives where it does not yet. Raises Corrupt where that is another one."""
     held = runtime.kept("bases", dict[str | None, Base])
-    if weights.sha256 not in held:
+    with runtime.kept("bases are read", runtime.lock):  # by one thread; the others find it
+        if weights.sha256 in held:
+            return
         body = fetch()
         if (found := hashlib.sha256(body).hexdigest()) != weights.sha256:
             raise Corrupt(f"{FIELD}: the staged file's SHA-256 is {found}; {weights.sha256} is expected")
