@@ -150,8 +150,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 def account(cloud: LocalCloud) -> Mapping[str, str]:
     """What lets commands into an account that nobody has bootstrapped."""
     session = cloud.session()
+    cloud.destroy()  # CDKToolkit too, whose parameter this is
     session.client("ssm").delete_parameters(Names=[BOOTSTRAP_PARAMETER])
-    cloud.destroy()
     for bucket in session.resource("s3").buckets.all():
         bucket.object_versions.delete()
         bucket.delete()
