@@ -55,8 +55,12 @@ def deploy(cloud: LocalCloud, tmp_path: Path) -> Deploy:
 
 
 def publish(cloud: LocalCloud, made: list[assemblies.Stack]) -> None:
-    """A value under every name of the shared stacks that the experiment's template looks up."""
-    ssm = cloud.session().client("ssm")
+    """A value under every name of the shared stacks that the experiment's template looks up, and what it imports."""
+    ssm, shared = cloud.session().client("ssm"), ("network", "broker")
+    if "shared" not in cloud.stacks():
+        exports = {each: {"Value": each, "Export": {"Name": f"crossover-{each}"}} for each in shared}
+        body = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}, "Outputs": exports}
+        cloud.session().client("cloudformation").create_stack(StackName="shared", TemplateBody=json.dumps(body))
     for stack in made:
         if stack.name == STACK:
             for parameter in json.loads(stack.template)["Parameters"].values():
