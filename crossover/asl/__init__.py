@@ -13,10 +13,10 @@ import math
 from crossover.architecture import Architecture
 from crossover.asl.blocks import MachineDefinitions
 from crossover.asl.events import StateDefinition
-from crossover.asl.limits import INLINE_MAP_LIMIT
+from crossover.asl.limits import INLINE_MAP_LIMIT, inline
 from crossover.experiment import Experiment
 
-__all__ = ["INLINE_MAP_LIMIT", "RUN_MACHINE", "StateDefinition", "definitions", "limit_s"]
+__all__ = ["INLINE_MAP_LIMIT", "RUN_MACHINE", "StateDefinition", "definitions", "inline", "limit_s"]
 
 RUN_MACHINE = "run"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from crossover.asl import children
 from crossover.asl.events import RETRY, StateDefinition, fields
-from crossover.asl.limits import INLINE_MAP_LIMIT, check_history
+from crossover.asl.limits import check_history, inline
 from crossover.asl.states import States
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step
 
@@ -97,23 +97,23 @@ class Block(States):
 
     def _map(self, node: ForEach, then: str | None) -> str:
         count = self.machines.counts[node.count]
-        inline = count is not None and count <= INLINE_MAP_LIMIT
+        within = inline(count)
         name = self.reserve(f"each {node.item}")
         self.states[name] = {
             "Type": "Map",
             "ItemsPath": "$.items",
             "ItemSelector": fields(**{node.item: "$$.Map.Item.Value"}),
-            "MaxConcurrency": 0 if inline or not node.together else count or 0,
+            "MaxConcurrency": 0 if within or not node.together else count or 0,
             "ItemProcessor": {
                 "ProcessorConfig": {"Mode": "INLINE"}
-                if inline
+                if within
                 else {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
-                **self.inner(node.body, tolerant=node.tolerant, items=count if inline and count else 1),
+                **self.inner(node.body, tolerant=node.tolerant, items=count if within and count else 1),
             },
             # One field takes the iterations' results, and they are dropped: only the event goes on.
             "ResultSelector": {},
             "ResultPath": "$.items",
-            **({} if inline else {"Label": name.replace(" ", "")}),  # unique in the machine as well
+            **({} if within else {"Label": name.replace(" ", "")}),  # unique in the machine as well
             **({"Next": then} if then else {"End": True}),
         }
         listing = {"items.$": f"States.ArrayRange(0, States.MathAdd($.{node.count}, -1), 1)", **fields()}

@@ -15,6 +15,11 @@ LOOKS_LIMIT = 8_000  # of them, those that waiting for earlier children may cost
 EVENTS_PER_LOOK = 9  # a Task of DescribeExecution 5, a Choice 2, a Wait 2
 
 
+def inline(items: int | None) -> bool:
+    """Whether a Map is, by the most items that it ever has; None: nobody knows. The mode is the machine's, whatever a run asks of it."""
+    return items is not None and items <= INLINE_MAP_LIMIT
+
+
 def look_every_s(limit_s: int, *, times: int) -> int:
     """Seconds between two looks at a child, such that `times` iterations that wait for theirs as long as the machine may last find room in
     its history.
@@ -45,9 +50,8 @@ def events(node: Node, counts: Mapping[str, int | None]) -> int:
         case Parallel(branches=branches):
             return 4 + sum(2 + events(branch, counts) for branch in branches)
         case ForEach(count=count, body=body):
-            items = counts[count] or 0
-            inline = 0 < items <= INLINE_MAP_LIMIT
-            return 8 + (items * (4 + events(body, counts)) if inline else 0)
+            items = counts[count]
+            return 8 + ((items or 0) * (4 + events(body, counts)) if inline(items) else 0)
         case Repeat(body=body, timeout_s=timeout_s, every_s=every_s):
             return 4 + (-(-timeout_s // every_s) if every_s else 1) * (events(body, counts) + 4)  # and a Choice, a Wait
     raise TypeError(f"not a node: {node!r}")

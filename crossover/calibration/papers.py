@@ -1,7 +1,6 @@
 """The papers' rows as runs: which experiment a printed row was, and which simulated seconds stand beside its figures."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,7 @@ def _workload(model: str, *, minibatches: int, batch: int = 512, validation: int
 
 
 def _run(experiment: Experiment, workload: Workload, calibration: Calibration) -> Simulated:
-    return simulate(experiment, replace(calibration, compute_sigma=0.0, request_sigma=0.0), workload=workload)
+    return simulate(experiment, calibration.calm(), workload=workload)
 
 
 def _stages_s(run: Simulated, step: str, stages: tuple[str, ...] | None = None) -> float:

@@ -1,7 +1,7 @@
 """An interpreter of an architecture's tree, beside `workflow.execute` and `asl`: the same steps in simulated time.
 
 States are counted as `crossover/asl/` lays them out, and tasks take time: from the end of one to the start of the next. A Map's branches
-begin one after another, and share the luck of their first task; beyond an inline Map's limit it takes a Distributed one's time.
+begin one after another, and share the luck of their first task; one that its machine makes Distributed takes that one's time.
 
 Minibatches of one worker are walked as a group: the same phases in the same order of time, without an event for each; where the account's
 concurrency could bind, each is a process of its own.
@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from crossover.asl import INLINE_MAP_LIMIT
+from crossover.architecture.infrastructure import most_minibatches
+from crossover.asl import inline
 from crossover.simulation.kernel import SimProcess
 from crossover.simulation.usage import WhereInRun
 from crossover.simulation.world import Model, Script, SimulatedInvocation, World
@@ -43,6 +44,8 @@ class Walk:
         # Whether more functions could ever run side by side than the account allows.
         limit, workload = self._calibration.concurrency, world.workload
         self._grouped = limit is None or world.workers * (workload.minibatches + 2) <= limit
+        most = most_minibatches(world.experiment)
+        self._inline = {"workers": inline(world.workers), "minibatches": inline(most)}
 
     def run(self, node: Node, place: WhereInRun, *, last: bool = True) -> SimProcess:
         """`last`: whether the node ends its machine."""
@@ -75,12 +78,15 @@ class Walk:
         self._world.transitions += 1  # the state that drops the branch's result
 
     def _together(self, place: WhereInRun, branches: Iterable[tuple[Node, WhereInRun]]) -> SimProcess:
-        factor, running = self._world.luck[place.worker].task(), list[Generator[simpy.Event, Any, None]]()
+        factor, running = (
+            place.started or self._world.luck[place.worker].task(),
+            list[Generator[simpy.Event, Any, None]](),
+        )
         for number, (node, branch) in enumerate(branches):
             branch.started = factor
             branch.debt_s = place.debt_s + number * self._calibration.branch_s
             running.append(self._branch(node, branch))
-        place.debt_s = 0.0
+        place.debt_s = place.started = 0.0
         yield self._env.all_of([self._env.process(branch) for branch in running])
 
     def _each(self, node: ForEach, place: WhereInRun) -> SimProcess:
@@ -93,8 +99,8 @@ class Walk:
         else:
             yield from self._together(place, [(node.body, place.copy(**{node.item: n})) for n in range(count)])
         self._world.branches = max(self._world.branches, count)
-        if count > INLINE_MAP_LIMIT:
-            place.debt_s += self._calibration.distributed_s
+        if not self._inline[node.count]:
+            yield self._env.timeout(self._calibration.distributed_s)
 
     def _repeat(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
         self._world.transitions += 1

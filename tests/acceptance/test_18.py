@@ -12,7 +12,7 @@ import pytest
 from crossover.calibration import cells, clock_fits, clock_rows, judgement
 from crossover.calibration.clock_rows import FAN_OUT, FILES, HOSTS, INITS, LATENCIES, SERVICES, TASKS
 from crossover.errors import DataError
-from crossover.experiment import Experiment
+from crossover.experiment import Exchange, Experiment
 from crossover.simulation import AWS, Workload, simulate
 from crossover.simulation.calibration import AWS_2022, INIT_LIMIT_S
 from crossover.simulation.kernel import Environments, Luck
@@ -142,6 +142,17 @@ def test_branches_begin_one_after_another_and_a_distributed_map_takes_its_time()
     longer = max(gap for gap in _collected(distributed)) - max(gap for gap in _collected(inline))
     assert longer == pytest.approx(AWS.distributed_s, abs=0.5)
     assert any("a Map of 41 branches" in each for each in distributed.outside)
+
+
+@pytest.mark.parametrize("name", ["spirt", "p2p_serverless"])
+def test_a_distributed_map_takes_its_time_in_each_round_even_where_it_ends_its_machine(name: str) -> None:
+    """50 minibatches of an epoch in rounds of 45 and 5: the machine's Map is one for both."""
+    asked = small(name, workers=2, batch_size=2)
+    asked = replace(asked, data=replace(asked.data, limit=200))
+    for every, rounds in ((45, 4), (40, 0)):
+        experiment = replace(asked, exchange=Exchange(every=every))
+        with_it, without = (simulate(experiment, replace(STILL, distributed_s=s)).seconds for s in (7.0, 0.0))
+        assert with_it - without == pytest.approx(7.0 * rounds)
 
 
 def _collected(run: Simulated) -> list[float]:

@@ -273,7 +273,7 @@ def test_project_shows_time_cost_and_traffic_as_projected(
     assert written["label"] == seconds["label"] == "projected"
     assert seconds["p5"] < seconds["p50"] < seconds["p95"] and count == len(written["repetitions"]["outcomes"]) == 20
     band = display.band(display.seconds, seconds["p5"], seconds["p50"], seconds["p95"])
-    assert shown.splitlines()[-2].startswith(f"[projected] {band}; $")
+    assert shown.splitlines()[-2].startswith(f"[projected] {band}; $".replace(display.GAP, " "))
     assert "outside what was measured: 600 functions at once: 37.5 times the most that was measured (16)" in shown
     assert "20 repetitions of seed 1" in shown and "not in the band: prices, assumed figures" in shown
 

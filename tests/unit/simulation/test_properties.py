@@ -15,7 +15,7 @@ from crossover.simulation import AWS, PURE_COMPUTE, Calibration, Simulated, Work
 
 SERVERLESS = ("spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless")
 ALL = (*SERVERLESS, "p2p_instance", "gpu")
-STILL = replace(AWS, compute_sigma=0.0, request_sigma=0.0, concurrency=None)
+STILL = replace(AWS.calm(), concurrency=None)
 
 architectures = st.sampled_from(ALL)
 sizes = st.builds(
@@ -138,7 +138,7 @@ def test_a_slower_cloud_is_never_faster(architecture: str) -> None:
     setting = experiment(architecture)
     quick = simulate(setting, STILL)
     for change in (
-        {"transition_s": 0.2, "child_s": 2.0},
+        {"task_s": 0.5, "sandbox_s": 1.0, "branch_s": 0.05, "child_s": 2.0},
         {
             "objects": replace(AWS.objects, latency_s=0.5),
             "instance_objects": replace(AWS.instance_objects, latency_s=0.5),

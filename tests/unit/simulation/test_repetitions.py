@@ -27,7 +27,7 @@ from crossover.simulation.repetitions import (
 from crossover.simulation.services import Service
 from tests.architectures.harness import small
 
-EVEN = replace(AWS, compute_sigma=0.0, request_sigma=0.0, session_sigma=0.3)
+EVEN = replace(AWS.calm(), session_sigma=0.3)
 
 
 def task(architecture: str, calibration: Calibration = AWS) -> RepeatedRun:
