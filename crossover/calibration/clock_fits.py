@@ -5,7 +5,7 @@ the state `payload_s_byte`. A state that is no task takes nothing: to enter a Ma
 after another. Where the next function is cold, its sandbox takes `sandbox_s` more, and then INIT. Spreads are lognormal around medians.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean
@@ -35,11 +35,11 @@ def fitted(folder: Path) -> FoundAndLeft:
     try:
         level_s, of_tasks = _tasks(tasks)
         init_s = _middle(_by(inits, "runtime", package="zip", arch="x86_64")[MEASURED_ON])
-        parts = [of_tasks, _maps(maps, level_s[NOW]), _sandboxes(tasks, maps, level_s[BEFORE], init_s), _inits(inits)]
-        others = [*_latencies(latencies), _hosts(hosts)]
+        starts = _maps(maps, level_s[NOW]), _sandboxes(tasks, maps, level_s[BEFORE], init_s), _inits(inits)
+        parts = [of_tasks, *starts, _latencies(latencies), _hosts(hosts)]
     except (KeyError, IndexError, ValueError) as problem:
         raise DataError(f"{SERVICES}/: rows are missing or say something else: {problem}") from problem
-    return [*(each for found, _ in parts for each in found), *others], [each for _, left in parts for each in left]
+    return [each for found, _ in parts for each in found], [each for _, left in parts for each in left]
 
 
 # --- Step Functions ---------------------------------------------------------------------------------------------------
@@ -73,11 +73,11 @@ def _bytes(row: ClockRow) -> int:
 
 
 def _maps(rows: Sequence[ClockRow], level_s: float) -> FoundAndLeft:
-    """Of warm rows. No year is in them; their starts are those of the later level."""
+    """Of warm rows. They are of 2023; their starts are those of the later level."""
     began = [(each, int(each.of("branches")) - 1) for each in _by(rows, "cold_share")[WARM]]
     branch_s = exp(fmean(log(each.seconds[f"{STARTS}p50"] / count) for each, count in began))
-    left = [_left("a Map's branches", each, branch_s * count, STARTS) for each, count in began]
-    left += [_left("into a Map", each, level_s, FIRST) for each, _ in began]
+    left = [_left("a Map's branches", each, branch_s * count, f"{STARTS}p50") for each, count in began]
+    left += [_left("into a Map", each, level_s, f"{FIRST}p50") for each, _ in began]
     which = f"{SERVICES}/{clock_rows.FAN_OUT}: {len(began)} warm rows, the last start after the first, by branch: geometric mean"
     return [Fitted("branch_s", branch_s, "s", which)], left
 
@@ -85,22 +85,27 @@ def _maps(rows: Sequence[ClockRow], level_s: float) -> FoundAndLeft:
 def _sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: float, init_s: float) -> FoundAndLeft:
     """What a cold start takes beyond a warm one, without INIT: of the later level by Maps, of the earlier one by tasks."""
     by_share = _by(maps, "cold_share")
-    now_s = _middle(by_share.pop(WARM), FIRST)
+    warm_maps = by_share.pop(WARM)
+    now_s = _middle(warm_maps, FIRST)
     cold_maps = [row for rows in by_share.values() for row in rows]  # of which nearly all starts were cold
     found, left, variances = list[Fitted](), list[FitResidual](), list[float]()
-    for year, rows, series, warm_s in (
-        (NOW, cold_maps, FIRST, now_s),
-        (BEFORE, _by(tasks, "next_function")["cold"], "", before_s),
+    before = [each for each in _by(tasks, "year", next_function="warm")[BEFORE] if _bytes(each) <= LITTLE]
+    for year, rows, warm, series, warm_s in (
+        (NOW, cold_maps, warm_maps, FIRST, now_s),
+        (BEFORE, _by(tasks, "next_function")["cold"], before, "", before_s),
     ):
-        timed, extra_s = [each.seconds for each in rows], _middle(rows, series) - warm_s
+        extra_s = _middle(rows, series) - warm_s
         which = f"{SERVICES}/: {len(rows)} cold rows, beyond the warm ones and INIT of {MEASURED_ON}"
         found.append(Fitted(f"{_year(year)}sandbox_s", extra_s - init_s, "s", which))
-        variances.append(
-            fmean(((s[f"{series}p95"] - s[f"{series}p5"]) / (2 * P95) / extra_s) ** 2 for s in timed)
-            + fmean(log((s[f"{series}p50"] - warm_s) / extra_s) ** 2 for s in timed)
+        # A warm start's own spread is in a cold one's, and drawn beside it.
+        whole, own = (
+            fmean(((s[f"{series}p95"] - s[f"{series}p5"]) / (2 * P95) / extra_s) ** 2 for s in (r.seconds for r in of))
+            for of in (rows, warm)
         )
-        left += [_left("cold", each, warm_s + extra_s, series) for each in rows]
-    which = f"{SERVICES}/, the same rows: of sandbox and INIT, within rows and between them"
+        between = fmean(log((each.seconds[f"{series}p50"] - warm_s) / extra_s) ** 2 for each in rows)
+        variances.append(max(0.0, whole - own) + between)
+        left += [_left("cold", each, warm_s + extra_s, f"{series}p50") for each in rows]
+    which = f"{SERVICES}/, the same rows: of sandbox and INIT, within rows beyond the warm ones, and between them"
     return [*found, Fitted("cold_sigma", sqrt(fmean(variances)), "", which)], left
 
 
@@ -126,7 +131,8 @@ def _inits(rows: Sequence[ClockRow]) -> FoundAndLeft:
     return found, left
 
 
-def _latencies(rows: Sequence[ClockRow]) -> Iterator[Fitted]:
+def _latencies(rows: Sequence[ClockRow]) -> FoundAndLeft:
+    found, left = list[Fitted](), list[FitResidual]()
     said, by_what = f"{SERVICES}/{clock_rows.LATENCIES}", _by(rows, "what")
     trips = sorted(
         (row for what, mine in by_what.items() if what.startswith("TCP") for row in mine),
@@ -137,21 +143,28 @@ def _latencies(rows: Sequence[ClockRow]) -> Iterator[Fitted]:
         ("stores.redis_of_another_zone", "slowest", trips[-1]),
     ):
         which = f"{said}: the {how} of {len(trips)} runs of TCP round trips from a function to EC2, 2022"
-        yield Fitted(f"{figure}.latency_s", each.seconds["p50"], "s", f"{which}; Redis's own work is not in it")
-        yield Fitted(f"{figure}.latency_sigma", log(each.seconds["p95"] / each.seconds["p50"]) / P95, "", which)
+        found.append(Fitted(f"{figure}.latency_s", each.seconds["p50"], "s", f"{which}; Redis's own work is not in it"))
+        found.append(Fitted(f"{figure}.latency_sigma", log(each.seconds["p95"] / each.seconds["p50"]) / P95, "", which))
+        left.append(_left("Redis by zone", each, each.seconds["p50"]))
     direct = [each for each in by_what["to a warm function, Lambda direct invoke"] if int(each.of("bytes")) <= LITTLE]
     which = f"{said}: a warm function invoked directly, and a connection back, 2022"
-    yield Fitted("direct_s", _middle(direct), "s", which)
+    left += [_left("invoked directly", each, _middle(direct)) for each in direct]
+    return [*found, Fitted("direct_s", _middle(direct), "s", which)], left
 
 
-def _hosts(rows: Sequence[ClockRow]) -> Fitted:
+def _hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
     """Of functions with a whole vCPU, whose one thread takes as long at any memory: what differs are the hosts."""
-    whole, off = [each for each in rows if int(each.of("memory_mb")) >= VCPU_MB], list[float]()
+    whole, off, left = (
+        [each for each in rows if int(each.of("memory_mb")) >= VCPU_MB],
+        list[float](),
+        list[FitResidual](),
+    )
     for mine in _by(whole, "workload", "runtime").values():
         logs = [log(each.seconds["arm64_mean"]) for each in mine]
         off += [(each - fmean(logs)) / sqrt(1 - 1 / len(logs)) for each in logs]
+        left += [_left("hosts", each, exp(fmean(logs)), "arm64_mean") for each in mine]
     which = f"{SERVICES}/{clock_rows.HOSTS}: {len(off)} ARM functions from {VCPU_MB:,} MB on, around the mean of their workload and runtime"
-    return Fitted("host_sigma", sqrt(fmean(each**2 for each in off)), "", which)
+    return [Fitted("host_sigma", sqrt(fmean(each**2 for each in off)), "", which)], left
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -174,7 +187,7 @@ def _within(rows: Sequence[ClockRow]) -> float:
     return sqrt(fmean((log(each.seconds["p95"] / each.seconds["p5"]) / (2 * P95)) ** 2 for each in rows))
 
 
-def _left(part: str, row: ClockRow, fitted_s: float, series: str = "") -> FitResidual:
-    functions = int(next(row.told[name] for name in ("gaps", "executions", "n") if name in row.told))
+def _left(part: str, row: ClockRow, fitted_s: float, column: str = "p50") -> FitResidual:
+    functions = int(next((row.told[name] for name in ("gaps", "executions", "n") if name in row.told), 1))
     file, _, line = row.where.partition(": ")
-    return FitResidual(part, file, line, functions, row.seconds[f"{series}p50"], fitted_s)
+    return FitResidual(part, file, line, functions, row.seconds[column], fitted_s)

@@ -14,19 +14,24 @@ from typing import NamedTuple
 
 from crossover.calibration.measurements import FOLDER, above_zero, instead
 from crossover.errors import DataError
+from crossover.simulation.services import vcpus
 
 SERVICES = "services"
 P95 = 1.645  # standard deviations
 
 
 class Clocked(NamedTuple):
-    """A series of figures of a row, least first. `least_s`, `most_s`: what its `middle` may come to, before its unit is doubted."""
+    """A series of figures of a row, least first. `least_s`, `most_s`: what its `middle` may come to, before its unit is doubted; in
+    seconds of a whole vCPU where it `computes`. `rows`: those that have it, by how their first column begins.
+    """
 
     columns: tuple[str, ...]
     middle: str
     least_s: float
     most_s: float
     seconds: float = 1e-3  # to the unit
+    rows: str = ""
+    computes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +61,23 @@ FILES: Mapping[str, tuple[Clocked, ...]] = {
         for of, least_s in ((FIRST, 0.01), (STARTS, 0.001))
     ),
     INITS: (Clocked(PERCENTILES, "p50", 0.01, 10.0),),
-    LATENCIES: (Clocked(PERCENTILES, "p50", 5e-5, 1.0),),
-    HOSTS: tuple(Clocked((f"{of}_mean", f"{of}_p99"), f"{of}_mean", 0.01, 100.0) for of in ("arm64", "x86")),
+    LATENCIES: (
+        Clocked(PERCENTILES, "p50", 5e-5, 0.02, rows="Redis|TCP"),
+        Clocked(PERCENTILES, "p50", 1e-3, 1.0, rows="S3|to a warm"),
+    ),
+    HOSTS: tuple(
+        Clocked((f"{of}_mean", f"{of}_p99"), f"{of}_mean", 0.02, 30.0, computes=True) for of in ("arm64", "x86")
+    ),
+}
+COUNTED = (r"[1-9]\d*", "a whole number above 0")
+TOLD: Mapping[str, tuple[str, str]] = {  # what a column may say, and in words
+    **dict.fromkeys(("executions", "gaps", "n", "memory_mb"), COUNTED),
+    "year": (r"201[5-9]|202\d|2030", "2015 to 2030"),
+    "payload_bytes": (r"\d*", "a whole number, or nothing"),
+    "bytes": (r"\d+", "a whole number"),
+    "next_function": ("warm|cold", "warm or cold"),
+    "branches": (r"[2-9]|[1-9]\d+", "a whole number above 1"),
+    "cold_share": (r"0\.0|0\.\d*[1-9]|1\.0", "0.0 to 1.0"),
 }
 
 
@@ -72,7 +92,14 @@ def rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
     found = []
     for at, line in enumerate(lines, 2):
         where, row = f"{name}: line {at}", dict(zip(columns, line, strict=False))
-        seconds = {column: s for series in FILES[name] for column, s in _series(row, series, where).items()}
+        for column in TOLD.keys() & row.keys():
+            pattern, expected = TOLD[column]
+            if not re.fullmatch(pattern, row[column]):
+                raise DataError(f"{where}: {column}: {row[column]!r} is not allowed; expected {expected}")
+        mine = [series for series in FILES[name] if re.match(series.rows, line[0])] if line else []
+        if not mine:
+            raise DataError(f"{where}: {columns[0]}: {line[:1]} is unknown")
+        seconds = {column: s for series in mine for column, s in _series(row, series, where).items()}
         found.append(ClockRow(where=where, told={n: v for n, v in row.items() if n not in seconds}, seconds=seconds))
     if not found:
         raise DataError(f"{name}: no rows")
@@ -88,9 +115,10 @@ def _series(row: Mapping[str, str], series: Clocked, where: str) -> dict[str, fl
     for before, name in pairwise(series.columns):
         if seconds[name] < seconds[before]:
             raise DataError(f"{where}: {name}: {row[name]} is less than {before}, {row[before]}; percentiles grow")
-    if not series.least_s <= seconds[series.middle] <= series.most_s:
+    share = min(1.0, vcpus(int(row["memory_mb"]))) if series.computes else 1.0
+    if not series.least_s <= share * seconds[series.middle] <= series.most_s:
         raise DataError(
             f"{where}: {series.middle}: {row[series.middle]} would be {seconds[series.middle]:g} s, expected "
-            f"{series.least_s:g} to {series.most_s:g} s: other units?"
+            f"{series.least_s / share:g} to {series.most_s / share:g} s: other units?"
         )
     return seconds
