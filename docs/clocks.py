@@ -99,17 +99,17 @@ def costs() -> Iterator[list[str]]:
         for training, file in (("digits", name), ("MobileNet", f"{name}-cifar10")):
             experiment = load(CONFIG / f"{file}.yaml", [])
             whole, quick = (_epoch(experiment, calibration.calm()) for calibration in (AWS, without))
-            seconds, usd = max(0.0, whole.seconds - quick.seconds), max(0.0, whole.usd - quick.usd)
+            seconds, usd = whole.seconds - quick.seconds, whole.usd - quick.usd
             states_usd = whole.transitions * PRICES.of("stepfunctions.transition").usd
             yield [
                 name,
                 training,
                 f"{whole.invocations / whole.rounds / experiment.workers:.3g}",
-                f"{seconds / whole.rounds / AWS.task_s:.2f}",
+                f"{seconds / whole.rounds / AWS.task_s:z.2f}",
                 f"{whole.seconds:.3g}",
-                f"{seconds / whole.seconds:.0%}",
+                f"{seconds / whole.seconds:z.0%}",
                 f"{whole.usd:.3g}",
-                f"{(usd + states_usd) / whole.usd:.0%}",
+                f"{(usd + states_usd) / whole.usd:z.0%}",
                 f"{AWS.task_s * whole.rounds:.3g}" if whole.invocations else "",
             ]
 
