@@ -56,14 +56,12 @@ class VirtualClients:
     def _database(self, worker: int) -> VirtualDatabase:
         return self._servers.databases[worker % len(self._servers.databases)]
 
-    def _client(self, worker: int) -> DatabaseClient:
-        return DatabaseClient(self._database(worker), self._servers.carry)
-
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
         if self.through_objects(experiment):
             return object_tensors(self.objects(traffic))
         if worker not in self._tensor_stores:
-            client, kept_s = self._client(worker), experiment.database.time_to_live_s
+            client = DatabaseClient(self._database(worker), self._servers.carry)
+            kept_s = experiment.database.time_to_live_s
             self._tensor_stores[worker] = RedisTensorStore(client, traffic, time_to_live_s=kept_s)
         return self._tensor_stores[worker].beside(traffic)
 

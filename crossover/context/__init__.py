@@ -79,10 +79,8 @@ class Resources:
             return
         from crossover.learning.models import weights
 
-        with self.lock:  # the second of two learners waits, and reads nothing
-            weights.hold(
-                experiment.training.weights, lambda: objects.get(keys.weights(str(experiment.training.weights.sha256)))
-            )
+        base = experiment.training.weights
+        weights.hold(base, lambda: objects.get(keys.weights(str(base.sha256))))
 
     def return_learner(self, run: str, learner: "Learner") -> None:
         with self.lock:

@@ -28,6 +28,7 @@ class Fleet:
     volume_gb: int = instances.DATABASE_GB
     boot_s: float = 0.0
     spot: bool = False
+    gpu: bool = False
     setting: str = "database.instance_type"
 
 
@@ -73,6 +74,7 @@ def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]
             volume_gb=asked.volume_gb,
             boot_s=GPU_BOOT_S if asked.gpu else BOOT_S,
             spot=asked.spot,
+            gpu=asked.gpu,
             setting=asked.setting,
         )
     ]

@@ -58,9 +58,14 @@ def padded(samples: Samples) -> Samples:
     return replace(samples, **found) if found else samples
 
 
+def has_padding(inputs: Tensor) -> bool:
+    """Whether they are sequences of which some are shorter than others; no other dtype can hold PADDING."""
+    return inputs.dtype == torch.int64 and inputs.ndim == 2 and bool((inputs == PADDING).any())
+
+
 def trimmed(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """A minibatch's inputs and labels up to the end of its longest sequence, where there is padding."""
-    if inputs.dtype != torch.int64 or inputs.ndim != 2 or not bool((inputs == PADDING).any()):
+    if not has_padding(inputs):
         return inputs, labels
     width = int((inputs != PADDING).any(0).nonzero().max()) + 1
     return inputs[:, :width], labels[:, :width] if labels.shape == inputs.shape else labels

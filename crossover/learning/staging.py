@@ -228,11 +228,11 @@ def first_samples(dataset: "Dataset") -> "Batch":
     import torch
 
     from crossover.learning.batch import Batch
-    from crossover.learning.samples import PADDING
+    from crossover.learning.samples import PADDING, has_padding
 
     ids = torch.arange(len(dataset.train_labels[:2]))
-    lengths = (dataset.train_inputs != PADDING).reshape(len(dataset.train_labels), -1).sum(1)
-    if lengths.min() < lengths.max():
+    if has_padding(dataset.train_inputs):
+        lengths = (dataset.train_inputs != PADDING).sum(1)
         ids = torch.stack([lengths.argmin(), lengths.argmax()])
     return Batch(dataset.train_inputs[ids], dataset.train_labels[ids], ids)
 

@@ -18,6 +18,7 @@ from crossover.account.deployment import readiness, state_machines, zones
 from crossover.account.resources import listings, stacks
 from crossover.account.resources.ownership import Owner
 from crossover.architecture import architectures, load
+from crossover.costs import prices
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
 from crossover.local.cloud import LocalCloud
@@ -135,17 +136,38 @@ def test_an_image_that_the_region_does_not_name(session: Any, monkeypatch: pytes
     assert not found.holds and "has no parameter /nowhere/latest/x" in found.detail
 
 
-def test_a_denied_question_is_not_asked_and_not_ok(
-    cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("state", "holds"), [("create-complete", True), ("delete-complete", False)])
+def test_only_a_network_that_its_owners_exclude_is_not_blocked(
+    state: str, holds: bool, cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arn = "arn:aws:ec2:us-east-1:123456789012:vpc/vpc-1"
+    for call, answer in (
+        ("options", {"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": "block-ingress"}}),
+        ("exclusions", {"VpcBlockPublicAccessExclusions": [{"ResourceArn": arn, "State": state}]}),
+    ):
+        monkeypatch.setitem(cloud.account.settings, f"describe_vpc_block_public_access_{call}", answer)
+    parameter = {"Name": "/crossover/crossover/network/vpc", "Value": "vpc-1", "Type": "String"}
+    session.client("ssm").put_parameter(**parameter)
+    try:
+        assert findings(session, GPU)["VPC block public access"].holds is holds
+    finally:
+        session.client("ssm").delete_parameter(Name=parameter["Name"])
+
+
+@pytest.mark.parametrize(
+    ("code", "how"), [("UnauthorizedOperation", "denied"), ("NoSuchResourceException", "not answered")]
+)
+def test_a_question_without_an_answer_is_not_asked_and_not_ok(
+    code: str, how: str, cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deny(session: Any, experiment: Experiment) -> Any:
-        raise ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "GetAllowedImagesSettings")
+        raise ClientError({"Error": {"Code": code}}, "GetAllowedImagesSettings")
 
     monkeypatch.setattr("crossover.account.deployment.surroundings.allowed_images", deny)
     found = findings(session, GPU)["allowed images"]
     assert (found.word, found.detail) == (
         "unasked",
-        "not asked: GetAllowedImagesSettings was denied (UnauthorizedOperation)",
+        f"not asked: GetAllowedImagesSettings was {how} ({code})",
     )
 
 
@@ -168,6 +190,33 @@ def test_a_life_shorter_than_the_deployment_is_refused(session: Any) -> None:
 def test_a_topic_that_nobody_would_hear(topic: str, words: str, session: Any) -> None:
     found = findings(session, replace(SPIRT, lifetime=Lifetime(notify=topic)))["topic"]
     assert not found.holds and words in found.detail
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({}, "nobody hears"),
+        ({"KmsMasterKeyId": "alias/own"}, "is encrypted by alias/own, which the clean-up may not use"),
+    ],
+)
+def test_a_topic_that_is_there_and_tells_nobody(attributes: dict[str, str], words: str, session: Any) -> None:
+    topics = session.client("sns")
+    topic = topics.create_topic(Name="silent", Attributes=attributes)["TopicArn"]
+    try:
+        found = findings(session, replace(SPIRT, lifetime=Lifetime(notify=topic)))["topic"]
+    finally:
+        topics.delete_topic(TopicArn=topic)
+    assert (found.holds, found.certain) == (False, False) and words in found.detail
+
+
+def test_a_budget_by_another_regions_prices_is_told_by_doctor_too(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = replace(prices.load(), region="eu-west-1")
+    monkeypatch.setattr(prices, "load", lambda: elsewhere)
+    found = findings(session, replace(SPIRT, lifetime=Lifetime(budget_usd=5.0)))["region"]
+    assert not found.holds and "has the prices of eu-west-1" in found.detail
+    assert findings(session, SPIRT)["region"].holds
 
 
 def test_functions_at_once_are_the_trees_parallel_iterations() -> None:

@@ -14,6 +14,7 @@ from crossover.account.removal import leftovers
 from crossover.account.resources import inventory, listings, ownership
 from crossover.account.resources.ownership import Owner, Whose
 from crossover.costs import prices
+from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
 from tests.cloud import made
 from tests.cloud.conftest import Command
@@ -333,10 +334,12 @@ def test_who_takes_over_sees_whose_it_is(session: Any, crossover: Command) -> No
     assert made.stack_tags(session, "crossover-tiny") == {}
 
 
-@pytest.mark.parametrize("owner", ["Ada@Example.org", "ada@example.org"])
-def test_an_owner_in_other_letter_case_is_the_same(owner: str, session: Any, crossover: Command) -> None:
-    made.ours(session, "crossover", "tiny", owner="ada@example.org")
-    crossover("destroy", "--yes", owner=owner)
+@pytest.mark.parametrize("has", ["Ada@Example.org", "ada@example.org", Experiment.owner])
+def test_an_owner_in_other_letter_case_is_the_same_and_the_default_is_nobody(
+    has: str, session: Any, crossover: Command
+) -> None:
+    made.ours(session, "crossover", "tiny", owner=has)
+    crossover("destroy", "--yes", owner="ada@example.org")
     assert made.stack_tags(session, "crossover-tiny") == {}
 
 

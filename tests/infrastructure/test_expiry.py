@@ -162,6 +162,15 @@ def test_a_shared_stack_that_waited_for_the_last_experiment_is_not_late(account:
     account.look()
 
 
+def test_a_shared_stack_that_cloudformation_keeps_is_told(account: Account) -> None:
+    """It takes the call, and says beside the stack's status that another stack, here a stranger's, imports what it exports."""
+    queue = held(account, NET, "network", HOURS_AGO)
+    account.look()  # nothing is known of it before
+    failed = account.states.describe_execution(executionArn=account.look(status="FAILED"))
+    assert NET in failed["cause"] and "in use by" in failed["cause"] and failed["cause"] in told(account, queue)
+    account.stacks.delete_stack(StackName="importer")
+
+
 def test_a_deletion_that_is_refused_fails_the_look(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     create_stacks(account, {A: ("experiment", SOON)})
 

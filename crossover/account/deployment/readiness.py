@@ -28,11 +28,8 @@ QUOTAS = {
     "P5 quota": (r"p5", {False: "L-417A185B", True: "L-C4BD4855"}),
 }
 Asking = Callable[[Any, Experiment], Iterator[Finding]]
-NO_ANSWER = {
-    "NoSuchResourceException",
-    "InvalidAction",
-    "UnsupportedOperation",
-}  # of a region or a quota that does not know the question
+# Of a region, or a quota, that does not know the question.
+NO_ANSWER = {"NoSuchResourceException", "InvalidAction", "UnsupportedOperation"}
 NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
 
 

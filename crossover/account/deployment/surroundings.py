@@ -5,7 +5,7 @@ from typing import Any
 
 from crossover.account.deployment import zones
 from crossover.account.deployment.finding import Finding
-from crossover.architecture.instances import GPU_GB, image_parameter
+from crossover.architecture.instances import image_parameter
 from crossover.clients import aws_calls
 from crossover.costs import infrastructure
 from crossover.experiment import Experiment
@@ -18,14 +18,10 @@ NETWORK_QUOTAS = (  # of a region, in which the network takes one each
 OWN_KEY = "alias/aws/ebs"
 
 
-def _gpu(fleet: infrastructure.Fleet) -> bool:
-    return fleet.volume_gb == GPU_GB  # what the image for GPUs asks for, and no other
-
-
 def images(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """Whether the region names an image for each fleet."""
     wanted = sorted(
-        {image_parameter(each.instance_type, gpu=_gpu(each)) for each in infrastructure.of(experiment).fleets}
+        {image_parameter(each.instance_type, gpu=each.gpu) for each in infrastructure.of(experiment).fleets}
     )
     region = session.client("ssm").meta.region_name
     for name in wanted:
@@ -42,11 +38,10 @@ def allowed_images(session: Any, experiment: Experiment) -> Iterator[Finding]:
     if not all(listed):  # a criterion that names no provider is about something else
         return
     allowed = {provider for providers in listed for provider in providers}
-    for owner in sorted({AMAZON if _gpu(each) else DEBIAN for each in infrastructure.of(experiment).fleets} - allowed):
+    for owner in sorted({AMAZON if each.gpu else DEBIAN for each in infrastructure.of(experiment).fleets} - allowed):
         detail = f"the account allows images of {', '.join(sorted(allowed)) or 'nobody'} alone, not of {owner}: its owners may add it"
-        yield Finding(
-            "allowed images", False, detail, certain=False
-        )  # its id may be listed, or a name that stands for it
+        # Its id may be listed, or a name that stands for it.
+        yield Finding("allowed images", False, detail, certain=False)
 
 
 def network_quotas(session: Any, experiment: Experiment) -> Iterator[Finding]:
@@ -76,7 +71,8 @@ def public_access(session: Any, experiment: Experiment) -> Iterator[Finding]:
 
 def _excluded(ec2: Any, vpc: str) -> bool:
     found = ec2.describe_vpc_block_public_access_exclusions()["VpcBlockPublicAccessExclusions"]
-    return any(each["ResourceArn"].endswith(f"/{vpc}") and each["State"].endswith("-complete") for each in found)
+    standing = ("create-complete", "update-complete")
+    return any(each["ResourceArn"].endswith(f"/{vpc}") and each["State"] in standing for each in found)
 
 
 def volumes_key(session: Any, experiment: Experiment) -> Iterator[Finding]:

@@ -41,9 +41,8 @@ class ProofWalk(Evidence):
     whole: bool
     train: Callable[[Experiment, Path], RunFolder]
     observed: dict[str, Observed] = field(default_factory=dict)
-    refusal: Callable[[Experiment], str] = lambda experiment: (
-        ""
-    )  # why the account cannot take it, its quotas for example
+    # Why the account cannot take it, its quotas for example.
+    refusal: Callable[[Experiment], str] = lambda experiment: ""
     spent_usd: float = 0.0  # by what each step lasted
 
     @property

@@ -18,6 +18,7 @@ QUOTAS: Mapping[tuple[str, str], float] = {
 }
 SETTINGS: Mapping[str, dict[str, Any]] = {
     "describe_vpc_block_public_access_options": {"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": "off"}},
+    "describe_vpc_block_public_access_exclusions": {"VpcBlockPublicAccessExclusions": []},
     "get_allowed_images_settings": {"State": "disabled"},
     "get_ebs_default_kms_key_id": {"KmsKeyId": "alias/aws/ebs"},
 }

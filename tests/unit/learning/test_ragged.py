@@ -12,7 +12,7 @@ from crossover.errors import UserError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.datasets import load
 from crossover.learning.learner import learner_for
-from crossover.learning.samples import PADDING, Samples, padded
+from crossover.learning.samples import PADDING, Dataset, Samples, padded
 from crossover.learning.staging import Minibatches, first_samples, plan
 from tests.architectures import zoo
 
@@ -42,6 +42,15 @@ def test_each_minibatch_is_as_wide_as_its_longest_sequence() -> None:
             assert torch.equal(batch.labels == -100, batch.inputs == PADDING)
             widths.add(batch.inputs.shape[1])
     assert len(widths) > 1 and max(widths) <= dataset.train_inputs.shape[1] == zoo.LONGEST
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_images_are_tried_out_by_the_first_two(dtype: torch.dtype) -> None:
+    """In uint8 no number is PADDING, which would compare as 0."""
+    images = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 0]], dtype=dtype)
+    labels = torch.arange(4)
+    dataset = Dataset(images, labels, images, labels, classes=4, name="images", fingerprint="")
+    assert first_samples(dataset).labels.tolist() == [0, 1]
 
 
 def test_a_gradient_is_that_of_torch_on_one_sequence_after_another() -> None:
