@@ -9,6 +9,7 @@ concurrency could bind, each is a process of its own.
 
 import json
 from collections.abc import Generator, Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import simpy
@@ -44,8 +45,10 @@ class Walk:
         # Whether more functions could ever run side by side than the account allows.
         limit, workload = self._calibration.concurrency, world.workload
         self._grouped = limit is None or world.workers * (workload.minibatches + 2) <= limit
-        most = most_minibatches(world.experiment)
-        self._inline = {"workers": inline(world.workers), "minibatches": inline(most)}
+
+    @cached_property
+    def _most(self) -> int | None:
+        return most_minibatches(self._world.experiment)
 
     def run(self, node: Node, place: WhereInRun, *, last: bool = True) -> SimProcess:
         """`last`: whether the node ends its machine."""
@@ -99,7 +102,7 @@ class Walk:
         else:
             yield from self._together(place, [(node.body, place.copy(**{node.item: n})) for n in range(count)])
         self._world.branches = max(self._world.branches, count)
-        if not self._inline[node.count]:
+        if not inline(self._world.workers if node.count == "workers" else self._most):
             yield self._env.timeout(self._calibration.distributed_s)
 
     def _repeat(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
