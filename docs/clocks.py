@@ -79,6 +79,16 @@ def as_markdown() -> str:
 # --- what tasks cost --------------------------------------------------------------------------------------------------
 
 ARCHITECTURES = ("spirt", "mlless", "all-reduce", "scatter-reduce", "p2p-instance", "p2p-serverless", "gpu", "single")
+# By file: what its rounds are of.
+SETTINGS = [
+    *(
+        (file, training)
+        for name in ARCHITECTURES
+        for file, training in ((name, "digits"), (f"{name}-cifar10", "MobileNet"))
+    ),
+    ("all-reduce-s3", "digits"),
+    *((name, "20 gradients, once") for name in ("grads-sharding", "lambda-fl", "lifl")),
+]
 COST_HEAD = [
     "architecture",
     "training",
@@ -93,25 +103,25 @@ COST_HEAD = [
 
 
 def costs() -> Iterator[list[str]]:
-    """An epoch after the first, in the middle session and without stragglers, with the clock and without."""
+    """An epoch after the first, or what aggregates once, in the middle session and without stragglers, with the clock and without."""
     without = replace(AWS, task_s=0.0, payload_s_byte=0.0)
-    for name in ARCHITECTURES:
-        for training, file in (("digits", name), ("MobileNet", f"{name}-cifar10")):
-            experiment = load(CONFIG / f"{file}.yaml", [])
-            whole, quick = (_epoch(experiment, calibration.calm()) for calibration in (AWS, without))
-            seconds, usd = whole.seconds - quick.seconds, whole.usd - quick.usd
-            states_usd = whole.transitions * PRICES.of("stepfunctions.transition").usd
-            yield [
-                name,
-                training,
-                f"{whole.invocations / whole.rounds / experiment.workers:.3g}",
-                f"{seconds / whole.rounds / AWS.task_s:z.2f}",
-                f"{whole.seconds:.3g}",
-                f"{seconds / whole.seconds:z.0%}",
-                f"{whole.usd:.3g}",
-                f"{(usd + states_usd) / whole.usd:z.0%}",
-                f"{AWS.task_s * whole.rounds:.3g}" if whole.invocations else "",
-            ]
+    for file, training in SETTINGS:
+        experiment = load(CONFIG / f"{file}.yaml", [])
+        measured = _epoch if architecture_of(experiment).trains else _whole
+        found, quick = (measured(experiment, calibration.calm()) for calibration in (AWS, without))
+        seconds, usd = found.seconds - quick.seconds, found.usd - quick.usd
+        states_usd = found.transitions * PRICES.of("stepfunctions.transition").usd
+        yield [
+            file.removesuffix("-cifar10"),
+            training,
+            f"{found.invocations / found.rounds / experiment.workers:.3g}",
+            f"{seconds / found.rounds / AWS.task_s:z.2f}",
+            f"{found.seconds:.3g}",
+            f"{seconds / found.seconds:z.0%}",
+            f"{found.usd:.3g}",
+            f"{(usd + states_usd) / found.usd:z.0%}",
+            f"{AWS.task_s * found.rounds:.3g}" if found.invocations else "",
+        ]
 
 
 class Epoch(NamedTuple):
@@ -133,6 +143,12 @@ def _epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
     rounds = calendar(architecture.resolve(three.experiment), sizes).rounds_per_epoch
     seconds, usd = three.seconds - two.seconds, three.usd - two.usd
     return Epoch(seconds, usd, three.invocations - two.invocations, three.transitions - two.transitions, rounds)
+
+
+def _whole(experiment: Experiment, calibration: Calibration) -> Epoch:
+    """A run that is one round, cold starts and all."""
+    run = simulate(experiment, calibration)
+    return Epoch(run.seconds, run.usd, run.invocations, run.transitions, 1)
 
 
 def table(head: Sequence[str], listed: Iterable[Sequence[str]]) -> str:
