@@ -14,9 +14,9 @@ from crossover.reports import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from crossover.replication.measurement import Measurement
-    from crossover.replication.part import Part
-    from crossover.replication.runner import Runner
+    from crossover.study.papers.measurement import Measurement
+    from crossover.study.papers.part import Part
+    from crossover.study.papers.runner import Runner
 
 
 def replicate(
@@ -42,10 +42,10 @@ def replicate(
     debug: Debug = False,
 ) -> None:
     """Run the papers' tables and figures anew, and set ours beside the printed ones. Finished runs are kept: a second call goes on."""
-    from crossover.replication import book, book_page
-    from crossover.replication.measurement import Scale
-    from crossover.replication.parts import chosen, measurements
-    from crossover.replication.runner import Runner
+    from crossover.study.papers import book, book_page
+    from crossover.study.papers.measurement import Scale
+    from crossover.study.papers.parts import chosen, measurements
+    from crossover.study.papers.runner import Runner
 
     names, size = what or ["all"], Scale(scale)
     parts = chosen(names)

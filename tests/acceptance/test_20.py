@@ -19,11 +19,11 @@ from rich.text import Text
 
 from crossover.cli import waiting
 from crossover.cli.main import main
-from crossover.replication import findings
-from crossover.replication.cells import Section, TableCell, measured
 from crossover.reports import terminal
 from crossover.reports.display import GAP
 from crossover.runtime.process_pools import PooledJobs
+from crossover.study.papers import findings
+from crossover.study.papers.cells import Section, TableCell, measured
 from tests.unit.advice.few import few_candidates
 
 ROOT = Path(__file__).parents[2]

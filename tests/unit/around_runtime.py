@@ -13,7 +13,7 @@ APART = {
     "account": "AWS accounts are deployed to by commands",
     "cli": "the command line",
     "local": "the cloud on this machine is made of processes",
-    "replication": "a command that runs others",
+    "study": "a command that runs others",
     "runtime/process_pools.py": "commands compute in them",
     "reports": "written once a run is over",
     "runtime/__init__.py": "it is what is asked",

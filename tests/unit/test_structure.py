@@ -29,7 +29,7 @@ FLOORS = (
     {"crossover.advice", "crossover.calibration", "cdk", "peers"},
     {"stacks"},
     {"crossover.running"},
-    {"crossover.account", "crossover.replication", "chaos"},
+    {"crossover.account", "crossover.study", "chaos"},
     {"crossover.cli"},
     {"app"},
 )

@@ -16,16 +16,16 @@ from crossover.advice import page as advised
 from crossover.advice.wishes import Wishes
 from crossover.costs import prices
 from crossover.errors import DataError
-from crossover.replication import book
-from crossover.replication.book_page import write as write_book
-from crossover.replication.measurement import Scale
-from crossover.replication.parts import chosen, measurements
 from crossover.reports import comparison, display, folder, html
 from crossover.simulation import AWS, breakeven, breakeven_page
+from crossover.study.papers import book
+from crossover.study.papers.book_page import write as write_book
+from crossover.study.papers.measurement import Scale
+from crossover.study.papers.parts import chosen, measurements
 from tests.architectures.harness import small
 from tests.unit.advice.few import few_candidates
-from tests.unit.replication import made_up
 from tests.unit.reports.example_run import spirt
+from tests.unit.study.papers import made_up
 
 EXAMPLE = spirt(epochs=4)
 FAST = spirt(epochs=4, speed=3.0, architecture="all_reduce", name="all-reduce")

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from crossover.learning import sizes
-from crossover.replication.measurement import Measurement, Overrides, Scale, smaller
 from crossover.reports import published
 from crossover.reports.published import Row
+from crossover.study.papers.measurement import Measurement, Overrides, Scale, smaller
 
 PAPER = "p2p-2023"
 PEERS = 4

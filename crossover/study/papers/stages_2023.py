@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from crossover.replication import figures, runs_2023
-from crossover.replication.cells import Curve, Drawing, NoFigure, Ours, Section, TableCell, Unit, measured, projected
-from crossover.replication.measurement import Scale
-from crossover.replication.part import Found
-from crossover.replication.runs_2023 import PEERS, STAGES
 from crossover.reports.folder import RunFolder
 from crossover.reports.published import Row
+from crossover.study.papers import figures, runs_2023
+from crossover.study.papers.cells import Curve, Drawing, NoFigure, Ours, Section, TableCell, Unit, measured, projected
+from crossover.study.papers.measurement import Scale
+from crossover.study.papers.part import Found
+from crossover.study.papers.runs_2023 import PEERS, STAGES
 
 NO_NUMBERS = "The figure prints no numbers"
 WAITS = "waits for slower peers included"

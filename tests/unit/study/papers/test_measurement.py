@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.errors import ConfigError
-from crossover.replication import runs_2023, runs_2025
-from crossover.replication.measurement import Measurement, Scale, smaller
-from crossover.replication.parts import PARTS, chosen, measurements
 from crossover.reports import published
+from crossover.study.papers import runs_2023, runs_2025
+from crossover.study.papers.measurement import Measurement, Scale, smaller
+from crossover.study.papers.parts import PARTS, chosen, measurements
 from crossover.validation import load
 
 WHOLE, SMALL = Scale(1), Scale(0.02)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossover.replication import findings
-from crossover.replication.cells import NOT_RUN, Drawing, Section, TableCell, Unit, Value
-from crossover.replication.measurement import Measurement, Scale
-from crossover.replication.runner import Replicated
 from crossover.reports import display, folder, html, plots
 from crossover.reports.display import DASH
 from crossover.reports.page import Page, Plot, Sheet, Tile, plot
+from crossover.study.papers import findings
+from crossover.study.papers.cells import NOT_RUN, Drawing, Section, TableCell, Unit, Value
+from crossover.study.papers.measurement import Measurement, Scale
+from crossover.study.papers.runner import Replicated
 
 INDEX, MARKDOWN, CSV = "index.html", "index.md", "cells.csv"
 HEAD = ("row", "figure", "printed", "ours", "ratio", "label", "simulated", "ratio", "remarks")

@@ -10,14 +10,14 @@ import pytest
 
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
-from crossover.replication import runner as running
-from crossover.replication import runs_2025
-from crossover.replication.measurement import Measurement, Scale
-from crossover.replication.runner import Runner
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
+from crossover.study.papers import runner as running
+from crossover.study.papers import runs_2025
+from crossover.study.papers.measurement import Measurement, Scale
+from crossover.study.papers.runner import Runner
 from tests.sampling import WHOLE
-from tests.unit.replication import made_up
+from tests.unit.study.papers import made_up
 
 SMALL = Scale(0.02)
 FIRST, SECOND = (runs_2025.filtered(threshold) for threshold in runs_2025.FILTER_THRESHOLDS)

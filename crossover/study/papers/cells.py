@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from crossover.replication.measurement import Measurement
 from crossover.reports.folder import RunFolder
 from crossover.reports.published import Row
+from crossover.study.papers.measurement import Measurement
 
 Unit = Literal["s", "min", "MB", "USD", "%", "share", "x", "USD/s", "text"]
 Value = float | str

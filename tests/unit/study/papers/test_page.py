@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from crossover.calibration.judgement import judged
-from crossover.replication import book, book_page
-from crossover.replication.book_page import Book
-from crossover.replication.cells import NOT_RUN, NoFigure, Ours, TableCell
-from crossover.replication.measurement import Scale
-from crossover.replication.parts import PARTS, chosen, measurements
 from crossover.reports import published
-from tests.unit.replication import made_up
+from crossover.study.papers import book, book_page
+from crossover.study.papers.book_page import Book
+from crossover.study.papers.cells import NOT_RUN, NoFigure, Ours, TableCell
+from crossover.study.papers.measurement import Scale
+from crossover.study.papers.parts import PARTS, chosen, measurements
+from tests.unit.study.papers import made_up
 
 SMALL = Scale(0.02)
 WANTED = measurements(chosen(["all"]), SMALL)

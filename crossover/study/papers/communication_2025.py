@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from crossover.replication import figures, runs_2025
-from crossover.replication.cells import Curve, Drawing, NoFigure, Ours, Section, TableCell, measured, printed, where
-from crossover.replication.part import Found
 from crossover.reports import published
 from crossover.reports.folder import RunFolder
 from crossover.reports.published import Row
+from crossover.study.papers import figures, runs_2025
+from crossover.study.papers.cells import Curve, Drawing, NoFigure, Ours, Section, TableCell, measured, printed, where
+from crossover.study.papers.part import Found
 
 SHARED_CORES = "waits for peers that share this machine's cores included"
 SAME_ROUNDS = "of the same rounds; the paper's until convergence"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 from crossover.calibration.judgement import JudgedFigure, judged
-from crossover.replication.cells import Section
+from crossover.study.papers.cells import Section
 
 HELD_OUT = "simulator: has not seen this row"
 FITTED = "simulator: fitted to this row"

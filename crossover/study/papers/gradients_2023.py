@@ -1,8 +1,10 @@
 """Tables II and III, figure 3 and the text of the 2023 paper: gradients in functions and on the instance."""
 
 from crossover.costs import paper_cost
-from crossover.replication import figures, runs_2023
-from crossover.replication.cells import (
+from crossover.reports.folder import RunFolder
+from crossover.reports.published import Row
+from crossover.study.papers import figures, runs_2023
+from crossover.study.papers.cells import (
     Curve,
     Drawing,
     NoFigure,
@@ -13,11 +15,9 @@ from crossover.replication.cells import (
     printed,
     projected,
 )
-from crossover.replication.part import Found
-from crossover.replication.runs_2023 import BATCH_SIZES, MEASURED_SIZE, MNIST_IMAGES, PEER_COUNTS, PEERS
-from crossover.replication.stages_2023 import NO_NUMBERS, best
-from crossover.reports.folder import RunFolder
-from crossover.reports.published import Row
+from crossover.study.papers.part import Found
+from crossover.study.papers.runs_2023 import BATCH_SIZES, MEASURED_SIZE, MNIST_IMAGES, PEER_COUNTS, PEERS
+from crossover.study.papers.stages_2023 import NO_NUMBERS, best
 
 BOTH = ("with functions", "on the instance")
 

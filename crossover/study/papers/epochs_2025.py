@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from crossover.costs import paper_cost
-from crossover.replication import figures, runs_2025
-from crossover.replication.cells import NoFigure, Ours, Section, TableCell, Unit, measured, printed, projected, where
-from crossover.replication.part import Found
-from crossover.replication.runs_2025 import BATCH, MINIBATCHES, WORKERS
 from crossover.reports.folder import RunFolder
 from crossover.reports.published import Row
+from crossover.study.papers import figures, runs_2025
+from crossover.study.papers.cells import NoFigure, Ours, Section, TableCell, Unit, measured, printed, projected, where
+from crossover.study.papers.part import Found
+from crossover.study.papers.runs_2025 import BATCH, MINIBATCHES, WORKERS
 
 STAGES = {  # of our runs, by the row of Table 1 that they belong to
     "fetch": ("fetch",),

@@ -13,7 +13,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Experiment, flat
 from crossover.learning import sizes
 
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = Path(__file__).parents[3] / "config"
 LEAST_VALIDATION = 100  # images: below, an accuracy says nothing and a stage is not worth timing
 LEAST_BATCH = 8
 

@@ -4,11 +4,11 @@ import os
 import platform
 from collections.abc import Sequence
 
-from crossover.replication import runner
-from crossover.replication.book_page import Book
-from crossover.replication.measurement import Scale
-from crossover.replication.part import Found, Part
-from crossover.replication.projection import with_projections
+from crossover.study.papers import runner
+from crossover.study.papers.book_page import Book
+from crossover.study.papers.measurement import Scale
+from crossover.study.papers.part import Found, Part
+from crossover.study.papers.projection import with_projections
 
 
 def of(parts: Sequence[Part], outcome: runner.Replicated, scale: Scale, *, command: str) -> Book:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from crossover.errors import ConfigError
-from crossover.replication import (
+from crossover.study.papers import (
     aggregation_2026,
     communication_2025,
     convergence_2025,
@@ -13,8 +13,8 @@ from crossover.replication import (
     runs_2025,
     stages_2023,
 )
-from crossover.replication.measurement import Measurement, Scale
-from crossover.replication.part import Part
+from crossover.study.papers.measurement import Measurement, Scale
+from crossover.study.papers.part import Part
 from crossover.validation.documents import did_you_mean
 
 _2025 = (

@@ -15,7 +15,9 @@ from crossover.calibration import cells as projections
 from crossover.calibration import measurements as taken
 from crossover.calibration.papers import measured_held_out
 from crossover.costs.invocations import Record
-from crossover.replication.cells import (
+from crossover.reports.folder import RunFolder
+from crossover.simulation import AWS, simulate
+from crossover.study.papers.cells import (
     Curve,
     Drawing,
     NoFigure,
@@ -28,10 +30,8 @@ from crossover.replication.cells import (
     projected,
     where,
 )
-from crossover.replication.measurement import Measurement, Scale
-from crossover.replication.part import Found
-from crossover.reports.folder import RunFolder
-from crossover.simulation import AWS, simulate
+from crossover.study.papers.measurement import Measurement, Scale
+from crossover.study.papers.part import Found
 
 PARAMETERS = {"resnet18": 11_181_642, "vgg16": 134_301_514}  # ten classes
 LEAST_PARAMETERS = 50_000

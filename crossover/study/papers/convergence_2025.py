@@ -1,9 +1,9 @@
 """Table 3 and figure 4 of the 2025 paper: accuracy, and how long it takes."""
 
-from crossover.replication import figures, runs_2025
-from crossover.replication.cells import Curve, Drawing, NoFigure, Ours, Section, TableCell, measured, printed, where
-from crossover.replication.part import Found
 from crossover.reports.folder import RunFolder
+from crossover.study.papers import figures, runs_2025
+from crossover.study.papers.cells import Curve, Drawing, NoFigure, Ours, Section, TableCell, measured, printed, where
+from crossover.study.papers.part import Found
 
 NO_GPU = NoFigure(
     reason="seconds of GPU workers on a CPU say nothing",

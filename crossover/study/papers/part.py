@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from crossover.replication.cells import Drawing, NoFigure, Section, TableCell
-from crossover.replication.measurement import Measurement, Scale
 from crossover.reports.folder import RunFolder
+from crossover.study.papers.cells import Drawing, NoFigure, Section, TableCell
+from crossover.study.papers.measurement import Measurement, Scale
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from crossover.replication.cells import Ours, Section, TableCell
 from crossover.reports import display
+from crossover.study.papers.cells import Ours, Section, TableCell
 
 APART = 1.05  # printed figures that differ by less have no direction
 AGREED = 0.9  # of the pairs, from which on the direction is the printed one

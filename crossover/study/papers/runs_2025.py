@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from crossover.replication.measurement import CONFIG, Measurement, Overrides, Scale, smaller
 from crossover.reports import published
 from crossover.reports.published import Row
+from crossover.study.papers.measurement import CONFIG, Measurement, Overrides, Scale, smaller
 from crossover.validation import load, recipes
 
 PAPER = "comparison-2025"

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from crossover.architecture import load
-from crossover.replication.measurement import Measurement, Scale
-from crossover.replication.runner import Replicated
 from crossover.reports.folder import RunFolder
+from crossover.study.papers.measurement import Measurement, Scale
+from crossover.study.papers.runner import Replicated
 
 FUNCTION_STAGES = ("fetch", "compute", "store", "average", "synchronise", "aggregate", "filter", "update", "evaluate")
 PEER_STAGES = ("compute gradients", "send", "receive", "model update", "convergence detection")

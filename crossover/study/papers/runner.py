@@ -14,14 +14,14 @@ from typing import Any
 from crossover.architecture import architecture_of
 from crossover.errors import CrossoverError, DataError, UserError
 from crossover.experiment import Experiment
-from crossover.replication.measurement import Measurement, Scale
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
 from crossover.running.cdk_process import synthesized
 from crossover.running.keeping import begun
+from crossover.study.papers.measurement import Measurement, Scale
 
 RUNS = "runs"
-KEPT = Path(__file__).parents[2] / "docs" / "results"  # runs at the published size that come with the project
+KEPT = Path(__file__).parents[3] / "docs" / "results"  # runs at the published size that come with the project
 NOT_COMPARED = ("project", "owner", "name", "lifetime", "recipe")  # what does not change a figure
 Announce = Callable[[str], None]
 
