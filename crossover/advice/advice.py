@@ -1,8 +1,10 @@
-"""The advice: of the simulated candidates the one that holds the wishes, two others, and what speaks against each architecture."""
+"""The advice: of the simulated candidates the one that holds the wishes, those that are named, two others, and what speaks against each
+architecture.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
@@ -11,70 +13,16 @@ from crossover.advice import drivers, needs
 from crossover.advice.candidates import OWN, UNKNOWN, Candidate
 from crossover.advice.drivers import Drivers, parts, run_of
 from crossover.advice.evaluation import Estimate, Question, best
+from crossover.advice.finalists import Card, Finalist, cards, chosen
 from crossover.advice.needs import Sizes
 from crossover.advice.search import Searched, search
 from crossover.advice.wishes import Wishes
 from crossover.errors import NoProjection
 from crossover.reports import bands, display
-from crossover.reports.bands import Band, band
-from crossover.simulation import repetitions
-from crossover.simulation.repetitions import REPETITIONS, Outcome, draws, possible, repeated
+from crossover.simulation.repetitions import REPETITIONS, draws, repeated
 
 ROOM = 0.9  # of a wish
 THIN = 0.02  # a candidate of the front that is quicker by less than this than a cheaper one is left out
-
-
-@dataclass(frozen=True)
-class Finalist:
-    """A candidate with its repetitions. Seconds are from `deploy` on, so `before_s` is among them."""
-
-    candidate: Candidate
-    figures: Estimate
-    outcomes: tuple[Outcome, ...]
-    before_s: float  # until the run begins to work
-
-    @cached_property
-    def seconds(self) -> Band:
-        """Until the model is there."""
-        return band([each.seconds + self.before_s for each in self._ran])
-
-    @cached_property
-    def running(self) -> Band:
-        """Of the run alone, as `project` and `breakeven` count its seconds."""
-        return band([each.seconds for each in self._ran])
-
-    @cached_property
-    def usd(self) -> Band:
-        """In full."""
-        return band([each.usd for each in self._ran])
-
-    def by_draw(self, figure: str) -> list[float]:
-        """`seconds` of the run or `usd` of each repetition, infinite where AWS would not run it; finalists of one question have the same
-        draws.
-        """
-        return repetitions.figures(self.outcomes, figure)
-
-    @property
-    def _ran(self) -> Sequence[Outcome]:
-        return possible(self.outcomes) or self.outcomes
-
-    @property
-    def would_run(self) -> bool:
-        """In 19 of 20 repetitions."""
-        return len(possible(self.outcomes)) >= bands.SURE * len(self.outcomes)
-
-    @property
-    def words(self) -> str:
-        """`31 min 05 s after 2 min 00 s of start-up, $0.29 ($0.24 to $0.36)`."""
-        time = f"{display.seconds(self.running.p50)} after {display.seconds(self.before_s)} of start-up"
-        return f"{time}, {display.band(display.usd, *self.usd)}"
-
-    @property
-    def kind(self) -> str:
-        """What of ON_HAND its workers are."""
-        if not self.candidate.instance:
-            return "lambda"
-        return "gpu" if self.candidate.gpu else "ec2"
 
 
 @dataclass(frozen=True)
@@ -88,11 +36,14 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Advice:
-    """`front` and `unknown`: Pareto fronts of time against dollars, the cheapest first; `met`: whether the wishes hold at p95."""
+    """`front` and `unknown`: Pareto fronts of time against dollars, the cheapest first; `met`: whether the wishes hold at p95; `on_demand`:
+    of the winner on spot instances the same at the price that AWS holds.
+    """
 
     question: Question
     wishes: Wishes
     winner: Finalist
+    cards: tuple[Card, ...]
     alternatives: tuple[Finalist, ...]
     met: bool
     front: tuple[Finalist, ...]
@@ -101,6 +52,14 @@ class Advice:
     searched: Searched
     candidates: int
     excluded: Mapping[str, int]  # what kind of reason, and how many
+    on_demand: Finalist | None = None
+
+    @property
+    def told(self) -> tuple[Finalist, ...]:
+        """Those that become files, each once: the winner, the named ones with what spot is on demand, and the alternatives."""
+        named = [each for card in self.cards for each in (card.finalist, card.on_demand) if each]
+        each = (self.winner, *([self.on_demand] if self.on_demand else []), *named, *self.alternatives)
+        return tuple({one.candidate: one for one in each}.values())
 
     @cached_property
     def drives(self) -> Mapping[Candidate, Drivers]:
@@ -142,6 +101,7 @@ def advise(
     )
     runnable = [each for each in {f.candidate: f for f in (*front, *bests)}.values() if each.would_run] or list(front)
     winner = chosen(runnable, wishes)
+    twins = judges.on_demand((winner, *(card.finalist for card in cards(runnable, wishes, {}))))
     near = [each for each in judges.of(_near(own, wishes)) if each.would_run]
     unknown = {each: f for each, f in searched.simulated.items() if each.updates == UNKNOWN}
     second = [each for each in thinned(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
@@ -150,6 +110,7 @@ def advise(
         question=question,
         wishes=wishes,
         winner=winner,
+        cards=cards(runnable, wishes, twins),
         alternatives=_alternatives(winner, list({f.candidate: f for f in (*runnable, *near)}.values()), wishes),
         met=wishes.short_by(winner.seconds, winner.usd) <= 1,
         front=front,
@@ -158,17 +119,8 @@ def advise(
         searched=searched,
         candidates=len(everything),
         excluded=Counter(kind for kind, words in refused.values() if words),
+        on_demand=twins.get(winner.candidate),
     )
-
-
-def chosen(finalists: Sequence[Finalist], wishes: Wishes) -> Finalist:
-    """With a budget alone the quickest that keeps to it, else the cheapest that keeps to all wishes; where none does, the nearest."""
-    holding = [each for each in finalists if wishes.short_by(each.seconds, each.usd) <= 1]
-    if not holding:
-        return min(finalists, key=lambda each: (wishes.short_by(each.seconds, each.usd), each.usd.p50))
-    if wishes.budget_usd is not None and wishes.deadline_s is None:
-        return min(holding, key=lambda each: (each.seconds.p50, each.usd.p50))
-    return min(holding, key=lambda each: (each.usd.p50, each.seconds.p50))
 
 
 def standing(found: Advice) -> tuple[float, float, float]:
@@ -204,6 +156,12 @@ class _Judge:
             before_s = self._question.before_s(candidate)
             self._known[candidate] = Finalist(candidate, figures, outcomes, before_s)
         return tuple(self._known[candidate] for candidate, _ in found)
+
+    def on_demand(self, finalists: Sequence[Finalist]) -> dict[Candidate, Finalist]:
+        """Of each on spot instances the same ones on demand."""
+        spot = {each.candidate: replace(each.candidate, spot=False) for each in finalists if each.candidate.spot}
+        found = self.of([(twin, self._question.simulated(twin)[0]) for twin in spot.values()])
+        return dict(zip(spot, found, strict=True))
 
 
 def _cheapest(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
@@ -317,16 +275,23 @@ def sentence(found: Advice) -> str:
         if found.wishes.budget_usd is not None and winner.usd.p95 > found.wishes.budget_usd:
             needs.append(f"a budget of {display.usd(winner.usd.p95)}")
         text += f" It would take {' and '.join(needs)}."
+    if found.on_demand:
+        text += f" On demand it is {found.on_demand.words}"
+        text += ", more than was wished." if found.met and not _holds(found, found.on_demand) else "."
     for rival in rivals_of(found):
         dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "seconds"))
         text += f" {KINDS[rival.kind]} costs {dollars} and takes {time}: {rival.candidate.words}"
-        if found.met and found.wishes.short_by(rival.seconds, rival.usd) > 1:
+        if found.met and not _holds(found, rival):
             text += ", more than was wished"
         turn = turning_point(found.question, winner.candidate, rival.candidate)
         if turn is not None and turn >= 2 and bands.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
             text += f"; for fewer than {turn:.1f} epochs it would be the cheaper one"
         text += "."
     return text + "".join(f" {each}" for each in cautions(winner.candidate))
+
+
+def _holds(found: Advice, each: Finalist) -> bool:
+    return found.wishes.short_by(each.seconds, each.usd) <= 1
 
 
 def line(found: Advice) -> str:

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from crossover.advice.advice import Advice, Finalist, chosen
+from crossover.advice.advice import Advice
 from crossover.advice.drivers import lengthened
+from crossover.advice.finalists import Finalist, chosen
 from crossover.simulation import assumptions
 from crossover.simulation.assumptions import AnswerOf
 from crossover.simulation.calibration import Calibration

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from crossover.advice.advice import Advice, Finalist
+from crossover.advice.advice import Advice
+from crossover.advice.finalists import RULES, Finalist
 from crossover.advice.needs import quota
 from crossover.reports import display
 from crossover.simulation.repetitions import LIMITS
@@ -27,6 +28,23 @@ def front(found: Sequence[Finalist]) -> list[list[str]]:
         ]
         for each in found
     ]
+
+
+CARDS_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]
+
+
+def cards(found: Advice) -> list[list[str]]:
+    """The named ones, one row for each and one for what spot instances are on demand."""
+    rows = []
+    for card in found.cards:
+        names = ", ".join(card.names)
+        for name, each in ((names, card.finalist), (f"{names}, on demand", card.on_demand)):
+            if each is not None:
+                time, before, *dollars = (*front([each])[0][1:2], *front([each])[0][3:6])
+                number = [told.candidate for told in found.told].index(each.candidate) + 1
+                file = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
+                rows.append([name, each.candidate.words, time, before, *dollars, file])
+    return rows
 
 
 def of_an_update(each: Finalist) -> str:
@@ -74,4 +92,6 @@ def notes(found: Advice) -> list[str]:
     if word := quota(found.winner.candidate):
         lines.append(word)
     outside = {limit for outcome in found.winner.outcomes for limit in outcome.outside}
+    rules = "; ".join(f"{name}: {rule}" for name, rule in RULES.items())
+    lines.append(f"of those that keep to what was wished (of all, where none does) {rules}")
     return [*lines, *(f"outside what was measured: {limit}" for limit in sorted(outside))]

@@ -1,4 +1,6 @@
-"""`advice/`: the winner and two others as YAML files that run as they are, every simulated candidate as CSV, the whole as JSON."""
+"""`advice/`: the winner, the named ones and two others as YAML files that run as they are, every simulated candidate as CSV, the whole as
+JSON.
+"""
 
 import csv
 import hashlib
@@ -13,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from crossover.advice.advice import Advice, Finalist, line, sentence
+from crossover.advice.advice import Advice, line, sentence
 from crossover.advice.candidates import experiment_of
+from crossover.advice.finalists import RULES, Finalist
 from crossover.experiment import Experiment
 from crossover.reports import display
 from crossover.reports.folder import write_atomically
@@ -33,7 +36,7 @@ def write(found: Advice, out: Path, *, config: Path) -> list[Path]:
     told = out / "advice.json"
     earlier = json.loads(told.read_text(encoding="utf-8")).get("files", {}) if told.exists() else {}
     paths = []
-    for number, each in enumerate((found.winner, *found.alternatives), start=1):
+    for number, each in enumerate(found.told, start=1):
         name = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
         own = _own_code(found.question.base)
         paths.append(config.parent / f"{config.stem}-advice-{name}" if own else out / name)
@@ -77,7 +80,10 @@ def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
     made = experiment(found, finalist, number)
     usual = Experiment(name=made.name, architecture=made.architecture).resolved()
     plain = {"name": made.name, "architecture": made.architecture, **_other(made.resolved(), usual)}
-    comment = f"# [projected] {finalist.candidate.words}: {finalist.words}; both together {display.seconds(finalist.seconds.p95)} at p95\n"
+    names = [name for card in found.cards for name in card.names if card.finalist is finalist]
+    called = f"{', '.join(names)}: " if names else ""
+    together = f"both together {display.seconds(finalist.seconds.p95)} at p95"
+    comment = f"# [projected] {called}{finalist.candidate.words}: {finalist.words}; {together}\n"
     return comment + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
@@ -126,6 +132,16 @@ def as_json(found: Advice) -> dict[str, Any]:
         },
         "simulated": len(found.searched.simulated),
         "winner": _finalist(found.winner),
+        "cards": [
+            {
+                "names": list(each.names),
+                "rule": "; ".join(RULES[name] for name in each.names),
+                "finalist": _finalist(each.finalist),
+                "on_demand": _finalist(each.on_demand) if each.on_demand else None,
+            }
+            for each in found.cards
+        ],
+        "on_demand": _finalist(found.on_demand) if found.on_demand else None,
         "alternatives": [_finalist(each) for each in found.alternatives],
         "front": [_finalist(each) for each in found.front],
         "accuracy unknown": [_finalist(each) for each in found.unknown],

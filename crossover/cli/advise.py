@@ -142,9 +142,10 @@ def _tune(experiment: Experiment, budget_usd: float | None, others: Mapping[str,
 
 
 def show(found: "Advice", notes: list[str]) -> None:
-    """The front, the best of each architecture, and why the others are not the answer."""
+    """The named ones, the front, the best of each architecture, and why the others are not the answer."""
     from crossover.advice import tables
 
+    terminal.show(TextTable("[projected] which one", tables.CARDS_HEAD, tables.cards(found)))
     terminal.show(
         TextTable("[projected] the front of time against dollars", tables.FRONT_HEAD, tables.front(found.front))
     )

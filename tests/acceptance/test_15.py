@@ -368,7 +368,9 @@ def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path,
         assert status("advise", str(own), "--on-hand", "lambda,ec2", "--out", str(tmp_path / "advice")) == 0
     advised = json.loads((tmp_path / "advice" / "advice.json").read_text())
     files = sorted(tmp_path.glob("mine-advice-*.yaml"))
-    for path, said in zip(files, (advised["winner"], *advised["alternatives"]), strict=True):
+    named = [each["finalist"] for each in advised["cards"]]
+    told = {str(each["candidate"]): each for each in (advised["winner"], *named, *advised["alternatives"])}
+    for path, said in zip(files, told.values(), strict=True):
         assert status("project", str(path), "--out", str(tmp_path / "out.json")) == 0
         projected = json.loads((tmp_path / "out.json").read_text())["repetitions"]
         assert projected["usd"]["p50"] == pytest.approx(said["usd"]["p50"], rel=0.01)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from crossover.advice import subject, writing
-from crossover.advice.advice import Advice, Finalist, advise, form_of
+from crossover.advice.advice import Advice, advise, form_of
+from crossover.advice.finalists import Finalist
 from crossover.advice.wishes import Wishes
 from crossover.architecture import load, training_architectures
 from crossover.cli import plan

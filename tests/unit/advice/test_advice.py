@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from crossover.advice import advice, drivers, page, sensitivity, subject, wishes, writing
-from crossover.advice.advice import Advice, Finalist, advise, chosen, sentence, turning_point
+from crossover.advice import advice, drivers, page, sensitivity, subject, tables, wishes, writing
+from crossover.advice.advice import Advice, advise, sentence, turning_point
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate
+from crossover.advice.finalists import Finalist, cards, chosen
 from crossover.advice.search import Searched
 from crossover.advice.wishes import Wishes
 from crossover.errors import ConfigError, NoProjection
@@ -64,6 +65,44 @@ def test_an_impossible_wish_gets_the_nearest_answer() -> None:
     assert chosen(FRONT, Wishes(budget_usd=0.1)).candidate.architecture == "single"
 
 
+# As the first, and dearer by less than 1 %; as quick as the third, and cheaper.
+TIED = [finalist("spirt", 800, 1.004), finalist("mlless", 100.3, 4.0)]
+
+
+def test_where_one_figure_ties_the_other_decides() -> None:
+    assert chosen([*FRONT, *TIED], Wishes()).candidate.architecture == "spirt"
+    assert chosen([*FRONT, *TIED], Wishes(budget_usd=9)).candidate.architecture == "mlless"
+    by_deadline = [chosen([*FRONT, *TIED], Wishes(deadline_s=s)).usd.p50 for s in range(111, 1_200)]
+    assert by_deadline == sorted(by_deadline, reverse=True)
+
+
+def named(wishes: Wishes) -> dict[str, tuple[str, ...]]:
+    return {card.finalist.candidate.architecture: card.names for card in cards([*FRONT, *TIED], wishes, {})}
+
+
+def test_the_named_ones_keep_to_the_wishes_and_are_told_once() -> None:
+    assert named(Wishes()) == {"spirt": ("cheapest",), "mlless": ("balanced", "soonest")}
+    assert named(Wishes(budget_usd=3)) == {"spirt": ("cheapest", "balanced"), "all_reduce": ("soonest",)}
+    assert named(Wishes(budget_usd=1.2, deadline_s=900)) == {"spirt": ("cheapest", "balanced", "soonest")}
+    assert named(Wishes(budget_usd=0.1)) == named(Wishes()), "where none keeps to them"
+
+
+@pytest.mark.slow
+def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
+    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
+    found = advise(question, Wishes(on_hand=("gpu", "spot")), sizes, processes=1, repetitions=5)
+    assert found.winner.candidate.spot
+    assert found.on_demand and found.on_demand.candidate == replace(found.winner.candidate, spot=False)
+    assert f"spot: {found.winner.words}. On demand it is {found.on_demand.words}." in sentence(found)
+    for card in found.cards:
+        assert (card.on_demand is not None) is card.finalist.candidate.spot
+    rows = [row[0] for row in tables.cards(found)]
+    assert rows[:2] == [", ".join(found.cards[0].names), f"{', '.join(found.cards[0].names)}, on demand"]
+    names = [path.name for path in writing.write(found, tmp_path, config=tmp_path / "mine.yaml")]
+    assert {row[-1] for row in tables.cards(found)} <= set(names)
+    assert load(tmp_path / tables.cards(found)[1][-1]).gpu.spot is False
+
+
 @pytest.mark.slow
 def test_so_it_is_in_a_search(found: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an answer is chosen from does not depend on the wishes."""
@@ -107,8 +146,8 @@ def test_what_is_said(found: Advice) -> None:
 def test_its_files_are_accepted_and_say_what_was_projected(found: Advice, tmp_path: Path) -> None:
     files = writing.write(found, tmp_path, config=tmp_path / "mine.yaml")
     yamls = [path for path in files if path.suffix == ".yaml"]
-    assert len(yamls) == 1 + len(found.alternatives)
-    for path, each in zip(yamls, (found.winner, *found.alternatives), strict=True):
+    assert found.told[0] is found.winner and {*found.alternatives} <= {*found.told}
+    for path, each in zip(yamls, found.told, strict=True):
         experiment = load(path)
         check_deployment(experiment)
         assert found.question.task(each.candidate).experiment.exchange == experiment.exchange
@@ -124,13 +163,13 @@ def test_its_files_are_accepted_and_say_what_was_projected(found: Advice, tmp_pa
 
 def test_files_of_earlier_advice_go_and_files_of_ones_own_stay(found: Advice, tmp_path: Path) -> None:
     """Those of the loser of last time would be taken for the winner's."""
-    config, other = tmp_path / "mine.yaml", replace(found, winner=found.alternatives[-1], alternatives=[])
+    config, other = tmp_path / "mine.yaml", replace(found, winner=found.alternatives[-1], alternatives=(), cards=())
     before = [path for path in writing.write(found, tmp_path, config=config) if path.suffix == ".yaml"]
     own, changed = tmp_path / "1-mine.yaml", before[1]
     for path in (own, changed):
         path.write_text("name: mine\n")
     (after,) = (path for path in writing.write(other, tmp_path, config=config) if path.suffix == ".yaml")
-    assert len(before) == 3 and after not in before
+    assert len(before) == len(found.told) > 2 and after not in before
     assert {*tmp_path.glob("*.yaml")} == {own, changed, after}
 
 
