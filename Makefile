@@ -49,14 +49,14 @@ else
 endif
 
 .PHONY: test test-all
-test: setup redis-module node_modules ## The first ring, five minutes: every part once; PYTEST="-k name" passes options on
+test: setup redis-module node_modules browser ## The first ring, five minutes: every part once; PYTEST="-k name" passes options on
 	$(PYTHON) -m pytest --ignore tests/witnesses -m "not slow" $(PYTEST)
 
 test-all: lint test ## Linters, and every test with a sample of the sweeps
 	$(PYTHON) -m pytest --ignore tests/witnesses -m slow $(PYTEST)
 
 .PHONY: test-every-call
-test-every-call: setup redis-module node_modules ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
+test-every-call: setup redis-module node_modules browser ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
 	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
 SEEDS ?= 0-999
@@ -149,7 +149,7 @@ $(STAMP): $(REQUIREMENTS)
 	@$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --editable .)
 	@rm -f $(VENV)/.installed-* && touch $@
 
-# The CDK's command line, as package-lock.json pins it with its hashes.
+# The CDK's command line, and what drives and judges the browser, as package-lock.json pins them with their hashes.
 node_modules: package.json package-lock.json $(STAMP)
 	@$(call thrice,PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm ci --prefer-offline --no-audit --no-fund --loglevel error)
 	@touch $@
@@ -164,6 +164,12 @@ packages:
 	need 'command -v openssl' openssl; \
 	need 'test -x $(PYTHON) || python3 -c "import ensurepip, venv"' python3-venv; \
 	$(install_missing)
+
+# For tests alone, which open every kind of page in it: nobody who trains needs it.
+.PHONY: browser
+browser:
+	@missing=; command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| missing=chromium; $(install_missing)
 
 # The last part of a recipe: installs the packages that $$missing names.
 define install_missing

@@ -97,9 +97,9 @@ def datasets_folder() -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Pictures take nine tenths of a small run's time: they are drawn in tests/unit, and by commands in processes of their own."""
+    """Pictures take nine tenths of a small run's time: they are drawn in tests/unit, tests/browser, and by commands of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        if not request.path.is_relative_to(ROOT / "tests" / "unit"):
+        if not any(request.path.is_relative_to(ROOT / "tests" / each) for each in ("unit", "browser")):
             patch.setattr("crossover.reports.run_page._plots", lambda result: [])
         yield
 

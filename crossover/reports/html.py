@@ -7,6 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from crossover.reports import comparison_page, folder, run_page
 from crossover.reports.comparison import Comparison, to_csv
 from crossover.reports.folder import RunFolder
+from crossover.reports.looks import PALETTE
 from crossover.reports.on_aws import OnAws
 from crossover.reports.page import LABELS, Page
 
@@ -39,4 +40,4 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.jinja").render(page=page, meanings=LABELS)
+    return environment.get_template("report.html.jinja").render(page=page, meanings=LABELS, palette=PALETTE)

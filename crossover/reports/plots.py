@@ -18,8 +18,10 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from crossover.reports.looks import PALETTE
+
 INK, FAINT = "#010203", "#040506"
-SERIES = tuple(f"#0a0b{n:02x}" for n in range(10, 20))
+SERIES = tuple(f"#0a0b{n:02x}" for n in range(10, 10 + len(PALETTE)))
 STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a dollar is a dollar

@@ -8,6 +8,7 @@ from pathlib import Path
 from crossover.reports import bands, display, plots
 from crossover.reports.folder import write_atomically
 from crossover.reports.html import render
+from crossover.reports.looks import PALETTE
 from crossover.reports.page import Page, Plot, Sheet, Tile, plot
 from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, draws_of
 from crossover.simulation.repetitions import LIMITS
@@ -263,12 +264,9 @@ def _short(value: float) -> str:
     return f"{value:g}"
 
 
-PALETTE = ("#0b5cad", "#c4541a", "#2b8a3e", "#8b3fa0", "#a8842c", "#1a8a8a", "#b0305c", "#4f5b66", "#6a8f1f", "#3d3d8f")
-
-
 def _standing_alone(svg: str) -> str:
     """The plot as a file of its own: with the name space, and colours that do not come from a page."""
-    for n, colour in enumerate(PALETTE):
+    for n, (colour, _) in enumerate(PALETTE):
         svg = svg.replace(f"var(--series-{n})", colour)
     svg = svg.replace("var(--faint)", "#8886").replace("currentColor", "#777")
     return (

@@ -1,0 +1,36 @@
+"""A real browser, driven by playwright-core as package-lock.json pins it."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import ROOT
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+PATIENT_S = 1_500
+
+
+def asked(script: str, tmp_path: Path, *arguments: str | Path) -> Any:
+    """What a script of this folder prints as JSON."""
+    assert CHROMIUM, "Chromium is not installed: make browser"
+    assert (ROOT / "node_modules" / "playwright-core").is_dir(), "playwright-core is not installed: make node_modules"
+    command = [str(ROOT / ".venv" / "bin" / "node"), str(Path(__file__).parent / script), CHROMIUM]
+    done = subprocess.run(
+        [*command, str(tmp_path / "profile"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=PATIENT_S,
+        check=False,
+    )
+    shutil.rmtree(tmp_path / "profile", ignore_errors=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def judged(page: Path, tmp_path: Path) -> tuple[list[str], int]:
+    """What is wrong with a page at each width, dark and printed, and on how many sheets it prints."""
+    ((_, found),) = asked("judge.mjs", tmp_path, page).items()
+    return found["wrong"], found["sheets"]

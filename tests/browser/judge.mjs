@@ -1,0 +1,85 @@
+// Opens pages in Chromium as a phone, a tablet, a desk and paper have them, and prints what is wrong with each, as JSON by page.
+// node judge.mjs CHROMIUM FOLDER PAGE...; FOLDER: an empty one, for the browser's profile.
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+
+const PATIENT = 180_000; // milliseconds: a busy machine may stand still for a while
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+export const FLAGS = [
+  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+];
+const VIEWS = [
+  { name: "390", width: 390 },
+  { name: "820", width: 820 },
+  { name: "1440", width: 1440 },
+  { name: "390, dark", width: 390, dark: true },
+  { name: "1440, dark", width: 1440, dark: true },
+  { name: "print", width: 794, print: true },
+];
+
+export async function browser(executablePath, profile) {
+  const context = await chromium.launchPersistentContext(profile, { executablePath, args: FLAGS, timeout: PATIENT });
+  context.setDefaultTimeout(PATIENT);
+  return context;
+}
+
+// What the laid-out page is like. It runs in the page, where nothing of this file is known.
+function measured({ paper }) {
+  const wrong = [], width = document.documentElement.clientWidth;
+  const outside = (e) => e.getBoundingClientRect().right > width + 1;
+  if (document.documentElement.scrollWidth > width) wrong.push("it scrolls sideways");
+  for (const e of document.querySelectorAll("section, figure, h1, p, .tile, pre")) {
+    if (outside(e)) wrong.push(`it sticks out: ${e.tagName} ${e.textContent.trim().slice(0, 40)}`);
+  }
+  const seen = (e) => e.checkVisibility();
+  for (const e of [...document.querySelectorAll("svg.plot")].filter(seen)) {
+    const { width: w, height: h } = e.getBoundingClientRect(), name = e.getAttribute("aria-label");
+    if (w < 100 || h < 50) wrong.push(`a plot has no area: ${name}`);
+    const wide = e.closest(".wide");
+    const least = Math.min(...[...e.querySelectorAll("text")].map((t) => t.getBoundingClientRect().height));
+    if (!wide && least < 8 && !paper) wrong.push(`text of ${least.toFixed(1)} px in a plot: ${name}`);
+  }
+  return wrong;
+}
+
+// Pages that a printed document has: Chromium writes their objects uncompressed.
+const sheets = (pdf) => pdf.toString("latin1").match(/\/Type\s*\/Page\b(?!s)/g)?.length ?? 0;
+
+async function judged(context, path, view) {
+  const page = await context.newPage(), wrong = [], url = pathToFileURL(path).href;
+  page.on("console", (said) => ["error", "warning"].includes(said.type()) && wrong.push(`the console: ${said.text()}`));
+  page.on("pageerror", (error) => wrong.push(`an error: ${error.message}`));
+  page.on("request", (asked) => asked.url() !== url && wrong.push(`it asks for ${asked.url()}`));
+  await page.setViewportSize({ width: view.width, height: 900 });
+  await page.emulateMedia({ media: view.print ? "print" : "screen", colorScheme: view.dark ? "dark" : "light" });
+  await page.goto(url, { waitUntil: "load", timeout: PATIENT });
+  wrong.push(...(await page.evaluate(measured, { paper: Boolean(view.print) })));
+  if (!view.print) { // axe is about screens; what is folded is judged unfolded too
+    await page.evaluate(axe);
+    for (const open of [false, true]) {
+      await page.evaluate((open) => document.querySelectorAll("details").forEach((e) => (e.open = open)), open);
+      const { violations } = await page.evaluate("axe.run(document, { resultTypes: ['violations'] })");
+      for (const { id, impact, nodes } of violations) {
+        if (["serious", "critical"].includes(impact)) wrong.push(`axe: ${id}: ${nodes.map((n) => n.html.slice(0, 120)).join(" | ")}`);
+      }
+    }
+  }
+  const printed = view.print ? sheets(await page.pdf({ preferCSSPageSize: true })) : 0;
+  await page.close();
+  return { wrong: [...new Set(wrong)].map((each) => `${view.name}: ${each}`), printed };
+}
+
+if (import.meta.filename === process.argv[1]) {
+  const [executable, profile, ...paths] = process.argv.slice(2);
+  const context = await browser(executable, profile), found = {};
+  for (const path of paths) {
+    const each = [];
+    for (const view of VIEWS) each.push(await judged(context, path, view));
+    found[path] = { wrong: each.flatMap((one) => one.wrong), sheets: Math.max(...each.map((one) => one.printed)) };
+  }
+  await context.close();
+  console.log(JSON.stringify(found));
+}

@@ -1,0 +1,65 @@
+"""One small page of each kind, from runs and figures that are made up or projected in seconds."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from crossover.advice import advice, subject
+from crossover.advice import page as advised
+from crossover.advice.wishes import Wishes
+from crossover.costs import prices
+from crossover.reports import comparison, folder, html
+from crossover.simulation import AWS, breakeven, breakeven_page
+from crossover.study.papers import book
+from crossover.study.papers.book_page import write as write_book
+from crossover.study.papers.measurement import Scale
+from crossover.study.papers.parts import chosen, measurements
+from tests.architectures.harness import small
+from tests.unit.advice.few import few_candidates
+from tests.unit.reports.example_run import spirt
+from tests.unit.study.papers import made_up
+
+EXAMPLE = spirt(epochs=4)
+FAST = spirt(epochs=4, speed=3.0, architecture="all_reduce", name="all-reduce")
+
+
+def run_page(out: Path) -> Path:
+    folder.write(out, result=EXAMPLE.result(), records=EXAMPLE.records)
+    return html.write_report(out)
+
+
+def comparison_page(out: Path) -> Path:
+    runs = [
+        folder.write(out / "spirt", result=EXAMPLE.result(), records=EXAMPLE.records),
+        folder.write(out / "all-reduce", result=FAST.result(), records=FAST.records),
+    ]
+    return html.write_comparison(comparison.of(runs), out / "comparison")
+
+
+def replication_page(out: Path) -> Path:
+    parts, scale = chosen(["all"]), Scale(0.02)
+    finished = made_up.outcome(measurements(parts, scale), scale)
+    return write_book(book.of(parts, finished, scale, command="crossover replicate all"), out)
+
+
+def breakeven_page_(out: Path) -> Path:
+    own = small("spirt", workers=4, epochs=5)
+    found = breakeven.breakeven(
+        [own, replace(own, name="other", architecture="all_reduce")], AWS, prices.load(), repetitions=3
+    )
+    return breakeven_page.write(found, out)
+
+
+def advice_page(out: Path) -> Path:
+    question, sizes, notes = subject.of(small("single", workers=1, epochs=2))
+    with few_candidates():
+        found = advice.advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=5)
+    return advised.write(found, out, notes)
+
+
+PAGES = {
+    "run": run_page,
+    "comparison": comparison_page,
+    "replication": replication_page,
+    "breakeven": breakeven_page_,
+    "advice": advice_page,
+}

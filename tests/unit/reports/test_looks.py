@@ -1,0 +1,57 @@
+"""No two curves are told apart by what somebody cannot see: colours by CIEDE2000 under simulated sight, else a marker."""
+
+from itertools import combinations
+
+import pytest
+
+from crossover.architecture import architectures
+from crossover.reports.looks import LOOKS, PALETTE, SPARE, SeriesLook
+from tests.browser.colours import SIGHTS, apart, ciede2000, contrast
+
+LEAST = 10.0
+GROUNDS = (("#ffffff", "#f6f7f9"), ("#14161a", "#1d2025"))  # page and card, light and dark
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ((50.0, 2.6772, -79.7751), (50.0, 0.0, -82.7485), 2.0425),
+        ((50.0, -1.3802, -84.2814), (50.0, 0.0, -82.7485), 1.0),
+        ((50.0, 2.49, -0.001), (50.0, -2.49, 0.0011), 7.2195),
+        ((50.0, 2.5, 0.0), (73.0, 25.0, -18.0), 27.1492),
+        ((2.0776, 0.0795, -1.135), (0.9033, -0.0636, -0.5514), 0.9082),
+    ],
+)
+def test_the_distance_is_the_published_one(one: tuple[float, ...], other: tuple[float, ...], expected: float) -> None:
+    """Rows of the test data of Sharma, Wu, Dalal 2005."""
+    assert ciede2000(one, other) == pytest.approx(expected, abs=1e-4)  # type: ignore[arg-type]
+
+
+def indistinct(one: SeriesLook, other: SeriesLook) -> list[str]:
+    return [
+        sight
+        for sight in SIGHTS
+        for one_, other_ in zip(PALETTE[one.colour], PALETTE[other.colour], strict=True)
+        if one.marker == other.marker and apart(one_, other_, sight) < LEAST
+    ]
+
+
+def test_any_two_looks_are_told_apart() -> None:
+    pairs = [*combinations(LOOKS.items(), 2), *combinations(zip("abcd", SPARE, strict=True), 2)]
+    assert [(a, b) for (a, one), (b, other) in pairs if indistinct(one, other)] == []
+    assert indistinct(SeriesLook(3, "o", ""), SeriesLook(6, "o", "")), "without markers they would not be"
+
+
+def test_every_architecture_has_a_look() -> None:
+    assert set(architectures()) - {"single"} <= set(LOOKS)  # which has that of the machine that it is on
+
+
+def test_every_colour_can_be_text() -> None:
+    pale = [
+        (colour, ground)
+        for pair in PALETTE
+        for colour, grounds in zip(pair, GROUNDS, strict=True)
+        for ground in grounds
+        if contrast(colour, ground) < 4.5
+    ]
+    assert pale == []
