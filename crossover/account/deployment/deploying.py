@@ -22,6 +22,7 @@ from crossover.architecture.instances import processor
 from crossover.costs import infrastructure
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
+from crossover.validation import account_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,7 +55,8 @@ def refuse_what_cannot_work(
             )
     taken_names.check_free(session, experiment, config=config)
     standing.check_budget(session, experiment, config=config)
-    lacking = [each for each in readiness.examine(session, experiment) if not (each.holds and each.asked)]
+    asked = readiness.examine(session, experiment, account_file.load())
+    lacking = [each for each in asked if not (each.holds and each.asked)]
     for each in lacking:
         if not each.certain:
             tell(f"{each.name}: {each.detail}")
@@ -98,7 +100,7 @@ def chosen_zone(experiment: Experiment, *, tell: Callable[[str], None]) -> list[
 
     if not zones.matters(experiment):
         return []
-    found = zones.choose(boto3.Session(), experiment)
+    found = zones.choose(boto3.Session(), account_file.load().placed(experiment))
     tell(f"availability zone: {found.detail}")
     return ["--parameters", f"{experiment.project}-network:Zone={found.zone}"]
 
