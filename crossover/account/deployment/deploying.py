@@ -32,9 +32,10 @@ DEPLOY = ("deploy", "--method", "direct", "--require-approval", "never")
 
 
 def refuse_what_cannot_work(
-    experiment: Experiment, *, config: Path, tell: Callable[[str], None], take_over: bool = False
+    experiment: Experiment, *, config: Path, tell: Callable[[str], None], take_over: bool = False, command: str = ""
 ) -> None:
-    """Raise UserError for what a deployment would find only after it has begun to cost, each with what mends it.
+    """Raise UserError for what a deployment would find only after it has begun to cost, each with what mends it. `command`: which goes on
+    with another owner's stack; by default the one that deploys.
 
     What an interrupted command left under way is waited for: repeating it is to end in the right state.
     """
@@ -44,7 +45,7 @@ def refuse_what_cannot_work(
     for stack in (f"{project}-{part}" for part in (*shared_stacks(experiment), experiment.name)):
         stacks.check_ours(session, stack, project=project)
         if not take_over:
-            stacks.check_owner(session, stack, owner=experiment.owner, command=f"deploy {config}")
+            stacks.check_owner(session, stack, owner=experiment.owner, command=command or f"deploy {config}")
         if (found := stacks.look(session, stack)) and found.in_progress:
             tell(f"{stack} is {found.state}, from an earlier command or another one; waiting until that has ended")
             leftovers.wait_for_stack(session, stack)
