@@ -14,7 +14,7 @@ from aws_cdk import Annotations, App, Stack
 from cdk import nag
 from crossover import own_code, validation
 from crossover.errors import UserError
-from crossover.validation import documents
+from crossover.validation import account_file, documents
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
         ):  # where `crossover deploy` was called: this process runs elsewhere
             own_code.look_in(Path(config).parent, current)
         validation.check_deployment(experiment)
-        compose(app, experiment)
+        compose(app, experiment, account=account_file.load())
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code

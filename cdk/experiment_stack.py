@@ -9,6 +9,7 @@ from pathlib import Path
 from aws_cdk import Stack
 from constructs import Construct
 
+from cdk import organisation
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
@@ -45,10 +46,11 @@ class ExperimentStack(Stack):
             scope,
             stack_name(experiment.project, experiment.name),
             description=f"Crossover experiment {experiment.name}: {experiment.architecture}",
-            tags=stack_tags(experiment, EXPERIMENT, now=props.now),
+            tags={**organisation.of(scope).tags, **stack_tags(experiment, EXPERIMENT, now=props.now)},
             analytics_reporting=False,
         )
         tag(self, experiment, EXPERIMENT)
+        organisation.bound(self)
         self._experiment = experiment
 
     def publish(self, facts: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
-from cdk import bundling, grants
+from cdk import bundling, grants, organisation
 from cdk.broker import Broker
 from cdk.hosts import CPU_BUILD, boot_script, common_facts, image, user_data
 from cdk.nag import acknowledge
@@ -25,7 +25,7 @@ from cdk.step_functions import StateMachines
 from cdk.storage import Buckets
 from crossover import own_code
 from crossover.architecture import Program
-from crossover.architecture.instances import Instances, image_parameter, is_burstable
+from crossover.architecture.instances import Instances, is_burstable
 from crossover.experiment import Experiment
 from crossover.own_code import packages
 from layer.contents import TORCH, pinned
@@ -120,9 +120,13 @@ class ProgramFleet(Construct):
         self, asked: Instances, profile: iam.CfnInstanceProfile, script: str, groups: list[str]
     ) -> ec2.CfnLaunchTemplate:
         template, stack = ec2.CfnLaunchTemplate, Stack.of(self)
-        tags = [CfnTag(key="Name", value=self._name), CfnTag(key="crossover:role", value="program")]
+        account = organisation.of(self)
+        tags = [
+            CfnTag(key=key, value=value)
+            for key, value in {"Name": self._name, "crossover:role": "program", **account.tags}.items()
+        ]
         data = template.LaunchTemplateDataProperty(
-            image_id=image(stack, image_parameter(asked.instance_type, gpu=asked.gpu)),
+            image_id=image(stack, asked.instance_type, gpu=asked.gpu),
             instance_type=asked.instance_type,
             iam_instance_profile=template.IamInstanceProfileProperty(arn=profile.attr_arn),
             security_group_ids=groups,
@@ -139,7 +143,11 @@ class ProgramFleet(Construct):
                 template.BlockDeviceMappingProperty(
                     device_name="/dev/sda1" if asked.gpu else "/dev/xvda",
                     ebs=template.EbsProperty(
-                        encrypted=True, volume_type="gp3", volume_size=asked.volume_gb, delete_on_termination=True
+                        encrypted=True,
+                        kms_key_id=account.kms_key,
+                        volume_type="gp3",
+                        volume_size=asked.volume_gb,
+                        delete_on_termination=True,
                     ),
                 )
             ],

@@ -9,7 +9,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from cdk import grants
+from cdk import grants, organisation
 from cdk.broker import Broker
 from cdk.layers import ARCHITECTURE, RUNTIME, Layers
 from cdk.nag import acknowledge
@@ -93,6 +93,7 @@ class LambdaFunctions(Construct):
             memory_size=functions.memory_of(step.name, torch=torch),
             timeout=Duration.seconds(functions.timeout_s),
             environment=self._environment(step),
+            environment_encryption=organisation.key(self),
             role=self._role(scope, step, name),
             log_group=group,
             # platform.report as JSON: billed time, INIT and peak memory, joined to the steps' records by request id.

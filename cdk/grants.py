@@ -11,6 +11,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct, IConstruct
 
+from cdk import organisation
 from cdk.nag import acknowledge, finding_of
 from cdk.names import arn
 from crossover.workflow import Uses
@@ -33,8 +34,9 @@ class Grant:
 def role(
     scope: Construct, id: str, *, service: str, grants: Iterable[Grant], conditions: Mapping[str, object] | None = None
 ) -> iam.Role:
-    """A role for an AWS service that may do exactly `grants`."""
+    """A role for an AWS service that may do exactly `grants`, and use the organisation's key for it."""
     grants = list(grants)
+    grants += _key(scope, grants)
     statements = [
         iam.PolicyStatement(
             effect=iam.Effect.DENY if g.denied else iam.Effect.ALLOW,
@@ -54,6 +56,16 @@ def role(
         if not grant.denied:
             explain(made, grant)
     return made
+
+
+# What reaches something that the organisation's key has encrypted.
+_ENCRYPTED = {"s3:GetObject", "s3:PutObject", "secretsmanager:GetSecretValue", "sns:Publish"}
+
+
+def _key(scope: Construct, grants: Sequence[Grant]) -> list[Grant]:
+    key = organisation.of(scope).kms_key
+    reaches = any(_ENCRYPTED.intersection(grant.actions) for grant in grants)
+    return [Grant(actions=["kms:Decrypt", "kms:GenerateDataKey"], resources=[key])] if key and reaches else []
 
 
 def explain(holder: IConstruct, grant: Grant) -> None:

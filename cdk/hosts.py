@@ -9,6 +9,7 @@ from aws_cdk import CfnParameter, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
+from cdk import organisation
 from cdk.names import boot_log
 from crossover.architecture.instances import image_parameter
 
@@ -22,12 +23,15 @@ BOOT_S = 1_200  # a boot that takes longer has failed, and says so before the de
 
 
 def debian_image(stack: Stack, instance_type: str) -> str:
-    """The id of Debian 13's newest image for the processor, by the SSM parameter that Debian publishes."""
-    return image(stack, image_parameter(instance_type, gpu=False))
+    """The id of Debian 13's newest image for the processor, by the SSM parameter that Debian publishes, or the organisation's own."""
+    return image(stack, instance_type, gpu=False)
 
 
-def image(stack: Stack, path: str) -> str:
-    """The image id that an SSM parameter holds, read at deployment; one template parameter per path."""
+def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
+    """The organisation's own image, else the one whose id an SSM parameter holds, read at deployment; one template parameter per path."""
+    if own := organisation.of(stack).image(instance_type, gpu=gpu):
+        return own
+    path = image_parameter(instance_type, gpu=gpu)
     name = "Image" + "".join(re.findall(r"\w", path.rpartition("/service/")[2])).title()
     existing = stack.node.try_find_child(name)
     if existing is None:

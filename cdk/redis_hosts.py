@@ -10,7 +10,7 @@ from aws_cdk import aws_s3_assets as assets
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
-from cdk import grants
+from cdk import grants, organisation
 from cdk.hosts import (
     FIRST_VERSION,
     boot_script,
@@ -58,6 +58,7 @@ class RedisHosts(Construct):
             self,
             "Password",
             description="The password of the experiment's Redis hosts",
+            encryption_key=organisation.key(self),
             generate_secret_string=secretsmanager.SecretStringGenerator(
                 password_length=PASSWORD_LENGTH, exclude_punctuation=True
             ),
@@ -152,6 +153,7 @@ class RedisHosts(Construct):
                     device_name="/dev/xvda",
                     ebs=ec2.CfnInstance.EbsProperty(
                         encrypted=True,
+                        kms_key_id=organisation.of(self).kms_key,
                         volume_type="gp3",
                         volume_size=instances.DATABASE_GB,
                         delete_on_termination=True,

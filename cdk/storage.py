@@ -5,7 +5,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from cdk import grants
+from cdk import grants, organisation
 from cdk.nag import acknowledge
 from cdk.names import resource_name
 from crossover.errors import ConfigError
@@ -44,11 +44,14 @@ class Buckets(Construct):
 
     def _bucket(self, name: str) -> s3.Bucket:
         """Emptied by CDK's own custom resource, so that a plain DeleteStack suffices: `cdk destroy` and the expiry use nothing else."""
+        key = organisation.key(self)
         bucket = s3.Bucket(
             self,
             name,
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
-            encryption=s3.BucketEncryption.S3_MANAGED,
+            encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
+            encryption_key=key,
+            bucket_key_enabled=True if key else None,  # a request of the key for many objects, not one for each
             enforce_ssl=True,
             auto_delete_objects=True,
             removal_policy=RemovalPolicy.DESTROY,

@@ -7,6 +7,7 @@ from aws_cdk import aws_amazonmq as amazonmq
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
+from cdk import organisation
 from cdk.broker import PART
 from cdk.nag import acknowledge
 from cdk.names import stack_name
@@ -21,7 +22,7 @@ class BrokerStack(Stack):
     """RabbitMQ 4.2, one private instance in the functions' subnet; L1, for Amazon MQ has no L2.
 
     No configuration object: Amazon MQ cannot delete one. No log export: its log groups would outlive the stack. The message limit stays at
-    the engine's default, so bodies above 15 MiB go through the object store.
+    the engine's default, so bodies above 15 MiB go through the object store. No key of one's own: AWS takes none for RabbitMQ.
     """
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
@@ -31,6 +32,7 @@ class BrokerStack(Stack):
             self,
             "Login",
             description="The broker's only user",
+            encryption_key=organisation.key(self),
             generate_secret_string=secretsmanager.SecretStringGenerator(
                 secret_string_template=f'{{"username":"{USERNAME}"}}',
                 generate_string_key="password",

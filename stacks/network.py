@@ -12,6 +12,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from cdk import organisation
 from cdk.expiry import Expiry
 from cdk.keeper import Keeper
 from cdk.nag import acknowledge
@@ -36,11 +37,54 @@ def _within_the_account(actions: list[str], resources: list[str]) -> iam.PolicyS
 
 
 class NetworkStack(Stack):
-    """A VPC without NAT: hosts in a public subnet behind closed groups, functions in a private one. One availability zone."""
+    """A VPC without NAT: hosts in a public subnet behind closed groups, functions in a private one. One availability zone. Or groups alone,
+    in a VPC that the organisation has, with its ways out.
+    """
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
         super().__init__(scope, id, **stack)
         zone = standing_zone(self, asked=experiment.network.availability_zone)
+        own = organisation.of(self).network
+        vpc = self._vpc(zone) if own.vpc is None else None
+        made = vpc or ec2.Vpc.from_vpc_attributes(self, "Vpc", vpc_id=str(own.vpc), availability_zones=[zone])
+        groups = self._groups(made)
+        if vpc:
+            self._endpoints(vpc, groups["endpoints"], bucket_prefix(experiment.project))
+        functions_subnet = vpc.isolated_subnets[0].subnet_id if vpc else str(own.functions_subnet)
+        logs.LogGroup(
+            self,
+            "BootLog",
+            log_group_name=boot_log(experiment.project),
+            retention=logs.RetentionDays.TWO_WEEKS,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        Keeper(
+            self,
+            "Keeper",
+            project=experiment.project,
+            subnet=functions_subnet,
+            group=groups["functions"].security_group_id,
+        )
+        be_leaned_on(self, experiment.project, PART)
+        publish(
+            self,
+            experiment.project,
+            PART,
+            {
+                "zone": zone,
+                "vpc": made.vpc_id,
+                "hosts_subnet": vpc.public_subnets[0].subnet_id if vpc else str(own.hosts_subnet),
+                "functions_subnet": functions_subnet,
+                **{
+                    f"{name}_group": groups[name].security_group_id
+                    for name in ("functions", "hosts", "programs", "broker")
+                },
+            },
+        )
+        # Functions' interfaces may hold the subnet for a while: the deletion is then tried again, and told, by what still stands.
+        Expiry(self, "Expiry", project=experiment.project, outlives=self.node.children)
+
+    def _vpc(self, zone: str) -> ec2.Vpc:
         vpc = ec2.Vpc(
             self,
             "Vpc",
@@ -55,41 +99,7 @@ class NetworkStack(Stack):
         acknowledge(
             vpc, {"AwsSolutions-VPC7": "Flow logs cost more than they tell about a network that lives for hours."}
         )
-
-        groups = self._groups(vpc)
-        self._endpoints(vpc, groups["endpoints"], bucket_prefix(experiment.project))
-        logs.LogGroup(
-            self,
-            "BootLog",
-            log_group_name=boot_log(experiment.project),
-            retention=logs.RetentionDays.TWO_WEEKS,
-            removal_policy=RemovalPolicy.DESTROY,
-        )
-        Keeper(
-            self,
-            "Keeper",
-            project=experiment.project,
-            subnet=vpc.isolated_subnets[0].subnet_id,
-            group=groups["functions"].security_group_id,
-        )
-        be_leaned_on(self, experiment.project, PART)
-        publish(
-            self,
-            experiment.project,
-            PART,
-            {
-                "zone": zone,
-                "vpc": vpc.vpc_id,
-                "hosts_subnet": vpc.public_subnets[0].subnet_id,
-                "functions_subnet": vpc.isolated_subnets[0].subnet_id,
-                **{
-                    f"{name}_group": groups[name].security_group_id
-                    for name in ("functions", "hosts", "programs", "broker")
-                },
-            },
-        )
-        # Functions' interfaces may hold the subnet for a while: the deletion is then tried again, and told, by what still stands.
-        Expiry(self, "Expiry", project=experiment.project, outlives=self.node.children)
+        return vpc
 
     def _endpoints(self, vpc: ec2.Vpc, group: ec2.SecurityGroup, prefix: str) -> None:
         """`prefix`: of the project's buckets."""
@@ -108,8 +118,8 @@ class NetworkStack(Stack):
             _within_the_account(["secretsmanager:GetSecretValue"], [arn("secretsmanager", "secret:*")])
         )
 
-    def _groups(self, vpc: ec2.Vpc) -> dict[str, ec2.SecurityGroup]:
-        """Who may reach whom: what is not said here is closed."""
+    def _groups(self, vpc: ec2.IVpc) -> dict[str, ec2.SecurityGroup]:
+        """Who may reach whom: what is not said here is closed. An organisation's own endpoints have groups of their own."""
         groups = {
             name: ec2.SecurityGroup(
                 self, f"{name.capitalize()}Group", vpc=vpc, description=purpose, allow_all_outbound=False
@@ -121,14 +131,16 @@ class NetworkStack(Stack):
                 "broker": "RabbitMQ: AMQPS from functions and programs comes in",
                 "endpoints": "Interface endpoints: HTTPS from functions, hosts and programs comes in",
             }.items()
+            if name != "endpoints" or isinstance(vpc, ec2.Vpc)
         }
-        functions, hosts, programs, broker, endpoints = groups.values()
+        functions, hosts, programs, broker = (groups[name] for name in ("functions", "hosts", "programs", "broker"))
         hosts.connections.allow_from(functions, ec2.Port.tcp(REDIS_PORT))
         broker.connections.allow_from(functions, ec2.Port.tcp(AMQPS_PORT))
         broker.connections.allow_from(programs, ec2.Port.tcp(AMQPS_PORT))
         # The endpoint's private DNS name holds for the whole VPC: hosts and programs reach Secrets Manager through it too.
         for group in (functions, hosts, programs):
-            endpoints.connections.allow_from(group, ec2.Port.tcp(HTTPS_PORT))
+            if endpoints := groups.get("endpoints"):
+                endpoints.connections.allow_from(group, ec2.Port.tcp(HTTPS_PORT))
             # S3's addresses are a prefix list whose id differs by region; where HTTPS can lead to is decided by the routes.
             group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "HTTPS, as far as the routes lead")
         for group in (hosts, programs):

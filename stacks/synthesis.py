@@ -13,6 +13,7 @@ from typing import Any
 
 from aws_cdk import App, Stack
 
+from cdk import organisation
 from cdk.experiment_stack import Props
 from cdk.expiry import Expiry
 from cdk.guards import stack_tags, tag
@@ -22,18 +23,29 @@ from crossover.architecture.infrastructure import shared_stacks
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.training.baselines import companions
+from crossover.validation.account_file import AccountFile
 
 ROOT = Path(__file__).parent.parent
 LAYERS = ROOT / "build"
 
 
-def compose(app: App, experiment: Experiment, *, now: datetime | None = None, layers: Path = LAYERS) -> Stack:
+def compose(
+    app: App,
+    experiment: Experiment,
+    *,
+    now: datetime | None = None,
+    layers: Path = LAYERS,
+    account: AccountFile | None = None,
+) -> Stack:
     """Add the experiment's stack and those it depends on: shared ones, if it needs any, and its baselines'; the experiment's stack.
 
-    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. Raises ConfigError for what cannot
-    be deployed.
+    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. `account`: what an organisation says
+    of its own. Raises ConfigError for what cannot be deployed.
     """
     now = now or datetime.now(UTC)
+    if account:
+        organisation.introduce(app, account)
+        experiment = account.placed(experiment)
     stack = _with_shared(app, experiment, now=now, layers=layers)
     for companion in companions(experiment):  # one command deploys all
         stack.add_stack_dependency(_with_shared(app, companion, now=now, layers=layers))
@@ -62,20 +74,28 @@ def _shared(app: App, part: str, experiment: Experiment, *, now: datetime) -> St
         name,
         experiment=experiment,
         description=f"Crossover: the {part} that the project's experiments share",
-        tags=stack_tags(experiment, part, now=now),
+        tags={**organisation.of(app).tags, **stack_tags(experiment, part, now=now)},
         analytics_reporting=False,
     )
     tag(made, experiment, part)
+    organisation.bound(made)
     return made
 
 
-def synthesize(experiment: Experiment, out: Path, *, now: datetime | None = None, layers: Path = LAYERS) -> Path:
+def synthesize(
+    experiment: Experiment,
+    out: Path,
+    *,
+    now: datetime | None = None,
+    layers: Path = LAYERS,
+    account: AccountFile | None = None,
+) -> Path:
     """Write the cloud assembly to `out`; `out`. The template validator is off here: app.py has it on. For clouds that are bootstrapped
     under the CDK's own qualifier, as the one on this machine is.
     """
     flags = {name: value for name, value in feature_flags().items() if name != "@aws-cdk/core:bootstrapQualifier"}
     app = App(outdir=str(out.resolve()), context=flags, builtin_cloud_formation_validation=False)
-    compose(app, experiment, now=now, layers=layers)
+    compose(app, experiment, now=now, layers=layers, account=account)
     app.synth()
     return out
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from crossover.architecture import load
-from crossover.cli.arguments import AsJson, Config, Debug, Override, accepted, print_json
+from crossover.cli.arguments import AsJson, Config, Debug, Override, TakeOver, accepted, print_json
 from crossover.cli.waiting import waiting
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
@@ -56,6 +56,7 @@ def advise(
     tune: Tune = None,
     on: MeasureOnAws = None,
     out: OutFolder = Path("advice"),
+    take_over: TakeOver = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -73,12 +74,9 @@ def advise(
         raise ConfigError("--on aws: measures for --tune memory, which is not given; advice itself is projected")
     if tune:
         others = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
-        _tune(
-            experiment,
-            wished.budget_usd,
-            others | {"--budget": budget if not on else None, "--probe": probe or None},
-            on=on,
-        )
+        others |= {"--budget": budget if not on else None, "--probe": probe or None}
+        asks = "" if take_over else f"advise {config} --tune memory --on aws"
+        _tune(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
     found, notes = _searched(experiment, wished, target, runs or [], probe=probe)
     written = writing.write(found, out, config=config)
@@ -130,15 +128,17 @@ def _searched(
     return found, notes
 
 
-def _tune(experiment: Experiment, budget_usd: float | None, others: Mapping[str, object], *, on: str | None) -> None:
-    """The memory of its functions; `others`: options that say nothing to that."""
+def _tune(
+    experiment: Experiment, budget_usd: float | None, others: Mapping[str, object], *, on: str | None, asks: str
+) -> None:
+    """The memory of its functions; `others`: options that say nothing to that; `asks`: the command that asks whose the stack is."""
     if told := [name for name, value in others.items() if value is not None]:
         raise ConfigError(
             f"{told[0]}: says nothing to --tune memory, which takes the file as it is; leave one of them out"
         )
     from crossover.cli import memory_tuning
 
-    memory_tuning.measure(experiment, budget_usd) if on else memory_tuning.project(experiment)
+    memory_tuning.measure(experiment, budget_usd, asks=asks) if on else memory_tuning.project(experiment)
 
 
 def show(found: "Advice", notes: list[str]) -> None:

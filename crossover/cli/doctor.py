@@ -17,7 +17,7 @@ from crossover.errors import MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.reports import terminal
 from crossover.simulation import own_steps
-from crossover.validation import check_deployment
+from crossover.validation import account_file, check_deployment
 
 
 def doctor(
@@ -57,7 +57,7 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     yield from _packaging(experiment)
     yield from hosts_module(experiment)
     with aws_errors_explained():
-        yield from readiness.examine(boto3.Session(), experiment)
+        yield from readiness.examine(boto3.Session(), experiment, account_file.load())
 
 
 def own(experiment: Experiment) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from crossover.account.credentials import aws_errors_explained
 from crossover.account.proofs import evidence
+from crossover.account.resources import stacks
 from crossover.cli.signals import as_ctrl_c
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -50,8 +51,10 @@ def project(experiment: Experiment) -> None:
     terminal.show(f"[projected] cheapest, each by itself: functions.memory_mb: {{{sizes_}}}")
 
 
-def measure(experiment: Experiment, budget_usd: float | None) -> None:
-    """The deployed experiment's dearest function at five sizes. Raises UserError without a budget, and as `measuring.measured` does."""
+def measure(experiment: Experiment, budget_usd: float | None, *, asks: str) -> None:
+    """The deployed experiment's dearest function at five sizes. Raises UserError without a budget, where the stack is another owner's
+    (`asks`: the command that then says so; "" asks nobody), and as `measuring.measured` does.
+    """
     from crossover.advice import subject, tuning
     from crossover.running import measuring
     from crossover.running.patience import renewing_session
@@ -68,6 +71,9 @@ def measure(experiment: Experiment, budget_usd: float | None) -> None:
     try:
         with aws_errors_explained(), as_ctrl_c():
             session, _ = renewing_session()
+            if asks:
+                name = f"{experiment.project}-{experiment.name}"
+                stacks.check_owner(session, name, owner=experiment.owner, command=asks)
             label = "measured-aws" if evidence.is_aws(session) else "measured-local"
             for each in measuring.measured(experiment, step, chosen, session=session, purse=purse, timeout_s=limit_s):
                 found.append(each)

@@ -1,6 +1,8 @@
 """`crossover verify-aws`: try on a real account, step by step, what is unproven; destroy everything, write down what was shown."""
 
 import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +19,7 @@ from crossover.account.proofs.observed import Observed
 from crossover.account.proofs.steps import DELETION_MIN, SMALLEST, STEPS, ProofWalk, walk_through
 from crossover.account.removal import destroying
 from crossover.account.resources import ownership, stacks
-from crossover.cli.arguments import Debug, Yes
+from crossover.cli.arguments import Debug, TakeOver, Yes
 from crossover.cli.progress import show_progress
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -34,6 +36,7 @@ def verify_aws(
         "results/verify-aws"
     ),
     yes: Yes = False,
+    take_over: TakeOver = False,
     debug: Debug = False,
 ) -> None:
     """Check on a real account what is unproven (docs/aws.md): deploy, train, look, destroy; asks first, with the cost."""
@@ -59,13 +62,13 @@ def verify_aws(
     if not yes and not (sys.stdin.isatty() and typer.confirm("Deploy, look and destroy?")):
         raise UserError("verify-aws: nothing was deployed; add --yes to go on unasked")
     with aws_errors_explained():
-        refuse(walk)
+        refuse(walk, take_over=take_over)
         walk.shared_stay = not whole and stacks.look(session, f"{experiment.project}-network") is not None
     failure: BaseException | None = None
     # A closed terminal, or a `kill`, ends it as Ctrl-C does: by destroying first.
     with aws_errors_explained(), ending_on_signals():
         try:
-            walk.alone, walk.refusal = not _others_stand(walk), refusal
+            walk.alone, walk.refusal = not others_stand(walk), partial(refusal, take_over=take_over)
             walk_through(walk, STEPS)
         except (Exception, KeyboardInterrupt, SystemExit) as error:  # whatever happened, what stands is destroyed
             failure = error
@@ -86,7 +89,7 @@ def verify_aws(
         raise failure
 
 
-def refuse(walk: ProofWalk) -> None:
+def refuse(walk: ProofWalk, *, take_over: bool) -> None:
     """Before anything costs: what a deployment would refuse, and an experiment that stands, because it would be destroyed.
 
     What an interrupted verification left of its own experiment is taken up. Raises UserError.
@@ -98,13 +101,15 @@ def refuse(walk: ProofWalk) -> None:
         )
     # Of the project's own proof the smallest has to fit; what else does not is left out, and told.
     experiment, config = (load(SMALLEST), SMALLEST) if walk.whole else (walk.experiment, walk.config)
-    deploying.refuse_what_cannot_work(experiment, config=config, tell=tell)
+    deploying.refuse_what_cannot_work(experiment, config=config, tell=tell, take_over=take_over, command="verify-aws")
 
 
-def refusal(experiment: Experiment) -> str:
+def refusal(experiment: Experiment, *, take_over: bool) -> str:
     """Why the account does not take the experiment now; "" where it does."""
     try:
-        deploying.refuse_what_cannot_work(experiment, config=PROOF, tell=lambda line: None)
+        deploying.refuse_what_cannot_work(
+            experiment, config=PROOF, tell=lambda line: None, take_over=take_over, command="verify-aws"
+        )
     except UserError as error:
         return f"not proven here: {error}"
     return ""
@@ -142,11 +147,11 @@ def _train(experiment: Experiment, out: Path) -> RunFolder:
         return run_aws(experiment, out, on_progress)
 
 
-def _others_stand(walk: ProofWalk) -> bool:
-    """Whether the project has experiments beside this one that lean on the shared stacks."""
+def others_stand(walk: ProofWalk) -> bool:
+    """Whether the project has experiments beside this one that lean on the shared stacks: none that stands alone, as the smallest."""
     project = walk.experiment.project
-    others = ownership.of(walk.session, project, walk.experiment.name).others
-    return bool(set(others) - {f"{project}-{kind}" for kind in stacks.SHARED})
+    standing = {each.name for each in ownership.of(walk.session, project).standing}
+    return bool(standing - {walk.stack, *(f"{project}-{kind}" for kind in stacks.SHARED)})
 
 
 def destroy_and_look(walk: ProofWalk) -> None:
@@ -160,9 +165,9 @@ def destroy_and_look(walk: ProofWalk) -> None:
             destroying.delete_experiment(session, experiment)
         if walk.interfaces_left is None:
             walk.interfaces_left = walk.function_interfaces()
-        shared = not walk.shared_stay and not _others_stand(walk)
-        if shared and not walk.network_deleted:  # by the schedule
-            with walk.timed("network deleted"):
+        shared = not walk.shared_stay and not others_stand(walk)
+        if shared:  # also where the schedule took the stacks: it leaves what a stack leaves
+            with nullcontext() if walk.network_deleted else walk.timed("network deleted"):
                 destroying.delete_shared(session, experiment)
             walk.network_deleted = True
         tell(destroying.verified(session, experiment.project, None if shared else experiment.name))

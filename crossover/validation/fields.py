@@ -45,14 +45,7 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
     """The Experiment of plain data. Raises ConfigError with every problem, one a line."""
     problems: list[str] = []
     own = sections(asked := plain.get("architecture"), _unreadable)
-    whole = with_sections(tuple(own.items()))
-    known = _known(whole, plain, (), problems)
-    try:
-        # From JSON, strictly: no "3" for 3, no 1 for true, but a list for a tuple.
-        found = adapter(whole).validate_json(json.dumps(known, default=str), strict=True)
-    except ValidationError as error:
-        by_path = {_field_path(whole, detail["loc"]): detail for detail in error.errors()}
-        problems += [_problem(whole, path, known) for path in by_path]
+    known, found = against(with_sections(tuple(own.items())), plain, problems)
     for (section, name), choices in NAMED.items():
         named = _value((section, name), known)
         if isinstance(named, str) and named not in choices:
@@ -62,6 +55,18 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
         raise ConfigError("\n".join([*_unknown_architecture(asked), *problems]))
     common = {name: getattr(found, name) for name in _hints(Experiment) if name != "sections"}
     return Experiment(**common).with_settings(*(getattr(found, name) for name in own if name in known))
+
+
+def against(whole: type, plain: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], Any]:
+    """`plain` without unknown names, and the `whole` that the rest describes, None where it describes none; `problems` get a line each."""
+    known = _known(whole, plain, (), problems)
+    try:
+        # From JSON, strictly: no "3" for 3, no 1 for true, but a list for a tuple.
+        return known, adapter(whole).validate_json(json.dumps(known, default=str), strict=True)
+    except ValidationError as error:
+        by_path = {_field_path(whole, detail["loc"]): detail for detail in error.errors()}
+        problems += [_problem(whole, path, known) for path in by_path]
+    return known, None
 
 
 def _unknown_architecture(asked: object) -> Iterator[str]:

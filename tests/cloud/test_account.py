@@ -160,7 +160,7 @@ def test_only_a_network_that_its_owners_exclude_is_not_blocked(
 def test_a_question_without_an_answer_is_not_asked_and_not_ok(
     code: str, how: str, cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def deny(session: Any, experiment: Experiment) -> Any:
+    def deny(session: Any, experiment: Experiment, account: Any) -> Any:
         raise ClientError({"Error": {"Code": code}}, "GetAllowedImagesSettings")
 
     monkeypatch.setattr("crossover.account.deployment.surroundings.allowed_images", deny)

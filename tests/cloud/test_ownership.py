@@ -1,8 +1,10 @@
 """Whose things `destroy` takes away, and what `deploy`, `run` and `status` work on: only what a stack with our tags names."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +12,12 @@ import typer
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
+from crossover import validation
 from crossover.account.removal import leftovers
 from crossover.account.resources import inventory, listings, ownership
 from crossover.account.resources.ownership import Owner, Whose
+from crossover.cli import verification
+from crossover.cli.main import main
 from crossover.costs import prices
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
@@ -316,7 +321,10 @@ def test_credentials_that_fail_half_way(
 # --- two owners of one project ---
 
 
-@pytest.mark.parametrize("command", [("deploy", "--yes"), ("run", "--on", "aws"), ("destroy", "--yes")])
+MEASURE = ("advise", "--tune", "memory", "--on", "aws", "--budget", "0.25")
+
+
+@pytest.mark.parametrize("command", [("deploy", "--yes"), ("run", "--on", "aws"), ("destroy", "--yes"), MEASURE])
 def test_another_owners_stack_is_refused_with_the_name_of_who_has_it(
     command: tuple[str, ...], session: Any, crossover: Command
 ) -> None:
@@ -341,6 +349,54 @@ def test_an_owner_in_other_letter_case_is_the_same_and_the_default_is_nobody(
     made.ours(session, "crossover", "tiny", owner=has)
     crossover("destroy", "--yes", owner="ada@example.org")
     assert made.stack_tags(session, "crossover-tiny") == {}
+
+
+def test_a_proof_that_is_another_owners_is_refused_until_it_is_taken_over(
+    session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.ours(session, "crossover-verify", "smallest", owner="ada@example.org", stands="alone")
+    walked = list[bool]()
+    monkeypatch.setattr(verification, "walk_through", lambda walk, steps: walked.append(walk.alone))
+    monkeypatch.setattr(verification, "destroy_and_look", lambda walk: None)
+    for more, status in (((), 2), (("--take-over",), 0)):
+        ended: Any = 0
+        try:
+            main(["verify-aws", "--yes", "--out", str(tmp_path / "out"), *more])
+        except SystemExit as end:
+            ended = end.code or 0
+        said = "".join(capsys.readouterr())
+        assert ended == status, said
+        asked = "is ada@example.org's" in said and "crossover verify-aws --take-over goes on" in said
+        assert asked == (status == 2), said
+    assert walked == [True]
+
+
+def test_what_stands_alone_leans_on_nothing_that_a_proof_would_take(session: Any) -> None:
+    walk: Any = SimpleNamespace(
+        session=session, experiment=validation.load(verification.PROOF), stack="crossover-verify-proof"
+    )
+    for part in ("network", "broker", "proof"):
+        made.ours(session, "crossover-verify", part)
+    made.ours(session, "crossover-verify", "smallest", stands="alone")
+    assert not verification.others_stand(walk)
+    made.ours(session, "crossover-verify", "another")
+    assert verification.others_stand(walk)
+
+
+def test_what_the_schedule_left_of_the_shared_stacks_goes_too(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = {"LogGroupName": "/crossover/crossover-verify/boot"}
+    kept = {"Log": {"Type": "AWS::Logs::LogGroup", "DeletionPolicy": "Retain", "Properties": name}}
+    stack = made.ours(session, "crossover-verify", "network", kept)
+    session.client("cloudformation").delete_stack(StackName=stack)
+    monkeypatch.setattr(verification, "AFTERWARDS", {})
+    walk: Any = SimpleNamespace(
+        session=session, experiment=validation.load(verification.PROOF), stack="crossover-verify-proof", whole=True, config=Path("c.yaml"),
+        network_deleted=True, shared_stay=False, interfaces_left=0, observed={}, timed=lambda phase: nullcontext(),
+    )  # fmt: skip
+    verification.destroy_and_look(walk)
+    assert (
+        session.client("logs").describe_log_groups(logGroupNamePrefix="/crossover/crossover-verify/")["logGroups"] == []
+    )
 
 
 def test_a_budget_that_would_brake_at_another_regions_prices(

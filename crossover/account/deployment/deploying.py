@@ -22,6 +22,7 @@ from crossover.architecture.instances import processor
 from crossover.costs import infrastructure
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
+from crossover.validation import account_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,9 +32,10 @@ DEPLOY = ("deploy", "--method", "direct", "--require-approval", "never")
 
 
 def refuse_what_cannot_work(
-    experiment: Experiment, *, config: Path, tell: Callable[[str], None], take_over: bool = False
+    experiment: Experiment, *, config: Path, tell: Callable[[str], None], take_over: bool = False, command: str = ""
 ) -> None:
-    """Raise UserError for what a deployment would find only after it has begun to cost, each with what mends it.
+    """Raise UserError for what a deployment would find only after it has begun to cost, each with what mends it. `command`: which goes on
+    with another owner's stack; by default the one that deploys.
 
     What an interrupted command left under way is waited for: repeating it is to end in the right state.
     """
@@ -43,7 +45,7 @@ def refuse_what_cannot_work(
     for stack in (f"{project}-{part}" for part in (*shared_stacks(experiment), experiment.name)):
         stacks.check_ours(session, stack, project=project)
         if not take_over:
-            stacks.check_owner(session, stack, owner=experiment.owner, command=f"deploy {config}")
+            stacks.check_owner(session, stack, owner=experiment.owner, command=command or f"deploy {config}")
         if (found := stacks.look(session, stack)) and found.in_progress:
             tell(f"{stack} is {found.state}, from an earlier command or another one; waiting until that has ended")
             leftovers.wait_for_stack(session, stack)
@@ -54,7 +56,8 @@ def refuse_what_cannot_work(
             )
     taken_names.check_free(session, experiment, config=config)
     standing.check_budget(session, experiment, config=config)
-    lacking = [each for each in readiness.examine(session, experiment) if not (each.holds and each.asked)]
+    asked = readiness.examine(session, experiment, account_file.load())
+    lacking = [each for each in asked if not (each.holds and each.asked)]
     for each in lacking:
         if not each.certain:
             tell(f"{each.name}: {each.detail}")
@@ -98,7 +101,7 @@ def chosen_zone(experiment: Experiment, *, tell: Callable[[str], None]) -> list[
 
     if not zones.matters(experiment):
         return []
-    found = zones.choose(boto3.Session(), experiment)
+    found = zones.choose(boto3.Session(), account_file.load().placed(experiment))
     tell(f"availability zone: {found.detail}")
     return ["--parameters", f"{experiment.project}-network:Zone={found.zone}"]
 

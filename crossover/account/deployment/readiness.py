@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from crossover.account import standing
-from crossover.account.deployment import bootstrap, state_machines, surroundings, zones
+from crossover.account.deployment import bootstrap, organisation, state_machines, surroundings, zones
 from crossover.account.deployment.finding import Finding
 from crossover.account.deployment.minutes import expected_minutes
 from crossover.account.resources import stacks
@@ -17,6 +18,7 @@ from crossover.clients import aws_calls
 from crossover.costs import infrastructure, prices
 from crossover.errors import UserError
 from crossover.experiment import Experiment
+from crossover.validation.account_file import AccountFile
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence
 
 # vCPUs by class of instances: what its types begin with, the quota's code on demand and as spot.
@@ -33,11 +35,15 @@ NO_ANSWER = {"NoSuchResourceException", "InvalidAction", "UnsupportedOperation"}
 NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
 
 
-def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    """One finding per requirement, in the order in which they matter."""
+def examine(session: Any, experiment: Experiment, account: AccountFile | None = None) -> Iterator[Finding]:
+    """One finding per requirement, in the order in which they matter. `account`: what an organisation says of its own. Raises ConfigError
+    where the experiment contradicts that.
+    """
+    account = account or AccountFile()
+    experiment = account.placed(experiment)
     identity = session.client("sts").get_caller_identity()
     yield Finding("credentials", True, f"account {identity['Account']}, {identity['Arn'].rpartition(':')[2]}")
-    for name, question in _questions(session, experiment, caller=identity["Arn"]):
+    for name, question in _questions(session, experiment, account, caller=identity["Arn"]):
         try:
             yield from question(session, experiment)
         except ClientError as error:
@@ -50,14 +56,20 @@ def examine(session: Any, experiment: Experiment) -> Iterator[Finding]:
             )
 
 
-def _questions(session: Any, experiment: Experiment, *, caller: str) -> Iterator[tuple[str, Asking]]:
+def _questions(
+    session: Any, experiment: Experiment, account: AccountFile, *, caller: str
+) -> Iterator[tuple[str, Asking]]:
     """Each with the name under which a refused one is told."""
     wanted = infrastructure.of(experiment)
     yield "region", _region
     yield "bootstrap", lambda session, experiment: iter([bootstrap.finding(session)])
     yield "time to live", _time_to_live
+    if account.permissions_boundary:
+        yield "permissions boundary", partial(organisation.boundary, account=account)
+    if account.kms_key:
+        yield "own key", partial(organisation.key, account=account)
     if experiment.lifetime.notify:
-        yield "topic", _topic
+        yield "topic", partial(_topic, account=account)
     if wanted.memory_mb:
         yield "Lambda concurrency", _functions
     yield (
@@ -66,13 +78,16 @@ def _questions(session: Any, experiment: Experiment, *, caller: str) -> Iterator
     )
     if shared_stacks(experiment):
         yield "availability zone", zones.findings
-        yield "VPC quota", surroundings.network_quotas
-        yield "VPC block public access", surroundings.public_access
+        yield "own network", partial(organisation.network, account=account)
+        if not account.network.vpc:
+            yield "VPC quota", surroundings.network_quotas
+        yield "VPC block public access", partial(surroundings.public_access, own=account.network.vpc)
     if wanted.fleets:
         yield "vCPU quota", _processors
-        yield "image", surroundings.images
-        yield "allowed images", surroundings.allowed_images
-        yield "default EBS key", surroundings.volumes_key
+        yield "own image", partial(organisation.images, account=account)
+        yield "image", partial(surroundings.images, account=account)
+        yield "allowed images", partial(surroundings.allowed_images, account=account)
+        yield "EBS key" if account.kms_key else "default EBS key", partial(surroundings.volumes_key, account=account)
 
 
 def _region(session: Any, experiment: Experiment) -> Iterator[Finding]:
@@ -98,20 +113,18 @@ def _time_to_live(session: Any, experiment: Experiment) -> Iterator[Finding]:
     yield Finding("time to live", fits := hours * 60 > minutes, detail if fits else wrong)
 
 
-def _topic(session: Any, experiment: Experiment) -> Iterator[Finding]:
+def _topic(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
     """The clean-up may publish to topics of its own region and account, under no key of the account's own."""
     topic, region = str(experiment.lifetime.notify), session.client("sns").meta.region_name
-    account = session.client("sts").get_caller_identity()["Account"]
-    wrong = (
-        f"lifetime.notify: {topic} is not in {region} of account {account}, where the clean-up stands, or is not there"
-    )
+    here = session.client("sts").get_caller_identity()["Account"]
+    wrong = f"lifetime.notify: {topic} is not in {region} of account {here}, where the clean-up stands, or is not there"
     found: dict[str, str] = {}
-    if topic.split(":")[3:5] == [region, account]:
+    if topic.split(":")[3:5] == [region, here]:
         with aws_calls.Tolerating("NotFound"):
             found = session.client("sns").get_topic_attributes(TopicArn=topic)["Attributes"]
     if not found:
         yield Finding("topic", False, f"{wrong}; aws sns create-topic makes one")
-    elif key := found.get("KmsMasterKeyId"):
+    elif (key := found.get("KmsMasterKeyId")) and key != account.kms_key:
         yield Finding(
             "topic",
             False,

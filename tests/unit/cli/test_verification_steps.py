@@ -192,7 +192,7 @@ def test_a_run_that_ended_before_a_child_was_seen_is_not_redriven() -> None:
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the command does, without doing it."""
     steps: list[str] = []
-    monkeypatch.setattr(verification, "refuse", lambda *arguments: steps.append("refuse"))
+    monkeypatch.setattr(verification, "refuse", lambda *arguments, **named: steps.append("refuse"))
     monkeypatch.setattr(verification, "walk_through", lambda *arguments: steps.append("deploy"))
     monkeypatch.setattr(verification, "destroy_and_look", lambda *arguments: steps.append("destroy"))
     return steps
@@ -264,8 +264,10 @@ def test_an_experiment_that_stands_is_not_taken_for_ours(monkeypatch: pytest.Mon
     with pytest.raises(
         CrossoverError, match=r"stands already, and verify-aws destroys what it looks at; crossover destroy mine"
     ):
-        verification.refuse(walk(config=Path("mine.yaml"), session=boto3.Session()))
+        verification.refuse(walk(config=Path("mine.yaml"), session=boto3.Session()), take_over=False)
     monkeypatch.setattr(
         "crossover.account.deployment.deploying.refuse_what_cannot_work", lambda *arguments, **named: None
     )
-    verification.refuse(walk(session=boto3.Session()))  # what an interrupted verification left is taken up
+    verification.refuse(
+        walk(session=boto3.Session()), take_over=False
+    )  # what an interrupted verification left is taken up

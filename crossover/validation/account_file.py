@@ -1,0 +1,134 @@
+"""What an organisation says once of its account, in `config/account.yaml`: a network, images and a key of its own, a boundary, tags.
+
+Everything may be left out, the file too; then the stacks make all of it themselves.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from crossover.architecture.instances import processor
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
+from crossover.validation import documents
+from crossover.validation.fields import against
+
+PATH = Path(__file__).parents[2] / "config" / "account.yaml"
+_PARTITION = r"arn:aws[a-z-]*"
+# What a field takes beyond text, with an example.
+PATTERNS = {
+    "network.vpc": (r"vpc-[0-9a-f]{8,17}", "vpc-0a1b2c3d4e5f67890"),
+    "network.availability_zone": (r"[a-z]{2}(-[a-z]+)+-\d[a-z]", "us-east-1a"),
+    "network.functions_subnet": (r"subnet-[0-9a-f]{8,17}", "subnet-0a1b2c3d4e5f67890"),
+    "network.hosts_subnet": (r"subnet-[0-9a-f]{8,17}", "subnet-0a1b2c3d4e5f67890"),
+    "images.arm64": (r"ami-[0-9a-f]{8,17}", "ami-0a1b2c3d4e5f67890"),
+    "images.amd64": (r"ami-[0-9a-f]{8,17}", "ami-0a1b2c3d4e5f67890"),
+    "images.gpu": (r"ami-[0-9a-f]{8,17}", "ami-0a1b2c3d4e5f67890"),
+    "kms_key": (
+        rf"{_PARTITION}:kms:[a-z0-9-]+:\d{{12}}:key/[A-Za-z0-9-]+",
+        "the ARN of a key (not of an alias): arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-0000-0000-000000000000",
+    ),
+    "permissions_boundary": (
+        rf"{_PARTITION}:iam::(\d{{12}}|aws):policy/[\w+=,.@/-]+",
+        "the ARN of a managed policy: arn:aws:iam::123456789012:policy/boundary",
+    ),
+}
+# Keys by which stacks and instances are found again, and names that only AWS may give.
+_OUR_TAGS = {"project", "experiment", "owner", "stack-kind", "expires-at", "stands", "notify", "Name"}
+MOST_TAGS = 30  # of 50 that a resource may have; ours are the rest
+_TAG = r"[\w .:/=+@-]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNetwork:
+    """A VPC that is there, and its subnets of one zone: all fields or none. Of hosts that install packages, and of functions."""
+
+    vpc: str | None = None
+    availability_zone: str | None = None
+    functions_subnet: str | None = None
+    hosts_subnet: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnImages:
+    """Ids: Debian 13 by processor, and Ubuntu with PyTorch in /opt/pytorch for GPUs."""
+
+    arm64: str | None = None
+    amd64: str | None = None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountFile:
+    """`kms_key` encrypts what the stacks store; every role has `permissions_boundary`; every resource has `tags` beside ours."""
+
+    network: OwnNetwork = field(default_factory=OwnNetwork)
+    images: OwnImages = field(default_factory=OwnImages)
+    kms_key: str | None = None
+    permissions_boundary: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def image(self, instance_type: str, *, gpu: bool) -> str | None:
+        """The organisation's own for these instances."""
+        return self.images.gpu if gpu else getattr(self.images, processor(instance_type))
+
+    def placed(self, experiment: Experiment) -> Experiment:
+        """In the zone of the organisation's own network. Raises ConfigError where the experiment names another one."""
+        zone, asked = self.network.availability_zone, experiment.network.availability_zone
+        if not zone:
+            return experiment
+        if asked not in (None, zone):
+            raise ConfigError(
+                f"network.availability_zone: {asked!r}, but the network of config/account.yaml has its subnets in {zone}: "
+                "leave the field out"
+            )
+        return replace(experiment, network=replace(experiment.network, availability_zone=zone))
+
+
+def load(path: Path | None = None) -> AccountFile:
+    """That of `path`, by default config/account.yaml of this checkout; without a file, nothing is said. Raises ConfigError with every
+    problem.
+    """
+    path = path or PATH
+    if not path.exists():
+        return AccountFile()
+    try:
+        return checked(documents.read(path))
+    except ConfigError as error:
+        lines = "\n".join(line if line.startswith(str(path)) else f"{path}: {line}" for line in str(error).splitlines())
+        raise ConfigError(lines) from None
+
+
+def checked(plain: Mapping[str, Any]) -> AccountFile:
+    """The file's content. Raises ConfigError, one problem a line."""
+    problems: list[str] = []
+    _, found = against(AccountFile, plain, problems)
+    if found is not None:
+        problems += _problems(found)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    assert isinstance(found, AccountFile)
+    return found
+
+
+def _problems(found: AccountFile) -> Iterator[str]:
+    for name, (pattern, example) in PATTERNS.items():
+        section, _, key = name.rpartition(".")
+        value = getattr(getattr(found, section) if section else found, key)
+        if value is not None and not re.fullmatch(pattern, value):
+            yield f"{name}: {value!r} is not allowed; expected {example}"
+    said = {each.name: getattr(found.network, each.name) for each in fields(OwnNetwork)}
+    if any(said.values()) and (missing := [name for name, value in said.items() if not value]):
+        yield f"network: {', '.join(missing)} missing; expected all of {', '.join(said)}, or none of them"
+    if len(found.tags) > MOST_TAGS:
+        yield f"tags: {len(found.tags)} are not allowed; expected {MOST_TAGS} at most"
+    for key, value in found.tags.items():
+        if key in _OUR_TAGS or key.lower().startswith(("aws:", "crossover:")):
+            yield f"tags.{key}: is taken by this project or by AWS; expected another name"
+        elif not re.fullmatch(f"{_TAG}{{1,128}}", key) or not re.fullmatch(f"{_TAG}{{0,256}}", value):
+            yield (
+                f"tags.{key}: {value!r} is not allowed; expected letters, digits, spaces and . : / = + - @ _, at most 128 of the name and "
+                "256 of the value"
+            )
