@@ -24,6 +24,7 @@ PANELS = {
         "destroy": "destruction",
     },
     "Research": {
+        "study": "study",
         "replicate": "replicate",
         "chaos": "chaos",
         "verify-aws": "verification",

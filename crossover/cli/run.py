@@ -80,7 +80,7 @@ def run(
         experiment = _check_deployed(experiment, config, take_over=take_over)
     if wasted := idle(experiment):
         print(f"note: {wasted}", file=sys.stderr, flush=True)
-    with _alone_in(folder):
+    with alone_in(folder):
         try:
             with as_ctrl_c(), show_progress(experiment, where=on, out=folder) as on_progress:
                 finished = _start(experiment, on, folder, on_progress, resume=resume or "")
@@ -204,7 +204,7 @@ def _made(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """While no other process trains there: one that was stopped and still writes down how far it came would mix with its own resumption.
 
     Raises UserError where one does. What is held is a name that Linux keeps for a socket without a file: it goes with

@@ -134,8 +134,10 @@ class Mark:
     chosen: bool = False
 
 
-def marks(found: Sequence[Mark], *, x: str, y: str, name: str, format_x: Callable[[float], str]) -> str:
-    """Points with bands on two logarithmic axes, groups by colour, the chosen ones ringed."""
+def marks(
+    found: Sequence[Mark], *, x: str, y: str, name: str, format_x: Callable[[float], str], log: bool = True
+) -> str:
+    """Points with bands, by default on two logarithmic axes, groups by colour, the chosen ones ringed."""
     with styled():
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN + 0.6))
         axes = figure.subplots()
@@ -150,10 +152,11 @@ def marks(found: Sequence[Mark], *, x: str, y: str, name: str, format_x: Callabl
         for number, group in enumerate(groups):
             axes.plot([], [], "o", color=series(number), label=group)
         curves = {"all": [(value, other) for each in found for value, other in zip(each.x, each.y, strict=True)]}
-        _scales(axes, curves, log_x=True, log_y=True, percent=False, format_x=format_x)
+        _scales(axes, curves, log_x=log, log_y=log, percent=False, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        axes.legend(loc="best")
+        if len(groups) <= len(SERIES):
+            axes.legend(loc="best")
         text = svg(figure, name=name, title=f"{y} against {x}")
     for number, each in enumerate(found):
         begins = f'<g id="{name}-mark{number}">'

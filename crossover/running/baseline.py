@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from crossover.architecture import architecture_of
-from crossover.errors import ConfigError
+from crossover.errors import ConfigError, UserError
 from crossover.experiment import Experiment
 from crossover.reports.folder import UNFINISHED, RunFolder, read
 from crossover.running import provenance, resumption
@@ -30,6 +30,17 @@ def folders(out: Path, experiment: Experiment) -> dict[Path, Experiment]:
 def unfinished_in(out: Path) -> bool:
     """Whether a run of `out`, or of a baseline within, can go on."""
     return any(resumption.holds(folder) for folder in (out, *out.glob(f"{FOLDER}*")))
+
+
+def goes_on(experiment: Experiment, out: Path, *, where: str, cores: int | None = None) -> bool:
+    """Whether what `out` holds unfinished is of this experiment, code and machine: gone on with, it ends as if nobody had stopped it."""
+    for folder, each in folders(out, experiment).items():
+        if resumption.holds(folder):
+            try:
+                return resumption.only_begun(folder) or bool(_unfinished(fixed(each, cores=cores), folder, where=where))
+            except UserError:
+                return False
+    return False
 
 
 def with_baseline(

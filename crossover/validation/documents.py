@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,17 +89,20 @@ def apply(plain: dict[str, Any], override: str) -> str:
     names = path.strip().split(".")
     if not equals or not all(names):
         raise ConfigError(f"--set {override}: expected section.field=value, for example training.epochs=3")
+    put(plain, names, parse(text, source=f"--set {override}"), said=f"--set {override}")
+    return ".".join(names)
+
+
+def put(plain: dict[str, Any], names: Sequence[str], value: Any, *, said: str) -> None:
+    """Set the field of `plain` that lies at `names`, section by section. Raises ConfigError, which begins with what `said` it."""
     target = plain
     for depth, name in enumerate(names[:-1]):
         if target.get(name) is None:
             target[name] = {}
         target = target[name]
         if not isinstance(target, dict):
-            raise ConfigError(
-                f"--set {override}: {'.'.join(names[: depth + 1])} is a {_kind(target)} and has no fields"
-            )
-    target[names[-1]] = parse(text, source=f"--set {override}")
-    return ".".join(names)
+            raise ConfigError(f"{said}: {'.'.join(names[: depth + 1])} is a {_kind(target)} and has no fields")
+    target[names[-1]] = value
 
 
 def did_you_mean(name: str, choices: list[str]) -> str:

@@ -29,7 +29,8 @@ FLOORS = (
     {"crossover.advice", "crossover.calibration", "cdk", "peers"},
     {"stacks"},
     {"crossover.running"},
-    {"crossover.account", "crossover.study", "chaos"},
+    {"crossover.account", "chaos"},
+    {"crossover.study"},
     {"crossover.cli"},
     {"app"},
 )
@@ -75,6 +76,8 @@ CONFINED = {
     "tensorboard": {"crossover.reports"},
     "mlflow": {"crossover.reports"},
     "sklearn": {"crossover.learning"},
+    "scipy": {"crossover.study"},
+    "optuna": {"crossover.study"},
     "pickle": {"crossover.learning"},  # the restricted unpickler of the official CIFAR files
 }
 # Functions run without numpy: beside torch there is no room for it in the layers. What stays on the laptop may use it.

@@ -12,6 +12,7 @@ from crossover.errors import RunFailed
 from crossover.experiment import Experiment
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
+from crossover.running import OnProgress
 from crossover.study.papers import runner as running
 from crossover.study.papers import runs_2025
 from crossover.study.papers.measurement import Measurement, Scale
@@ -31,7 +32,14 @@ class Pretended:
         self.made: list[str] = []
         self.fails: set[str] = set()
 
-    def run(self, experiment: Experiment, out: Path) -> RunFolder:
+    def __enter__(self) -> "Pretended":
+        return self
+
+    def __exit__(self, *ended: object) -> None: ...
+
+    def leave(self, experiment: Experiment) -> None: ...
+
+    def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
         self.made.append(out.name)
         if out.name in self.fails:
             raise RunFailed("worker 2:\n out of memory")
@@ -50,7 +58,7 @@ def whole(record: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pretended:
     pretended = Pretended()
-    monkeypatch.setattr(running, "_Machine", lambda stack: pretended)
+    monkeypatch.setattr(running, "OnThisMachine", lambda: pretended)
     monkeypatch.setattr(running, "_unreadable", lambda dataset, data: "")
     monkeypatch.setattr(running, "has_gpu", lambda: False)
     monkeypatch.setattr(running, "KEPT", tmp_path / "kept")

@@ -1,0 +1,56 @@
+"""`crossover study`: many experiments from one file, under one budget."""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crossover.account import tell
+from crossover.cli.arguments import Debug
+from crossover.cli.run import Where, alone_in
+from crossover.cli.signals import as_ctrl_c
+from crossover.errors import ConfigError, RunFailed
+
+
+def study(
+    file: Annotated[Path, typer.Argument(metavar="STUDY", help="A study: docs/using.md.", show_default=False)],
+    on: Annotated[
+        Where, typer.Option(help="Where its trials run, as of crossover run; aws: their stacks come and go.")
+    ] = "local",
+    out: Annotated[Path | None, typer.Option(help="Folder for tables and runs; by default results/<name>.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="USD", help="What all trials together may cost at AWS's prices, at most.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be run, for how long and for how much.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study that the folder holds.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Run a grid or a search over seeds: study.csv, and study.html with intervals and the comparisons that were named beforehand."""
+    from crossover.reports import terminal
+    from crossover.reports.terminal import TextTable
+    from crossover.study import forecast, machines, report  # reports come with them: not for --help
+    from crossover.study.file import read
+    from crossover.study.plan import StudyPlan, carry_out
+
+    if budget is not None and not 0 < budget < math.inf:
+        raise ConfigError(f"--budget {budget:g}: expected dollars, more than 0")
+    asked = read(file)
+    plan = StudyPlan(asked, travels=on != "inline", tell=terminal.show)
+    if budget is not None:
+        forecast.check_budget(plan.forecast, budget)
+    if dry_run:
+        return
+    folder = out or Path("results") / asked.name
+    with alone_in(folder), as_ctrl_c():
+        end = carry_out(plan, folder, machines.of(on), where=on, budget_usd=budget, resume=resume, tell=tell)
+    for sheet in end.tables.tables:
+        terminal.show(TextTable(sheet.title, sheet.head, sheet.rows))
+    terminal.show(f"{end.tables.words}; report: {folder / report.PAGE}")
+    if end.failed:
+        raise RunFailed(
+            f"{len(end.failed)} of {asked.count} trials failed, the page says why; --resume tries them again: "
+            + ", ".join(end.failed)
+        )

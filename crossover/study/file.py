@@ -1,0 +1,225 @@
+"""What a study's YAML says: a base experiment, what is varied, how often, what is judged and what is compared with what."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from crossover.errors import ConfigError
+from crossover.experiment import Metric
+from crossover.validation import documents
+from crossover.validation.documents import did_you_mean
+
+Varied = Mapping[str, Any]  # by dotted field of an experiment
+
+# What trials can be judged by, as compare's CSV calls it; whether more of it is better, None: as the experiment's metric says.
+MEASURES = {
+    "final_metric": None,
+    "best_metric": None,
+    "duration_s": False,
+    "full_usd": False,
+    "paper_method_usd": False,
+    "goal_s": False,
+    "goal_full_usd": False,
+    "moved_bytes": False,
+}
+OURS = {"name": "the study names its trials", "project": "one project holds them all", "owner": "they have one owner"}
+OURS |= {"seed": "give seeds: instead, by which trials are paired"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Optuna's part: `space` as its distributions take it, sampler and pruner by its names with their arguments."""
+
+    trials: int
+    space: Mapping[str, Any]
+    sampler: tuple[str, Mapping[str, Any]] = ("TPESampler", {})
+    pruner: tuple[str, Mapping[str, Any]] = ("NopPruner", {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """`plain`: all of it, the base in it: two studies of the same are one. `order`: the seed that draws the trials' order."""
+
+    name: str
+    base: Mapping[str, Any]
+    folder: Path
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    search: Search | None = None
+    seeds: tuple[int, ...] = (1,)
+    metric: str = "final_metric"
+    pairs: Mapping[str, tuple[Varied, Varied]] = field(default_factory=dict)
+    order: int = 1
+    plain: Mapping[str, Any]
+
+    @cached_property
+    def settings(self) -> int:
+        """How many there are."""
+        return self.search.trials if self.search else math.prod(map(len, self.grid.values()))
+
+    @property
+    def count(self) -> int:
+        return self.settings * len(self.seeds)
+
+    @property
+    def fields(self) -> Sequence[str]:
+        """What is varied."""
+        return list(self.search.space if self.search else self.grid)
+
+    def rises(self, metric: Metric) -> bool:
+        """Whether more of what is judged is better, of experiments with this metric."""
+        rises = MEASURES[self.metric]
+        return metric.rises if rises is None else rises
+
+
+def read(path: Path) -> Study:
+    """Raises ConfigError with every fault of the file, one a line."""
+    return of(documents.read(path), path)
+
+
+def of(plain: dict[str, Any], path: Path) -> Study:
+    """The study that plain data describes; `path`: where it stands, or stood."""
+    faults, known = list[str](), ("name", "base", "grid", "search", "seeds", "metric", "pairs", "order")
+    faults += [
+        f"{name}: unknown; expected {', '.join(known)}{did_you_mean(str(name), list(known))}"
+        for name in plain
+        if name not in known
+    ]
+    base = _base(plain.get("base"), path, faults)
+    grid, search = _grid(plain.get("grid"), faults), _search(plain.get("search"), faults)
+    if plain.get("grid") and plain.get("search"):
+        faults.append("search: stands beside grid; a study is one of the two")
+    metric = plain.get("metric", "final_metric")
+    if metric not in MEASURES:
+        faults.append(
+            f"metric: {metric!r} is unknown; one of {', '.join(MEASURES)}{did_you_mean(str(metric), list(MEASURES))}"
+        )
+    if search and search.pruner[0] != "NopPruner" and metric not in ("final_metric", "best_metric"):
+        faults.append(
+            f"search.pruner: judges epochs, and {metric} is of whole runs; leave it out, or judge by best_metric"
+        )
+    if search and search.pruner[0] != "NopPruner" and plain.get("seeds", 1) != 1:
+        faults.append("search.pruner: judges a setting by one run's epochs; leave it out, or seeds")
+    order = plain.get("order", 1)
+    if type(order) is not int:
+        faults.append(f"order: {order!r}; expected a whole number, the seed that draws the order of trials")
+    name = str(plain.get("name", path.stem))
+    seeds, pairs = _seeds(plain.get("seeds", 1), faults), _pairs(plain.get("pairs") or {}, grid, faults)
+    if faults:
+        raise ConfigError("\n".join([f"{path}:", *(f"  {fault}" for fault in faults)]))
+    return Study(
+        name=name,
+        base=base,
+        folder=path.parent,
+        grid=grid,
+        search=search,
+        seeds=seeds,
+        metric=metric,
+        pairs=pairs,
+        order=order,
+        plain={**plain, "name": name, "base": base},
+    )
+
+
+def _base(given: Any, path: Path, faults: list[str]) -> dict[str, Any]:
+    if isinstance(given, dict):
+        return given
+    if not isinstance(given, str):
+        faults.append("base: expected an experiment's file, such as config/spirt.yaml, or its fields")
+        return {}
+    places = [path.parent / given, Path(given)]
+    try:
+        return documents.read(next((place for place in places if place.is_file()), places[0]))
+    except ConfigError as error:
+        faults.append(f"base: {error}")
+        return {}
+
+
+def _grid(given: Any, faults: list[str]) -> dict[str, list[Any]]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        faults.append("grid: expected fields with lists, such as `training.learning_rate: [0.05, 0.1]`")
+        return {}
+    for name, values in given.items():
+        if why := OURS.get(name):
+            faults.append(f"grid.{name}: {why}")
+        elif not isinstance(values, list):
+            faults.append(f"grid.{name}: {values!r}; expected a list, such as [{values!r}]")
+        elif not values:
+            faults.append(f"grid.{name}: is an empty list, with which there is no trial; give values or leave it out")
+        elif twice := [value for n, value in enumerate(values) if value in values[:n]]:
+            faults.append(f"grid.{name}: {twice[0]!r} stands there twice, and two trials would have one name")
+    return {str(name): values for name, values in given.items() if isinstance(values, list)}
+
+
+def _seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
+    if type(given) is int and given >= 1:
+        return tuple(range(1, given + 1))
+    if not isinstance(given, list) or not given or any(type(each) is not int for each in given):
+        faults.append(f"seeds: {given!r}; expected how many, such as 5, or a list of whole numbers")
+        return (1,)
+    if twice := sorted({each for each in given if given.count(each) > 1}):
+        faults.append(
+            f"seeds: {', '.join(map(str, twice))} repeated; the same run twice is no second draw, give each once"
+        )
+    return tuple(given)
+
+
+def _search(given: Any, faults: list[str]) -> Search | None:
+    if given is None:
+        return None
+    known = ("trials", "space", "sampler", "pruner")
+    if not isinstance(given, dict) or not given.keys() >= {"trials", "space"} or given.keys() - set(known):
+        faults.append(f"search: expected trials and space, and beside them sampler and pruner; found {given!r}")
+        return None
+    trials, space = given["trials"], given["space"]
+    if type(trials) is not int or trials < 1:
+        faults.append(f"search.trials: {trials!r}; expected how many settings to ask for, such as 20")
+    for name, values in space.items() if isinstance(space, dict) else [("space", space)]:
+        bounds = (
+            isinstance(values, dict)
+            and values.keys() >= {"low", "high"}
+            and values.keys() <= {"low", "high", "log", "step"}
+        )
+        if why := OURS.get(name):
+            faults.append(f"search.space.{name}: {why}")
+        elif not bounds and not (isinstance(values, list) and values):
+            faults.append(
+                f"search.space.{name}: {values!r}; expected low and high, with log or step, or a list of choices"
+            )
+    named = {part: _named(part, given[part], faults) for part in ("sampler", "pruner") if part in given}
+    return Search(trials=trials, space=space, **named)
+
+
+def _named(part: str, given: Any, faults: list[str]) -> tuple[str, Mapping[str, Any]]:
+    """Something of Optuna's by its name, alone or with arguments: `MedianPruner` or `MedianPruner: {n_warmup_steps: 2}`."""
+    if isinstance(given, str):
+        return given, {}
+    if isinstance(given, dict) and len(given) == 1:
+        ((name, arguments),) = given.items()
+        if isinstance(arguments, dict):
+            return str(name), arguments
+    faults.append(f"search.{part}: {given!r}; expected a name of Optuna's, alone or with its arguments")
+    return "", {}
+
+
+def _pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str]) -> dict[str, tuple[Varied, Varied]]:
+    """What is compared with what: each of the two says values of the grid's fields; settings are alike in the others."""
+    found = dict[str, tuple[Varied, Varied]]()
+    for name, two in given.items() if isinstance(given, dict) else [("", given)]:
+        sides = two if isinstance(two, list) and len(two) == 2 and all(isinstance(each, dict) for each in two) else []
+        wrong = [
+            f"pairs.{name}: {key}: {value!r} is not in the grid"
+            for side in sides
+            for key, value in side.items()
+            if value not in grid.get(key, ())
+        ]
+        if not sides or sides[0] == sides[1] or sides[0].keys() != sides[1].keys():
+            wrong = [f"pairs.{name}: {two!r}; expected two settings that differ, in the same fields of the grid"]
+        faults += wrong
+        if not wrong:
+            found[str(name)] = (sides[0], sides[1])
+    return found

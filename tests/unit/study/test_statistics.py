@@ -1,0 +1,33 @@
+"""Intervals that hold what they say, held against scipy's own tests; Holm's correction; the front."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from crossover.study.statistics import front, holm, interval
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 20])
+def test_an_interval_and_its_p_are_students(n: int) -> None:
+    values = np.random.default_rng(n).normal(0.4, 1.0, n)
+    found, test = interval(list(values)), stats.ttest_1samp(values, 0.0)
+    assert (found.low, found.high) == pytest.approx(test.confidence_interval(0.95))
+    assert found.p == pytest.approx(test.pvalue)
+
+
+def test_of_one_there_is_no_interval_and_of_equals_no_width() -> None:
+    assert interval([3.0])[1:3] == (-np.inf, np.inf) and interval([3.0]).p == 1.0
+    assert interval([2.0, 2.0]) == (2.0, 2.0, 2.0, 2, 0.0)
+    assert interval([0.0, 0.0]).p == 1.0
+
+
+def test_holm_by_hand() -> None:
+    """Four of them: 4 x 0.005, 3 x 0.01, 2 x 0.03, and 0.04, which must not be below the one before it."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]) == [1.0, 1.0] and holm([]) == []
+
+
+def test_the_front_is_what_nothing_beats() -> None:
+    points = [(1.0, 0.8), (2.0, 0.9), (2.0, 0.7), (3.0, 0.9)]
+    assert front(points, rises=True) == [0, 1]
+    assert front(points, rises=False) == [0, 2]
