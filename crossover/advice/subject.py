@@ -26,6 +26,7 @@ def of(
 ) -> tuple[Question, Sizes, list[str]]:
     """The question, what bounds its answers, and how the model's work was told. Raises ConfigError, DataError, OwnCodeError."""
     from crossover.learning import footprint  # torch: not for --help
+    from crossover.learning.models import weights
 
     sample, sample_bytes, classes, training, validation = _data(experiment)
     found = footprint.of_model(experiment.training, classes=classes, sample=sample)
@@ -38,6 +39,7 @@ def of(
         image_bytes=sample_bytes,
         validation_samples=validation,
         training_share=footprint.training_share(experiment.training, classes=classes, shape=tuple(sample.shape)),
+        base_bytes=weights.size(experiment.training.weights),
     )
     if measured is not None:
         sample_s = measured.ratio * calibration.sample_s[KNOWN]

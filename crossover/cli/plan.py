@@ -6,14 +6,14 @@ from typing import Any
 
 from crossover.account import standing
 from crossover.architecture import Architecture, architecture_of, steps
-from crossover.architecture.infrastructure import database_hosts, shared_stacks
+from crossover.architecture.infrastructure import NETWORK, database_hosts, shared_stacks
 from crossover.asl import definitions
 from crossover.cli import estimates
 from crossover.cli.arguments import AsJson, Config, Debug, Override, accepted, print_json
 from crossover.costs import prices
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
-from crossover.reports import terminal
+from crossover.reports import display, terminal
 from crossover.reports.terminal import TextTable
 from crossover.simulation import own_steps
 from crossover.simulation.processors import idle
@@ -36,6 +36,8 @@ def plan(config: Config, override: Override = None, as_json: AsJson = False, deb
     terminal.show(headline(experiment, architecture))
     if own:
         terminal.show(f"your code: {own}")
+    if found := base(experiment, architecture):
+        terminal.show(_base_words(found))
     if steps(architecture):
         terminal.show(functions_table(experiment, architecture))
     terminal.show(*machines_and_hosts(experiment, architecture))
@@ -65,6 +67,7 @@ def in_json(experiment: Experiment, architecture: Architecture, own: str | None)
         "stack": f"{experiment.project}-{experiment.name}",
         "shared_stacks": shared_stacks(experiment, architecture),
         "own_code": own,
+        "base": base(experiment, architecture),
         "functions": functions(experiment, architecture),
         "state_machines": list(definitions(architecture, experiment)),
         "database_hosts": database_hosts(experiment, architecture),
@@ -87,6 +90,31 @@ def headline(experiment: Experiment, architecture: Architecture) -> str:
     shared = shared_stacks(experiment, architecture)
     beside = f"beside the project's {' and '.join(shared)}" if shared else "alone: no network, no broker, no database"
     return f"{experiment.name}: {experiment.architecture}, {experiment.workers} workers, {stack} {beside}"
+
+
+def base(experiment: Experiment, architecture: Architecture) -> dict[str, Any] | None:
+    """What `training.weights` means: bytes that are staged once, and what a fresh environment of each function takes to read them, as
+    projected; None without it.
+    """
+    from crossover.learning.models import weights  # torch, which only such an experiment needs
+    from crossover.simulation import calibration
+
+    if not (bytes_ := weights.size(experiment.training.weights)):
+        return None
+    in_vpc, read = NETWORK in shared_stacks(experiment, architecture), {}
+    for step in steps(architecture):
+        if step.torch is True:
+            memory_mb = experiment.functions.memory_of(step.name, torch=True)
+            read[step.name] = calibration.AWS.base_s(bytes_, memory_mb=memory_mb, in_vpc=in_vpc)
+    return {"bytes": bytes_, "sha256": experiment.training.weights.sha256, "read_s": read}
+
+
+def _base_words(found: dict[str, Any]) -> str:
+    once = f"base: {display.bytes_(found['bytes'])}, staged once"
+    if not found["read_s"]:
+        return f"{once}; each program reads it when it begins"
+    read = ", ".join(f"{name} {display.seconds(seconds)}" for name, seconds in found["read_s"].items())
+    return f"{once}; added to what a cold start takes: {read}  [projected]"
 
 
 def costs_table(experiment: Experiment) -> TextTable:

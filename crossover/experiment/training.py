@@ -85,9 +85,8 @@ class Clip:
 class Weights:
     """The base that a model of one's own begins from: a safetensors file, which every process reads once."""
 
-    file: str | None = (
-        None  # beside the YAML or in the current folder, or package:path of an installed package; null: none
-    )
+    # Beside the YAML or in the current folder, package:path of an installed package, or s3://bucket/key; null: none.
+    file: str | None = None
     sha256: str | None = None
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import crossover
 from crossover import keys, own_code, runtime
-from crossover.advice.needs import HELD_VECTORS, RUNTIME_MB
 from crossover.algorithms.aggregators.plan import HELD_PARTS, Plan
-from crossover.architecture import Architecture, architecture_of, steps
+from crossover.architecture import Architecture, architecture_of
 from crossover.context import new_learner
 from crossover.costs import spending
 from crossover.costs.invocations import Unrecorded
@@ -20,6 +19,7 @@ from crossover.errors import ConfigError, Corrupt, Missing, UserError
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.running import provenance, resumption
+from crossover.running.trying import check_room_for_base
 from crossover.training.calendar import calendar_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def prepare(
         sizes = _of_gradients(architecture.aggregates(experiment), experiment)
     else:
         sizes, constants = _of_training(experiment, made_of, data)
-        _stage_base(experiment, architecture, objects, held=sizes["parameters"] + sizes["buffers"])
+        check_room_for_base(experiment, elements=sizes["parameters"] + sizes["buffers"])
+        _stage_base(experiment, objects)
     run = run or new_run_id()
     if constants:
         objects.put(Keys(run).constants, constants)
@@ -141,23 +142,13 @@ def _of_training(
     return sizes, learner.constants() if is_own(experiment.training) else b""
 
 
-def _stage_base(experiment: Experiment, architecture: Architecture, objects: ObjectStore, *, held: int) -> None:
-    """The base that the model begins from, once for all runs that name it. Raises ConfigError where a function has no room for it; `held`:
-    elements of a vector.
-    """
+def _stage_base(experiment: Experiment, objects: ObjectStore) -> None:
+    """The base that the model begins from, once for all runs that name it."""
     if experiment.training.weights.file is None:
         return
     from crossover.learning.models import weights
 
     with weights.mapped(experiment.training.weights) as body:
-        base_mb, vectors_mb = len(body) / 2**20, HELD_VECTORS * 4 * held / 2**20
-        for step in steps(architecture):
-            given = experiment.functions.memory_of(step.name, torch=step.needs_torch(experiment))
-            if step.needs_torch(experiment) and given < (need := RUNTIME_MB + base_mb + vectors_mb):
-                raise ConfigError(
-                    f"functions.memory_mb.{step.name}: {given} MB have no room for the base of {base_mb:,.0f} MB, vectors of "
-                    f"{vectors_mb:,.0f} and {RUNTIME_MB} of torch; at least {need:,.0f} and what a minibatch takes are expected"
-                )
         if not objects.exists(key := keys.weights(str(experiment.training.weights.sha256))):
             objects.put(key, bytes(body))
 

@@ -203,6 +203,11 @@ class Calibration:
         floor_bytes_s = network.floor_at(memory_mb)
         return service.at(vcpus=vcpus(memory_mb), burst_bytes=network.burst_bytes, floor_bytes_s=floor_bytes_s)
 
+    def base_s(self, bytes_: float, *, memory_mb: float, in_vpc: bool) -> float:
+        """What a function's fresh environment takes to read a base of so many bytes, and to know it by its digest."""
+        read = self.client(self.objects, memory_mb=memory_mb, in_vpc=in_vpc).read
+        return read.seconds(bytes_) + self.arithmetic_s(bytes_, memory_mb=memory_mb)
+
     def on_host(self, service: Service, instance_type: str) -> Service:
         """The service on a host of that type, whose documented network all its clients share."""
         known = self.instances.get(instance_type)

@@ -90,7 +90,7 @@ Stages = Sequence[tuple[str, float, int]]  # name, seconds, how often
 
 @dataclass(slots=True)
 class StepUse:
-    """One step's invocations, summed. `memory_mb` 0: a program on an instance."""
+    """One step's invocations, summed. `memory_mb` 0: a program on an instance. `base_bytes`: what a cold one reads besides the facts."""
 
     step: str
     memory_mb: int
@@ -101,6 +101,7 @@ class StepUse:
     billed_ms: int = 0
     longest_s: float = 0.0
     longest_compute_s: float = 0.0  # of gradients, in the longest one
+    base_bytes: int = 0
     stages: dict[str, list[float]] = field(default_factory=dict)  # name -> [seconds, count]
 
     @property
@@ -123,10 +124,10 @@ class Usage:
     facts_bytes: int = 2_600  # the run's facts, which each fresh environment reads once
     _tallies: dict[int, tuple[Tally, list[int]]] = field(default_factory=dict)
 
-    def of(self, step: str, *, memory_mb: int) -> StepUse:
+    def of(self, step: str, *, memory_mb: int, base_bytes: int = 0) -> StepUse:
         found = self.steps.get(step)
         if found is None:
-            found = self.steps[step] = StepUse(step, memory_mb)
+            found = self.steps[step] = StepUse(step, memory_mb, base_bytes=base_bytes)
         return found
 
     def add(
@@ -186,7 +187,8 @@ class Usage:
     ) -> None:
         traffic = tally.as_traffic()
         if cold and use.memory_mb:
-            _count_facts(traffic, self.facts_bytes)
+            for bytes_ in filter(None, (self.facts_bytes, use.base_bytes)):
+                _count_read(traffic, bytes_)
         self.records.append(
             {
                 "run": "simulated",
@@ -218,12 +220,13 @@ class Usage:
         whole = Tally()
         for tally, times in self._tallies.values():
             whole.add(tally, times[0])
-        cold = sum(use.cold for use in self.steps.values() if use.memory_mb)
-        whole.count("objects", "get", cold, into=cold * self.facts_bytes)
+        for use in (each for each in self.steps.values() if each.memory_mb):
+            into = use.cold * (self.facts_bytes + use.base_bytes)
+            whole.count("objects", "get", use.cold * (1 + bool(use.base_bytes)), into=into)
         return whole
 
 
-def _count_facts(traffic: dict[str, dict[str, Any]], bytes_: int) -> None:
+def _count_read(traffic: dict[str, dict[str, Any]], bytes_: int) -> None:
     objects = traffic["object_store"]
     objects["bytes_in"] += bytes_
     objects["requests"] += 1

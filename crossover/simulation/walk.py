@@ -146,7 +146,7 @@ class Walk:
         world = self._world
         torch, factor = step.needs_torch(world.experiment), world.luck[place.worker].cold()
         wait_s, init_s = self._calibration.starts_cold(torch=torch, factor=factor)
-        return InvocationStart(True, world.environments(step.name).wait_s(at) + wait_s, init_s)
+        return InvocationStart(True, world.environments(step.name).wait_s(at) + wait_s, init_s + world.base_s(step))
 
     def _own_s(self, step: Step) -> float:
         """What an invocation takes outside its stages."""

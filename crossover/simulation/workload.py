@@ -79,6 +79,7 @@ class Workload:
     """Sizes of a run. `samples`: of a worker's minibatches, the same for every worker (the largest partition's).
 
     `training_share`: of `macs`, what a training step takes of them on images that are scaled down; the mean of the run's epochs.
+    `base_bytes`: of `training.weights`, which each fresh environment and each program reads once.
     """
 
     model: str
@@ -89,6 +90,7 @@ class Workload:
     image_bytes: int
     validation_samples: int
     training_share: float = 1.0
+    base_bytes: int = 0
 
     @classmethod
     def of(cls, experiment: Experiment, *, parameters: int | None = None) -> "Workload":

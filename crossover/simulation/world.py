@@ -174,10 +174,19 @@ class World:
         """Vector arithmetic in a function of that step, by bytes that go in and come out."""
         return self.calibration.arithmetic_s(bytes_, memory_mb=self._memories[step])
 
+    def base_s(self, step: Step) -> float:
+        """What a fresh environment takes to read the base and to know it by its digest; 0 without one."""
+        if not self.workload.base_bytes or step.torch is not True:
+            return 0.0
+        memory_mb = self._memories[step.name]
+        return self.calibration.base_s(self.workload.base_bytes, memory_mb=memory_mb, in_vpc=self._in_vpc)
+
     def use(self, step: Step) -> StepUse:
         found = self._uses.get(step.name)
         if found is None:
-            found = self._uses[step.name] = self.usage.of(step.name, memory_mb=self.memory_mb(step))
+            base_bytes = self.workload.base_bytes if step.torch is True else 0
+            found = self.usage.of(step.name, memory_mb=self.memory_mb(step), base_bytes=base_bytes)
+            self._uses[step.name] = found
         return found
 
     def evaluate_s(self, *, memory_mb: int) -> float:

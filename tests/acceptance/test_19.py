@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import torch
+from moto import mock_aws
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,6 +18,7 @@ from crossover import own_code, runtime
 from crossover.algorithms.seeds import seed
 from crossover.architecture import load as architecture_of
 from crossover.architecture import training_architectures
+from crossover.cli.plan import in_json
 from crossover.dataplane import memory
 from crossover.dataplane.vector import Vector
 from crossover.errors import ConfigError
@@ -24,8 +27,10 @@ from crossover.keys import weights as staged
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.staging import Minibatches, plan
 from crossover.running import run_inline
+from crossover.running.trying import try_out
+from crossover.simulation import AWS, Workload, simulate
 from tests.architectures import zoo
-from tests.architectures.harness import Job
+from tests.architectures.harness import Job, small
 from tests.architectures.trained import run
 
 EPOCHS, WORKERS = 17, 2  # of three steps: 51
@@ -249,6 +254,54 @@ def test_a_base_that_a_function_has_no_room_for_is_refused_with_the_figures(base
         ConfigError, match=r"functions\.memory_mb\.\w+: 256 MB have no room for the base of 0 MB, .* 300 of torch"
     ):
         Job(small)
+
+
+def test_plan_refuses_such_a_function_as_a_run_does(base: Weights) -> None:
+    with pytest.raises(ConfigError, match=r"functions\.memory_mb\.\w+: 256 MB have no room for the base"):
+        try_out(replace(tuned(base), functions=Functions(memory_mb={"default": 256})))
+
+
+# --- what a base takes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", training_architectures())
+def test_a_projection_counts_the_base_once_for_each_environment_and_program(architecture: str) -> None:
+    experiment = small(architecture)
+    without = simulate(experiment, AWS.calm(), workload=(sizes := Workload.of(experiment)))
+    found = simulate(experiment, AWS.calm(), workload=replace(sizes, base_bytes=90 * 10**6))
+    readers = sum(use.cold for use in found.steps.values() if use.base_bytes)
+    if architecture_of(architecture).program is not None:
+        readers += experiment.workers
+    read = found.traffic["object_store"]["bytes_in"] - without.traffic["object_store"]["bytes_in"]
+    assert readers >= experiment.workers
+    assert read == readers * 90 * 10**6
+    assert found.seconds > without.seconds + 1
+
+
+def test_plan_says_what_a_base_takes(base: Weights, tmp_path: Path) -> None:
+    experiment, size = tuned(base), (tmp_path / "base.safetensors").stat().st_size
+    said = in_json(experiment, architecture_of(experiment.architecture), None)["base"]
+    assert (said["bytes"], said["sha256"]) == (size, base.sha256)
+    assert set(said["read_s"]) == {"initialise", "train"} and min(said["read_s"].values()) > 0
+    plain = replace(experiment, training=Training())
+    assert in_json(plain, architecture_of(plain.architecture), None)["base"] is None
+
+
+def test_a_base_in_s3_is_read_there_and_one_that_is_not_there_is_refused(base: Weights, tmp_path: Path) -> None:
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bases")
+        client.upload_file(str(tmp_path / "base.safetensors"), "bases", "mine/base.safetensors")
+        forget()
+        there = replace(base, file="s3://bases/mine/base.safetensors")
+        found = run_inline(tuned(there, epochs=1), tmp_path / "out", lambda progress: None)
+        with pytest.raises(ConfigError, match=r"s3://bases/other cannot be read: .*404"):
+            Job(tuned(replace(base, file="s3://bases/other", sha256="0" * 64)))
+    with pytest.raises(ConfigError, match=r"s3://bases names no object; expected s3://bucket/key"):
+        Job(tuned(replace(base, file="s3://bases", sha256="0" * 64)))
+    before, after = load_file(tmp_path / "base.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
+    assert found.result["outcome"] == "finished"
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 def test_a_record_says_which_base(base: Weights) -> None:

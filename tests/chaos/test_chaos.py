@@ -1,16 +1,21 @@
 """All architectures under schedules of faults: some seeds that are always the same, and some that nobody has tried."""
 
+import hashlib
 import random
 import warnings
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from chaos.schedule import Fault, Side, pass_by
 from chaos.trials import Trials, reduced, side_by_side
+from crossover import own_code
 from crossover.architecture import training_architectures
-from crossover.experiment import Exchange, Functions, Lifetime
+from crossover.experiment import Exchange, Functions, Lifetime, Weights
 from functions.mlless.settings import MLLess
 from tests.architectures.harness import small
 from tests.sampling import WHOLE
@@ -42,6 +47,22 @@ def test_nor_of_mlless_where_it_filters_nothing_and_ends_with_the_references_mod
     assert (
         unfiltered.reference and sum(pass_by(trial.struck) for trial in tried.values()) > FIXED // 5
     )  # else workers may be removed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", training_architectures())
+def test_nor_where_each_process_reads_a_base(architecture: str, tmp_path: Path) -> None:
+    save_file({"frozen": torch.ones(64)}, tmp_path / "base.safetensors")
+    own_code.look_in(tmp_path)
+    digest = hashlib.sha256((tmp_path / "base.safetensors").read_bytes()).hexdigest()
+    plain = small(architecture)
+    weights = Weights(file="base.safetensors", sha256=digest)
+    frozen = Trials(reduced(replace(plain, training=replace(plain.training, weights=weights))))
+    tried = {seed: frozen.of(seed) for seed in range(6)}
+
+    assert not {seed: trial.findings for seed, trial in tried.items() if trial.findings}
+    reads = {entry.process for trial in tried.values() for entry in trial.history.entries if "weights" in entry.key}
+    assert len(reads) >= frozen.experiment.workers
 
 
 def test_who_dies_has_not_lost_patience() -> None:

@@ -7,8 +7,11 @@ digest. What is frozen has its bits where they were read, in the file's own prec
 import hashlib
 import importlib.util
 import mmap
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +22,7 @@ from crossover.experiment import Training, Weights
 from crossover.learning import tensor_file
 
 FIELD = "training.weights"
+_S3 = "s3://"
 _SHOWN = 5  # names in a message
 _HALF = (torch.float16, torch.bfloat16)
 Base = dict[str, Tensor]
@@ -37,12 +41,19 @@ def hold(weights: Weights, fetch: Callable[[], bytes]) -> None:
 
 
 def mapped(weights: Weights) -> mmap.mmap:
-    """The file, where the YAML's folder, the current one or an installed package has it. Raises ConfigError."""
-    path = _path(str(weights.file))
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            raise ConfigError(f"{FIELD}.file: {path} is empty; a safetensors file is expected")
+    """The file, where S3, the YAML's folder, the current one or an installed package has it. Raises ConfigError."""
+    with _opened(str(weights.file)) as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise ConfigError(f"{FIELD}.file: {weights.file} is empty; a safetensors file is expected")
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def size(weights: Weights) -> int:
+    """Bytes of the file; 0 without one. Raises ConfigError where it is not here."""
+    if weights.file is None:
+        return 0
+    with mapped(weights) as body:
+        return len(body)
 
 
 def load(training: Training, module: nn.Module) -> None:
@@ -106,6 +117,35 @@ def _read(weights: Weights) -> Base:
     return base
 
 
+def _opened(file: str) -> IO[bytes]:
+    if not file.startswith(_S3):
+        return _path(file).open("rb")
+    held = runtime.kept("bases of S3", dict[str, int])
+    if file not in held:
+        held[file] = _downloaded(file)
+    return open(held[file], "rb", closefd=False)
+
+
+def _downloaded(file: str) -> int:
+    """The descriptor of a file with the object, which ends with the process. Raises ConfigError."""
+    import boto3
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, _, key = file.removeprefix(_S3).partition("/")
+    if not (bucket and key):
+        raise ConfigError(f"{FIELD}.file: {file} names no object; expected {_S3}bucket/key")
+    with tempfile.TemporaryFile() as body:
+        try:
+            boto3.client("s3").download_fileobj(bucket, key, body)
+        except (Boto3Error, BotoCoreError, ClientError) as error:
+            raise ConfigError(
+                f"{FIELD}.file: {file} cannot be read: {error}; expected an object that the AWS credentials of this machine may get"
+            ) from error
+        body.flush()
+        return os.dup(body.fileno())
+
+
 def _path(file: str) -> Path:
     package, colon, inside = file.partition(":")
     if colon:
@@ -118,7 +158,8 @@ def _path(file: str) -> Path:
         if (path := folder / file).is_file():
             return path
     raise ConfigError(
-        f"{FIELD}.file: there is no {file} in {where}; expected a safetensors file there, or package:path/in/it of an installed package"
+        f"{FIELD}.file: there is no {file} in {where}; expected a safetensors file there, {_S3}bucket/key, or "
+        "package:path/in/it of an installed package"
     )
 
 

@@ -84,9 +84,14 @@ class _Peer:
             self.invocation = SimulatedInvocation(0.0, inf)
 
     def _start(self) -> SimProcess:
-        """Is the run over? Where did this rank stand? Then its mailboxes."""
+        """The base, where there is one. Is the run over? Where did this rank stand? Then its mailboxes."""
         tally, mailboxes = self.invocation.tally, not self.ahead
         tally.count("objects", "exists", 1 + mailboxes).count("objects", "list").count("bus", "declare", mailboxes)
+        if base_bytes := self.world.workload.base_bytes:
+            tally.count("objects", "get", into=base_bytes)
+            yield from self._wait(
+                self.objects.read.seconds(base_bytes) + self.world.calibration.arithmetic_s(base_bytes)
+            )
         yield from self._wait((2 + mailboxes) * self.objects.read.latency_s + mailboxes * self.bus.write.latency_s)
 
     def _timed(self, stage: str, process: SimProcess) -> SimProcess:

@@ -1,0 +1,180 @@
+"""The runs and the tables of docs/fine-tuning.md: `python -m docs.fine_tuning` makes what docs/results/fine-tuning lacks, and prints them.
+
+python -m docs.fine_tuning [--processes 2] [--rates]
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, cat
+from torch.nn import functional
+
+from crossover import validation
+from crossover.learning.datasets import load
+from crossover.learning.samples import PADDING
+from crossover.running import run_inline
+from docs.clocks import CONFIG
+
+KEPT = Path(__file__).parent / "results" / "fine-tuning"
+UNDER_WAY = Path("results") / "fine-tuning"
+WORDS = 30_522  # of the vocabulary
+SEEDS = range(5)
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, two-sided, by the number of pairs
+# One worker has the whole minibatch, which is the same mean; processors with AVX-512 take half the time in bf16.
+ALONE = ["workers=1", "training.batch_size=32", "training.precision=bf16", "exchange.minibatches_per_invocation=all"]
+TASKS = {
+    "fields": ["training.model=mails.model:of_tokens", "data.dataset=mails.data:fields", "data.limit=800"],
+    "spam": [],
+}
+WITHOUT = "training.adapters.targets=[]"
+WAYS = {
+    "adapters": [],
+    "head only": [WITHOUT],
+    "all parameters": [WITHOUT, 'training.trainable=["embeddings.*", "encoder.*", "head.*"]', "training.save=all"],
+}
+# Learning rates that were tried on `fields`, 800 mails once, with a seed of its own; the best of each is what all runs have.
+TRIED = {
+    "adapters": (0.001, 0.003, 0.01, 0.03),
+    "head only": (0.003, 0.01, 0.03, 0.1),
+    "all parameters": (0.0001, 0.0003, 0.001, 0.003),
+}
+RATES = {"adapters": 0.01, "head only": 0.1, "all parameters": 0.001}
+TRIAL_SEED = 5
+Run = tuple[str, list[str]]
+
+
+def runs() -> list[Run]:
+    """By name, what each sets; seed by seed, so that those which are there can be compared."""
+    return [
+        (
+            f"{task}, {way}, seed {seed}",
+            [*TASKS[task], *WAYS[way], f"training.learning_rate={RATES[way]}", f"seed={seed}"],
+        )
+        for task in TASKS
+        for seed in SEEDS
+        for way in WAYS
+    ]
+
+
+def trials() -> list[Run]:
+    once = [*TASKS["fields"], "training.epochs=1", f"seed={TRIAL_SEED}"]
+    return [
+        (f"fields, {way}, rate {rate}", [*once, *WAYS[way], f"training.learning_rate={rate}"])
+        for way, rates in TRIED.items()
+        for rate in rates
+    ]
+
+
+def kept(name: str) -> Path:
+    """Where a run's record is, or will be."""
+    return KEPT / f"{name.replace(', ', '-').replace(' ', '-')}.json"
+
+
+def made(run: Run) -> dict[str, Any]:
+    """Its result, made now where docs/results lacks it; what was broken off is gone on with."""
+    record = kept(run[0])
+    folder = UNDER_WAY / record.stem
+    if not record.exists():
+        experiment = validation.load(CONFIG / "adapters.yaml", [*ALONE, *run[1]])
+        run_inline(experiment, folder, lambda *_: None, resume=folder.exists())
+        KEPT.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "result.json", record)
+    found: dict[str, Any] = json.loads(record.read_text())
+    print(f"{run[0]}: {error(found):.2f} % wrong", flush=True)
+    return found
+
+
+def error(result: Mapping[str, Any]) -> float:
+    """Of the last epoch, in percent of all answers on the mails held out."""
+    return float(100 - 100 * result["epochs"][-1]["val_metric"])
+
+
+def interval(values: Sequence[float], *, sign: str = "") -> str:
+    """The mean with its 95 % interval."""
+    half, mean = T_95[len(values)] * stdev(values) / sqrt(len(values)), fmean(values)
+    return f"{mean:{sign}.2f} ({mean - half:{sign}.2f} to {mean + half:{sign}.2f})"
+
+
+def bag_of_words(task: str, seed: int) -> float:
+    """Percent wrong of a logistic regression on the same mails, split alike: on which tokens a mail has, or of a field's token on the two
+    tokens before it, itself and the two behind it.
+    """
+    experiment = validation.load(CONFIG / "adapters.yaml", [*TASKS[task], f"seed={seed}"])
+    found = load(experiment)
+    parts = [
+        (_bags(inputs) if task == "spam" else _windows(inputs), labels.flatten().numpy())
+        for inputs, labels in (
+            (found.train_inputs, found.train_labels),
+            (found.validation_inputs, found.validation_labels),
+        )
+    ]
+    (x, y), (held_x, held_y) = ((rows[labels >= 0], labels[labels >= 0]) for rows, labels in parts)
+    return float(100 - 100 * LogisticRegression(max_iter=1_000).fit(x, y).score(held_x, held_y))
+
+
+def _bags(inputs: Tensor) -> csr_matrix:
+    rows, places = (inputs != PADDING).nonzero(as_tuple=True)
+    ones, shape = [1.0] * len(rows), (len(inputs), WORDS)
+    found = csr_matrix((ones, (rows.numpy(), inputs[rows, places].numpy())), shape=shape)
+    found.data[:] = 1.0  # whether, not how often
+    return found
+
+
+def _windows(inputs: Tensor) -> csr_matrix:
+    """A row for each place, (N x T, 5 x WORDS)."""
+    known = inputs.masked_fill(inputs == PADDING, 0)
+    beside = [functional.pad(known, (shift, -shift)) for shift in range(-2, 3)]
+    columns = [each.flatten() + WORDS * number for number, each in enumerate(beside)]
+    rows = list(range(inputs.numel())) * len(columns)
+    return csr_matrix(([1.0] * len(rows), (rows, cat(columns).numpy())), shape=(inputs.numel(), WORDS * len(columns)))
+
+
+def table(found: Mapping[str, float], task: str) -> list[str]:
+    """Of the seeds of which each way is there."""
+    whole = [seed for seed in SEEDS if all(f"{task}, {way}, seed {seed}" in found for way in WAYS)]
+    lines = [
+        f"{task}, {len(whole)} seeds",
+        "",
+        "| what is trained | wrong, % (95 %) | more than all parameters, points (95 %) |",
+        "| --- | --- | --- |",
+    ]
+    if len(whole) < 2:
+        return lines
+    best = [found[f"{task}, all parameters, seed {seed}"] for seed in whole]
+    for way in WAYS:
+        values = [found[f"{task}, {way}, seed {seed}"] for seed in whole]
+        beside = interval([one - other for one, other in zip(values, best, strict=True)], sign="+")
+        lines.append(f"| {way} | {interval(values)} | {beside if values != best else ''} |")
+    bags = [bag_of_words(task, seed) for seed in whole]
+    beside = interval([one - other for one, other in zip(bags, best, strict=True)], sign="+")
+    return [*lines, f"| logistic regression | {interval(bags)} | {beside} |", ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=1, help="at once; of all parameters each takes 4 GB")
+    parser.add_argument("--rates", action="store_true", help="make the trials of learning rates")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="make the runs of these")
+    parser.add_argument("--kept", action="store_true", help="make none: tables of those that are kept")
+    asked = parser.parse_args()
+    wanted = trials() if asked.rates else runs()
+    if not asked.kept:
+        ours = [run for run in wanted if run[0].split(", ")[1] in asked.ways]
+        with ProcessPoolExecutor(asked.processes) as pool:
+            list(pool.map(made, ours))
+    if not asked.rates:
+        found = {run[0]: error(json.loads(path.read_text())) for run in wanted if (path := kept(run[0])).exists()}
+        print("\n".join(line for task in TASKS for line in table(found, task)))
+
+
+if __name__ == "__main__":
+    main()
