@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from crossover import own_code, runtime
-from crossover.errors import ConfigError, Corrupt
+from crossover.dataplane.traffic import Traffic
+from crossover.errors import ConfigError, Corrupt, Missing, Refused, Unavailable
 from crossover.experiment import Training, Weights
 from crossover.learning import tensor_file
 
@@ -128,19 +129,19 @@ def _opened(file: str) -> IO[bytes]:
 
 def _downloaded(file: str) -> int:
     """The descriptor of a file with the object, which ends with the process. Raises ConfigError."""
-    import boto3
-    from boto3.exceptions import Boto3Error
-    from botocore.exceptions import BotoCoreError, ClientError
+    # Here, for boto3's import takes tenths of a second, and few bases lie in S3.
+    from crossover.dataplane.s3 import S3ObjectStore
 
     bucket, _, key = file.removeprefix(_S3).partition("/")
     if not (bucket and key):
         raise ConfigError(f"{FIELD}.file: {file} names no object; expected {_S3}bucket/key")
     with tempfile.TemporaryFile() as body:
         try:
-            boto3.client("s3").download_fileobj(bucket, key, body)
-        except (Boto3Error, BotoCoreError, ClientError) as error:
+            body.write(S3ObjectStore(bucket, Traffic()).get(key))
+        except (Missing, Refused, Unavailable) as error:
+            told = "there is no such object" if isinstance(error, Missing) else error
             raise ConfigError(
-                f"{FIELD}.file: {file} cannot be read: {error}; expected an object that the AWS credentials of this machine may get"
+                f"{FIELD}.file: {file} cannot be read: {told}; expected an object that the AWS credentials of this machine may get"
             ) from error
         body.flush()
         return os.dup(body.fileno())
