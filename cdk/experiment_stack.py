@@ -24,7 +24,7 @@ OUTPUTS = {
     "bucket": "Runs leave records, checkpoints and models here",
     "run_machine": "The state machine; an execution is a run",
     "fleet": "The Auto Scaling group of the programs, empty between runs",
-    "redis_hosts": "The databases' instances, by rank: aws ssm start-session --target <id>",
+    "redis_hosts": "The databases' instances, by rank",
 }
 
 

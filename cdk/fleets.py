@@ -16,7 +16,7 @@ from constructs import Construct
 
 from cdk import bundling, grants, organisation
 from cdk.broker import Broker
-from cdk.hosts import CPU_BUILD, boot_script, common_facts, image, user_data
+from cdk.hosts import boot_script, common_facts, image, user_data
 from cdk.nag import acknowledge
 from cdk.names import arn, boot_log, resource_name
 from cdk.network import SharedNetwork
@@ -27,13 +27,9 @@ from crossover import own_code
 from crossover.architecture import Program
 from crossover.architecture.instances import Instances, is_burstable
 from crossover.experiment import Experiment
-from crossover.own_code import packages
-from layer.contents import TORCH, pinned
+from layer import lock
 
-# What programs import beside torch, in the versions that are tested here; torch in the one that functions have.
-PACKAGES = " ".join(sorted(pinned(name.replace("_", "-")) for name in (*packages.DATAPLANE, "boto3")))
-CPU_TORCH = f"torch=={TORCH}{CPU_BUILD}"
-
+REQUIREMENTS = "requirements.txt"  # in the program's zip
 
 VENV, GPU_VENV = "/opt/crossover/venv", "/opt/pytorch"  # made at boot; the image's own
 
@@ -63,7 +59,7 @@ class ProgramFleet(Construct):
         name, asked = resource_name(self, "fleet"), program.instances(experiment)
         self.facts = {"fleet": name}
         self._experiment, self._network, self._name = experiment, network, name
-        code, told = self._code(program.module), storage.environment(experiment)
+        code, told = self._code(program.module, torch=not asked.gpu), storage.environment(experiment)
         may = [
             *grants.objects(storage.bucket, storage.data),
             grants.Grant(
@@ -77,10 +73,9 @@ class ProgramFleet(Construct):
             may += part.grants
         told |= {**environment, "FLEET": name, "IDLE_S": str(int(experiment.lifetime.idle_minutes * 60))}
         facts = {
-            **common_facts(self, network.project, name),
+            **common_facts(self, network.project, name, asked.instance_type),
             "CODE": code.s3_object_url,
             "VENV": GPU_VENV if asked.gpu else VENV,
-            "REQUIREMENTS": PACKAGES if asked.gpu else f"{CPU_TORCH} {PACKAGES}",
             "PROGRAM": program.module,
             "MAXIMUM_S": str(int(experiment.lifetime.maximum_run_hours * 3_600)),
             "ENVIRONMENT": "\n".join(f"CROSSOVER_{key}={value}" for key, value in told.items()),
@@ -90,13 +85,17 @@ class ProgramFleet(Construct):
             asked, self._template(asked, self._profile(code, may), script, [network.id_of("programs_group"), *groups])
         )
 
-    def _code(self, module: str) -> assets.Asset:
-        """The files that the program reaches; pip installs whatever package it wants, so nothing is left out."""
+    def _code(self, module: str, *, torch: bool) -> assets.Asset:
+        """The files that the program reaches, and what pip installs for it in the versions that are tested here, by their hashes: with
+        `torch` that too, in the version that functions have.
+        """
         sources = bundling.Sources(ROOT)
         with tempfile.TemporaryDirectory() as folder:
             own = own_code.bundled(self._experiment)
             closure = sources.closure(module, available=sources.wanted(module), own=own.first_party)
             bundling.stage(closure, root=ROOT, out=Path(folder) / "program", own=own.files)
+            wanted = lock.lines("packages") + (lock.lines("torch") if torch else [])
+            (Path(folder) / "program" / REQUIREMENTS).write_text("\n".join(wanted) + "\n", encoding="utf-8")
             return assets.Asset(self, "Code", path=str(Path(folder) / "program"))
 
     def _profile(self, code: assets.Asset, may: Sequence[grants.Grant]) -> iam.CfnInstanceProfile:

@@ -11,11 +11,8 @@ from constructs import Construct
 
 from cdk import organisation
 from cdk.names import boot_log
-from crossover.architecture.instances import image_parameter
+from crossover.architecture.instances import image_parameter, processor
 
-CPU_BUILD = (
-    "+cpu --extra-index-url https://download.pytorch.org/whl/cpu"  # behind PyTorch's pin: a tenth of the build for GPUs
-)
 BOOT = Path(__file__).parent / "boot"
 USER_DATA_LIMIT_BYTES = 16_384
 FIRST_VERSION = "1"  # of a launch template
@@ -71,13 +68,18 @@ def boot_script(name: str) -> str:
     return re.sub(r"^@([\w.]+)@\n", lambda match: boot_script(match[1]), text, flags=re.MULTILINE)
 
 
-def common_facts(scope: Construct, project: str, name: str) -> dict[str, str]:
-    """What `boot/common.sh` reads. `name`: of the host in its log."""
+def common_facts(scope: Construct, project: str, name: str, instance_type: str) -> dict[str, str]:
+    """What `boot/common.sh` reads. `name`: of the host in its log. SESSION_AGENT: the version of Session Manager's agent, and its digest
+    for the processor; empty where the organisation pins none, and then none is installed.
+    """
+    agent = organisation.of(scope).session_agent
     return {
         "REGION": Stack.of(scope).region,
         "LOGS": boot_log(project),
         "NAME": name,
         "BOOT_S": str(BOOT_S),
+        "SESSION_AGENT": agent.version or "",
+        "SESSION_AGENT_SHA256": getattr(agent, processor(instance_type)) or "",
     }
 
 

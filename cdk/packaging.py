@@ -17,6 +17,7 @@ from cdk.layers import RUNTIME, Layers
 from crossover.own_code import packages
 from crossover.own_code.dependencies import Reach
 from crossover.workflow import AT_START, Step
+from layer import lock
 from layer.contents import pinned
 
 ROOT = Path(__file__).parent.parent
@@ -74,8 +75,8 @@ class Packages:
 
 
 def stage_image(out: Path) -> None:
-    """The Dockerfile, and what pip installs by it: the versions are those of requirements.txt."""
+    """The Dockerfile, and what pip installs by it: the versions are those of requirements.txt, the data plane's with their hashes."""
     shutil.copyfile(DOCKERFILE, out / "Dockerfile")
-    dataplane = sorted(pinned(name.replace("_", "-")) for name in packages.DATAPLANE)
+    dataplane = sorted(lock.hashed(pinned(name.replace("_", "-"))) for name in packages.DATAPLANE)
     (out / "dataplane.txt").write_text("\n".join(dataplane) + "\n", encoding="utf-8")
     (out / "torch.txt").write_text(pinned("torch") + "\n", encoding="utf-8")

@@ -177,7 +177,9 @@ class RedisHosts(Construct):
 
     def _user_data(self, rank: int, *, signal_url: str) -> str:
         facts = {
-            **common_facts(self, self._network.project, resource_name(self, f"redis-{rank}")),
+            **common_facts(
+                self, self._network.project, resource_name(self, f"redis-{rank}"), self._settings.instance_type
+            ),
             "RANK": str(rank),
             "SIGNAL_URL": signal_url,
             "SECRET": self.secret_arn,

@@ -4,16 +4,19 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from layer import lock
+
 ROOT = Path(__file__).parents[1]
 PYTHON = "3.13"  # of Lambda's runtime
 
 # The last PyTorch whose plain ARM wheel carries no CUDA: later ones do not fit into a layer however they are pruned.
 TORCH = "2.10.0"
+TYPING_EXTENSIONS = "typing-extensions==4.15.0"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """`requirements` as pip takes them. `sourceless`: compiled files alone, where both would not fit."""
+    """`requirements` as pip takes them, with their hashes. `sourceless`: compiled files alone, where both would not fit."""
 
     name: str
     requirements: tuple[str, ...]
@@ -24,9 +27,9 @@ def layers() -> tuple[Layer, Layer]:
     """`dataplane` for every function, `torch` for those that compute."""
     dataplane = ("pika", "safetensors", "annotated-types", "tenacity")
     return (
-        Layer("dataplane", tuple(pinned(name) for name in dataplane), sourceless=True),
+        Layer("dataplane", tuple(lock.hashed(pinned(name)) for name in dataplane), sourceless=True),
         # Torch names sympy, networkx, jinja2, fsspec and filelock as well; none of them is imported by what is kept.
-        Layer("torch", (f"torch=={TORCH}", "typing-extensions==4.15.0"), sourceless=True),
+        Layer("torch", tuple(map(lock.hashed, (f"torch=={TORCH}", TYPING_EXTENSIONS))), sourceless=True),
     )
 
 

@@ -1,6 +1,7 @@
 """What a host asks of AWS, signed by hand: the image's own Python suffices, so it works before any package is installed.
 
-metadata PATH | secret ARN | get S3_URL FILE | put FILE S3_URL | fetch URL FILE | leave | log GROUP STREAM FILE | signal URL ID STATUS FILE
+metadata PATH | secret ARN | get S3_URL FILE | put FILE S3_URL | fetch URL FILE SHA256 | leave | log GROUP STREAM FILE |
+signal URL ID STATUS FILE
 HIDE, in the environment, is left out of what `log` and `signal` tell. Source: Signature Version 4 in AWS's IAM user guide.
 """
 
@@ -89,6 +90,14 @@ def store(content: bytes, path: str) -> None:
     part.rename(path)
 
 
+def fetch(url: str, path: str, sha256: str) -> None:
+    """What anybody may read, if it is what was pinned."""
+    content = http(url)
+    if (found := hashlib.sha256(content).hexdigest()) != sha256:
+        sys.exit(f"fetch: {url} has the SHA-256 {found}, expected {sha256}: nothing of it is kept")
+    store(content, path)
+
+
 def leave() -> None:
     """Out of the fleet, and the place with it: after a mere shutdown the group would start a replacement."""
     asked = {
@@ -143,7 +152,7 @@ ACTIONS: dict[str, Callable[..., Any]] = {
     "secret": lambda arn: print(secret(arn)),
     "get": lambda url, path: store(s3(url, "GET"), path),
     "put": lambda path, url: s3(url, "PUT", Path(path).read_bytes()),
-    "fetch": lambda url, path: store(http(url), path),
+    "fetch": fetch,
     "leave": leave,
     "log": log,
     "signal": signal,

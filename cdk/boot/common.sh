@@ -1,5 +1,6 @@
 # What every boot begins with: whatever line it ends at, its log goes to CloudWatch, and `concluded complete` or `concluded failed` of the
-# script that includes this is called. The header that CDK writes before that script sets REGION, LOGS, NAME and BOOT_S.
+# script that includes this is called. The header that CDK writes before that script sets REGION, LOGS, NAME, BOOT_S, SESSION_AGENT and
+# SESSION_AGENT_SHA256.
 set -Eeuo pipefail
 export DEBIAN_FRONTEND=noninteractive AWS_DEFAULT_REGION=$REGION
 LOG=/var/log/crossover-boot.log
@@ -35,10 +36,11 @@ cat >"$CLOUD" <<'PYTHON'
 PYTHON
 systemd-run --quiet --on-active="${BOOT_S}s" --unit=boot-deadline kill -TERM $$
 
-agent() { # the session manager's, a shell without SSH: on AWS's own images it is there already
+agent() { # the session manager's, a shell without SSH: on AWS's own images it is there already, elsewhere the one that is pinned, if one is
   systemctl is-active --quiet amazon-ssm-agent || snap list amazon-ssm-agent >/dev/null 2>&1 && return
-  attempt cloud fetch "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/latest/debian_$(dpkg --print-architecture)/amazon-ssm-agent.deb" \
-    /var/cache/amazon-ssm-agent.deb
+  [ -n "$SESSION_AGENT" ] || return 0
+  attempt cloud fetch "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/$SESSION_AGENT/debian_$(dpkg --print-architecture)/amazon-ssm-agent.deb" \
+    /var/cache/amazon-ssm-agent.deb "$SESSION_AGENT_SHA256"
   apt install -y /var/cache/amazon-ssm-agent.deb
   systemctl enable --now amazon-ssm-agent
 }

@@ -1,5 +1,5 @@
 # A fleet instance's boot: the program from its zip, run as a service; the instance leaves the fleet when the program has ended.
-# The header also sets CODE, VENV, REQUIREMENTS, PROGRAM, MAXIMUM_S and ENVIRONMENT.
+# The header also sets CODE, VENV, PROGRAM, MAXIMUM_S and ENVIRONMENT.
 concluded() { # complete|failed: an instance whose boot failed is of no use
   [ "$1" = complete ] || attempt cloud leave || systemctl poweroff # the group replaces it then, but that is all that is left
 }
@@ -25,7 +25,8 @@ useradd --system --home-dir /opt/crossover crossover
 install -d -m 0755 /opt/crossover/code
 attempt cloud get "$CODE" /opt/crossover/code.zip
 python3 -m zipfile -e /opt/crossover/code.zip /opt/crossover/code
-attempt "$VENV/bin/python" -m pip install --quiet --no-cache-dir $REQUIREMENTS
+attempt "$VENV/bin/python" -m pip install --quiet --no-cache-dir --no-deps --require-hashes --only-binary=:all: \
+  --requirement /opt/crossover/code/requirements.txt
 "$VENV/bin/python" -c 'import torch; print("PyTorch", torch.__version__)'
 printf '%s\n' "$ENVIRONMENT" >/etc/crossover.env
 

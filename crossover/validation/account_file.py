@@ -26,6 +26,9 @@ PATTERNS = {
     "images.arm64": (r"ami-[0-9a-f]{8,17}", "ami-0a1b2c3d4e5f67890"),
     "images.amd64": (r"ami-[0-9a-f]{8,17}", "ami-0a1b2c3d4e5f67890"),
     "images.gpu": (r"ami-[0-9a-f]{8,17}", "ami-0a1b2c3d4e5f67890"),
+    "session_agent.version": (r"\d+(\.\d+){2,3}", "a version such as 3.3.1000.0"),
+    "session_agent.arm64": (r"[0-9a-f]{64}", "a SHA-256 in hexadecimal digits"),
+    "session_agent.amd64": (r"[0-9a-f]{64}", "a SHA-256 in hexadecimal digits"),
     "kms_key": (
         rf"{_PARTITION}:kms:[a-z0-9-]+:\d{{12}}:key/[A-Za-z0-9-]+",
         "the ARN of a key (not of an alias): arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-0000-0000-000000000000",
@@ -61,6 +64,15 @@ class OwnImages:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SessionAgent:
+    """Of the session manager, for Debian hosts: a version, and the SHA-256 of its package by processor. All fields or none."""
+
+    version: str | None = None
+    arm64: str | None = None
+    amd64: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AccountFile:
     """`kms_key` encrypts what the stacks store; every role has `permissions_boundary`; every resource has `tags` beside ours."""
 
@@ -69,6 +81,7 @@ class AccountFile:
     kms_key: str | None = None
     permissions_boundary: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    session_agent: SessionAgent = field(default_factory=SessionAgent)
 
     def image(self, instance_type: str, *, gpu: bool) -> str | None:
         """The organisation's own for these instances."""
@@ -115,13 +128,16 @@ def checked(plain: Mapping[str, Any]) -> AccountFile:
 
 def _problems(found: AccountFile) -> Iterator[str]:
     for name, (pattern, example) in PATTERNS.items():
-        section, _, key = name.rpartition(".")
-        value = getattr(getattr(found, section) if section else found, key)
+        value: Any = found
+        for part in name.split("."):
+            value = getattr(value, part)
         if value is not None and not re.fullmatch(pattern, value):
             yield f"{name}: {value!r} is not allowed; expected {example}"
-    said = {each.name: getattr(found.network, each.name) for each in fields(OwnNetwork)}
-    if any(said.values()) and (missing := [name for name, value in said.items() if not value]):
-        yield f"network: {', '.join(missing)} missing; expected all of {', '.join(said)}, or none of them"
+    sections: dict[str, Any] = {"network": found.network, "session_agent": found.session_agent}
+    for name, section in sections.items():
+        said = {each.name: getattr(section, each.name) for each in fields(section)}
+        if any(said.values()) and (missing := [key for key, value in said.items() if not value]):
+            yield f"{name}: {', '.join(missing)} missing; expected all of {', '.join(said)}, or none of them"
     if len(found.tags) > MOST_TAGS:
         yield f"tags: {len(found.tags)} are not allowed; expected {MOST_TAGS} at most"
     for key, value in found.tags.items():

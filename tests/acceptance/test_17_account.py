@@ -36,6 +36,7 @@ images: {{arm64: ami-0a1b2c3d4e5f67893, amd64: ami-0a1b2c3d4e5f67894, gpu: ami-0
 kms_key: {KEY}
 permissions_boundary: {BOUNDARY}
 tags: {{cost-center: "4711", "data class": internal}}
+session_agent: {{version: 3.3.1000.0, arm64: {"a" * 64}, amd64: {"b" * 64}}}
 """
 
 
@@ -53,6 +54,7 @@ images: {arm64: debian-13}
 kms_key: alias/mine
 permissions_boundary: boundary
 tags: {project: theirs, "aws:x": y, ok: "a\\tb"}
+session_agent: {version: latest, arm64: aa}
 vpn: yes
 """
 SAID = (
@@ -64,6 +66,9 @@ SAID = (
     "tags.project: is taken by this project",
     "tags.aws:x: is taken by this project or by AWS",
     "tags.ok: 'a\\tb' is not allowed",
+    "session_agent.version: 'latest' is not allowed; expected a version",
+    "session_agent.arm64: 'aa' is not allowed; expected a SHA-256",
+    "session_agent: amd64 missing; expected all of version, arm64, amd64, or none of them",
     "vpn: is unknown; one of network, images, kms_key, permissions_boundary, tags",
 )
 
@@ -189,6 +194,17 @@ def test_hosts_boot_the_organisations_images(case: str, image: str, assembly: Ca
     launches = resources(template, "AWS::EC2::LaunchTemplate").values()
     assert {each["LaunchTemplateData"]["ImageId"] for each in launches} == {image}
     assert not [each for each in template.get("Parameters", {}).values() if "Image" in each["Type"]]
+
+
+@pytest.mark.parametrize(("case", "digit"), [("spirt", "a"), ("p2p-instance", "b")])
+def test_hosts_have_the_pinned_agent_alone(case: str, digit: str, assembly: Callable[[str], Assembly]) -> None:
+    template = assembly(case).experiment
+    hosts = [*resources(template, "AWS::EC2::Instance").values()]
+    hosts += [each["LaunchTemplateData"] for each in resources(template, "AWS::EC2::LaunchTemplate").values()]
+    scripts = [flat(each["UserData"]) for each in hosts if "UserData" in each]
+    assert scripts
+    for script in scripts:
+        assert f"SESSION_AGENT='3.3.1000.0'\nSESSION_AGENT_SHA256='{digit * 64}'\n" in script
 
 
 def test_an_existing_network_is_taken_as_it_is(assembly: Callable[[str], Assembly]) -> None:

@@ -1,5 +1,6 @@
 """The Redis host's boot script, run whole on this machine: AWS, apt and systemd are stand-ins, Redis, OpenSSL and the module are real."""
 
+import hashlib
 import json
 import os
 import re
@@ -48,7 +49,7 @@ STUBS = {
     "python3": 'exec "$PYTHON" "$@"',
 }
 FOLDERS = ("/etc/redis", "/etc/systemd", "/usr/lib/crossover", "/usr/local", "/var/lib/redis", "/var/log", "/var/cache")
-AGENT_URL = "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/latest/debian_$(dpkg --print-architecture)/amazon-ssm-agent.deb"
+AGENT_URL = "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/$SESSION_AGENT/debian_$(dpkg --print-architecture)/amazon-ssm-agent.deb"
 
 
 class Host:
@@ -73,6 +74,8 @@ class Host:
             "LOGS": "/crossover/x/boot",
             "NAME": "x-redis-2",
             "BOOT_S": "1200",
+            "SESSION_AGENT": "3.3.1.0",
+            "SESSION_AGENT_SHA256": hashlib.sha256(b"package").hexdigest(),
             "RANK": "2",
             "SIGNAL_URL": f"{self.aws.url}/signal",
             "SECRET": "arn:secret",

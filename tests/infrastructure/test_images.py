@@ -81,7 +81,7 @@ def test_an_image_holds_the_files_that_the_zip_holds(image: Assembly, assembly: 
 
 
 def pins(text: str) -> dict[str, str]:
-    found = [line.split("#")[0].strip().partition("==")[::2] for line in text.splitlines() if "==" in line]
+    found = [re.split("#| --hash", line)[0].strip().partition("==")[::2] for line in text.splitlines() if "==" in line]
     return {name.partition("[")[0].replace("-", "_"): version for name, version in found}
 
 

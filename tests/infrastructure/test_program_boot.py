@@ -1,5 +1,6 @@
 """A fleet instance's boot script, run whole on this machine: AWS, apt, pip and systemd are stand-ins, the files it writes are real."""
 
+import hashlib
 import io
 import os
 import subprocess
@@ -58,7 +59,7 @@ class Instance:
         for folder in FOLDERS:
             text = text.replace(folder, f"{self.root}{folder}")
         return text.replace(
-            "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/latest/debian_$(dpkg --print-architecture)",
+            "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/$SESSION_AGENT/debian_$(dpkg --print-architecture)",
             self.aws.url,
         )
 
@@ -80,7 +81,9 @@ class Instance:
             check=False,
         )
 
-    def boot(self, venv: str = "/opt/crossover/venv", **environment: str) -> subprocess.CompletedProcess[str]:
+    def boot(
+        self, venv: str = "/opt/crossover/venv", pinned: str = "3.3.1.0", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         facts = {
             "REGION": "us-east-1",
             "LOGS": "/crossover/x/boot",
@@ -88,7 +91,8 @@ class Instance:
             "BOOT_S": "1200",
             "CODE": "s3://assets/program.zip",
             "VENV": venv,
-            "REQUIREMENTS": "torch==2.10.0+cpu --extra-index-url https://example.org redis==8.1.0",
+            "SESSION_AGENT": pinned,
+            "SESSION_AGENT_SHA256": hashlib.sha256(b"package").hexdigest(),
             "PROGRAM": "peers.program",
             "MAXIMUM_S": "21600",
             "ENVIRONMENT": "CROSSOVER_BUCKET=bucket\nCROSSOVER_BROKER_SECRET=arn:x",
@@ -131,10 +135,9 @@ def test_an_instance_comes_up_with_its_program_as_a_service(instance: Instance) 
         assert line in unit.splitlines()
     calls = instance.calls()
     assert calls[-2:] == ["systemctl start crossover", "systemctl stop boot-deadline.timer"]
-    wanted = (
-        "-m pip install --quiet --no-cache-dir torch==2.10.0+cpu --extra-index-url https://example.org redis==8.1.0"
-    )
-    assert f"python {wanted}" in calls
+    listed = f"{instance.root}/opt/crossover/code/requirements.txt"
+    pip = "python -m pip install --quiet --no-cache-dir --no-deps --require-hashes --only-binary=:all: --requirement"
+    assert f"{pip} {listed}" in calls
     assert any("--on-active=21600s" in call for call in calls)
     assert LEAVING not in instance.aws.calls
     assert instance.aws.logs["/crossover/x/boot crossover-x-fleet/i-0123"][-1] == "crossover-x-fleet: boot complete"
@@ -177,6 +180,19 @@ def test_an_instance_whose_boot_failed_leaves_the_fleet_and_says_why(instance: I
     assert "systemctl start crossover" not in instance.calls()
     *_, last = instance.aws.logs["/crossover/x/boot crossover-x-fleet/i-0123"]
     assert last.startswith("crossover-x-fleet: boot failed with status 1: line ")
+
+
+def test_no_agent_that_nobody_pinned_is_fetched(instance: Instance) -> None:
+    assert instance.boot(AGENT="", pinned="").returncode == 0
+    assert not any("amazon-ssm-agent.deb" in call for call in [*instance.calls(), *instance.aws.unsigned])
+
+
+def test_an_agent_that_is_not_the_pinned_one_is_not_installed(instance: Instance) -> None:
+    instance.aws.objects["amazon-ssm-agent.deb"] = b"another package"
+    assert instance.boot(AGENT="").returncode != 0
+    assert not any("amazon-ssm-agent.deb" in call for call in instance.calls())
+    told = instance.aws.logs["/crossover/x/boot crossover-x-fleet/i-0123"]
+    assert any("amazon-ssm-agent.deb has the SHA-256" in line and "nothing of it is kept" in line for line in told)
 
 
 def test_the_session_managers_agent_is_there_before_the_program(instance: Instance) -> None:

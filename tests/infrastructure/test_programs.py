@@ -11,6 +11,7 @@ import pytest
 from cdk.hosts import USER_DATA_LIMIT_BYTES
 from crossover import validation
 from crossover.own_code.packages import DATAPLANE
+from layer import lock
 from layer.contents import TORCH
 from stacks.synthesis import synthesize
 from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, only, resources
@@ -106,16 +107,22 @@ def test_gradient_functions_stay_outside_the_vpc(template: Make) -> None:
     assert not any("VpcConfig" in each for each in steps)
 
 
-def test_peers_install_the_processor_build_of_torch_and_gpus_have_the_images(template: Make) -> None:
-    """In the version of the functions' layer; all else in those of requirements.txt."""
-    required = (ROOT / "requirements.txt").read_text()
-    for config, torch in (("p2p-instance", [f"torch=={TORCH}+cpu"]), ("gpu", [])):
-        (listed,) = re.findall(r"^REQUIREMENTS='(.*)'$", script(template(config)), re.MULTILINE)
-        names = re.sub(r"--extra-index-url \S+ ", "", listed).split()
-        others = [each for each in names if not each.startswith("torch")]
-        assert [each for each in names if each.startswith("torch")] == torch
-        assert {each.partition("==")[0].replace("-", "_") for each in others} == DATAPLANE | {"boto3"}
-        assert all(re.search(rf"^{re.escape(each)}\b", required, re.MULTILINE) for each in others)
+@pytest.mark.parametrize(
+    ("config", "torch"), [("p2p-instance", {f"torch=={TORCH}", f"torch=={TORCH}+cpu"}), ("gpu", set())]
+)
+def test_peers_install_the_processor_build_of_torch_and_gpus_have_the_images(
+    config: str, torch: set[str], tmp_path: Path
+) -> None:
+    """In the version of the functions' layer; all else in those of requirements.txt. Nothing without a hash."""
+    experiment = validation.load(ROOT / "config" / f"{config}.yaml")
+    folder = synthesize(experiment, tmp_path / "assembly", layers=Path("/nowhere"), now=NOW)
+    (listed,) = folder.glob("asset.*/requirements.txt")
+    lines = [line for line in listed.read_text().splitlines() if line != f"--extra-index-url {lock.INDEX}"]
+    assert all(re.search(r" --hash=sha256:[0-9a-f]{64}$", line) for line in lines)
+    names = {line.split(" ")[0] for line in lines}
+    assert {each for each in names if each.startswith("torch")} == torch
+    pinned = {line.split(" ")[0] for line in (ROOT / "requirements.txt").read_text().splitlines()}
+    assert {each.partition("==")[0].replace("-", "_") for each in names & pinned} >= DATAPLANE | {"boto3"}
 
 
 # Source: Debian's and Ubuntu's package lists; AWS's release notes name /usr/bin/python3.10 for its image on Ubuntu 22.04.

@@ -56,8 +56,8 @@ def test_user_data_is_short_and_holds_no_secret(large: Assembly) -> None:
 
 def test_user_data_names_what_the_script_reads(assembly: Assembly) -> None:
     text = flat(resources(assembly.experiment, "AWS::EC2::Instance").popitem()[1]["UserData"])
-    header = dict(line.split("=", 1) for line in text.splitlines()[1:12])
-    common = {"REGION", "LOGS", "NAME", "BOOT_S"}
+    header = dict(line.split("=", 1) for line in text.splitlines()[1:14])
+    common = {"REGION", "LOGS", "NAME", "BOOT_S", "SESSION_AGENT", "SESSION_AGENT_SHA256"}
     assert set(header) == common | {"RANK", "SIGNAL_URL", "SECRET", "MODULE", "BUCKET", "PORT", "THREADS"}
     assert header["RANK"] == "'3'"
     assert header["LOGS"] == "'/crossover/crossover/boot'"

@@ -1,6 +1,9 @@
 """A layer from a small wheel: the same bytes each time, built again only where something changed, and refused where it would not work."""
 
+import hashlib
 import os
+import re
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -11,9 +14,10 @@ from cdk.bundling import Sources
 from cdk.packaging import ROOT
 from crossover.architecture import architectures, load, steps
 from crossover.own_code.packages import DATAPLANE, TORCH
-from layer import archive, build, checks, elf, pruning
+from layer import archive, build, checks, elf, lock, pruning, wheels
 from layer.bytecode import Interpreter
-from layer.contents import Layer, layers
+from layer.contents import TORCH as TORCH_VERSION
+from layer.contents import TYPING_EXTENSIONS, Layer, layers, pinned
 
 THIS = Interpreter([sys.executable])  # any Python compiles; which one matters to Lambda alone
 TINY = Layer("tiny", ("tiny==1.0",), sourceless=True)
@@ -158,3 +162,39 @@ def test_stubs_stand_where_the_compiler_stood() -> None:
     assert sorted(pruning.stubs()) == ["torch/_compile.py", "torch/_dynamo/__init__.py"]
     for name, data in pruning.stubs().items():
         compile(data, name, "exec")
+
+
+# --- nothing without a hash ---
+
+
+@pytest.mark.parametrize("layer", layers(), ids=lambda layer: layer.name)
+def test_every_wheel_of_a_layer_has_its_hash(layer: Layer) -> None:
+    assert all(re.fullmatch(r"[\w-]+==[\w.]+( --hash=sha256:[0-9a-f]{64})+", each) for each in layer.requirements)
+
+
+def test_a_wheel_of_another_hash_is_not_taken(tmp_path: Path) -> None:
+    there = wheel(tmp_path, FILES)
+    digest = hashlib.sha256(there.read_bytes()).hexdigest()
+    assert wheels.fetch([f"tiny==1.0 --hash=sha256:{digest}"], there.parent) == [there]
+    with pytest.raises(lock.NoWheels, match=r"pip cannot fetch tiny==1\.0 for ARM"):
+        wheels.fetch([f"tiny==1.0 --hash=sha256:{'0' * 64}"], there.parent)
+    assert not there.exists()
+
+
+def test_pip_itself_refuses_what_is_not_as_it_was_locked(tmp_path: Path) -> None:
+    """Of a file that is there under the right name, as an index would hand it out."""
+    there = wheel(tmp_path / "index", FILES)
+    line = f"tiny==1.0 --hash=sha256:{'0' * 64}"
+    (tmp_path / "requirements.txt").write_text(f"--no-index\n--find-links {there.parent}\n{line}\n")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--dest", str(tmp_path)]
+    ended = subprocess.run(
+        [*command, "--requirement", str(tmp_path / "requirements.txt")], text=True, capture_output=True, check=False
+    )
+    assert ended.returncode != 0 and "DO NOT MATCH THE HASHES" in ended.stderr
+
+
+def test_the_lock_is_of_the_versions_that_are_required() -> None:
+    names = {line.split(" ")[0] for file in ("packages", "torch") for line in lock.lines(file)}
+    for name in (*DATAPLANE, "boto3", "jinja2"):
+        assert pinned(name.replace("_", "-")) in names
+    assert {f"torch=={TORCH_VERSION}", f"torch=={TORCH_VERSION}+cpu", TYPING_EXTENSIONS} <= names

@@ -1,0 +1,36 @@
+"""What layers and hosts install, with the hash of every file, as layer/locked/*.txt says: pip then takes no other, whichever index it comes
+from. `python -m layer.locking` writes them anew.
+"""
+
+from pathlib import Path
+
+from crossover.errors import CrossoverError
+
+LOCKED = Path(__file__).parent / "locked"
+INDEX = "https://download.pytorch.org/whl/cpu"  # builds without CUDA; on ARM the plain one is
+
+
+class NoWheels(CrossoverError):
+    """pip could not fetch what a layer or a lock is made of, or only unlike what is locked."""
+
+
+def lines(file: str) -> list[str]:
+    """Requirements as pip takes them, each with its hashes; options of pip as they are."""
+    return [line for line in (LOCKED / f"{file}.txt").read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
+
+
+def hashed(requirement: str) -> str:
+    """`name==version`, with the hashes that are locked for it. Raises LookupError."""
+    for line in (*lines("packages"), *lines("torch")):
+        if line.split(" ")[0] == requirement:
+            return " ".join(word for word in line.split() if word == requirement or word.startswith("--hash="))
+    raise LookupError(f"layer/locked: no hash of {requirement}; python -m layer.locking makes them anew")
+
+
+def platform(python: str, machine: str) -> list[str]:
+    """pip's options for wheels of a Python and a processor, whatever runs pip."""
+    words = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
+    words += [word for abi in (f"cp{python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)]
+    # Amazon Linux 2023 has glibc 2.34, Debian 13 and Ubuntu 24.04 have later ones.
+    tags = (f"manylinux_2_28_{machine}", f"manylinux_2_17_{machine}", f"manylinux2014_{machine}")
+    return words + [word for tag in tags for word in ("--platform", tag)]
