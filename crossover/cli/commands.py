@@ -25,6 +25,7 @@ PANELS = {
     },
     "Research": {
         "study": "study",
+        "reproduce": "reproduce",
         "replicate": "replicate",
         "chaos": "chaos",
         "verify-aws": "verification",

@@ -26,11 +26,18 @@ def study(
         bool, typer.Option("--dry-run", help="Only say what would be run, for how long and for how much.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the study that the folder holds.")] = False,
+    bundle: Annotated[
+        bool,
+        typer.Option(
+            "--bundle", help="Also one archive of file, versions, digests and records, for crossover reproduce."
+        ),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Run a grid or a search over seeds: study.csv, and study.html with intervals and the comparisons that were named beforehand."""
     from crossover.reports import terminal
     from crossover.reports.terminal import TextTable
+    from crossover.study import bundle as bundles
     from crossover.study import forecast, machines, report  # reports come with them: not for --help
     from crossover.study.file import read
     from crossover.study.plan import StudyPlan, carry_out
@@ -49,6 +56,8 @@ def study(
     for sheet in end.tables.tables:
         terminal.show(TextTable(sheet.title, sheet.head, sheet.rows))
     terminal.show(f"{end.tables.words}; report: {folder / report.PAGE}")
+    if bundle:
+        terminal.show(f"bundle: {bundles.write(folder, end.rows)}")
     if end.failed:
         raise RunFailed(
             f"{len(end.failed)} of {asked.count} trials failed, the page says why; --resume tries them again: "

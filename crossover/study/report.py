@@ -19,7 +19,7 @@ from crossover.study.statistics import LEVEL, front
 from crossover.study.tables import PAIRS, SETTINGS, StudyCell
 from crossover.study.trials import label
 
-CSV, PAGE, CELLS = "study.csv", "study.html", "study.cells.json"
+CSV, PAGE, CELLS = "study.csv", "study.html", "cells.json"
 SHOWN: dict[str, Callable[[float | None], str]] = {"duration_s": display.seconds, "goal_s": display.seconds}
 SHOWN |= dict.fromkeys(("full_usd", "paper_method_usd", "goal_full_usd"), display.usd) | {"moved_bytes": display.bytes_}
 WORDS = {"duration_s": "time", "full_usd": "dollars in full"}

@@ -1,0 +1,106 @@
+"""One archive of a study: its file with the base in it, versions, of every trial its result (digests of code and data) and records, tables.
+
+    study.json                          as the study's folder has it
+    trials.json                         settings and seeds by trial
+    cells.json                          the tables, cell by cell
+    runs/<trial>/result.json, metrics.jsonl
+
+What comes from elsewhere is read and never run: names are looked at before anything is written, sizes before anything is unpacked.
+"""
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from crossover.dataplane import plain
+from crossover.errors import Corrupt, DataError
+from crossover.experiment import from_resolved
+from crossover.reports import folder
+from crossover.study import tables
+from crossover.study.conduct import FORMAT, RUNS, STATE, TrialRow, row_of
+from crossover.study.file import Study, of
+from crossover.study.report import CELLS
+from crossover.study.tables import StudyCell
+from crossover.study.trials import StudyTrial
+
+TRIALS = "trials.json"
+KEPT = (folder.RESULT, folder.METRICS)
+MOST_BYTES = 2 * 2**30  # unpacked
+_NAME = re.compile(r"[\w=+-][\w.,=+-]*")  # of a trial
+_TRIALS = {str: {"varied": {}, "seed": int}}
+_CELLS = [{"table": str, "row": str, "column": str, **dict.fromkeys(("value", "low", "high"), (float, None))}]
+
+
+def write(out: Path, rows: Sequence[TrialRow]) -> Path:
+    """Of the study in `out`, beside its tables. The same study gives the same bytes."""
+    path = out / f"{out.resolve().name}.zip"
+    part = path.with_suffix(".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+
+        def add(name: str, body: bytes) -> None:
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), body, zipfile.ZIP_DEFLATED)
+
+        trials = {row.trial: {"varied": row.varied, "seed": row.seed} for row in rows}
+        add(STATE, (out / STATE).read_bytes())
+        add(CELLS, (out / CELLS).read_bytes())
+        add(TRIALS, json.dumps(trials, indent=1, sort_keys=True).encode())
+        for name in sorted(trials):
+            for each in KEPT:
+                add(f"{RUNS}/{name}/{each}", (out / RUNS / name / each).read_bytes())
+    part.replace(path)
+    return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """A study as it was, with what its records say of its trials now."""
+
+    study: Study
+    where: str
+    versions: Mapping[str, str]
+    cells: Sequence[StudyCell]
+    rows: Sequence[TrialRow]
+
+    def made_again(self) -> list[StudyCell]:
+        """The tables, of the records that it holds."""
+        return tables.cells(self.study, self.rows)
+
+
+def read(path: Path) -> Bundle:
+    """Raises DataError for what is no bundle, damaged, or of another format."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(each.file_size for each in archive.infolist()) > MOST_BYTES:
+                raise DataError(f"{path}: unpacks to more than {MOST_BYTES // 2**30} GiB, which no study's bundle does")
+            return _read(archive, path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; crossover study ... --bundle writes one") from None
+    except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError, Corrupt) as error:
+        raise DataError(f"{path}: is no bundle of a study, or is damaged: {error}") from error
+
+
+def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
+    state: dict[str, Any] = json.loads(archive.read(STATE))
+    if state["format"] != FORMAT:
+        raise DataError(f"{path}: format {state['format']!r} is unknown, this version reads {FORMAT}")
+    trials = plain.read(archive.read(TRIALS), _TRIALS, key=TRIALS)
+    rows = []
+    with TemporaryDirectory() as temporary:
+        for name, each in trials.items():
+            if not _NAME.fullmatch(name):
+                raise DataError(f"{path}: {name!r} is no trial's name")
+            run = Path(temporary) / name
+            run.mkdir()
+            for file in KEPT:
+                (run / file).write_bytes(archive.read(f"{RUNS}/{name}/{file}"))
+            found = folder.read(run)
+            experiment = from_resolved(found.result["experiment"])
+            rows.append(row_of(StudyTrial(name=name, varied=each["varied"], experiment=experiment), found))
+    cells = [StudyCell(**each) for each in plain.read(archive.read(CELLS), _CELLS, key=CELLS)]
+    study = of(state["study"], path.with_suffix(".yaml"))
+    return Bundle(study=study, where=state["where"], versions=state["versions"], cells=cells, rows=rows)
