@@ -19,9 +19,15 @@ from torch import Tensor, cat
 from torch.nn import functional
 
 from crossover import validation
+from crossover.advice.subject import sizes
+from crossover.errors import ConfigError, NoProjection
+from crossover.experiment import Experiment
 from crossover.learning.datasets import load
 from crossover.learning.samples import PADDING
+from crossover.reports.display import band, bytes_, seconds, usd
 from crossover.running import run_inline
+from crossover.simulation import AWS
+from crossover.simulation.repetitions import project
 from docs.clocks import CONFIG
 
 KEPT = Path(__file__).parent / "results" / "fine-tuning"
@@ -49,6 +55,20 @@ TRIED = {
 }
 RATES = {"adapters": 0.01, "head only": 0.1, "all parameters": 0.001}
 TRIAL_SEED = 5
+PROJECTED = ("adapters", "all parameters")
+_ONE = ["workers=1", "training.batch_size=32"]
+WHERE = {
+    "one function": ["architecture=single", *_ONE],
+    "one instance": ["architecture=single", "single.on=instance", *_ONE],
+    "one GPU": ["architecture=gpu", "gpu.instances=1", *_ONE],
+    "4 functions, AllReduce": [],
+    "4 functions, ScatterReduce": ["architecture=scatter-reduce"],
+    "4 functions, SPIRT": ["architecture=spirt"],
+    "4 functions, MLLess": ["architecture=mlless", "training.clip.norm=null", "training.no_decay=[]"],
+    "4 peers with functions": ["architecture=p2p-serverless"],
+    "4 peers on instances": ["architecture=p2p-instance"],
+    "4 GPUs": ["architecture=gpu", "gpu.instances=4"],
+}
 Run = tuple[str, list[str]]
 
 
@@ -109,12 +129,12 @@ def bag_of_words(task: str, seed: int) -> float:
     tokens before it, itself and the two behind it.
     """
     experiment = validation.load(CONFIG / "adapters.yaml", [*TASKS[task], f"seed={seed}"])
-    found = load(experiment)
+    dataset = load(experiment)
     parts = [
         (_bags(inputs) if task == "spam" else _windows(inputs), labels.flatten().numpy())
         for inputs, labels in (
-            (found.train_inputs, found.train_labels),
-            (found.validation_inputs, found.validation_labels),
+            (dataset.train_inputs, dataset.train_labels),
+            (dataset.validation_inputs, dataset.validation_labels),
         )
     ]
     (x, y), (held_x, held_y) = ((rows[labels >= 0], labels[labels >= 0]) for rows, labels in parts)
@@ -124,9 +144,9 @@ def bag_of_words(task: str, seed: int) -> float:
 def _bags(inputs: Tensor) -> csr_matrix:
     rows, places = (inputs != PADDING).nonzero(as_tuple=True)
     ones, shape = [1.0] * len(rows), (len(inputs), WORDS)
-    found = csr_matrix((ones, (rows.numpy(), inputs[rows, places].numpy())), shape=shape)
-    found.data[:] = 1.0  # whether, not how often
-    return found
+    whether = csr_matrix((ones, (rows.numpy(), inputs[rows, places].numpy())), shape=shape)
+    whether.data[:] = 1.0  # not how often
+    return whether
 
 
 def _windows(inputs: Tensor) -> csr_matrix:
@@ -136,6 +156,11 @@ def _windows(inputs: Tensor) -> csr_matrix:
     columns = [each.flatten() + WORDS * number for number, each in enumerate(beside)]
     rows = list(range(inputs.numel())) * len(columns)
     return csr_matrix(([1.0] * len(rows), (rows, cat(columns).numpy())), shape=(inputs.numel(), WORDS * len(columns)))
+
+
+def found() -> dict[str, float]:
+    """Percent wrong of the runs that are kept, by name."""
+    return {name: error(json.loads(path.read_text())) for name, _ in runs() if (path := kept(name)).exists()}
 
 
 def table(found: Mapping[str, float], task: str) -> list[str]:
@@ -159,21 +184,56 @@ def table(found: Mapping[str, float], task: str) -> list[str]:
     return [*lines, f"| logistic regression | {interval(bags)} | {beside} |", ""]
 
 
+def projections() -> list[str]:
+    """What one run on the mails takes on every architecture, of adapters and of all parameters [projected]."""
+    lines = [
+        "| where | adapters: moved by an exchange | seconds | dollars | all parameters: moved | seconds | dollars |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    workloads = {way: sizes(_placed(way, [])) for way in PROJECTED}
+    for name, settings in WHERE.items():
+        row = [name]
+        for way in PROJECTED:
+            try:
+                experiment = _placed(way, settings)
+                workload = workloads[way](experiment)
+                projection = project(experiment, AWS, workload=workload)
+            except (ConfigError, NoProjection) as error:
+                row += [str(error).splitlines()[-1].strip(), "", ""]
+                continue
+            row += [
+                bytes_(workload.vector_bytes) if experiment.workers > 1 else "nothing",
+                band(seconds, *projection.band("seconds")),
+                band(usd, *projection.band("usd")),
+            ]
+            row[-1] += "; AWS would not run it so: " + projection.problems[0] if projection.problems else ""
+        lines.append(f"| {' | '.join(row)} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def _placed(way: str, settings: Sequence[str]) -> Experiment:
+    return validation.load(CONFIG / "adapters.yaml", [*WAYS[way], f"training.learning_rate={RATES[way]}", *settings])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1, help="at once; of all parameters each takes 4 GB")
     parser.add_argument("--rates", action="store_true", help="make the trials of learning rates")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="make the runs of these")
     parser.add_argument("--kept", action="store_true", help="make none: tables of those that are kept")
+    parser.add_argument("--projected", action="store_true", help="make none: what a run would take on AWS")
     asked = parser.parse_args()
+    if asked.projected:
+        print("\n".join(projections()))
+        return
     wanted = trials() if asked.rates else runs()
     if not asked.kept:
         ours = [run for run in wanted if run[0].split(", ")[1] in asked.ways]
         with ProcessPoolExecutor(asked.processes) as pool:
             list(pool.map(made, ours))
     if not asked.rates:
-        found = {run[0]: error(json.loads(path.read_text())) for run in wanted if (path := kept(run[0])).exists()}
-        print("\n".join(line for task in TASKS for line in table(found, task)))
+        print("\n".join(line for task in TASKS for line in table(found(), task)))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Adapters, Data, Exchange, Experiment, Functions, Training, Weights
 from crossover.keys import weights as staged
 from crossover.learning.datasets import load as load_dataset
+from crossover.learning.learner import Learner
 from crossover.learning.staging import Minibatches, plan
 from crossover.running import run_inline
 from crossover.running.trying import try_out
@@ -302,6 +303,21 @@ def test_a_base_in_s3_is_read_there_and_one_that_is_not_there_is_refused(base: W
     before, after = load_file(tmp_path / "base.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
     assert found.result["outcome"] == "finished"
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+# Of the vectors that a run begins with, seed 1, before there were bases and adapters.
+PUBLISHED = {
+    "small_cnn": "89588502990eb37ba7f00bdeab822b1025c169ebe78bf679d72c4d9bb4abe71c",
+    "squeezenet": "69c25cd0921a80cc6dae14063e0d594710cea8695ffb3c611925039de06597ab",
+}
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_a_model_that_comes_with_the_project_begins_with_the_bits_it_had(model: str) -> None:
+    experiment = Experiment(name="plain", architecture="all_reduce", training=Training(model=model))
+    ones = {"scale": [1.0] * 3, "shift": [0.0] * 3}
+    learner = Learner(experiment, classes=10, input_shape=(3, 32, 32), affine=ones)
+    assert hashlib.sha256(learner.initial_model()).hexdigest() == PUBLISHED[model]
 
 
 def test_a_record_says_which_base(base: Weights) -> None:
