@@ -4,6 +4,7 @@ architecture.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -15,13 +16,13 @@ from crossover.advice.drivers import Drivers, parts, run_of
 from crossover.advice.evaluation import Estimate, Question, best
 from crossover.advice.finalists import Card, Finalist, cards, chosen
 from crossover.advice.needs import Sizes
-from crossover.advice.search import Searched, search
+from crossover.advice.search import Searched, on_cores, search
 from crossover.advice.wishes import Wishes
 from crossover.errors import NoProjection
 from crossover.reports import bands, display
 from crossover.simulation.repetitions import REPETITIONS, draws, repeated
 
-ROOM = 0.9  # of a wish
+ROOM = 0.8  # of a wish
 THIN = 0.02  # a candidate of the front that is quicker by less than this than a cheaper one is left out
 
 
@@ -86,14 +87,19 @@ def advise(
     question: Question, wishes: Wishes, sizes: Sizes, *, processes: int | None = None, repetitions: int = REPETITIONS
 ) -> Advice:
     """The same question, wishes and sizes give the same advice. Raises NoProjection where no candidate can be."""
+    with on_cores(question, processes) as working:
+        return _advised(question, wishes, sizes, _Judge(question, working, repetitions), working)
+
+
+def _advised(question: Question, wishes: Wishes, sizes: Sizes, judges: "_Judge", working: Executor | None) -> Advice:
     everything = list(ways.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb))
     refused = {each: needs.problem(each, sizes, wishes.on_hand) for each in everything}
     left = [each for each in everything if not refused[each][1]]
-    searched = search(question, left, processes=processes)
+    seconds, usd = (wishes.deadline_s or inf) * ROOM, (wishes.budget_usd or inf) * ROOM
+    searched = search(question, left, processes=1, working=working, seconds=seconds, usd=usd)
     own = {each: figures for each, figures in searched.simulated.items() if each.updates == OWN}
     if not own:
         raise NoProjection(_none(refused, searched))
-    judges = _Judge(question, processes, repetitions)
     front = judges.of(thinned(best(list(own.items()))))
     forms = sorted({form_of(each) for each in own})
     bests = judges.of(
@@ -102,7 +108,7 @@ def advise(
     runnable = [each for each in {f.candidate: f for f in (*front, *bests)}.values() if each.would_run] or list(front)
     winner = chosen(runnable, wishes)
     twins = judges.on_demand((winner, *(card.finalist for card in cards(runnable, wishes, {}))))
-    near = [each for each in judges.of(_near(own, wishes)) if each.would_run]
+    near = [each for each in judges.of(_near({**own, **searched.near}, seconds, usd)) if each.would_run]
     unknown = {each: f for each, f in searched.simulated.items() if each.updates == UNKNOWN}
     second = [each for each in thinned(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
     rejected = _rejected(question, winner, bests, refused, searched)
@@ -143,15 +149,15 @@ def thinned(front: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate
 class _Judge:
     """Repetitions of candidates, each made once."""
 
-    def __init__(self, question: Question, processes: int | None, repetitions: int) -> None:
-        self._question, self._processes = question, processes
+    def __init__(self, question: Question, working: Executor | None, repetitions: int) -> None:
+        self._question, self._working = question, working
         self._draws = draws(question.base.seed, repetitions)
         self._known: dict[Candidate, Finalist] = {}
 
     def of(self, found: Sequence[tuple[Candidate, Estimate]]) -> tuple[Finalist, ...]:
         new = [(candidate, figures) for candidate, figures in found if candidate not in self._known]
         tasks = [self._question.task(candidate) for candidate, _ in new]
-        done = repeated(tasks, self._draws, processes=self._processes) if tasks else []
+        done = repeated(tasks, self._draws, processes=1, working=self._working) if tasks else []
         for (candidate, figures), outcomes in zip(new, done, strict=True):
             before_s = self._question.before_s(candidate)
             self._known[candidate] = Finalist(candidate, figures, outcomes, before_s)
@@ -173,11 +179,10 @@ def form_of(candidate: Candidate) -> str:
     return f"{candidate.architecture.replace('_', '-')}{f', {candidate.on}' if candidate.on else ''}"
 
 
-def _near(own: Mapping[Candidate, Estimate], wishes: Wishes) -> list[tuple[Candidate, Estimate]]:
-    """Of each form the cheapest that keeps to the wishes with some room for bad luck. Others are compared with these; the advice itself is
-    one of a list that wishes do not change, so that a larger one never gets less.
+def _near(own: Mapping[Candidate, Estimate], seconds: float, usd: float) -> list[tuple[Candidate, Estimate]]:
+    """Of each form the cheapest that keeps to the wishes, `seconds` and `usd`, with some room for bad luck. Others are compared with these;
+    the advice itself is one of a list that wishes do not change, so that a larger one never gets less.
     """
-    seconds, usd = (wishes.deadline_s or inf) * ROOM, (wishes.budget_usd or inf) * ROOM
     within = [each for each in own.items() if each[1].seconds <= seconds and each[1].usd <= usd]
     return [
         min((each for each in within if form_of(each[0]) == form), key=_cheapest)
@@ -223,7 +228,7 @@ def _rejected(
             [w for c, (_, w) in refused.items() if form_of(c) == form and w]
             + [w for c, w in searched.impossible.items() if form_of(c) == form]
         )
-        other = any(form_of(c) == form and c.updates == UNKNOWN for c in searched.simulated)
+        other = any(form_of(c) == form and c.updates == UNKNOWN for c in (*searched.simulated, *searched.bounded))
         most = words.most_common(1)[0][0] if words else "no projection"
         against.append(Rejected(form, None, "makes other updates: accuracy unknown" if other else most))
     return tuple(against)

@@ -101,12 +101,12 @@ class Share:
 Least = Callable[[int], int]  # MB of the smallest function that holds a minibatch of so many samples
 
 
-def of(base: Experiment, *, samples: int, prices: Prices, least_mb: Least) -> Iterator[Candidate]:
-    """All candidates for `base`, whose epochs have so many training samples. The same ones in the same order each time. Functions of
-    `least_mb` compete beside those of MEMORY_MB.
+def of(base: Experiment, *, samples: int, prices: Prices, least_mb: Least, alone: bool = False) -> Iterator[Candidate]:
+    """All candidates for `base`, whose epochs have so many training samples, or those of one worker `alone`. The same ones in the same
+    order each time. Functions of `least_mb` compete beside those of MEMORY_MB.
     """
     seen = set[Candidate]()
-    for name in architectures():
+    for name in ("single",) if alone else architectures():
         architecture = load(name)
         if not architecture.trains:
             continue

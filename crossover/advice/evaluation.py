@@ -4,7 +4,7 @@ Three looks at one question, each dearer and closer than the one before. The fir
 computing, and whoever waits for the slowest of several waits longer than for one that is as fast as the mean.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import ceil, exp, prod, sqrt
@@ -39,6 +39,8 @@ T = TypeVar("T")
 USUAL_HOST = "m7g.large"
 CALM = 0.96  # stragglers of one seed make a run up to 2 % quicker than none, and a short one more
 LUCKY_SIGMAS = 3.0
+STILL = 1e-9  # the sigma of what is drawn and makes no difference
+MANY = 10**9  # of what is used, so that dollars of one have all their digits
 SURE_SIGMAS = 4.0  # a mean of stragglers is not further below its middle
 
 
@@ -67,8 +69,9 @@ class Profile:
     computing_s: float
     light_s: float
     transitions: float
-    used: cost.Quantities
+    used: Mapping[str, float]  # by the names of what is billed by use
     problem: str
+    hosts: float = 1.0  # by how much the seed's hosts are slower than the mean, where functions compute
     unshared: "Profile | None" = None
 
 
@@ -127,6 +130,13 @@ class Question:
         return sum(parts) + (boot_s if instance else 0.0)
 
     @cached_property
+    def _on_its_hosts(self) -> Calibration:
+        """Without stragglers but for hosts, each as fast as the seed draws it: factors of 1 are drawn in the places of the others'."""
+        drawn = as_drawn(self.calibration, self._draw)
+        task, cold = (STILL if sigma else 0.0 for sigma in (drawn.task_sigma, drawn.cold_sigma))
+        return replace(drawn.calm(), host_sigma=drawn.host_sigma, task_sigma=task, cold_sigma=cold)
+
+    @cached_property
     def calm(self) -> Calibration:
         """As `simulated` draws it, without stragglers."""
         return as_drawn(self.calibration, self._draw).calm()
@@ -141,12 +151,11 @@ class Question:
         """What computing alone takes, and what is billed for as long."""
         seconds, worked_s = self._work(candidate)
         luck = self.least_luck(
-            self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples), hosts=candidate.workers
+            self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples),
+            hosts=candidate.workers if candidate.memory_mb else 0,
         )
         seconds, worked_s = luck * seconds, luck * worked_s
-        per_s, once = self._once(
-            self._standing, replace(candidate, batch_size=1, every=1, memory_mb=0, threads=1, limit=None)
-        )
+        per_s, once, _ = self._stands(replace(candidate, threads=1))
         gb_s = candidate.workers * worked_s * candidate.memory_mb / 1_024
         usd = gb_s * self.prices.of("lambda.arm64.gb_second").usd
         return Estimate(seconds + self.before_s(candidate), usd + once + per_s * seconds)
@@ -182,20 +191,34 @@ class Question:
 
         return 2 * of(1_000) - of(2_000), (of(2_000) - of(1_000)) / 1_000
 
-    def _standing(self, shape: Candidate) -> tuple[float, float]:
-        """Dollars of a second of what stands around the candidate's functions, and those that do not grow with time."""
+    def _stands(self, candidate: Candidate) -> tuple[float, float, int]:
+        alike = replace(candidate, batch_size=1, every=1, memory_mb=0, light_mb=LIGHT_MB[-1], limit=None)
+        return self._once(self._standing, replace(alike, per_invocation="all"))
+
+    def _standing(self, shape: Candidate) -> tuple[float, float, int]:
+        """Dollars of a second of what stands around the candidate's functions, those that do not grow with time (of a run of a minute and
+        more), and its secrets.
+        """
         fixed = infrastructure.of(experiment_of(self.base, shape))
         short, long = (
             sum(line.usd for line in cost.bill(cost.Quantities(), fixed, self.prices, duration_s=s, transitions=0))
             for s in (1_000.0, 2_000.0)
         )
-        return (long - short) / 1_000, 2 * short - long
+        return (long - short) / 1_000, 2 * short - long, fixed.secrets
+
+    def _priced(self, name: str, secrets: int, seconds: float) -> float:
+        """Dollars of one of what is used, in a run so long."""
+        used, fixed = cost.Quantities(**{name: MANY}), infrastructure.Infrastructure(secrets=secrets)
+        lines, nothing = (
+            cost.bill(each, fixed, self.prices, duration_s=seconds, transitions=0) for each in (used, cost.Quantities())
+        )
+        return (sum(line.usd for line in lines) - sum(line.usd for line in nothing)) / MANY
 
     def least_luck(self, count: int, *, hosts: int) -> float:
-        """What the mean of so many stragglers' factors is not below, on so many hosts."""
+        """What the mean of so many stragglers' factors is not below, on so many hosts of functions."""
         cloud = self.calibration
         drawn = ((cloud.compute_sigma, count), (cloud.host_sigma, hosts))
-        return prod(exp(-sigma * sigma / 2 - SURE_SIGMAS * sigma / sqrt(of)) for sigma, of in drawn)
+        return prod(exp(-sigma * sigma / 2 - SURE_SIGMAS * sigma / sqrt(of)) for sigma, of in drawn if of)
 
     def _drawn_epochs(self, candidate: Candidate) -> int:
         """Whose stragglers decide: of a longer run those after the first round's, which stand for all the others."""
@@ -204,8 +227,8 @@ class Question:
         return epochs if epochs <= simulated else simulated - span
 
     def _luck(self, candidate: Candidate) -> tuple[float, float]:
-        """What computing, and what everything else, is not below without stragglers. A worker waits for the others once a round: long ones
-        have computed many minibatches by then, and send one vector or two.
+        """What computing, and what everything else, is not below without stragglers but hosts. A worker waits for the others once a round:
+        long ones have computed many minibatches by then, and send one vector or two.
         """
         minibatches = self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples)
         every = len(self.workload_of(candidate).samples) if candidate.every == "epoch" else candidate.every
@@ -216,15 +239,18 @@ class Question:
             return min(CALM, exp(-LUCKY_SIGMAS * sigma / sqrt(count)))
 
         computed = rounds if side_by_side(candidate.form) else minibatches
-        hosts = least(cloud.host_sigma, candidate.workers)
-        return hosts * least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
+        return least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
 
-    def _figures(
-        self, candidate: Candidate, experiment: Experiment, used: cost.Quantities, seconds: float, *, transitions: int
-    ) -> Estimate:
-        fixed = infrastructure.of(experiment)
-        lines = cost.bill(used, fixed, self.prices, duration_s=seconds, transitions=transitions)
-        return Estimate(seconds + self.before_s(candidate), sum(line.usd for line in lines))
+    def _figures(self, candidate: Candidate, used: Mapping[str, float], seconds: float, transitions: float) -> Estimate:
+        """By `cost.bill`, which is a sum of products; hosts of a run below a minute cost more than that."""
+        per_s, once, secrets = self._stands(candidate)
+        usd = once + per_s * seconds + transitions * self.prices.of("stepfunctions.transition").usd
+        for name, value in used.items():
+            if name == "stored_bytes":
+                usd += value * seconds * self._once(self._priced, name, secrets, 1.0)
+            elif value:
+                usd += value * self._once(self._priced, name, secrets, 0.0)
+        return Estimate(seconds + self.before_s(candidate), usd)
 
     # --- without stragglers -------------------------------------------------------------------------------------------
 
@@ -235,6 +261,7 @@ class Question:
         alike = network and usual and network.bytes_s == usual.bytes_s
         return replace(
             candidate,
+            instance=candidate.instance if candidate.gpu else figures.as_fast(candidate.instance),
             host=USUAL_HOST if candidate.host and alike else candidate.host,
             spot=False,
             memory_mb=MOST_MEMORY_MB if candidate.memory_mb else 0,
@@ -243,10 +270,10 @@ class Question:
         )
 
     def profile(self, shape: Candidate) -> "Profile":
-        """By a few rounds without stragglers: each further one takes as long as the last."""
-        found = self._profile(shape, self.calm)
+        """By a few rounds without stragglers, on the hosts of the seed: each further one takes as long as the last."""
+        found = self._profile(shape, self._on_its_hosts)
         queue = shape.host and shape.memory_mb and shape.workers > 1 and not side_by_side(shape.form)
-        return replace(found, unshared=self._profile(shape, self.calm.unshared())) if queue else found
+        return replace(found, unshared=self._profile(shape, self._on_its_hosts.unshared())) if queue else found
 
     def _profile(self, shape: Candidate, cloud: Calibration) -> "Profile":
         experiment, workload = experiment_of(self.base, shape), self.workload_of(shape)
@@ -270,18 +297,21 @@ class Question:
             return max(0.0, sum(share * of(part) for share, part in parts))
 
         computing = {step.name for step in steps(shape.form) if step.needs_torch(experiment)}
+        stages = [use.stages.get("compute", [0.0])[0] for use in one.steps.values() if use.memory_mb]
+        batch_s, sample_s = self._once(self._computing, shape.memory_mb, shape.threads, shape.instance)
+        samples = one.workload.samples
+        worked_s = shape.workers * span * (len(samples) * batch_s + sum(samples) * sample_s)
         return Profile(
             seconds=whole(lambda run: run.seconds),
             computing_s=whole(lambda run: _billed_s(run, computing)),
             light_s=whole(lambda run: _billed_s(run, run.steps.keys() - computing)),
             transitions=whole(lambda run: run.transitions),
-            used=cost.Quantities(
-                **{  # type: ignore[arg-type]  # parts of a request
-                    each.name: whole(lambda run, name=each.name: getattr(run.used, name))  # type: ignore[misc]
-                    for each in fields(cost.Quantities)
-                }
-            ),
+            used={
+                each.name: whole(lambda run, name=each.name: getattr(run.used, name))  # type: ignore[misc]
+                for each in fields(cost.Quantities)
+            },
             problem=next(iter(one.problems), ""),
+            hosts=sum(stages) / worked_s if shape.memory_mb else 1.0,
         )
 
     def about(self, candidate: Candidate, profile: "Profile") -> Estimate:
@@ -303,18 +333,18 @@ class Question:
         computing, else_ = self._luck(candidate)
 
         def of(work_s: float, whole_s: float, quickest_s: float) -> float:
+            work_s, quickest_s = profile.hosts * work_s, profile.hosts * quickest_s
             return computing * work_s + else_ * max(0.0, whole_s - quickest_s)
 
         workers = candidate.workers
         billed_s = of(workers * worked_s, profile.computing_s, workers * quickest_worked_s)
-        used = {each.name: else_ * getattr(profile.used, each.name) for each in fields(cost.Quantities)}
+        used = {name: else_ * value for name, value in profile.used.items()}
         gb_s = (billed_s * candidate.memory_mb + else_ * profile.light_s * candidate.light_mb) / 1_024
         return self._figures(
             candidate,
-            experiment_of(self.base, candidate),
-            cost.Quantities(**{**used, "gb_s": gb_s}),
+            {**used, "gb_s": gb_s},
             of(seconds, profile.seconds, quickest_s),
-            transitions=int(else_ * profile.transitions),
+            else_ * profile.transitions,
         )
 
     # --- as the simulation says ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import get_args, get_type_hints
 
-from crossover import own_code
+from crossover import own_code, runtime
 from crossover.algorithms.codecs import CODECS
 from crossover.architecture.declaration import CLAIMS, Architecture
 from crossover.architecture.torch_imports import without_torch
@@ -104,7 +104,10 @@ def load(name: str) -> Architecture:
             f"architecture: {name!r}: {' and '.join(defined)} both define it; give one of them another name"
         )
     found: Architecture = modules[defined[0]].ARCHITECTURE
-    _check(found, name, ROOT / defined[0], shown=defined[0])
+    checked = runtime.kept("architectures that were checked", dict[str, Architecture])
+    if checked.get(name) is not found:  # a projection asks thousands of times
+        _check(found, name, ROOT / defined[0], shown=defined[0])
+        checked[name] = found
     return found
 
 

@@ -13,6 +13,7 @@ from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
 from crossover.reports import terminal
 from crossover.reports.terminal import TextTable
+from crossover.validation import load as load_experiment
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
@@ -61,17 +62,19 @@ def advise(
     debug: Debug = False,
 ) -> None:
     """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
-    from crossover.advice import advice as advising
-    from crossover.advice import tables, wishes, writing
+    from crossover.advice import first_look, wishes
 
     wished = wishes.wishes(deadline, budget, target, on_hand)
-    experiment = accepted(config, override)
+    experiment = load_experiment(config, override or [])
     if not load(experiment.architecture).trains:
         raise ConfigError(
             f"{experiment.name}: {experiment.architecture} trains nothing; advise is about training a model"
         )
     if on and not tune:
         raise ConfigError("--on aws: measures for --tune memory, which is not given; advice itself is projected")
+    if not tune and (first := first_look.of_known(experiment, wished)):
+        _told_first(first)
+    experiment = accepted(config, override)
     if tune:
         others = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
         others |= {"--budget": budget if not on else None, "--probe": probe or None}
@@ -79,6 +82,9 @@ def advise(
         _tune(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
     found, notes = _searched(experiment, wished, target, runs or [], probe=probe)
+    from crossover.advice import advice as advising
+    from crossover.advice import tables, writing
+
     written = writing.write(found, out, config=config)
     from crossover.advice import page  # matplotlib comes with it
 
@@ -99,9 +105,10 @@ def advise(
 def _searched(
     experiment: Experiment, wished: "Wishes", target: float | None, runs: list[Path], *, probe: bool
 ) -> tuple["Advice", list[str]]:
-    """The answer, and what it rests on, line by line."""
+    """The answer, and what it rests on, line by line"""
     from crossover.advice import advice as advising
-    from crossover.advice import evidence, resting, subject
+    from crossover.advice import evidence, first_look, resting, subject
+    from crossover.advice.advice import Advice
 
     settings, said = [experiment], list[str]()
     if target is not None:
@@ -116,16 +123,23 @@ def _searched(
         with waiting("measuring this model beside MobileNet"):
             measured = probing.probe(experiment)
     try:
-        each = []
+        each = list[tuple[Advice, list[str]]]()
         with waiting("simulating candidates", whole=False):
             for setting in settings:
                 question, sizes, notes = subject.of(setting, measured=measured)
+                known = each or first_look.of_known(experiment, wished)  # which is told before torch is imported
+                if not known and (first := first_look.words(question, sizes, wished)):
+                    _told_first(first)
                 each.append((advising.advise(question, wished, sizes), notes))
         found, notes = min(each, key=lambda one: advising.standing(one[0]))
         notes = [*said, *notes, resting.words(found)]
     except NoProjection as unknown:
         raise ConfigError(f"no advice for {experiment.name}, {wished.words}: {unknown}") from unknown
     return found, notes
+
+
+def _told_first(words: str) -> None:
+    terminal.show(f"[projected] a first estimate: {words}. All ways are searched now.", stderr=True)
 
 
 def _tune(

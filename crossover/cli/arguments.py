@@ -34,9 +34,12 @@ def accepted(config: Path, override: list[str] | None = None, *, travels: bool =
     elsewhere than in this process.
     """
     experiment = load(config, override or [])  # before torch, so that an architecture is noticed that brings it
-    from crossover.learning.models.registry import factory  # torch, which knows the models: not for --help
+    from crossover.simulation.workload import MODELS
 
     for note in own_code.check(experiment, travels=travels):
         print(f"note: {note}", file=sys.stderr)
-    factory(experiment.training.model)
+    if experiment.training.model not in MODELS:
+        from crossover.learning.models.registry import factory  # torch takes a second
+
+        factory(experiment.training.model)
     return experiment

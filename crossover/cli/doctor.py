@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from crossover.account.credentials import aws_errors_explained
-from crossover.account.deployment import readiness
 from crossover.account.deployment.deploying import ROOT, cdk, hosts_processor
 from crossover.account.deployment.finding import Finding
 from crossover.cli.arguments import AsJson, Config, Debug, Override, accepted, print_json
 from crossover.cli.docker import check_docker
+from crossover.cli.plan import tried
 from crossover.errors import MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.reports import terminal
@@ -51,7 +51,9 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     yield from own(experiment)
     check_deployment(experiment)
     own_steps.check_fits(experiment)
-    import boto3  # a tenth of a second that other commands need not wait for
+    import boto3  # seconds on a busy machine, which a look at this one need not wait for
+
+    from crossover.account.deployment import readiness
 
     yield Finding("CDK", True, cdk()[-1])
     yield from _packaging(experiment)
@@ -62,9 +64,7 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
 
 def own(experiment: Experiment) -> Iterator[Finding]:
     """What was found of code of one's own; faults of it end the command."""
-    from crossover.running.trying import try_out
-
-    if found := try_out(experiment):
+    if found := tried(experiment):
         yield Finding("your code", True, found)
 
 

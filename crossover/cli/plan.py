@@ -4,6 +4,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from crossover import own_code
 from crossover.account import standing
 from crossover.architecture import Architecture, architecture_of, steps
 from crossover.architecture.infrastructure import NETWORK, database_hosts, shared_stacks
@@ -26,9 +27,7 @@ def plan(config: Config, override: Override = None, as_json: AsJson = False, deb
     experiment = accepted(config, override)
     check_deployment(experiment)
     own_steps.check_fits(experiment)
-    from crossover.running.trying import try_out  # reports and their plots come with it: not for --help
-
-    own = try_out(experiment)
+    own = tried(experiment)
     architecture = architecture_of(experiment)
     if as_json:
         print_json(in_json(experiment, architecture, own))
@@ -45,6 +44,15 @@ def plan(config: Config, override: Override = None, as_json: AsJson = False, deb
         terminal.show(costs_table(experiment))
     terminal.show(*totals(experiment), *of_a_run(experiment))
     terminal.show(*(f"! {warning}" for warning in warnings(experiment, architecture)))
+
+
+def tried(experiment: Experiment) -> str | None:
+    """What was found of code of one's own, whose faults end the command; None without any."""
+    if not own_code.used(experiment):
+        return None
+    from crossover.running.trying import try_out  # torch, reports and their plots
+
+    return try_out(experiment)
 
 
 def warnings(experiment: Experiment, architecture: Architecture) -> list[str]:

@@ -86,3 +86,14 @@ def elsewhere() -> Mapping[str, tuple[str, ...]]:
 def measured() -> Mapping[str, tuple[float, float]]:
     """What the fits have seen, from the least to the most: "memory_mb", "object_bytes", "functions", "branches"."""
     return {name: (least, most) for name, (least, most) in _read(FITTED)["measured"].items()}
+
+
+@cache
+def as_fast(instance: str) -> str:
+    """The first of the types that have as many vCPUs and the same network: nothing else of one without a GPU is simulated."""
+    known = instances()
+    alike = known.get(instance)
+    return next(
+        (name for name, each in known.items() if alike and (each.vcpus, each.bytes_s) == (alike.vcpus, alike.bytes_s)),
+        instance,
+    )

@@ -11,6 +11,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, fields, replace
 from math import exp, inf
 from statistics import NormalDist
@@ -109,20 +110,27 @@ def in_session(calibration: Calibration, session: float) -> Calibration:
 
 
 def repeated(
-    tasks: Sequence[RepeatedRun], drawn: Sequence[Draw], *, processes: int | None = None, worth_s: float = WORTH_S
+    tasks: Sequence[RepeatedRun],
+    drawn: Sequence[Draw],
+    *,
+    processes: int | None = None,
+    worth_s: float = WORTH_S,
+    working: Executor | None = None,
 ) -> list[tuple[Outcome, ...]]:
     """Each task's outcomes, one per draw in their order. `processes` (by default one per core) change nothing but the time that it takes;
-    they are started where more than `worth_s` seconds of work are left after the first job.
+    they are started where more than `worth_s` seconds of work are left after the first job, unless there are some `working` already.
     """
     starts, processes = range(0, len(drawn), PER_JOB), processes or os.cpu_count() or 1
     groups = _alike_but_in_epochs(tasks)
     jobs = [([tasks[n] for n in group], drawn[start : start + PER_JOB]) for group in groups for start in starts]
     began_s = time.process_time()
-    done = [_job(job) for job in jobs[:1]]
-    left = jobs[1:]
-    if processes > 1 and len(left) * (time.process_time() - began_s) > worth_s:
-        with pool(processes) as working:
-            done += working.map(_job, left)
+    done = [_job(job) for job in jobs[: working is None]]
+    left = jobs[len(done) :]
+    if working is not None:
+        done += working.map(_job, left)
+    elif processes > 1 and len(left) * (time.process_time() - began_s) > worth_s:
+        with pool(processes) as begun:
+            done += begun.map(_job, left)
     else:
         done += map(_job, left)
     found: list[list[Outcome]] = [[] for _ in tasks]

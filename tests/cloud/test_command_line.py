@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from cdk.packaging import ROOT
@@ -38,6 +39,10 @@ def test_an_experiment_comes_runs_and_goes(architecture: str, cloud: LocalCloud,
     before = snapshot(cloud.session())
     assert "deployed in" in crossover(cloud, "deploy", str(config), "--yes")
     assert "alive: " in crossover(cloud, "status", str(config))
+    answer, _ = json.JSONDecoder().raw_decode(crossover(cloud, "status", str(config), "--json"))
+    form = json.loads(crossover(cloud, "schema", "status"))
+    jsonschema.validate(answer, form, jsonschema.Draft202012Validator)
+    assert answer["stacks"][-1]["state"] == "CREATE_COMPLETE" and any(each["ours"] for each in answer["resources"])
     out = tmp_path / "results"
     crossover(cloud, "run", str(config), "--on", "aws", "--out", str(out))
     result = json.loads((out / "result.json").read_text())
