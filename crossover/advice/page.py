@@ -1,5 +1,6 @@
 """advice.html: the front with its bands, where the money goes, and what would change the answer."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,14 +17,14 @@ PAGE = "advice.html"
 KINDS = {"lambda": "functions", "ec2": "instances", "gpu": "GPUs"}
 
 
-def write(found: Advice, out: Path, notes: Sequence[str]) -> Path:
-    """`advice.html` into `out`; its path."""
+def write(found: Advice, out: Path, notes: Sequence[str], first: Path | None = None) -> Path:
+    """`advice.html` into `out`; its path. `first`: the winner's YAML file."""
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / PAGE, render(page(found, notes)).encode())
+    write_atomically(out / PAGE, render(page(found, notes, first)).encode())
     return out / PAGE
 
 
-def page(found: Advice, notes: Sequence[str]) -> Page:
+def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page:
     """The whole of it as data."""
     base = found.question.base
     entries = (found.winner, *found.alternatives)
@@ -47,16 +48,10 @@ def page(found: Advice, notes: Sequence[str]) -> Page:
         title="Advice",
         subtitle=f"{base.training.model} on {base.data.dataset}, {base.training.epochs} epochs: {found.wishes.words}",
         labels=["projected"],
+        answer=_answer(found),
         verdict=f"{sentence(found)} {line(found)}",
-        tiles=[
-            Tile(
-                name=name,
-                value=display.usd(each.usd.p50),
-                note=f"{each.candidate.words}; {display.band(display.seconds, *each.running)}",
-                label="projected",
-            )
-            for name, each in zip(("the advice", "else", "or"), entries, strict=False)
-        ],
+        commands=[shlex.join(["crossover", "deploy", str(first)])] if first else [],
+        tiles=list(_cards(found)),
         plots=list(_plots(found)),
         sheets=[
             Sheet(
@@ -77,10 +72,36 @@ def page(found: Advice, notes: Sequence[str]) -> Page:
                 head=["", "note"],
                 rows=[[str(n), note] for n, note in enumerate([*notes, *tables.notes(found)], start=1)],
                 words=2,
+                folded=True,
                 note=f"Prices of {found.question.prices.as_of}.",
             ),
         ],
     )
+
+
+def _answer(found: Advice) -> str:
+    """What, time, dollars, and between what these lie."""
+    each = found.winner
+    begins = "" if found.met else "Nothing holds that; nearest is "
+    return f"{begins}{each.candidate.words}: {display.band(display.seconds, *each.running)}, {display.band(display.usd, *each.usd)}."
+
+
+def _cards(found: Advice) -> Iterator[Tile]:
+    """Cheapest, balanced, soonest; spot instances with what they are on demand."""
+    for card in found.cards:
+        for names, each in ((card.names, card.finalist), ((*card.names, "on demand"), card.on_demand)):
+            if each is not None:
+                time, dollars = (
+                    f"{shown(low)} to {shown(high)}"
+                    for shown, (low, _, high) in ((display.seconds, each.running), (display.usd, each.usd))
+                )
+                yield Tile(
+                    name=f"{', '.join(names)}: {each.candidate.words}",
+                    value=display.seconds(each.running.p50),
+                    beside=display.usd(each.usd.p50),
+                    note=f"{time}, after {display.seconds(each.before_s)} of start-up; {dollars}",
+                    label="projected",
+                )
 
 
 MATTERS = 1.005  # what changes the ratio by less is left out
@@ -113,11 +134,12 @@ def _plots(found: Advice) -> Iterator[Plot]:
         )
         for each in found.finalists
     ]
-    picture = plots.marks(shown, x="dollars", y="minutes", name="front", format_x=display.usd_tick)
+    picture = plots.marks(shown, x="dollars", y="minutes, from deploy on", name="front", format_x=display.usd_tick)
     yield plot(
         "Time against dollars",
         picture,
-        caption="Each point is a way to train it, with p5 to p95 both ways; the advice is ringed. Rest the pointer on one to read it.",
+        caption="Each point is a way to train it, with p5 to p95 both ways; the advice is ringed. Tables below have each one's figures.",
+        label="projected",
     )
     rival = next(iter((*rivals_of(found), *found.alternatives)), None)
     if rival is None:
@@ -129,6 +151,7 @@ def _plots(found: Advice) -> Iterator[Plot]:
     ]
     if not rows:  # two that are alike: nothing sets one apart from the other
         return
+    spans = "; ".join(f"{what}: {display.times(low)} to {display.times(high)}" for what, low, high in rows)
     drawn = plots.tornado(
         rows,
         x="dollars of the other / of the advice",
@@ -139,5 +162,6 @@ def _plots(found: Advice) -> Iterator[Plot]:
     yield plot(
         "What would change the answer",
         drawn,
-        caption=f"Against {rival.candidate.words}. Left of 1 it would be the cheaper one.",
+        caption=f"Against {rival.candidate.words}. Left of 1 it would be the cheaper one. {spans}.",
+        label="projected",
     )

@@ -88,7 +88,7 @@ def advise(
     written = writing.write(found, out, config=config)
     from crossover.advice import page  # matplotlib comes with it
 
-    report = page.write(found, out, notes)
+    report = page.write(found, out, notes, written[0])
     if as_json:
         files = [str(path) for path in (*written, report)]
         print_json({**writing.as_json(found), "notes": [*notes, *tables.notes(found)], "files": files})

@@ -37,6 +37,10 @@ Repetitions = Annotated[
     ),
 ]
 
+Play = Annotated[
+    bool, typer.Option("--play", help="Also play.html: sliders for epochs, model size, workers, deadline.")
+]
+
 
 def breakeven(
     configs: Configs,
@@ -46,6 +50,7 @@ def breakeven(
     override: Override = None,
     calibration: Calibrated = None,
     repetitions: Repetitions = 30,
+    play: Play = False,
     debug: Debug = False,
 ) -> None:
     """Project where an architecture overtakes the cheapest of one function, one machine, one GPU and the GPU fleet."""
@@ -75,6 +80,15 @@ def breakeven(
         terminal.show("[projected] nowhere in these ranges does one overtake the other")
     for note in page.notes(found):
         terminal.show(f"note: {note}")
+    if play:
+        from crossover.simulation import play as playing
+        from crossover.simulation import play_page
+
+        with waiting(f"{repetitions} repetitions of each run, over a grid"):
+            cells = playing.grid(
+                experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0])
+            )
+        terminal.show(f"sliders: {play_page.write(cells, out)}")
     terminal.show(f"report: {page.write(found, out)}")
     terminal.show(page.verdict(found))
     given = {each.name for each in experiments}

@@ -96,3 +96,13 @@ def won(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Cal
     if not led.is_sure:
         return f"{led.first} at {display.band(shown, *own)} and {second} are {OPEN} as {what}: {led.first} is {drawn}"
     return f"{led.first} is {what} with {display.band(shown, *own)}, {display.times(led.ratio)} {better} than {second}, {drawn}"
+
+
+def leader(draws: Mapping[str, Sequence[float]], what: str, shown: Callable[[float], str]) -> str:
+    """The answer of `won` in a few words; nothing of fewer than two."""
+    led = lead(draws)
+    if led is None:
+        return ""
+    if not led.is_sure:
+        return f"{led.first} and {led.second} are {OPEN} as {what}"
+    return f"{led.first} is {what}, {display.band(shown, *band(draws[led.first]))}"

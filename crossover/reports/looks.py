@@ -5,7 +5,7 @@ the curve.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # On light and on dark pages, each with a contrast of 4.5 and more to page and card, so that text may have it too.
 PALETTE = (
@@ -44,20 +44,25 @@ LOOKS: Mapping[str, SeriesLook] = {
     "mlless": SeriesLook(6, "p", "⬟"),
     "p2p_instance": SeriesLook(9, "<", "◀"),
     "p2p_serverless": SeriesLook(8, ">", "▶"),
-    "gpu": SeriesLook(2, "h", "⬢"),
+    "gpu": SeriesLook(2, "x", "✕"),
     "grads_sharding": SeriesLook(0, "d", "♦"),
     "lambda_fl": SeriesLook(3, "8", "⯃"),
     "lifl": SeriesLook(5, "H", "⬣"),
 }
-# For architectures of one's own.
-SPARE = (
-    SeriesLook(9, "o", "●"),
-    SeriesLook(8, "s", "■"),
-    SeriesLook(6, "^", "▲"),
-    SeriesLook(4, "D", "◆"),
+# Of curves that are neither, and of architectures of one's own: by their place.
+PLAIN = tuple(
+    SeriesLook(colour, marker, sign)
+    for colour, marker, sign in zip((0, 1, 2, 3, 4, 5, 6, 8), "os^DvPXd", "●■▲◆▼✚✖♦", strict=True)
 )
+MACHINES = {"function": "functions", "instance": "instances", "gpu": "GPUs"}  # that `single` is on
 
 
 def look(name: str, place: int = 0) -> SeriesLook:
-    """Of an architecture or a kind of machine; of one that is not known here, by its place among such."""
-    return LOOKS.get(name.replace("-", "_"), LOOKS.get(name, SPARE[place % len(SPARE)]))
+    """Of an architecture or a kind of machine; of one that is not known here, by its place."""
+    return LOOKS.get(name) or PLAIN[place % len(PLAIN)]
+
+
+def of_experiment(architecture: str, sections: Mapping[str, Any], place: int = 0) -> SeriesLook:
+    """Of an experiment's architecture; of one worker alone that of the machine that its section says it is on."""
+    on = (sections.get("single") or {}).get("on", "function")
+    return look(MACHINES.get(on, "") if architecture == "single" else architecture, place)

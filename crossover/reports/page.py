@@ -19,10 +19,11 @@ LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A headline figure."""
+    """A headline figure, or two that belong together, such as a time and its dollars."""
 
     name: str
     value: str
+    beside: str = ""
     note: str = ""
     label: str | None = None
 
@@ -35,6 +36,7 @@ class Plot:
     svg: Markup
     caption: str = ""
     wide: bool = False
+    label: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,18 +59,43 @@ class Page:
     title: str
     subtitle: str
     labels: Sequence[str]
-    verdict: str = ""
+    answer: str = ""  # one line: what, time, dollars, and how sure
+    verdict: str = ""  # the whole of it, folded below the answer
+    commands: Sequence[str] = ()  # to copy: what to type next
     warnings: Sequence[str] = ()  # something is wrong with these very figures
     caveats: Sequence[str] = ()  # what is so of all such figures
     tiles: Sequence[Tile] = ()
     plots: Sequence[Plot] = ()
     sheets: Sequence[Sheet] = ()
     folded: Sequence["Page"] = field(default_factory=tuple)
+    play: str = ""  # our own elements, which `scripts` move by `data`, a JSON text; `styles`: of what they draw with
+    data: str = ""
+    styles: Sequence[Markup] = ()
+    scripts: Sequence[Markup] = ()
 
 
-def plot(title: str, svg: str, *, caption: str = "", wide: bool = False) -> Plot:
+def plot(title: str, svg: str, *, caption: str = "", wide: bool = False, label: str | None = None) -> Plot:
     """`svg` by `plots.svg`: our own markup, in which matplotlib has escaped every text."""
-    return Plot(title=title, svg=Markup(svg), caption=caption, wide=wide)
+    return Plot(title=title, svg=Markup(svg), caption=caption, wide=wide, label=label)
+
+
+def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
+    """Every value that a run's curves have, where it trained."""
+    metric = display.metric_of(result)
+    rows = [
+        [
+            str(epoch["epoch"]),
+            display.seconds(epoch["elapsed_s"]),
+            display.judged(epoch["val_metric"], metric),
+            display.number(epoch["train_loss"]),
+            display.number(epoch["val_loss"]),
+            display.usd(epoch["paper_method_usd"]),
+            display.usd(epoch["full_usd"]),
+        ]
+        for epoch in result["epochs"]
+    ]
+    head = ["epoch", "time", metric.words, "training loss", "validation loss", "papers' method", "in full"]
+    return [Sheet(title="Epochs", head=head, rows=rows, words=0, folded=True)] if rows else []
 
 
 def stages_sheet(result: Mapping[str, Any]) -> Sheet:

@@ -14,6 +14,7 @@ from crossover.reports.page import (
     Sheet,
     Tile,
     cost_sheet,
+    epochs_sheet,
     facts_sheet,
     plot,
     stages_sheet,
@@ -30,10 +31,13 @@ def page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
         title=result["architecture"],
         subtitle=subtitle(result),
         labels=[result["label"], *({result["cost"]["label"]} - {result["label"]})],
-        warnings=warnings(result),
-        tiles=[*tiles(result), *_on_aws(on_aws)],
+        answer=answer(result, on_aws),
+        warnings=[*warnings(result), *_refused(on_aws)],
+        tiles=tiles(result, on_aws),
         plots=[*_plots(result), *_timeline(run)],
         sheets=[
+            figures_sheet(result, on_aws),
+            *epochs_sheet(result),
             stages_sheet(result),
             steps_sheet(result),
             cost_sheet(result),
@@ -50,14 +54,53 @@ def subtitle(result: Result) -> str:
     return f"{display.made_of(result)}, started {result['started_at'][:19]} UTC"
 
 
-def _on_aws(found: OnAws | None) -> list[Tile]:
-    if found is None:
-        return []
-    if not found.would_run:
-        return [Tile(name="on AWS", value="would not run", note="; ".join(found.problems), label="projected")]
+def _refused(on_aws: OnAws | None) -> list[str]:
+    return [] if on_aws is None or on_aws.would_run else [f"AWS would not run it: {'; '.join(on_aws.problems)}"]
+
+
+def answer(result: Result, on_aws: OnAws | None = None) -> str:
+    """What came of it, how long it takes and what it costs: on AWS, where that is known, else where it ran."""
+    metric, value = display.metric_of(result), _judged(result)
+    reached = f"{display.judged(value, metric)} {metric.words} after {display.epochs_of(result)} epochs"
+    if not display.trains(result):
+        reached = f"means {display.checked(result)} to one process's"
+    if on_aws is not None and on_aws.would_run:
+        time, dollars = on_aws.shown
+        return f"{reached}: on AWS in {time} for {dollars}, by simulation."
+    return (
+        f"{reached}: in {display.seconds(result['duration_s'])} for {display.usd(result['cost']['full_usd'])} in full."
+    )
+
+
+def _judged(result: Result) -> float | None:
+    epochs = result["epochs"]
+    value: float | None = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
+    return value
+
+
+def tiles(result: Result, on_aws: OnAws | None = None) -> list[Tile]:
+    """What it reached, and one time and one sum of dollars, both of AWS or both of where it ran."""
+    cost, metric = result["cost"], display.metric_of(result)
+    best = metric.best(e["val_metric"] for e in result["epochs"] if e["val_metric"] is not None)
+    judged = Tile(
+        name=metric.words,
+        value=display.judged(_judged(result), metric),
+        note=f"best {display.judged(best, metric)}",
+        label=result["label"],
+    )
+    if not display.trains(result):
+        judged = Tile(name="means", value=display.checked(result), note="to one process's, bit for bit")
+    if on_aws is not None and on_aws.would_run:
+        return [
+            judged,
+            _middle("time on AWS", on_aws.time, display.seconds, *on_aws.limits),
+            _middle("dollars on AWS, in full", on_aws.dollars, display.usd),
+        ]
+    time, dollars = display.seconds(result["duration_s"]), display.usd(cost["full_usd"])
     return [
-        _middle("on AWS, time", found.time, display.seconds, *found.limits),
-        _middle("on AWS, in full", found.dollars, display.usd),
+        judged,
+        Tile(name="time", value=time, note="first start to last end", label=result["label"]),
+        Tile(name="dollars in full", value=dollars, note=cost["basis"], label=cost["label"]),
     ]
 
 
@@ -66,49 +109,27 @@ def _middle(name: str, band: Band, shown: Callable[[float], str], *more: str) ->
     return Tile(name=name, value=shown(band.p50), note="; ".join((note, *more)), label="projected")
 
 
-def tiles(result: Result) -> list[Tile]:
-    cost, made, epochs = result["cost"], result["invocations"], result["epochs"]
-    metric = display.metric_of(result)
-    value = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
-    best = metric.best(e["val_metric"] for e in epochs if e["val_metric"] is not None)
+def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
+    """Every other figure of the whole run, each with its label."""
+    cost, made = result["cost"], result["invocations"]
     requests = sum(channel["requests"] for channel in result["traffic"].values())
-    stale = result.get("staleness")
-    aged = (
-        []
-        if not stale
-        else [
-            Tile(name="staleness", value=f"{stale['mean']:.2f}", note=f"rounds in the mean, {stale['max']:.0f} at most")
-        ]
-    )
-    left_out = [
-        Tile(name="dropped", value=f"worker {worker}", note=f"from {rounds}: its contribution was not finite")
+    rows = [
+        ["time where it ran", display.seconds(result["duration_s"]), result["label"], "first start to last end"],
+        ["dollars in full", display.usd(cost["full_usd"]), cost["label"], cost["basis"]],
+        ["papers' method", display.usd(cost["paper_method_usd"]), cost["label"], cost["basis"]],
+        ["moved", display.bytes_(display.moved(result["traffic"])), result["label"], f"{requests:,} requests"],
+        ["invocations", f"{made['count']:,}", result["label"], display.attempts(result)],
+    ]
+    if on_aws is not None:
+        time, dollars = on_aws.shown
+        rows += [["on AWS", f"{time}; {dollars}", "projected", "; ".join((on_aws.words, *on_aws.limits))]]
+    if stale := result.get("staleness"):
+        rows.append(["staleness", f"{stale['mean']:.2f}", "", f"rounds in the mean, {stale['max']:.0f} at most"])
+    rows += [
+        ["dropped", f"worker {worker}", "", f"from {rounds}: its contribution was not finite"]
         for worker, rounds in display.dropped(result).items()
     ]
-    judged = Tile(
-        name=metric.words,
-        value=display.judged(value, metric),
-        note=f"best {display.judged(best, metric)}",
-        label=result["label"],
-    )
-    if not display.trains(result):
-        judged = Tile(name="means", value=display.checked(result), note="to one process's, bit for bit")
-    return [
-        judged,
-        Tile(
-            name="time",
-            value=display.seconds(result["duration_s"]),
-            note="first start to last end",
-            label=result["label"],
-        ),
-        Tile(
-            name="papers' method", value=display.usd(cost["paper_method_usd"]), note=cost["basis"], label=cost["label"]
-        ),
-        Tile(name="in full", value=display.usd(cost["full_usd"]), note=cost["basis"], label=cost["label"]),
-        Tile(name="moved", value=display.bytes_(display.moved(result["traffic"])), note=f"{requests:,} requests"),
-        Tile(name="invocations", value=f"{made['count']:,}", note=display.attempts(result)),
-        *aged,
-        *left_out,
-    ]
+    return Sheet(title="The whole run", head=["", "figure", "label", ""], rows=rows, words=4)
 
 
 def _plots(result: Result) -> list[Plot]:
@@ -199,7 +220,7 @@ def _timeline(run: RunFolder) -> list[Plot]:
             "Every invocation",
             timeline.draw(run.records, started_at=started_at, epochs=epochs, name="tl"),
             caption=f"{len(run.records):,} invocations, one row per worker. INIT lies before its step; a wait for a "
-            f"core of this machine is drawn where its step begins.{merged}",
+            f"core of this machine is drawn where its step begins. metrics.jsonl has each with its figures.{merged}",
             wide=True,
         )
     ]

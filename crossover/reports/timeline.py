@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,9 +11,21 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Shape
 
 from crossover.costs.invocations import Record, busy_s, end, init_s
-from crossover.reports.plots import FAINT, INK, series, styled, svg
+from crossover.reports.plots import FAINT, GROUND, INK, series, styled, svg
 
 COLD, WAIT = "cold start", "wait for a core"
+HATCHES = (
+    "",
+    "////",
+    "xxxx",
+    "....",
+    "\\\\\\\\",
+    "----",
+    "||||",
+    "++++",
+    "oooo",
+    "****",
+)  # as colours do, they tell steps apart
 WIDTH_IN = 11.5
 DETAIL = 6_000  # spans in one picture: more than a screen can show, few enough for a small file
 EPOCH_LINES = 60
@@ -136,13 +149,16 @@ def _by_start(records: Sequence[Record]) -> list[Record]:
 
 def _shapes(axes: Axes, found: Sequence[Span], base: Mapping[str, float], *, steps: Sequence[str]) -> list[Patch]:
     """One path per kind: thousands of rectangles stay a small file. The legend's handles."""
-    colours = {COLD: INK, WAIT: FAINT} | {step: series(n) for n, step in enumerate(steps)}
+    fills = {COLD: (INK, ""), WAIT: (FAINT, "")}
+    fills |= {step: (series(n), HATCHES[n % len(HATCHES)]) for n, step in enumerate(steps)}
     present = {span.kind for span in found}
-    for kind, colour in colours.items():
+    handles = []
+    for kind, (colour, hatch) in fills.items():
         if kind in present:
             boxes = [_box(span, base) for span in found if span.kind == kind]
-            axes.add_patch(PathPatch(Shape.make_compound_path(*boxes), facecolor=colour, linewidth=0))
-    handles = [Patch(facecolor=colour, label=kind) for kind, colour in colours.items() if kind in present]
+            filled: dict[str, Any] = {"facecolor": colour, "edgecolor": GROUND, "hatch": hatch, "linewidth": 0}
+            axes.add_patch(PathPatch(Shape.make_compound_path(*boxes), **filled))
+            handles.append(Patch(label=kind, **filled))
     failed = [span for span in found if span.failed]
     if failed:
         boxes = [_box(span, base) for span in failed]

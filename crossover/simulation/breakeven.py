@@ -129,7 +129,7 @@ def breakeven(
     One that cannot be projected is left out. Raises NoProjection where that leaves nothing to compare, or the sizes are not known;
     ConfigError where the experiments do not train the same model on the same data.
     """
-    entrants, left_out = _projectable(with_rivals(experiments))
+    entrants, left_out = projectable(with_rivals(experiments))
     calibration = calibration.unsure_of(entrants[0].training.model)
     asked, tasks = list[Asked](), list[RepeatedRun]()
     counted = partial(_at_best, calibration=calibration, price_list=price_list)
@@ -187,7 +187,7 @@ def _rests(here: Sequence[Point], filed: Mapping[str, RepeatedRun], calibration:
     return assumptions.words(cheapest, calibration, gpus=gpus)
 
 
-def _projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ...], list[str]]:
+def projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ...], list[str]]:
     """Those that can be simulated, and why others cannot."""
     known, unknown = list[Experiment](), list[str]()
     for experiment in experiments:
@@ -277,9 +277,9 @@ def _axes(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str,
         if value <= sum(base.samples):
             yield "batch size", value, partial(_batched, batch_size=value)
     for value in WORKERS:
-        yield "workers", value, partial(_staffed, workers=value, filed=filed)
+        yield "workers", value, partial(staffed, workers=value, filed=filed)
     for value in EPOCHS:
-        yield "epochs", value, lambda e, own, value=value: (_trained(e, value), own)  # type: ignore[misc]
+        yield "epochs", value, lambda e, own, value=value: (trained(e, value), own)  # type: ignore[misc]
 
 
 def _batched(experiment: Experiment, own: Workload, *, batch_size: int) -> Changed:
@@ -287,7 +287,7 @@ def _batched(experiment: Experiment, own: Workload, *, batch_size: int) -> Chang
     return replace(experiment, training=replace(experiment.training, batch_size=batch_size)), batches
 
 
-def _staffed(experiment: Experiment, own: Workload, *, workers: int, filed: int = 1) -> Changed:
+def staffed(experiment: Experiment, own: Workload, *, workers: int, filed: int = 1) -> Changed:
     """The same data among so many; one worker alone stays alone, and makes an update of as many minibatches as they together. It does so
     for the `filed` number of workers already.
     """
@@ -301,7 +301,7 @@ def _staffed(experiment: Experiment, own: Workload, *, workers: int, filed: int 
     return replace(experiment, workers=workers, gpu=gpu), split
 
 
-def _trained(experiment: Experiment, epochs: int) -> Experiment:
+def trained(experiment: Experiment, epochs: int) -> Experiment:
     return replace(experiment, training=replace(experiment.training, epochs=epochs))
 
 
@@ -311,7 +311,7 @@ def _at_best(experiment: Experiment, own: Workload, *, calibration: Calibration,
         return experiment, own
     cheapest, best_usd = (experiment, own), inf
     for count in dict.fromkeys((experiment.workers, *COUNTS)):
-        changed = (experiment, own) if count == experiment.workers else _staffed(experiment, own, workers=count)
+        changed = (experiment, own) if count == experiment.workers else staffed(experiment, own, workers=count)
         try:
             found = outcome(
                 RepeatedRun(changed[0], calibration, changed[1], price_list, SIMULATED_EPOCHS), Draw(1, 0.0)

@@ -5,10 +5,11 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from crossover.experiment import Experiment
 from crossover.reports import bands, display, plots
 from crossover.reports.folder import write_atomically
 from crossover.reports.html import render
-from crossover.reports.looks import PALETTE
+from crossover.reports.looks import PALETTE, SeriesLook, of_experiment
 from crossover.reports.page import Page, Plot, Sheet, Tile, plot
 from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, draws_of
 from crossover.simulation.repetitions import LIMITS
@@ -173,18 +174,30 @@ def _outside(found: Breakeven) -> Iterator[str]:
                     yield f"outside what was measured: {point.name}{where}: {limit}"
 
 
+def _answer(found: Breakeven) -> str:
+    leads = [bands.leader(draws_of(found.here, figure), what, SHOWN[figure]) for figure, what in LEADS]
+    return f"As the files say: {'; '.join(filter(None, leads))}." if any(leads) else verdict(found)
+
+
+def looks_of(experiments: Sequence[Experiment]) -> dict[str, SeriesLook]:
+    """By name."""
+    return {each.name: of_experiment(each.module, each.sections, n) for n, each in enumerate(experiments)}
+
+
 def _page(found: Breakeven) -> Page:
     first = found.experiments[0]
     return Page(
         title="Break-even",
         subtitle=f"{first.training.model} on {first.data.dataset}, {first.workers} workers, {first.training.epochs} epochs",
         labels=["projected"],
+        answer=_answer(found),
         verdict=verdict(found),
         caveats=notes(found)[:5],
         tiles=[
             Tile(
                 name=point.name,
-                value=display.usd(point.band("dollars").p50) if point.would_run else "would not run",
+                value=display.seconds(point.band("time").p50) if point.would_run else "would not run",
+                beside=display.usd(point.band("dollars").p50) if point.would_run else "",
                 note=_tile_note(point),
                 label="projected",
             )
@@ -219,20 +232,20 @@ def _page(found: Breakeven) -> Page:
 def _tile_note(point: Point) -> str:
     if not point.would_run:
         return ""
-    low, _, high = point.band("dollars")
-    return f"{display.usd(low)} to {display.usd(high)}; {display.band(display.seconds, *point.band('time'))}"
+    (low, _, high), (least, _, most) = point.band("time"), point.band("dollars")
+    return f"{display.seconds(low)} to {display.seconds(high)}; {display.usd(least)} to {display.usd(most)}"
 
 
 def _curves(found: Breakeven, axis: str) -> list[Plot]:
     points = found.of(axis)
-    fleet = frozenset(f"{point.name} [projected]" for point in points if point.rival)
+    fleet = frozenset(point.name for point in points if point.rival)
     drawn = []
     for figure, y in (("dollars", "dollars"), ("time", "seconds")):
         curves: dict[str, list[tuple[float, float]]] = {}
         around: dict[str, list[tuple[float, float, float]]] = {}
         for point in points:
             if point.would_run:
-                name, value, band = f"{point.name} [projected]", float(point.value), point.band(figure)
+                name, value, band = point.name, float(point.value), point.band(figure)
                 curves.setdefault(name, []).append((value, band.p50))
                 around.setdefault(name, []).append((value, band.p5, band.p95))
         title = f"{figure.capitalize()} over {axis}"
@@ -246,12 +259,15 @@ def _curves(found: Breakeven, axis: str) -> list[Plot]:
             dashed=fleet,
             bands=around,
             format_x=_short,
+            looks=looks_of(found.experiments),
         )
         drawn.append(
             plot(
                 title,
                 picture,
-                caption="Projected: p50, and p5 to p95 as a band. Rivals are dashed; what AWS would not run is left out.",
+                caption=f"p50, and p5 to p95 as a band; each value stands below, over {axis}. Rivals are dashed; what AWS would not run is "
+                "left out.",
+                label="projected",
             )
         )
     return drawn
@@ -268,7 +284,7 @@ def _standing_alone(svg: str) -> str:
     """The plot as a file of its own: with the name space, and colours that do not come from a page."""
     for n, (colour, _) in enumerate(PALETTE):
         svg = svg.replace(f"var(--series-{n})", colour)
-    svg = svg.replace("var(--faint)", "#8886").replace("currentColor", "#777")
+    svg = svg.replace("var(--faint)", "#8886").replace("var(--card)", "none").replace("currentColor", "#777")
     return (
         svg if "xmlns=" in svg.split(">", 1)[0] else svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     )

@@ -38,7 +38,8 @@ function measured({ paper }) {
   for (const e of [...document.querySelectorAll("svg.plot")].filter(seen)) {
     const { width: w, height: h } = e.getBoundingClientRect(), name = e.getAttribute("aria-label");
     if (w < 100 || h < 50) wrong.push(`a plot has no area: ${name}`);
-    const wide = e.closest(".wide");
+    const wide = e.closest(".wide"), ticks = e.querySelectorAll('g[id*="xtick_"] text').length;
+    if (ticks < 3) wrong.push(`${ticks} ticks on an axis: ${name}`);
     const least = Math.min(...[...e.querySelectorAll("text")].map((t) => t.getBoundingClientRect().height));
     if (!wide && least < 8 && !paper) wrong.push(`text of ${least.toFixed(1)} px in a plot: ${name}`);
   }

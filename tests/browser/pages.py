@@ -3,12 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from crossover.advice import advice, subject
 from crossover.advice import page as advised
 from crossover.advice.wishes import Wishes
 from crossover.costs import prices
 from crossover.reports import comparison, folder, html
-from crossover.simulation import AWS, breakeven, breakeven_page
+from crossover.simulation import AWS, breakeven, breakeven_page, play, play_page
 from crossover.study.papers import book
 from crossover.study.papers.book_page import write as write_book
 from crossover.study.papers.measurement import Scale
@@ -56,10 +58,23 @@ def advice_page(out: Path) -> Path:
     return advised.write(found, out, notes)
 
 
+def small_grid() -> play.PlayGrid:
+    own = small("spirt", workers=4, epochs=5)
+    with pytest.MonkeyPatch.context() as patched:
+        for name, values in (("EPOCHS", (1, 100)), ("PARAMETERS", (10_000_000, 300_000_000)), ("WORKERS", (16,))):
+            patched.setattr(play, name, values)
+        return play.grid([own], AWS, prices.load(), repetitions=5, processes=1)
+
+
+def play_page_(out: Path) -> Path:
+    return play_page.write(small_grid(), out)
+
+
 PAGES = {
     "run": run_page,
     "comparison": comparison_page,
     "replication": replication_page,
     "breakeven": breakeven_page_,
     "advice": advice_page,
+    "play": play_page_,
 }

@@ -114,7 +114,9 @@ def page(book: Book) -> Page:
         title="The papers' tables and figures, and ours beside them",
         subtitle=f"{book.command}; {book.machine}",
         labels=["published", "measured-local", "projected"],
+        answer=findings.words(list(findings.findings(book.sections))),
         verdict=verdict(book.sections),
+        commands=[book.command],
         warnings=[
             f"{key} was not run: {why}" for key, why in book.outcome.missing.items() if key in book.outcome.failed
         ],

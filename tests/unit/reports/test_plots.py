@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from crossover.costs.invocations import busy_s, init_s
 from crossover.reports import display, plots, timeline
+from crossover.reports.looks import LOOKS
 from crossover.reports.timeline import COLD, WAIT, Span
 from tests.unit.reports.example_run import STARTED_AT, spirt
 
@@ -68,6 +69,35 @@ def test_odd_series_can_be_drawn() -> None:
             ET.fromstring(plots.lines(curves, x="x", y="y", name="p", log_x=log, log_y=log))
     ET.fromstring(plots.bars([], x="x", name="p", shown=display.usd, title="t"))
     ET.fromstring(plots.bars([("a", 0.0)], x="x", name="p", shown=display.usd, title="t"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(1e-6, 1e6), st.floats(1, 1e6), st.booleans())
+def test_an_axis_has_three_ticks_at_least(least: float, times: float, log: bool) -> None:
+    curve = {"a": [(least, least), (least * times, least * times)]}
+    text = plots.lines(curve, x="x", y="y", name="p", log_x=log, log_y=log)
+    for axis in "xy":
+        labels = re.findall(rf'<g id="p-{axis}tick_\d+">.*?<text[^>]*>([^<]+)</text>', text, re.DOTALL)
+        assert len(labels) >= plots.LEAST_TICKS and len(set(labels)) == len(labels), labels
+
+
+def test_epochs_are_whole_even_where_there_is_one() -> None:
+    text = plots.lines({"a": [(1.0, 0.5)]}, x="epoch", y="y", name="p")
+    labels = re.findall(r'<g id="p-xtick_\d+">.*?<text[^>]*>([^<]+)</text>', text, re.DOTALL)
+    assert labels == ["0", "1", "2"]
+
+
+def test_curves_are_told_apart_without_colours() -> None:
+    """Each has its marker and its label at its end; of two that share a look the second is dashed and hollow."""
+    curves = {name: [(1.0, n + 1.0), (2.0, n + 2.0)] for n, name in enumerate(("first run", "second run", "third run"))}
+    looks = dict.fromkeys(("first run", "second run"), LOOKS["spirt"]) | {"third run": LOOKS["gpu"]}
+    root = ET.fromstring(plots.lines(curves, x="x", y="y", name="p", looks=looks))
+    shown = {"".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert set(curves) <= shown
+    drawn = [each.attrib.get("style", "") for each in root.iter("{http://www.w3.org/2000/svg}path")]
+    spirt_, gpu = (f"stroke: var(--series-{LOOKS[name].colour})" for name in ("spirt", "gpu"))
+    assert any("stroke-dasharray" in style and spirt_ in style for style in drawn)
+    assert any(gpu in style for style in drawn)
 
 
 def test_every_invocation_is_drawn_with_its_cold_start_and_wait() -> None:

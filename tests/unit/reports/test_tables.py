@@ -49,9 +49,13 @@ def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
     far = replace(known, outside=("9 functions at once",))
     assert "outside what was measured: 9 functions at once" in printed(tables.summary(EXAMPLE.result(), far))
     run = RunFolder(path=Path("spirt"), result=EXAMPLE.result(), records=[])
-    tiles = [run_page.page(run, each).tiles[-1] for each in (known, never)]
-    assert [(tile.value, tile.label) for tile in tiles] == [("$2.00", "projected"), ("would not run", "projected")]
-    assert tiles[0].note.endswith("p5 to p95: $1.50 to $3.00") and tiles[1].note == "too large"
+    told, refused = (run_page.page(run, each) for each in (known, never))
+    assert [(tile.value, tile.label) for tile in told.tiles[1:]] == [
+        ("60.0\u00a0s", "projected"),
+        ("$2.00", "projected"),
+    ]
+    assert "60.0\u00a0s (50.0\u00a0s to 70.0\u00a0s)" in told.answer and "$2.00 ($1.50 to $3.00)" in told.answer
+    assert "AWS would not run it: too large" in refused.warnings and "on AWS" not in refused.answer
     assert never.as_json()["seconds"] is None and known.as_json()["usd"]["p50"] == 2.0
 
 

@@ -1,0 +1,93 @@
+"""play.html: sliders over a grid that was simulated beforehand. Its scripts stand in it, and their hashes in its policy."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from crossover.reports import display
+from crossover.reports.folder import write_atomically
+from crossover.reports.html import SCRIPTS, render
+from crossover.reports.page import Page, Sheet
+from crossover.simulation.breakeven_page import looks_of
+from crossover.simulation.play import PlayGrid, ahead
+from crossover.simulation.repetitions import LIMITS
+
+PAGE = "play.html"
+DEADLINES_S = (10, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400)
+UPLOT = Path(__file__).parents[2] / "node_modules" / "uplot" / "dist"
+WITHOUT = "The curves are not drawn: uPlot is not installed here (make node_modules, in a checkout); words and figures are whole."
+
+
+def write(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
+    """`play.html` into `out`; its path. `uplot`: the folder that has it; without it the page has words and figures alone."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / PAGE, render(page(found, uplot)).encode())
+    return out / PAGE
+
+
+def page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
+    """The whole of it as data."""
+    first = found.experiments[0]
+    script, style = uplot / "uPlot.iife.min.js", uplot / "uPlot.min.css"
+    drawn = script.is_file() and style.is_file()
+    notes = [
+        "every figure is projected by simulation, none measured",
+        f"each is the p50 of {found.repetitions} repetitions, p5 to p95 beside it; {LIMITS}",
+        "one is called cheapest or soonest where it is in 95 of 100 paired draws, and by a hundredth at least",
+        "time is the run's; what passes from deploy until everything stands comes before it",
+        "a deadline holds where p95 keeps it",
+        f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
+        *found.left_out,
+    ]
+    return Page(
+        title="What if",
+        subtitle=f"{first.training.model} on {first.data.dataset}; prices of {found.prices_as_of}",
+        labels=["projected"],
+        play=Markup((SCRIPTS / "play.html").read_text(encoding="utf-8")),
+        data=json.dumps(as_json(found), separators=(",", ":"), allow_nan=False),
+        styles=[Markup(style.read_text(encoding="utf-8"))] if drawn else [],
+        scripts=[
+            Markup(path.read_text(encoding="utf-8")) for path in ([script] if drawn else []) + [SCRIPTS / "play.js"]
+        ],
+        warnings=[] if drawn else [WITHOUT],
+        sheets=[Sheet(title="What stands behind it", head=["note"], rows=[[note] for note in notes], folded=True)],
+    )
+
+
+def as_json(found: PlayGrid) -> Mapping[str, Any]:
+    """What the script reads. Of each entrant in a cell: [number, seconds p5, p50, p95, dollars p5, p50, p95, surely cheaper than, surely
+    sooner than], those by their numbers; cells in the order of the axes' values, the last axis first.
+    """
+    first, looks = found.experiments[0], looks_of(found.experiments)
+    numbers = {each.name: n for n, each in enumerate(found.experiments)}
+
+    def rounded(value: float) -> float:
+        return float(f"{value:.6g}")
+
+    cells = [
+        [
+            [
+                numbers[point.name],
+                *map(rounded, (*point.band("time"), *point.band("dollars"))),
+                [numbers[name] for name in cheaper],
+                [numbers[name] for name in sooner],
+            ]
+            for point, cheaper, sooner in zip(points, ahead(points, "dollars"), ahead(points, "time"), strict=True)
+        ]
+        for points in found.cells.values()
+    ]
+    own = {"epochs": first.training.epochs, "workers": first.workers}
+    return {
+        "axes": found.axes,
+        "begin": {name: values.index(own[name]) if name in own else 0 for name, values in found.axes.items()},
+        "deadlines": DEADLINES_S,
+        "entrants": [
+            {"name": each.name, "colour": looks[each.name].colour, "sign": looks[each.name].sign}
+            for each in found.experiments
+        ],
+        "cells": cells,
+        "dash": display.DASH,
+    }

@@ -1,0 +1,97 @@
+"""The sliders of play.html move what the page says, and it says what was simulated."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.reports import display
+from crossover.reports.html import SCRIPTS
+from crossover.simulation import play_page
+from crossover.simulation.breakeven import Point, best
+from crossover.simulation.play import PlayGrid
+from tests.browser.chromium import asked, judged
+from tests.browser.pages import small_grid
+
+MOVES = (("parameters", "End"), ("epochs", "End"), ("workers", "End"), ("epochs", "Home"), ("deadline", "Home"))
+
+
+@pytest.fixture(scope="module")
+def found() -> PlayGrid:
+    return small_grid()
+
+
+def moved(page: Path, tmp_path: Path, *moves: tuple[str, str]) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = asked("play.mjs", tmp_path, page, json.dumps(moves))
+    return told
+
+
+def settings(found: PlayGrid) -> list[dict[str, int]]:
+    """Where the sliders stand at first and after each of MOVES, the deadline apart."""
+    first = found.experiments[0]
+    standing = {"epochs": first.training.epochs, "parameters": min(found.axes["parameters"]), "workers": first.workers}
+    settings = [dict(standing)]
+    for slider, key in MOVES:
+        if slider != "deadline":
+            standing[slider] = found.axes[slider][-1 if key == "End" else 0]
+        settings.append(dict(standing))
+    return settings
+
+
+def cell(found: PlayGrid, at: dict[str, int]) -> Sequence[Point]:
+    return found.cells[at["epochs"], at["parameters"], at["workers"]]
+
+
+def rows(points: Sequence[Point], late_s: float) -> list[list[str]]:
+    """The table as it should be."""
+    table = []
+    for each in best(points, "dollars"):
+        time, dollars = each.band("time"), each.band("dollars")
+        beaten = any(o.band("time").p50 <= time.p50 and o.band("dollars").p50 < dollars.p50 for o in points)
+        here = [*([] if beaten else ["on the front"]), *(["too late"] if time.p95 > late_s else [])]
+        cells = [
+            (shown(b.p50), f"{shown(b.p5)} to {shown(b.p95)}")
+            for shown, b in ((display.seconds, time), (display.usd, dollars))
+        ]
+        table.append([each.name, *(text for pair in cells for text in pair), ", ".join(here)])
+    return table
+
+
+def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None:
+    """At each place the table has the simulated figures, the answer its cheapest, the list where another one takes over."""
+    seen = moved(play_page.write(found, tmp_path), tmp_path, *MOVES)
+    late_s = play_page.DEADLINES_S[0]
+    for at, told, (slider, _) in zip(settings(found), seen, [("", ""), *MOVES], strict=True):
+        limit_s = late_s if slider == "deadline" else float("inf")
+        points = cell(found, at)
+        assert [[row[0].split(" ")[1], *row[1:]] for row in told["rows"]] == rows(points, limit_s)
+        kept = [each for each in points if each.band("time").p95 <= limit_s]
+        words = f"{kept and best(kept, 'dollars')[0].name} is cheapest" if kept else "nothing holds that at p95"
+        assert words in told["says"], told["says"]
+        for axis, line in zip(found.axes, told["crossings"], strict=True):
+            names = []
+            for value in found.axes[axis]:
+                those = [each for each in cell(found, at | {axis: value}) if each.band("time").p95 <= limit_s]
+                names.append(best(those, "dollars")[0].name if those else "nothing")
+            assert line.startswith(f"Over {axis}: {names[0]}")
+            assert ("throughout" in line) == (len(set(names)) == 1), line
+            assert all(name in line for name in names), line
+        assert told["heard"][0] == f"{at['epochs']} epoch{'s' if at['epochs'] > 1 else ''}"
+    drawn = [tuple(told["drawn"]) for told in seen]
+    assert len({len(each) for each in drawn}) == 1 and len(drawn[0]) == 2
+    assert len(set(drawn)) == len(drawn), "every move changes what is drawn"
+    assert len({told["says"] for told in seen}) == len(seen)
+
+
+def test_without_uplot_words_and_figures_are_whole(found: PlayGrid, tmp_path: Path) -> None:
+    page = play_page.write(found, tmp_path, uplot=tmp_path / "none")
+    assert play_page.WITHOUT in page.read_text()
+    first, last = moved(page, tmp_path, MOVES[0])
+    assert first["drawn"] == [] and first["says"] != last["says"] and last["rows"]
+    assert judged(page, tmp_path)[0] == []
+
+
+def test_our_own_script_can_be_read() -> None:
+    assert len((SCRIPTS / "play.js").read_text().splitlines()) <= 400
