@@ -6,7 +6,8 @@ is finished is kept, what was under way goes on, what never began begins.
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class Conductor:
         for each in (self.out / RUNS).glob("*"):
             self._usd[each.name] = dollars(each)
         with self.machine:
-            named = ((trial.name, trial) for trial in trials)
+            named = ((trial.name, trial) for trial in self._leaving(trials))
             carry_out(
                 named,
                 total=total,
@@ -108,6 +109,20 @@ class Conductor:
                 into=self.outcome,
             )
         return list(self.outcome.found.values())
+
+    def _leaving(self, trials: Iterable[StudyTrial]) -> Iterator[StudyTrial]:
+        """After the last trial of a stack that goes: of a search's, whose next trials nobody knows, at its end."""
+        to_come = Counter(trial.stack for trial in trials) if isinstance(trials, Sequence) else None
+        standing = dict[str, StudyTrial]()
+        for trial in trials:
+            standing[trial.stack] = trial
+            yield trial
+            if to_come:
+                to_come[trial.stack] -= 1
+                if not to_come[trial.stack]:
+                    self.machine.leave(standing.pop(trial.stack).experiment)
+        for trial in standing.values():
+            self.machine.leave(trial.experiment)
 
     def spent_usd(self) -> float:
         """All trials' dollars so far, and those of stacks besides."""

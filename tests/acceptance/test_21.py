@@ -17,17 +17,21 @@ import numpy as np
 import pytest
 import yaml
 
+from crossover.local.cloud import LocalCloud
 from crossover.study import conduct
 from crossover.study.file import read
 from crossover.study.statistics import holm, interval
 from crossover.study.trials import Accepting, of_grid
 from tests.architectures.test_killed_command import KILLED
+from tests.cloud import made
+from tests.cloud.listings import snapshot
 from tests.commands import status
 from tests.local.parts import eventually
 from tests.local.test_killed_run import of
 from tests.sampling import WHOLE
 
-SMALL = {
+ROOT = Path(__file__).parents[2]
+SMALL: dict[str, Any] = {
     "base": {
         "name": "any",
         "architecture": "single",
@@ -268,6 +272,35 @@ def test_killed_it_goes_on_to_the_same_table(moment: int, undisturbed: tuple[Pat
     assert table(out) == table(folder / "whole")
     billed_once(out)
     eventually(lambda: not of(folder), what="no process is left")
+
+
+# --- stacks that come and go ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_three_architectures_come_and_go_on_aws(cloud: LocalCloud, tmp_path: Path) -> None:
+    """By AWS's APIs and the CDK's command, beside a stack of another study that stays as it is; the budget is not passed."""
+    session = cloud.session()
+    session.client("cloudformation").create_stack(
+        StackName="rivals-small-1",
+        TemplateBody=json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}),
+        Tags=[{"Key": key, "Value": value} for key, value in made.tags("rivals", "small-1").items()],
+    )
+    before = snapshot(session)
+    base = {**SMALL["base"], "training": SMALL["base"]["training"] | {"epochs": 1}}
+    grid = {"architecture": ["single", "all_reduce", "scatter_reduce"]}
+    path, out = written(tmp_path, base=base, grid=grid, pairs={}), tmp_path / "out"
+    environment = {**os.environ, **cloud.environment(), "CROSSOVER_WITHOUT_LAYERS": "1"}
+    code = "from crossover.cli.main import main; main()"
+    given = ["study", str(path), "--on", "aws", "--out", str(out), "--budget", "1"]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *given], cwd=ROOT, env=environment, text=True, capture_output=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert [row["outcome"] for row in table(out)] == ["finished"] * 6
+    assert snapshot(session) == before
+    assert ended.stdout.count("deleting stack crossover-small-") == 3 and "crossover-network" in ended.stdout
+    assert sum(conduct.dollars(each) for each in (out / "runs").iterdir()) < 1
 
 
 # --- the bundle -------------------------------------------------------------------------------------------------------
