@@ -43,7 +43,7 @@ def of_study(trials: int, folder: Path) -> tuple[list[float], float, float, floa
     planned = of_grid(asked, Accepting(asked, travels=False))
     conduct.begin(asked, folder / "out", where="inline", resume=False)
     conductor = conduct.Conductor(
-        study=asked, out=folder / "out", machine=machines.of("inline"), tell=lambda line: used.append(mb())
+        study=asked, out=folder / "out", machine=machines.InThisProcess(), tell=lambda line: used.append(mb())
     )
     rows = conductor.carry_out(planned, total=asked.count)
     ran = time.perf_counter()

@@ -31,17 +31,17 @@ def reproduce(
     from crossover.reports import terminal
     from crossover.reports.terminal import TextTable
     from crossover.study import bundle as bundles
-    from crossover.study import conduct, machines, tables
+    from crossover.study import conduct, tables
     from crossover.study.plan import StudyPlan, carry_out
 
     found = bundles.read(bundle)
     terminal.show(f"study {found.study.name}, {', '.join(f'{name} {value}' for name, value in found.versions.items())}")
     if run:
         folder = out or Path("results") / f"{found.study.name}-again"
-        plan = StudyPlan(found.study, travels=found.where != "inline", tell=terminal.show)
+        plan = StudyPlan(found.study, where=found.where, tell=terminal.show)
         with alone_in(folder), as_ctrl_c():
-            resume, machine = (folder / conduct.STATE).is_file(), machines.of(found.where)
-            end = carry_out(plan, folder, machine, where=found.where, budget_usd=None, resume=resume, tell=tell)
+            resume = (folder / conduct.STATE).is_file()
+            end = carry_out(plan, folder, where=found.where, budget_usd=None, resume=resume, tell=tell)
         here = tables.cells(found.study, end.rows)
     else:
         here = found.made_again()

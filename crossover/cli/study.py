@@ -38,21 +38,21 @@ def study(
     from crossover.reports import terminal
     from crossover.reports.terminal import TextTable
     from crossover.study import bundle as bundles
-    from crossover.study import forecast, machines, report  # reports come with them: not for --help
+    from crossover.study import forecast, report  # reports come with them: not for --help
     from crossover.study.file import read
     from crossover.study.plan import StudyPlan, carry_out
 
     if budget is not None and not 0 < budget < math.inf:
         raise ConfigError(f"--budget {budget:g}: expected dollars, more than 0")
     asked = read(file)
-    plan = StudyPlan(asked, travels=on != "inline", tell=terminal.show)
+    plan = StudyPlan(asked, where=on, tell=terminal.show)
     if budget is not None:
         forecast.check_budget(plan.forecast, budget)
     if dry_run:
         return
     folder = out or Path("results") / asked.name
     with alone_in(folder), as_ctrl_c():
-        end = carry_out(plan, folder, machines.of(on), where=on, budget_usd=budget, resume=resume, tell=tell)
+        end = carry_out(plan, folder, where=on, budget_usd=budget, resume=resume, tell=tell)
     for sheet in end.tables.tables:
         terminal.show(TextTable(sheet.title, sheet.head, sheet.rows))
     terminal.show(f"{end.tables.words}; report: {folder / report.PAGE}")

@@ -31,7 +31,7 @@ from crossover.study.trials import StudyTrial
 TRIALS = "trials.json"
 KEPT = (folder.RESULT, folder.METRICS)
 MOST_BYTES = 2 * 2**30  # unpacked
-_NAME = re.compile(r"[\w=+-][\w.,=+-]*")  # of a trial
+_NAME = re.compile(r"[\w=+-][\w.=+~-]*")  # of a trial
 _TRIALS = {str: {"varied": {}, "seed": int}}
 _CELLS = [{"table": str, "row": str, "column": str, **dict.fromkeys(("value", "low", "high"), (float, None))}]
 

@@ -6,7 +6,8 @@ is finished is kept, what was under way goes on, what never began begins.
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class Conductor:
         for each in (self.out / RUNS).glob("*"):
             self._usd[each.name] = dollars(each)
         with self.machine:
-            named = ((trial.name, trial) for trial in trials)
+            named = ((trial.name, trial) for trial in self._leaving(trials))
             carry_out(
                 named,
                 total=total,
@@ -108,6 +109,20 @@ class Conductor:
                 into=self.outcome,
             )
         return list(self.outcome.found.values())
+
+    def _leaving(self, trials: Iterable[StudyTrial]) -> Iterator[StudyTrial]:
+        """After the last trial of a stack that goes: of a search's, whose next trials nobody knows, at its end."""
+        to_come = Counter(trial.stack for trial in trials) if isinstance(trials, Sequence) else None
+        standing = dict[str, StudyTrial]()
+        for trial in trials:
+            standing[trial.stack] = trial
+            yield trial
+            if to_come:
+                to_come[trial.stack] -= 1
+                if not to_come[trial.stack]:
+                    self.machine.leave(standing.pop(trial.stack).experiment)
+        for trial in standing.values():
+            self.machine.leave(trial.experiment)
 
     def spent_usd(self) -> float:
         """All trials' dollars so far, and those of stacks besides."""
@@ -124,7 +139,7 @@ class Conductor:
         experiment = fixed(trial.experiment, cores=cores)
         run = finished(self._folder(trial), experiment)
         if run is None:
-            run = pruned(self._folder(trial))
+            run = stopped(self._folder(trial), limit_usd=experiment.lifetime.budget_usd)
             run = run if run and is_of(run, experiment) else None
         return None if run is None else row_of(trial, run)
 
@@ -147,20 +162,23 @@ class Conductor:
         own = replace(lifetime, budget_usd=min(limits)) if limits else lifetime
         try:
             run = self.machine.run(replace(trial.experiment, lifetime=own), path, trial.watch)
-        except ENDED:
+        except ENDED as why:
+            self.tell(f"{trial.name}: {why}")
             run = folder.read(path)
         finally:
             self._usd[trial.name] = dollars(path)
         return row_of(trial, run)
 
 
-def pruned(path: Path) -> RunFolder | None:
-    """A run that a search has stopped."""
+def stopped(path: Path, *, limit_usd: float | None) -> RunFolder | None:
+    """A run that ended early and would again: a search has stopped it, or the budget of its own file."""
     try:
         run = folder.read(path)
     except (UserError, OSError):
         return None
-    return run if str(run.result.get("failure")).startswith("pruned") else None
+    why = str(run.result.get("failure"))
+    spent = limit_usd is not None and why.startswith("stopped at $") and f"lifetime.budget_usd is {limit_usd:g}" in why
+    return run if spent or why.startswith("pruned") else None
 
 
 # --- which study lies in a folder -------------------------------------------------------------------------------------
@@ -186,9 +204,9 @@ def begin(study: Study, out: Path, *, where: str, resume: bool) -> None:
         raise ConfigError(
             f"--resume: {path} is not there, so nothing was begun; leave --resume away, or give its --out"
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(not each.name.startswith(f".{STATE}") for each in out.iterdir())):
         raise ConfigError(f"--out {out}: holds other files; expected a new or empty folder, or one of an earlier study")
-    (out / RUNS).mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     folder.write_atomically(path, json.dumps(state, indent=1).encode() + b"\n")
 
 

@@ -116,8 +116,3 @@ class OnThisMachine(InThisProcess):
 
 def _stack(experiment: Experiment) -> str:
     return f"{experiment.project}-{experiment.name}"
-
-
-def of(where: str) -> TrialMachine:
-    """For inline or local."""
-    return InThisProcess() if where == "inline" else OnThisMachine()

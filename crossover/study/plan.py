@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossover.errors import ConfigError
+from crossover.experiment import Experiment
 from crossover.reports.page import Plot
+from crossover.simulation import own_steps
 from crossover.study import conduct, forecast, report
 from crossover.study.conduct import Conductor, TrialRow
 from crossover.study.file import Study
-from crossover.study.machines import TrialMachine
+from crossover.study.machines import InThisProcess, OnThisMachine, TrialMachine
 from crossover.study.runner import Announce
 from crossover.study.trials import MOST, Accepting, StudyTrial, of_grid
+from crossover.validation import check_deployment
 
 if TYPE_CHECKING:
     from crossover.study.search import Searching
@@ -23,10 +26,12 @@ class StudyPlan:
     all faults of all trials.
     """
 
-    def __init__(self, study: Study, *, travels: bool, tell: Announce) -> None:
+    def __init__(self, study: Study, *, where: str, tell: Announce) -> None:
         self.study = study
         self._searching: Searching | None = None
-        self._accepting, self._grid = Accepting(study, travels=travels), list[StudyTrial]()
+        travels = where != "inline"
+        check = _deployable if where == "aws" else lambda experiment: None
+        self._accepting, self._grid = Accepting(study, travels=travels, check=check), list[StudyTrial]()
         if study.search:
             from crossover.study import search  # Optuna
 
@@ -53,6 +58,20 @@ class StudyPlan:
         return pictures(self._searching) if self._searching else ()
 
 
+def machine_of(where: str, out: Path, *, tell: Announce) -> TrialMachine:
+    """For inline, local or aws; `out`: the study's folder."""
+    if where == "aws":
+        from crossover.study.on_aws import OnTheAccount
+
+        return OnTheAccount(out, tell=tell)
+    return InThisProcess() if where == "inline" else OnThisMachine()
+
+
+def _deployable(experiment: Experiment) -> None:
+    check_deployment(experiment)
+    own_steps.check_fits(experiment)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyEnd:
     """What became of it: rows of its trials, its tables, and which trials failed twice."""
@@ -65,7 +84,6 @@ class StudyEnd:
 def carry_out(
     plan: StudyPlan,
     out: Path,
-    machine: TrialMachine,
     *,
     where: str,
     budget_usd: float | None,
@@ -75,6 +93,7 @@ def carry_out(
     """All trials into `out`, and their tables."""
     study = plan.study
     conduct.begin(study, out, where=where, resume=resume)
+    machine = machine_of(where, out, tell=tell)
     conductor = Conductor(study=study, out=out, machine=machine, budget_usd=budget_usd, where=where, tell=tell)
     rows = conductor.carry_out(plan.trials(conductor.outcome.found), total=study.count)
     missing, pictures = conductor.outcome.missing, plan.pictures() if study.search else ()

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,7 +70,10 @@ def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -
     best = _front(study, rows)
     settings = [
         [name + (" *" if name in best else ""), f"{by_row[SETTINGS, name, 'n'].value:g}"]
-        + [_with_interval(by_row[SETTINGS, name, each], _shown(each, metric)) for each in measures]
+        + [
+            _with_interval(by_row[SETTINGS, name, each], _shown(each, metric), **_possible(each, metric))
+            for each in measures
+        ]
         for name in tables.by_setting(rows)
     ]
     heads = [judged if each == study.metric else WORDS[each] for each in measures]
@@ -78,8 +82,8 @@ def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -
             title="Settings",
             head=["setting", "n", *heads],
             rows=settings,
-            note="Means over seeds with Student's 95 % interval; none of a single run. *: on the front, where no other setting is better "
-            "and costs less.",
+            note="Means over seeds with Student's 95 % interval; none of a single run, and cut where no such figure can be. "
+            "*: on the front, where no other setting is better and costs less.",
         )
     ]
     names = list(dict.fromkeys(cell.row for cell in cells if cell.table == PAIRS))
@@ -116,12 +120,21 @@ def _shown(measure: str, metric: Metric) -> Callable[[float | None], str]:
     return SHOWN.get(measure) or (lambda value: display.judged(value, metric))
 
 
-def _with_interval(cell: StudyCell, shown: Callable[[float], str]) -> str:
+def _with_interval(
+    cell: StudyCell, shown: Callable[[float], str], *, least: float = -math.inf, most: float = math.inf
+) -> str:
+    """Bounds beyond what such a figure can be are shown as that."""
     if cell.value is None:
         return DASH
     if cell.low is None or cell.high is None:
         return shown(cell.value)
-    return f"{shown(cell.value)} ({shown(cell.low)} to {shown(cell.high)})"
+    return f"{shown(cell.value)} ({shown(max(least, cell.low))} to {shown(min(most, cell.high))})"
+
+
+def _possible(measure: str, metric: Metric) -> dict[str, float]:
+    if measure in SHOWN:
+        return {"least": 0.0}
+    return {"least": 0.0, "most": 1.0} if metric.is_share else {}
 
 
 def _front(study: Study, rows: Sequence[TrialRow]) -> set[str]:

@@ -1,5 +1,6 @@
 """The trials of a study: each an ordinary experiment, refused as `run` refuses it, in an order drawn by seed."""
 
+import hashlib
 import json
 import random
 import re
@@ -18,6 +19,7 @@ from crossover.study.file import Study, Varied
 from crossover.validation import documents, validate
 
 MOST = 10_000  # trials; more are told what they would cost, and refused
+LONGEST = 150  # characters of a setting in a folder's name
 SHOWN = 3  # trials that a fault names
 # What a run reads when it starts, and nothing of a stack's: trials that differ in these alone share one.
 OF_THE_RUN = re.compile(
@@ -56,7 +58,9 @@ def name_of(varied: Varied, seed: int, *, number: int = 0) -> str:
     """What a trial's folder is called: a search's by its number alone."""
     if number:
         return f"{number:04d}_seed={seed}"
-    return re.sub(r"[^\w.=+-]+", "_", f"{label(varied)} seed={seed}".replace(", ", ","))
+    whole = label(varied)
+    short = whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}~{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    return re.sub(r"[^\w.=+~-]+", "_", f"{short} seed={seed}")
 
 
 def _word(value: object) -> str:
@@ -80,7 +84,10 @@ class Accepting:
         plain = deepcopy(dict(self._study.base))
         for name, value in varied.items():
             documents.put(plain, name.split("."), value, said=name)
-        plain |= {"name": self._study.name, "seed": self._study.seeds[0]}
+        plain |= {
+            "name": f"{self._study.name}-{MOST}",
+            "seed": self._study.seeds[0],
+        }  # as long as a stack's name can get
         experiment = validate(plain, commanded=list(varied))
         own_code.check(experiment, travels=self._travels)
         from crossover.learning.models.registry import factory  # torch

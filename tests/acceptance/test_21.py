@@ -17,17 +17,21 @@ import numpy as np
 import pytest
 import yaml
 
+from crossover.local.cloud import LocalCloud
 from crossover.study import conduct
 from crossover.study.file import read
 from crossover.study.statistics import holm, interval
 from crossover.study.trials import Accepting, of_grid
 from tests.architectures.test_killed_command import KILLED
+from tests.cloud import made
+from tests.cloud.listings import snapshot
 from tests.commands import status
 from tests.local.parts import eventually
 from tests.local.test_killed_run import of
 from tests.sampling import WHOLE
 
-SMALL = {
+ROOT = Path(__file__).parents[2]
+SMALL: dict[str, Any] = {
     "base": {
         "name": "any",
         "architecture": "single",
@@ -85,6 +89,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"pairs": {"rate": [{"training.learning_rate": 0.1}, {"training.learning_rate": 0.1}]}},
         ["pairs.rate", "two settings that differ"],
     ),
+    "a name that no stack can have": ({"name": "My study"}, ["name: 'My study-10000'"]),
     "a word of nobody's": ({"grids": {}}, ["grids: unknown", "did you mean grid"]),
     "faults of several trials": (
         {"grid": {"training.learning_rate": [0.1, -1], "training.epochs": [0, 1, "x"]}, "pairs": {}},
@@ -217,6 +222,18 @@ def test_no_trial_is_begun_that_may_pass_the_budget(
     assert len(table(out)) == 4
 
 
+def test_a_trial_that_passes_its_own_budget_is_stopped_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of four may cost next to nothing. A second command knows that they would be stopped again."""
+    path = str(written(tmp_path, grid={"lifetime.budget_usd": [0.0001, 1.0]}, pairs={}))
+    for options in ([], ["--resume"]):
+        assert status("study", path, "--on", "inline", "--out", str(tmp_path / "out"), *options) == 0
+        rows = table(tmp_path / "out")
+        assert [row["reason"][:12] for row in rows] == ["stopped at $"] * 2 + [""] * 2
+    assert capsys.readouterr().out.count(": kept") == 4
+
+
 # --- kill -9 ----------------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +285,49 @@ def test_killed_it_goes_on_to_the_same_table(moment: int, undisturbed: tuple[Pat
     assert table(out) == table(folder / "whole")
     billed_once(out)
     eventually(lambda: not of(folder), what="no process is left")
+
+
+# --- stacks that come and go ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_three_architectures_come_and_go_on_aws(cloud: LocalCloud, tmp_path: Path) -> None:
+    """By AWS's APIs and the CDK's command, beside a stack of another study that stays as it is; the budget is not passed. The command is
+    killed once, and goes on with what stands.
+    """
+    session = cloud.session()
+    session.client("cloudformation").create_stack(
+        StackName="rivals-small-1",
+        TemplateBody=json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}),
+        Tags=[{"Key": key, "Value": value} for key, value in made.tags("rivals", "small-1").items()],
+    )
+    before = snapshot(session)
+    base = {**SMALL["base"], "training": SMALL["base"]["training"] | {"epochs": 1}}
+    grid = {"architecture": ["single", "all_reduce", "scatter_reduce"]}
+    path, out = written(tmp_path, base=base, grid=grid, pairs={}), tmp_path / "out"
+    environment = {**os.environ, **cloud.environment(), "CROSSOVER_WITHOUT_LAYERS": "1", "TMPDIR": str(tmp_path)}
+    code = "from crossover.cli.main import main; main()"
+    given = [sys.executable, "-c", code, "study", str(path), "--on", "aws", "--out", str(out), "--budget", "1"]
+    with (tmp_path / "said").open("w") as said:
+        killed = subprocess.Popen(given, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            eventually(
+                lambda: any((out / "runs").glob("*/result.json")) or killed.poll() is not None,
+                what="a trial has ended",
+                timeout_s=600,
+            )
+        finally:
+            killed.kill()
+            killed.wait()
+    assert snapshot(session) != before, (tmp_path / "said").read_text()
+    eventually(lambda: not of(tmp_path), what="no process of it is left")
+    ended = subprocess.run([*given, "--resume"], cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ": kept" in ended.stdout
+    assert [row["outcome"] for row in table(out)] == ["finished"] * 6
+    assert snapshot(session) == before
+    assert ended.stdout.count("deleting stack crossover-small-") == 3 and "crossover-network" in ended.stdout
+    assert sum(conduct.dollars(each) for each in (out / "runs").iterdir()) < 1
 
 
 # --- the bundle -------------------------------------------------------------------------------------------------------
