@@ -296,7 +296,7 @@ def test_a_base_in_s3_is_read_there_and_one_that_is_not_there_is_refused(base: W
         forget()
         there = replace(base, file="s3://bases/mine/base.safetensors")
         found = run_inline(tuned(there, epochs=1), tmp_path / "out", lambda progress: None)
-        with pytest.raises(ConfigError, match=r"s3://bases/other cannot be read: there is no such object"):
+        with pytest.raises(ConfigError, match=r"s3://bases/other cannot be read"):
             Job(tuned(replace(base, file="s3://bases/other", sha256="0" * 64)))
     with pytest.raises(ConfigError, match=r"s3://bases names no object; expected s3://bucket/key"):
         Job(tuned(replace(base, file="s3://bases", sha256="0" * 64)))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from crossover import own_code, runtime
+from crossover.dataplane import connecting
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import ConfigError, Corrupt, Missing, Refused, Unavailable
 from crossover.experiment import Training, Weights
@@ -129,20 +130,18 @@ def _opened(file: str) -> IO[bytes]:
 
 def _downloaded(file: str) -> int:
     """The descriptor of a file with the object, which ends with the process. Raises ConfigError."""
-    # Here, for boto3's import takes tenths of a second, and few bases lie in S3.
-    from crossover.dataplane.s3 import S3ObjectStore
-
     bucket, _, key = file.removeprefix(_S3).partition("/")
     if not (bucket and key):
         raise ConfigError(f"{FIELD}.file: {file} names no object; expected {_S3}bucket/key")
+    try:
+        data = connecting.object_store(f"{_S3}{bucket}", Traffic()).get(key)
+    except (Missing, Refused, Unavailable) as error:
+        raise ConfigError(
+            f"{FIELD}.file: {file} cannot be read: {error or 'there is no such object'}; expected an object that the AWS credentials of "
+            "this machine may get"
+        ) from error
     with tempfile.TemporaryFile() as body:
-        try:
-            body.write(S3ObjectStore(bucket, Traffic()).get(key))
-        except (Missing, Refused, Unavailable) as error:
-            told = "there is no such object" if isinstance(error, Missing) else error
-            raise ConfigError(
-                f"{FIELD}.file: {file} cannot be read: {told}; expected an object that the AWS credentials of this machine may get"
-            ) from error
+        body.write(data)
         body.flush()
         return os.dup(body.fileno())
 
