@@ -14,7 +14,7 @@ from crossover import own_code
 from crossover.architecture import architecture_of
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.validation import combinations, documents, fields, recipes
+from crossover.validation import account_file, combinations, documents, fields, recipes
 from crossover.validation.placement import placed
 
 __all__ = ["check_deployment", "load", "validate"]
@@ -51,7 +51,8 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
 
 
 def check_deployment(experiment: Experiment) -> None:
-    """Raise ConfigError for what runs on this machine but cannot run on AWS."""
+    """Raise ConfigError for what runs on this machine but cannot run on AWS, or not as config/account.yaml says."""
+    account_file.load().placed(experiment)
     architecture = architecture_of(experiment)
     _refuse([problem for check in combinations.DEPLOYMENT for problem in check(experiment, architecture)])
 

@@ -6,6 +6,7 @@ Everything may be left out, the file too; then the stacks make all of it themsel
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,11 @@ def load(path: Path | None = None) -> AccountFile:
     problem.
     """
     path = path or PATH
-    if not path.exists():
-        return AccountFile()
+    return _read(path, path.stat().st_mtime_ns) if path.exists() else AccountFile()
+
+
+@cache  # a search for advice asks for every candidate
+def _read(path: Path, changed_ns: int) -> AccountFile:
     try:
         return checked(documents.read(path))
     except ConfigError as error:

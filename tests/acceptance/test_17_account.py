@@ -14,6 +14,7 @@ from aws_cdk import App
 from cdk import nag
 from crossover import validation
 from crossover.account.deployment import deploying, readiness
+from crossover.cli.main import main
 from crossover.errors import ConfigError, UserError
 from crossover.local.cloud import LocalCloud
 from crossover.validation import account_file
@@ -94,6 +95,19 @@ def test_an_experiment_of_another_zone_is_refused(tmp_path: Path) -> None:
         ConfigError, match=r"'us-east-1c', but the network of config/account\.yaml has its subnets in us"
     ):
         compose(App(), elsewhere, account=account)
+
+
+@pytest.mark.parametrize("command", [("deploy", "--yes"), ("doctor", "--on", "aws"), ("run", "--on", "aws")])
+def test_a_wrong_file_is_said_before_aws_is_asked(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "account.yaml").write_text("kms_key: alias/mine")
+    monkeypatch.setattr(account_file, "PATH", tmp_path / "account.yaml")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody answers there
+    with pytest.raises(SystemExit) as ended:
+        main([*command, str(ROOT / "config" / "all-reduce-s3.yaml")])
+    assert ended.value.code == 2
+    assert "account.yaml: kms_key: 'alias/mine' is not allowed" in capsys.readouterr().err
 
 
 def test_the_pages_example_is_one(tmp_path: Path) -> None:
@@ -350,9 +364,9 @@ REFUSED = [
     ("key disabled", "own key", r"kms_key: .*: KeyState Disabled, expected Enabled"),
     ("key for one person", "own key", r"its policy lets no role of the account use it \(kms:Decrypt, kms:GenerateDataKey\)"),
     ("no key", "own key", r"kms_key: .*: there is no such key"),
-    ("key elsewhere", "own key", r"kms_key: .* is of eu-west-1, not of us-east-1"),
+    ("key elsewhere", "own key", r"kms_key: .*: is of eu-west-1, not of us-east-1"),
     ("no boundary", "permissions boundary", r"permissions_boundary: .*: there is no such policy"),
-    ("boundary without an end", "permissions boundary", r"allows no role cloudformation:DeleteStack: runs would fail, or"),
+    ("boundary without an end", "permissions boundary", r": allows no role cloudformation:DeleteStack: runs would fail, or"),
     ("no image", "own image", r"images.arm64: ami-00000000: not in this region, or not for this account to use"),
 ]  # fmt: skip
 

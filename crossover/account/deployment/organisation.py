@@ -1,7 +1,7 @@
 """What an organisation says of its account, asked of AWS: whether its network, images, key and boundary are there, and serve."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,14 +12,11 @@ from crossover.architecture.instances import processor
 from crossover.clients import aws_calls
 from crossover.costs import infrastructure
 from crossover.experiment import Experiment
-from crossover.validation.account_file import AccountFile
+from crossover.validation.account_file import AccountFile, OwnNetwork
 
 IN = "config/account.yaml: "
 EVERYWHERE = "0.0.0.0/0"
-ROOT_DEVICES = {
-    False: "/dev/xvda",
-    True: "/dev/sda1",
-}  # by whether it is for GPUs: the disk that cdk/fleets.py enlarges
+ROOT_DEVICES = {False: "/dev/xvda", True: "/dev/sda1"}  # the disk that cdk/fleets.py enlarges; of GPUs: True
 ARCHITECTURES = {"arm64": "arm64", "amd64": "x86_64"}
 KEY_ACTIONS = ("kms:Decrypt", "kms:GenerateDataKey")
 # Without these of its roles no run ends, and no stack does.
@@ -39,25 +36,33 @@ BOUND_IN_A_NETWORK = ("ec2:CreateNetworkInterface", "secretsmanager:GetSecretVal
 
 
 def network(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """One finding for each thing that does not hold, else one that says what was found."""
     wrong = [*_moved(session, experiment, account)]
     if account.network.vpc and not wrong:
-        wrong = [*_network(session, account)]
-    for detail in wrong:
-        yield Finding("own network", False, IN + detail)
-    if account.network.vpc and not wrong:
-        yield Finding("own network", True, f"{account.network.vpc}, in {account.network.availability_zone}")
+        wrong = [*_network(session.client("ec2"), account.network)]
+    if account.network.vpc or wrong:
+        yield from _told("own network", wrong, fine=f"{account.network.vpc}, in {account.network.availability_zone}")
+
+
+def _told(name: str, wrong: Iterable[str], *, fine: str) -> Iterator[Finding]:
+    """A finding for each thing that does not hold, else one that says what was found."""
+    yield from [Finding(name, False, IN + detail) for detail in wrong] or [Finding(name, True, fine)]
+
+
+def _asked(client: Any, operation: str, key: str, *absent: str, **given: Any) -> Any:
+    """What AWS answers; None where the answer is one of the refusals `absent`."""
+    with aws_calls.Tolerating(*absent):
+        return getattr(client, operation)(**given)[key]
+    return None
 
 
 def _moved(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[str]:
     """A network that stands cannot change its VPC under what leans on it."""
-    project = experiment.project
+    project, asked = experiment.project, account.network.vpc
     standing = aws_calls.parameter(session, f"/crossover/{project}/network/vpc")
     stack = stacks.look(session, f"{project}-network")
     if not standing or stack is None:
         return
     made = any(each["ResourceType"] == "AWS::EC2::VPC" for each in ownership.resources(session, stack.id))
-    asked = account.network.vpc
     if asked != (None if made else standing):
         yield (
             f"network.vpc: {asked or 'none'}, but {project}-network stands in {standing}"
@@ -66,26 +71,20 @@ def _moved(session: Any, experiment: Experiment, account: AccountFile) -> Iterat
         )
 
 
-def _network(session: Any, account: AccountFile) -> Iterator[str]:
-    ec2, own = session.client("ec2"), account.network
-    found: list[Any] = []
-    with aws_calls.Tolerating("InvalidVpcID.NotFound"):
-        found = ec2.describe_vpcs(VpcIds=[own.vpc])["Vpcs"]
-    if not found:
+def _network(ec2: Any, own: OwnNetwork) -> Iterator[str]:
+    if not _asked(ec2, "describe_vpcs", "Vpcs", "InvalidVpcID.NotFound", VpcIds=[own.vpc]):
         yield f"network.vpc: {own.vpc} is not in {ec2.meta.region_name} of this account"
         return
     for name in ("enableDnsSupport", "enableDnsHostnames"):
         if not ec2.describe_vpc_attribute(VpcId=own.vpc, Attribute=name)[name[0].upper() + name[1:]]["Value"]:
             yield f"network.vpc: {own.vpc} has {name} off, without which the broker and endpoints have no names: set it"
-    for field, subnet in (("functions_subnet", own.functions_subnet), ("hosts_subnet", own.hosts_subnet)):
-        yield from (f"network.{field}: {subnet} {detail}" for detail in _subnet(session, account, str(subnet), field))
+    for field in ("functions_subnet", "hosts_subnet"):
+        subnet = getattr(own, field)
+        yield from (f"network.{field}: {subnet} {detail}" for detail in _subnet(ec2, own, subnet, field))
 
 
-def _subnet(session: Any, account: AccountFile, subnet: str, field: str) -> Iterator[str]:
-    ec2, own = session.client("ec2"), account.network
-    found: list[Any] = []
-    with aws_calls.Tolerating("InvalidSubnetID.NotFound"):
-        found = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"]
+def _subnet(ec2: Any, own: OwnNetwork, subnet: str, field: str) -> Iterator[str]:
+    found = _asked(ec2, "describe_subnets", "Subnets", "InvalidSubnetID.NotFound", SubnetIds=[subnet])
     if not found:
         yield f"is not in {ec2.meta.region_name} of this account"
     elif found[0]["VpcId"] != own.vpc:
@@ -93,44 +92,45 @@ def _subnet(session: Any, account: AccountFile, subnet: str, field: str) -> Iter
     elif found[0]["AvailabilityZone"] != own.availability_zone:
         yield f"is in {found[0]['AvailabilityZone']}, not in {own.availability_zone}, where everything stands"
     else:
-        yield from _way_out(session, account, found[0], hosts=field == "hosts_subnet")
+        yield from _way_out(ec2, own, found[0], hosts=field == "hosts_subnet")
 
 
-def _way_out(session: Any, account: AccountFile, subnet: Mapping[str, Any], *, hosts: bool) -> Iterator[str]:
+def _way_out(ec2: Any, own: OwnNetwork, subnet: Mapping[str, Any], *, hosts: bool) -> Iterator[str]:
     """Hosts find their packages on the internet; functions need S3 and Secrets Manager alone."""
-    here = [{"Name": "vpc-id", "Values": [account.network.vpc]}]
-    tables = list(aws_calls.entries(session, "ec2", "describe_route_tables", "RouteTables", Filters=here))
-    own = [each for each in tables for one in each["Associations"] if one.get("SubnetId") == subnet["SubnetId"]]
-    main = [each for each in tables for one in each["Associations"] if one.get("Main")]
-    (table, *_) = [*own, *main]
+    here = {"Filters": [{"Name": "vpc-id", "Values": [own.vpc]}]}
+    joined = [
+        (not one.get("SubnetId"), each["RouteTableId"], each["Routes"])
+        for page in ec2.get_paginator("describe_route_tables").paginate(**here)
+        for each in page["RouteTables"]
+        for one in each["Associations"]
+        if one.get("Main") or one.get("SubnetId") == subnet["SubnetId"]
+    ]
+    _, table, routes = min(joined, key=lambda each: each[0])  # the subnet's own, else the main one
     public = subnet["MapPublicIpOnLaunch"] and hosts  # Lambda gives functions no public address
-    routes = [each for each in table["Routes"] if each.get("DestinationCidrBlock") == EVERYWHERE]
-    leading = [each for each in routes if each.get("State") == "active"]
-    if any(public or not each.get("GatewayId", "").startswith("igw-") for each in leading):
+    if any(
+        each.get("DestinationCidrBlock") == EVERYWHERE
+        and each.get("State") == "active"
+        and (public or not each.get("GatewayId", "").startswith("igw-"))
+        for each in routes
+    ):
         return
+    wanted = f"({table}); expected {EVERYWHERE} to a NAT gateway or a transit gateway, or"
     if hosts:
         yield (
-            f"has no route that leads hosts to the internet, where they find packages ({table['RouteTableId']}); expected "
-            f"{EVERYWHERE} to a NAT gateway or a transit gateway, or to an internet gateway and public addresses"
+            "has no route that leads hosts to the internet, where they find packages "
+            f"{wanted} to an internet gateway and public addresses"
         )
-        return
-    reached = set(_endpoints(session, here, table["RouteTableId"]))
-    if lacking := {"s3", "secretsmanager"} - reached:
-        yield (
-            f"has no route that leads functions to {' and '.join(sorted(lacking))} ({table['RouteTableId']}); expected "
-            f"{EVERYWHERE} to a NAT gateway or a transit gateway, or endpoints in the VPC"
-        )
+    elif lacking := {"s3", "secretsmanager"} - set(_endpoints(ec2, here, table)):
+        yield f"has no route that leads functions to {' and '.join(sorted(lacking))} {wanted} endpoints in the VPC"
 
 
-def _endpoints(session: Any, here: list[Any], table: str) -> Iterator[str]:
+def _endpoints(ec2: Any, here: Mapping[str, Any], table: str) -> Iterator[str]:
     """Services that are reached by endpoints of the VPC: a gateway in the table's routes, or an interface under the service's own name."""
-    for each in aws_calls.entries(session, "ec2", "describe_vpc_endpoints", "VpcEndpoints", Filters=here):
-        if each["State"] == "available" and (
-            table in each.get("RouteTableIds", [])
-            if each["VpcEndpointType"] == "Gateway"
-            else each["PrivateDnsEnabled"]
-        ):
-            yield each["ServiceName"].rpartition(".")[2]
+    for page in ec2.get_paginator("describe_vpc_endpoints").paginate(**here):
+        for each in page["VpcEndpoints"]:
+            reached = table in each.get("RouteTableIds", []) or each["PrivateDnsEnabled"]
+            if reached and each["State"] == "available":
+                yield each["ServiceName"].rpartition(".")[2]
 
 
 # --- images, key and boundary -----------------------------------------------------------------------------------------
@@ -143,48 +143,47 @@ def images(session: Any, experiment: Experiment, account: AccountFile) -> Iterat
         for each in infrastructure.of(experiment).fleets
         if (own := account.image(each.instance_type, gpu=each.gpu))
     }
-    for id, gpu, expected in sorted(wanted):
-        field = "gpu" if gpu else expected
-        found: list[Any] = []
-        with aws_calls.Tolerating("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"):
-            found = session.client("ec2").describe_images(ImageIds=[id])["Images"]
-        image = found[0] if found else {"State": "not in this region, or not for this account to use"}
-        wants = {"State": "available", "Architecture": ARCHITECTURES[expected], "RootDeviceName": ROOT_DEVICES[gpu]}
-        wrong = [f"{key} {image.get(key)}, expected {value}" for key, value in wants.items() if image.get(key) != value]
-        said = f"{IN}images.{field}: {id}: " + "; ".join(wrong if found else [image["State"]])
-        yield Finding("own image", not wrong, said if wrong else f"images.{field}: {id}")
+    absent = ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable")
+    for id, gpu, kind in sorted(wanted):
+        found = _asked(session.client("ec2"), "describe_images", "Images", *absent, ImageIds=[id])
+        wants = {"State": "available", "Architecture": ARCHITECTURES[kind], "RootDeviceName": ROOT_DEVICES[gpu]}
+        field = f"images.{'gpu' if gpu else kind}: {id}"
+        wrong = _unlike(found[0], wants) if found else ["not in this region, or not for this account to use"]
+        yield from _told("own image", [f"{field}: {each}" for each in wrong], fine=field)
+
+
+def _unlike(found: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
+    return [f"{key} {found.get(key)}, expected {value}" for key, value in wanted.items() if found.get(key) != value]
 
 
 def key(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
     """Whether roles that are not made yet may use it, by its policy's trust in the account."""
-    arn, kms = str(account.kms_key), session.client("kms")
-    region, owner = arn.split(":")[3:5]
-    if region != kms.meta.region_name:
-        yield Finding("own key", False, f"{IN}kms_key: {arn} is of {region}, not of {kms.meta.region_name}")
-        return
-    found: dict[str, Any] = {}
-    with aws_calls.Tolerating("NotFoundException"):
-        found = kms.describe_key(KeyId=arn)["KeyMetadata"]
-    wants = {"KeyState": "Enabled", "KeyUsage": "ENCRYPT_DECRYPT", "KeySpec": "SYMMETRIC_DEFAULT"}
-    wrong = [
-        f"{name} {found[name]}, expected {value}" for name, value in wants.items() if found and found[name] != value
-    ]
+    arn, here = str(account.kms_key), session.client("sts").get_caller_identity()["Account"]
+    if arn.split(":")[4] != here:
+        told = f"{IN}kms_key: {arn} is another account's: whether its policy lets this one's roles use it is not asked"
+        yield Finding("own key", False, told, certain=False)
+    else:
+        wrong = _of_key(session.client("kms"), arn, here)
+        yield from _told("own key", [f"kms_key: {arn}: {each}" for each in wrong], fine=arn)
+
+
+def _of_key(kms: Any, arn: str, here: str) -> list[str]:
+    if arn.split(":")[3] != kms.meta.region_name:
+        return [f"is of {arn.split(':')[3]}, not of {kms.meta.region_name}"]
+    found = _asked(kms, "describe_key", "KeyMetadata", "NotFoundException", KeyId=arn)
     if not found:
-        wrong = ["there is no such key"]
-    elif not wrong:
-        account_id = session.client("sts").get_caller_identity()["Account"]
-        if owner != account_id:
-            told = f"{arn} is another account's: whether its policy lets this one's roles use it is not asked"
-            yield Finding("own key", False, f"{IN}kms_key: {told}", certain=False)
-            return
-        statements = json.loads(kms.get_key_policy(KeyId=arn, PolicyName="default")["Policy"])["Statement"]
-        trusting = [each for each in statements if _trusts(each.get("Principal"), account_id)]
-        if lacking := _lacking(KEY_ACTIONS, trusting):
-            wrong = [
-                f"its policy lets no role of the account use it ({', '.join(lacking)}): functions could not read their own bucket; "
-                f"expected a statement for the principal arn:aws:iam::{account_id}:root"
-            ]
-    yield Finding("own key", not wrong, f"{IN}kms_key: {arn}: {'; '.join(wrong)}" if wrong else arn)
+        return ["there is no such key"]
+    usable = {"KeyState": "Enabled", "KeyUsage": "ENCRYPT_DECRYPT", "KeySpec": "SYMMETRIC_DEFAULT"}
+    if wrong := _unlike(found, usable):
+        return wrong
+    statements = _statements(json.loads(kms.get_key_policy(KeyId=arn, PolicyName="default")["Policy"]))
+    trusting = [each for each in statements if _trusts(each.get("Principal"), here)]
+    lacking = _lacking(KEY_ACTIONS, trusting)
+    words = (
+        f"its policy lets no role of the account use it ({', '.join(lacking)}): functions could not read their own bucket; "
+        f"expected a statement for the principal arn:aws:iam::{here}:root"
+    )
+    return [words] if lacking else []
 
 
 def scaling_may_use(session: Any, arn: str) -> bool:
@@ -197,21 +196,19 @@ def scaling_may_use(session: Any, arn: str) -> bool:
 def boundary(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
     """Whether it is there, and leaves roles what they cannot do without; conditions and resources are not judged."""
     arn, iam = str(account.permissions_boundary), session.client("iam")
-    found: dict[str, Any] = {}
-    with aws_calls.Tolerating("NoSuchEntity"):
-        found = iam.get_policy(PolicyArn=arn)["Policy"]
-    if not found:
-        yield Finding("permissions boundary", False, f"{IN}permissions_boundary: {arn}: there is no such policy")
-        return
-    version = iam.get_policy_version(PolicyArn=arn, VersionId=found["DefaultVersionId"])["PolicyVersion"]
-    statements = version["Document"]["Statement"]
-    needed = [*BOUND_ACTIONS, *(BOUND_IN_A_NETWORK if shared_stacks(experiment) else ())]
-    needed += KEY_ACTIONS if account.kms_key else ()
-    lacking = _lacking(needed, statements if isinstance(statements, list) else [statements])
-    said = (
-        f"{IN}permissions_boundary: {arn} allows no role {', '.join(lacking)}: runs would fail, or stacks would not end"
-    )
-    yield Finding("permissions boundary", not lacking, said if lacking else arn)
+    found, lacking = _asked(iam, "get_policy", "Policy", "NoSuchEntity", PolicyArn=arn), list[str]()
+    if found:
+        version = iam.get_policy_version(PolicyArn=arn, VersionId=found["DefaultVersionId"])["PolicyVersion"]
+        needed = BOUND_ACTIONS + (BOUND_IN_A_NETWORK if shared_stacks(experiment) else ())
+        lacking = _lacking(needed + (KEY_ACTIONS if account.kms_key else ()), _statements(version["Document"]))
+    without = f"allows no role {', '.join(lacking)}: runs would fail, or stacks would not end"
+    wrong = [f"permissions_boundary: {arn}: {without if found else 'there is no such policy'}"]
+    yield from _told("permissions boundary", wrong if lacking or not found else [], fine=arn)
+
+
+def _statements(policy: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found = policy["Statement"]
+    return found if isinstance(found, list) else [found]
 
 
 def _trusts(principal: Any, account_id: str) -> bool:
@@ -221,12 +218,14 @@ def _trusts(principal: Any, account_id: str) -> bool:
     return any(each in ("*", account_id) or str(each).endswith(f"::{account_id}:root") for each in listed)
 
 
-def _lacking(actions: Iterable[str], statements: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Those that no statement allows, or one denies to all without a condition."""
-    listed = list(statements)
-    allowing = [each for each in listed if each["Effect"] == "Allow"]
-    denying = [each for each in listed if each["Effect"] == "Deny" and not each.get("Condition")]
-    denying = [each for each in denying if each.get("Resource") in ("*", ["*"])]
+def _lacking(actions: Iterable[str], statements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Those that no statement allows, or one denies everywhere without a condition."""
+    allowing = [each for each in statements if each["Effect"] == "Allow"]
+    denying = [
+        each
+        for each in statements
+        if each["Effect"] == "Deny" and not each.get("Condition") and each.get("Resource") in ("*", ["*"])
+    ]
     return [
         action
         for action in actions

@@ -149,7 +149,7 @@ def cdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(deploying, "cdk", lambda: [str(program)])
     monkeypatch.setattr(deploying, "build_assets", lambda experiment: None)
     # What else an account must have is asked of the cloud on one machine, in tests/cloud: this stand-in knows no quotas.
-    monkeypatch.setattr(readiness, "examine", lambda session, experiment: [bootstrap.finding(session)])
+    monkeypatch.setattr(readiness, "examine", lambda session, experiment, account: [bootstrap.finding(session)])
     monkeypatch.setattr(zones, "choose", lambda session, experiment: zones.Choice("us-east-1b", (), {}, ""))
     return calls
 
