@@ -43,6 +43,7 @@ STYLE: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
 }
 WIDTH_IN, HEIGHT_IN = 4.6, 3.0  # small enough that its text stays legible on a phone
+LEGIBLE = 40  # characters of a name beside a plot
 MARKERS = 60  # points of a curve that are still told apart
 PlotPoint = tuple[float, float]
 
@@ -153,7 +154,7 @@ def marks(
         _scales(axes, curves, log_x=log, log_y=log, percent=False, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        if len(groups) <= len(SERIES):
+        if len(groups) <= len(SERIES) and max(map(len, groups), default=0) <= LEGIBLE:
             axes.legend(loc="best")
         text = svg(figure, name=name, title=f"{y} against {x}")
     for number, each in enumerate(found):
