@@ -53,6 +53,7 @@ MARKERS = 30  # of a curve, so that it has some and still is a curve
 STYLES = ("-", "--", ":", "-.")  # of curves that look the same otherwise
 LABEL, LINE = 15, 0.062  # letters of a label's line, and its height as a share of the axes'
 LEAST_TICKS, MOST_TICKS = 3, 7
+LEGIBLE = 40  # characters of a name beside a plot
 PlotPoint = tuple[float, float]
 
 
@@ -213,7 +214,7 @@ def marks(
         _scales(axes, curves, log_x=log, log_y=log, percent=False, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        if len(groups) <= len(SERIES):
+        if len(groups) <= len(SERIES) and max(map(len, groups), default=0) <= LEGIBLE:
             figure.legend(loc="outside upper left", ncols=3)
         text = svg(figure, name=name, title=f"{y} against {x}")
     for number, each in enumerate(found):

@@ -24,6 +24,7 @@ CSV, PAGE, CELLS = "study.csv", "study.html", "cells.json"
 SHOWN: dict[str, Callable[[float | None], str]] = {"duration_s": display.seconds, "goal_s": display.seconds}
 SHOWN |= dict.fromkeys(("full_usd", "paper_method_usd", "goal_full_usd"), display.usd) | {"moved_bytes": display.bytes_}
 WORDS = {"duration_s": "time", "full_usd": "dollars in full"}
+Three = tuple[float, float, float]  # low, mean, high
 PLOTTED = 200  # settings, above which a picture says nothing
 
 
@@ -99,8 +100,8 @@ def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -
             for name in names
         ]
         note = (
-            f"Differences of {judged}, paired by seed, with Student's 95 % interval; p two-sided, Holm's over the {len(names)} comparisons "
-            "that the file named."
+            f"Differences of {judged}, paired by seed, with Student's 95 % interval; p two-sided, Holm's over all {len(names)} that "
+            "the file named."
         )
         found.append(
             Sheet(title="Comparisons", head=["pair", "n", "difference", "p", "p, Holm", ""], rows=compared, note=note)
@@ -144,17 +145,16 @@ def _front(study: Study, rows: Sequence[TrialRow]) -> set[str]:
     return {means[n][0] for n in front(points, rises=rises)}
 
 
-def _means(
-    study: Study, rows: Sequence[TrialRow], cost: str = "full_usd"
-) -> list[tuple[str, tuple[float, ...], tuple[float, ...]]]:
+def _means(study: Study, rows: Sequence[TrialRow], cost: str = "full_usd") -> list[tuple[str, Three, Three]]:
     """Of each setting that has both: (low, mean, high) of dollars, and of what is judged."""
     known = {cell.key: cell for cell in tables.cells(study, rows)}
 
-    def three(name: str, column: str) -> tuple[float, ...] | None:
+    def three(name: str, column: str) -> Three | None:
         cell = known[SETTINGS, name, column]
         if cell.value is None:
             return None
-        return tuple(cell.value if each is None else each for each in (cell.low, cell.value, cell.high))
+        low, high = (cell.value if each is None else each for each in (cell.low, cell.high))
+        return low, cell.value, high
 
     both = ((name, three(name, cost), three(name, study.metric)) for name in tables.by_setting(rows))
     return [(name, usd, value) for name, usd, value in both if usd and value]
@@ -173,11 +173,16 @@ def _page(
     pictures = []
     for cost, shown in (("full_usd", display.usd), ("duration_s", display.seconds)):
         means = _means(study, rows, cost)
-        marks = [Mark(x=tuple(x), y=tuple(y), title=name, group=name) for name, x, y in means]  # type: ignore[arg-type]
+        best = front([(x[1], y[1]) for _, x, y in means], rises=study.rises(metric))
+        marks = [Mark(x=x, y=y, title=name, group=name, chosen=n in best) for n, (name, x, y) in enumerate(means)]
         if 0 < len(marks) <= PLOTTED and cost != study.metric:
             title = f"{study.metric} against {WORDS[cost]}"
             svg = plots.marks(marks, x=WORDS[cost], y=study.metric, name=cost, format_x=shown, log=False)
-            pictures.append(plot(title, svg, caption="Means with their 95 % intervals; dollars by AWS's prices."))
+            pictures.append(
+                plot(
+                    title, svg, caption="Means with their 95 % intervals, ringed on the front; dollars by AWS's prices."
+                )
+            )
     left_out = [[row.trial, row.reason] for row in rows if row not in counted] + [
         [name, why] for name, why in missing.items()
     ]
@@ -199,7 +204,7 @@ def _page(
     found.append(Sheet(title="Trials", head=head, rows=trials, folded=True, note="Dollars of all attempts."))
     return Page(
         title=f"study {study.name}",
-        subtitle=f"{len(counted)} of {study.count} trials, {len(study.seeds)} seeds; varied: {', '.join(study.fields) or 'nothing'}",
+        subtitle=f"varied: {', '.join(study.fields) or 'nothing'}; seeds: {', '.join(map(str, study.seeds))}",
         labels=sorted({row.label for row in rows} | {row.cost_label for row in rows}),
         warnings=_warnings(rows),
         tiles=[

@@ -130,13 +130,12 @@ def pictures(found: Searching) -> list[Plot]:
     from optuna.visualization import matplotlib as drawn
 
     complete = [each for each in found.optuna.trials if each.state is optuna.trial.TrialState.COMPLETE]
-    names = {"optimization_history": 1, "slice": 1, "param_importances": 2}
+    names = {"optimization_history": 1, "param_importances": 2}
     made = list[Plot]()
     for name in [name for name, least in names.items() if len(complete) >= least]:
         with plots.styled():
-            axes = getattr(drawn, f"plot_{name}")(found.optuna)
-            figure = axes.flat[0].figure if hasattr(axes, "flat") else axes.figure
+            figure = getattr(drawn, f"plot_{name}")(found.optuna).figure
             svg = plots.svg(figure, name=name, title=name.replace("_", " "))
             plt.close(figure)
-        made.append(plot(f"Optuna: {name.replace('_', ' ')}", svg, wide=name == "slice"))
+        made.append(plot(f"Optuna: {name.replace('_', ' ')}", svg))
     return made
