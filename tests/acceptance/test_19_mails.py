@@ -108,9 +108,7 @@ def test_a_kept_run_is_what_the_command_would_make_again() -> None:
         ), name
 
 
-@pytest.mark.slow
 def test_the_page_has_the_tables_of_the_kept_runs() -> None:
-    downloaded()
     page = (CONFIG.parent / "docs" / "fine-tuning.md").read_text()
     found = fine_tuning.found()
     for task in fine_tuning.TASKS:
