@@ -14,7 +14,7 @@ from crossover.advice import drivers, needs
 from crossover.advice.candidates import OWN, UNKNOWN, Candidate
 from crossover.advice.drivers import Drivers, parts, run_of
 from crossover.advice.evaluation import Estimate, Question, best
-from crossover.advice.finalists import Card, Finalist, cards, chosen
+from crossover.advice.finalists import Card, Finalist, ThisMachine, cards, chosen
 from crossover.advice.needs import Sizes
 from crossover.advice.search import Searched, on_cores, search
 from crossover.advice.wishes import Wishes
@@ -54,6 +54,7 @@ class Advice:
     candidates: int
     excluded: Mapping[str, int]  # what kind of reason, and how many
     on_demand: Finalist | None = None
+    here: ThisMachine | None = None  # outside front and winner, where a probe has measured it
 
     @property
     def told(self) -> tuple[Finalist, ...]:
