@@ -282,7 +282,7 @@ def sentence(found: Advice) -> str:
             needs.append(f"a budget of {display.usd(winner.usd.p95)}")
         text += f" It would take {' and '.join(needs)}."
     if found.on_demand:
-        text += f" On demand it is {found.on_demand.words}"
+        text += f" On demand: {display.band(display.usd, *found.on_demand.usd)}"
         text += ", more than was wished." if found.met and not _holds(found, found.on_demand) else "."
     for rival in rivals_of(found):
         dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "seconds"))

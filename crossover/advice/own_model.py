@@ -1,4 +1,4 @@
-"""An experiment of a model and data alone: `model.py:factory` and a CSV or a loader become a YAML beside the model."""
+"""An experiment of a model and data alone: `mine.py:factory` and a CSV or a loader become a YAML beside the model."""
 
 import csv
 import os
