@@ -14,7 +14,7 @@ from crossover.advice import drivers, needs
 from crossover.advice.candidates import OWN, UNKNOWN, Candidate
 from crossover.advice.drivers import Drivers, parts, run_of
 from crossover.advice.evaluation import Estimate, Question, best
-from crossover.advice.finalists import Card, Finalist, cards, chosen
+from crossover.advice.finalists import Card, Finalist, ThisMachine, cards, chosen
 from crossover.advice.needs import Sizes
 from crossover.advice.search import Searched, on_cores, search
 from crossover.advice.wishes import Wishes
@@ -54,6 +54,7 @@ class Advice:
     candidates: int
     excluded: Mapping[str, int]  # what kind of reason, and how many
     on_demand: Finalist | None = None
+    here: ThisMachine | None = None  # outside front and winner, where a probe has measured it
 
     @property
     def told(self) -> tuple[Finalist, ...]:
@@ -281,7 +282,7 @@ def sentence(found: Advice) -> str:
             needs.append(f"a budget of {display.usd(winner.usd.p95)}")
         text += f" It would take {' and '.join(needs)}."
     if found.on_demand:
-        text += f" On demand it is {found.on_demand.words}"
+        text += f" On demand: {display.band(display.usd, *found.on_demand.usd)}"
         text += ", more than was wished." if found.met and not _holds(found, found.on_demand) else "."
     for rival in rivals_of(found):
         dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "seconds"))

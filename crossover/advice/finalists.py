@@ -75,6 +75,28 @@ class Card:
     on_demand: Finalist | None = None
 
 
+@dataclass(frozen=True)
+class ThisMachine:
+    """`seconds` of the whole run in one process of `threads`, by minibatches measured here; `times`: from how many times the epochs on
+    `sooner` is sooner, start-up among its seconds: 1 or less where it is already, None where it never is.
+    """
+
+    seconds: float
+    threads: int
+    sooner: Finalist
+    times: float | None
+
+    @property
+    def words(self) -> str:
+        """`Your machine does it in 40 s for nothing; from 30 times the epochs on one g4dn.xlarge is sooner.`"""
+        does = f"Your machine does it in {display.seconds(self.seconds)} for nothing"
+        if self.times is None:
+            return f"{does}; {self.sooner.candidate.words} is never sooner, however many the epochs."
+        if self.times <= 1:
+            return f"{does}; {self.sooner.candidate.words} is sooner."
+        return f"{does}; from {self.times:,.3g} times the epochs on {self.sooner.candidate.words} is sooner."
+
+
 # How each card is picked, in words.
 RULES = {
     "cheapest": "the fewest dollars; of those that are too close to call the soonest",

@@ -21,7 +21,6 @@ from crossover.learning.staging import first_samples
 
 KNOWN, IMAGE = "mobilenet", (3, 32, 32)
 KNOWN_BATCH = 32
-MOST_S = 45.0
 LEAST_PAIRS = 3
 QUICK_S = 1.0  # of a minibatch: a minute holds a few of them in turn
 QUIET = 1.4  # times as quick with two threads MobileNet is where both have a core; 1.87 were measured
@@ -59,9 +58,9 @@ class Probe:
         )
 
 
-def probe(experiment: Experiment) -> Probe:
-    """Processor time of gradients, the user's by two sizes of minibatch and with two threads, and MobileNet's, in turn. Raises what loading
-    data and model raises.
+def probe(experiment: Experiment, *, most_s: float) -> Probe:
+    """Processor time of gradients, the user's by two sizes of minibatch and with two threads, and MobileNet's, in turn, for `most_s` or
+    LEAST_PAIRS turns. Raises what loading data and model raises.
     """
     # Images as they are: what smaller ones save of a run is the workload's training_share.
     own, known = replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())), _known()
@@ -71,7 +70,7 @@ def probe(experiment: Experiment) -> Probe:
     small, large, sample_bytes = _batches(learner, dataset, experiment.training.batch_size)
     _timed(known, _images(), 0)
     began, turns, known_twice = time.perf_counter(), list[tuple[float, float, float, float]](), list[float]()
-    while len(turns) < LEAST_PAIRS or time.perf_counter() - began < MOST_S:
+    while len(turns) < LEAST_PAIRS or time.perf_counter() - began < most_s:
         n = len(turns)
         alone = _timed(learner, large, n)
         torch.set_num_threads(2)

@@ -44,6 +44,9 @@ def cards(found: Advice) -> list[list[str]]:
                 number = [told.candidate for told in found.told].index(each.candidate) + 1
                 file = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
                 rows.append([name, each.candidate.words, time, before, *dollars, file])
+    if found.here:
+        process = f"one process of {found.here.threads} threads" if found.here.threads > 1 else "one process"
+        rows.append(["this machine", process, display.seconds(found.here.seconds), *[display.DASH] * 4])
     return rows
 
 

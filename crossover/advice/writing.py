@@ -17,7 +17,7 @@ import yaml
 
 from crossover.advice.advice import Advice, line, sentence
 from crossover.advice.candidates import experiment_of
-from crossover.advice.finalists import RULES, Finalist
+from crossover.advice.finalists import RULES, Finalist, ThisMachine
 from crossover.experiment import Experiment
 from crossover.reports import display
 from crossover.reports.folder import write_atomically
@@ -142,6 +142,7 @@ def as_json(found: Advice) -> dict[str, Any]:
             for each in found.cards
         ],
         "on_demand": _finalist(found.on_demand) if found.on_demand else None,
+        "this_machine": {"label": "projected", **_here(found.here)} if found.here else None,
         "alternatives": [_finalist(each) for each in found.alternatives],
         "front": [_finalist(each) for each in found.front],
         "accuracy unknown": [_finalist(each) for each in found.unknown],
@@ -154,6 +155,10 @@ def as_json(found: Advice) -> dict[str, Any]:
             for each in found.rejected
         ],
     }
+
+
+def _here(here: ThisMachine) -> dict[str, Any]:
+    return {"words": here.words, "seconds": here.seconds, "usd": 0.0, "threads": here.threads, "times": here.times}
 
 
 def _finalist(each: Finalist) -> dict[str, Any]:

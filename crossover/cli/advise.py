@@ -1,13 +1,14 @@
 """`crossover advise`: how should I train this, by when, for how much. Every figure is projected."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from crossover.architecture import load
-from crossover.cli.arguments import AsJson, Config, Debug, Override, TakeOver, accepted, print_json
+from crossover.cli.arguments import AsJson, Debug, Override, TakeOver, accepted, print_json
 from crossover.cli.waiting import waiting
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from crossover.advice.advice import Advice
     from crossover.advice.wishes import Wishes
 
+PROBE_S, FEW_S = 45.0, 3.0  # of minibatches of one's own, asked for and unasked
 NOTHING_HOLDS = 3  # the exit status of an answer that holds no wish
 
 Deadline = Annotated[str | None, typer.Option(help="Until the model must be there, such as 45min or 2h; held at p95.")]
@@ -29,6 +31,20 @@ Runs = Annotated[
     typer.Option(help="Folders of finished runs that show after how many epochs a target is reached."),
 ]
 OnHand = Annotated[str | None, typer.Option(help="What you may use, of lambda,ec2,gpu,spot.  [default: all]")]
+AskedFile = Annotated[
+    Path,
+    typer.Argument(
+        help="An experiment, for example config/spirt.yaml; or a model alone, model.py:factory, with --data.",
+        show_default=False,
+    ),
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data", help="With a model alone: a CSV of numbers whose last column is the label, or module:loader."
+    ),
+]
+Epochs = Annotated[int | None, typer.Option(min=1, help="How many epochs.  [default: the file's, or 10]")]
 ProbeOption = Annotated[
     bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")
 ]
@@ -46,8 +62,10 @@ OutFolder = Annotated[Path, typer.Option(help="Folder for the YAML files, advice
 
 
 def advise(
-    config: Config,
+    config: AskedFile,
     override: Override = None,
+    data: DataOption = None,
+    epochs: Epochs = None,
     deadline: Deadline = None,
     budget: BudgetOption = None,
     target: Target = None,
@@ -62,52 +80,62 @@ def advise(
     debug: Debug = False,
 ) -> None:
     """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
-    from crossover.advice import first_look, wishes
+    from crossover.advice import wishes
 
     wished = wishes.wishes(deadline, budget, target, on_hand)
-    experiment = load_experiment(config, override or [])
-    if not load(experiment.architecture).trains:
-        raise ConfigError(
-            f"{experiment.name}: {experiment.architecture} trains nothing; advise is about training a model"
-        )
+    config, probe_s = _asked(config, data, epochs, probe=probe)
+    override = [*(override or []), *([f"training.epochs={epochs}"] if epochs is not None else [])]
     if on and not tune:
         raise ConfigError("--on aws: measures for --tune memory, which is not given; advice itself is projected")
-    if not tune and (first := first_look.of_known(experiment, wished)):
-        _told_first(first)
-    experiment = accepted(config, override)
+    experiment = _trained(config, override, None if tune else wished)
     if tune:
         others = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
         others |= {"--budget": budget if not on else None, "--probe": probe or None}
         asks = "" if take_over else f"advise {config} --tune memory --on aws"
         _tune(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
-    found, notes = _searched(experiment, wished, target, runs or [], probe=probe)
-    from crossover.advice import advice as advising
-    from crossover.advice import tables, writing
+    found, notes = _searched(experiment, wished, target, runs or [], probe_s=probe_s)
+    from crossover.advice import page, tables, writing  # matplotlib comes with it
 
     written = writing.write(found, out, config=config)
-    from crossover.advice import page  # matplotlib comes with it
-
     report = page.write(found, out, notes, written[0])
     if as_json:
         files = [str(path) for path in (*written, report)]
         print_json({**writing.as_json(found), "notes": [*notes, *tables.notes(found)], "files": files})
     else:
         show(found, notes)
-        terminal.show(f"written: {', '.join(str(path) for path in written)}")
-        terminal.show(f"report: {report}")
-        terminal.show(f"[projected] {advising.sentence(found)}")
-        terminal.show(f"[projected] {advising.line(found)}")
+        terminal.show(f"written: {', '.join(str(path) for path in written)}", f"report: {report}", *_verdict(found))
     if not found.met:
         raise typer.Exit(NOTHING_HOLDS)
 
 
+def _verdict(found: "Advice") -> list[str]:
+    from crossover.advice import advice as advising
+
+    here = [found.here.words] if found.here else []
+    return [f"[projected] {words}" for words in (advising.sentence(found), advising.line(found), *here)]
+
+
+def _trained(config: Path, override: list[str], wished: "Wishes | None") -> Experiment:
+    """The experiment, which trains a model; a first estimate for what is `wished` is told before torch is imported."""
+    from crossover.advice import first_look
+
+    experiment = load_experiment(config, override)
+    if not load(experiment.architecture).trains:
+        raise ConfigError(
+            f"{experiment.name}: {experiment.architecture} trains nothing; advise is about training a model"
+        )
+    if wished is not None:
+        _told_first(first_look.of_known(experiment, wished))
+    return accepted(config, override)
+
+
 def _searched(
-    experiment: Experiment, wished: "Wishes", target: float | None, runs: list[Path], *, probe: bool
+    experiment: Experiment, wished: "Wishes", target: float | None, runs: list[Path], *, probe_s: float
 ) -> tuple["Advice", list[str]]:
     """The answer, and what it rests on, line by line"""
     from crossover.advice import advice as advising
-    from crossover.advice import evidence, first_look, resting, subject
+    from crossover.advice import evidence, first_look, here, resting, subject
     from crossover.advice.advice import Advice
 
     settings, said = [experiment], list[str]()
@@ -117,29 +145,49 @@ def _searched(
     elif runs:
         raise ConfigError("--runs: is evidence for --target, which is not given; expected both, or neither")
     measured = None
-    if probe:
+    told = bool(first_look.of_known(experiment, wished))  # before torch was imported
+    if probe_s:
         from crossover.advice import probe as probing
 
+        if not told:
+            told = _told_first(first_look.words(*subject.of(experiment)[:2], wished))
         with waiting("measuring this model beside MobileNet"):
-            measured = probing.probe(experiment)
+            measured = probing.probe(experiment, most_s=probe_s)
     try:
         each = list[tuple[Advice, list[str]]]()
         with waiting("simulating candidates", whole=False):
             for setting in settings:
                 question, sizes, notes = subject.of(setting, measured=measured)
-                known = each or first_look.of_known(experiment, wished)  # which is told before torch is imported
-                if not known and (first := first_look.words(question, sizes, wished)):
-                    _told_first(first)
+                told = told or _told_first(first_look.words(question, sizes, wished))
                 each.append((advising.advise(question, wished, sizes), notes))
         found, notes = min(each, key=lambda one: advising.standing(one[0]))
+        if measured is not None:
+            found = replace(found, here=here.of(found, measured))
         notes = [*said, *notes, resting.words(found)]
     except NoProjection as unknown:
         raise ConfigError(f"no advice for {experiment.name}, {wished.words}: {unknown}") from unknown
     return found, notes
 
 
-def _told_first(words: str) -> None:
-    terminal.show(f"[projected] a first estimate: {words}. All ways are searched now.", stderr=True)
+def _told_first(words: str) -> bool:
+    if words:
+        terminal.show(f"[projected] a first estimate: {words}. All ways are searched now.", stderr=True)
+    return True
+
+
+def _asked(config: Path, data: str | None, epochs: int | None, *, probe: bool) -> tuple[Path, float]:
+    """The experiment's file, which a model alone becomes, and for how many seconds it is measured."""
+    from crossover.advice import own_model
+
+    if not own_model.is_model(str(config)):
+        if data is not None:
+            raise ConfigError(
+                f"--data: {config} says what its data is; expected --data with a model alone, model.py:factory"
+            )
+        return config, PROBE_S * probe
+    path = own_model.written(str(config), data, epochs)
+    terminal.show(f"the experiment: {path}", stderr=True)
+    return path, PROBE_S if probe else FEW_S
 
 
 def _tune(

@@ -15,6 +15,7 @@ from crossover.advice.finalists import Finalist, cards, chosen
 from crossover.advice.search import Searched
 from crossover.advice.wishes import Wishes
 from crossover.errors import ConfigError, NoProjection
+from crossover.reports import display
 from crossover.simulation.repetitions import Outcome
 from crossover.validation import check_deployment, load
 from tests.unit.advice.few import few_candidates
@@ -93,7 +94,9 @@ def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
     found = advise(question, Wishes(on_hand=("gpu", "spot")), sizes, processes=1, repetitions=5)
     assert found.winner.candidate.spot
     assert found.on_demand and found.on_demand.candidate == replace(found.winner.candidate, spot=False)
-    assert f"spot: {found.winner.words}. On demand it is {found.on_demand.words}." in sentence(found)
+    assert f"spot: {found.winner.words}. On demand: {display.band(display.usd, *found.on_demand.usd)}." in sentence(
+        found
+    )
     for card in found.cards:
         assert (card.on_demand is not None) is card.finalist.candidate.spot
     rows = [row[0] for row in tables.cards(found)]

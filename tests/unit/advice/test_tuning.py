@@ -97,9 +97,8 @@ def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was(
 
 @pytest.mark.slow
 def test_a_probe_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "MOST_S", 0.0)
     monkeypatch.setattr(probe, "QUIET", 0.0)  # whoever else works here
-    found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"))
+    found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"), most_s=0.0)
     assert found.pairs == probe.LEAST_PAIRS
     assert 0 < found.ratio < 1, "a network of 26,000 parameters on 64 pixels is not MobileNet"
     assert found.batch_ratio >= 0
@@ -118,7 +117,7 @@ def test_a_step_on_images_scaled_down_is_not_what_a_probe_times(monkeypatch: pyt
 
     monkeypatch.setattr(probe, "learner_for", learner_for)
     with pytest.raises(InterruptedError):
-        probe.probe(load(CONFIG / "all-reduce-s3.yaml", ["training.image_size.begin=4"]))
+        probe.probe(load(CONFIG / "all-reduce-s3.yaml", ["training.image_size.begin=4"]), most_s=0.0)
     assert seen == [ImageSize()]
 
 

@@ -1,0 +1,158 @@
+"""A model and its data alone become an experiment; this machine stands beside what AWS would take."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from crossover.advice import here, own_model, subject, tables
+from crossover.advice.advice import Advice, advise
+from crossover.advice.probe import Probe
+from crossover.advice.wishes import Wishes
+from crossover.cli.main import main
+from crossover.errors import ConfigError, OwnCodeError
+from crossover.experiment import Experiment
+from crossover.learning.datasets import load as load_data
+from crossover.validation import load
+from tests.unit.advice.few import few_candidates
+
+CONFIG = Path(__file__).parents[3] / "config"
+SCHEMA = Path(__file__).parents[3] / "crossover" / "cli" / "schemas" / "advise.json"
+NETWORK = """
+from torch import nn
+
+def network(classes, input_shape):
+    return nn.Sequential(nn.Linear(input_shape[0], 8), nn.Linear(8, classes or 1))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NETWORK)
+    return tmp_path
+
+
+def asked(rows: str, *, model: str = "net.py:network") -> Experiment:
+    Path("table.csv").write_text(rows)
+    return load(own_model.written(model, "table.csv", 3))
+
+
+def test_a_last_column_of_few_whole_numbers_is_classes(folder: Path) -> None:
+    found = asked("a,b,kind\n" + "".join(f"{n},0.5,{7 * (n % 3)}\n" for n in range(60)))
+    assert (found.name, found.training.model, found.training.epochs, found.training.loss) == (
+        "net",
+        "net:network",
+        3,
+        "cross_entropy",
+    )
+    data = load_data(found)
+    assert data.classes == 3 and data.train_inputs.shape == (48, 2)
+    assert sorted(set(data.train_labels.tolist())) == [0, 1, 2]
+
+
+def test_any_other_is_a_number_and_a_first_row_of_numbers_is_a_row(folder: Path) -> None:
+    found = asked("".join(f"{n},0.5,{n / 7}\n" for n in range(60)))
+    assert (found.training.loss, found.training.metric.name) == ("mse", "mean_absolute_error")
+    data = load_data(found)
+    assert data.classes is None and data.train_labels.shape == (48, 1) and len(data.validation_labels) == 12
+
+
+@pytest.mark.parametrize(("rows", "words"), [
+    ("", "has 0 columns and 0 rows"),
+    ("a,b\n1,2\n", "has 2 columns and 1 rows"),
+    ("a,b\n1,2\n3,x\n", "row 3: 'x' is no number"),
+    ("1,2\n3,4\n5\n", "row 3: has 1 columns, and the first has 2"),
+])  # fmt: skip
+def test_what_is_no_table_of_numbers_is_refused(rows: str, words: str, folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--data: table\.csv: ") as refused:
+        asked(rows)
+    assert words in str(refused.value)
+    assert {path.name for path in folder.iterdir()} == {"net.py", "table.csv"}, "nothing is left of it"
+
+
+def test_what_is_missing_is_told(folder: Path) -> None:
+    for model, data, words in (
+        ("net.py:network", None, "--data: is missing"),
+        ("nut.py:network", "table.csv", "nut.py: no such file"),
+        ("net.py:network", "none.csv", "none.csv: cannot be read"),
+        ("net.py:network", "other.py:rows", "other.py: no such file"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            own_model.written(model, data, None)
+    with pytest.raises(OwnCodeError, match=r"data.dataset.*defines no 'rows'"):
+        own_model.written("net.py:network", "net:rows", None)
+
+
+def test_nothing_is_overwritten(folder: Path) -> None:
+    asked("1,2\n3,4\n5,6\n")
+    asked("1,2\n3,4\n5,6\n")
+    changed = "name: net\n"
+    (folder / "net.yaml").write_text(changed)
+    with pytest.raises(
+        ConfigError, match=r"net\.yaml: is there already and says otherwise; `crossover advise net.yaml`"
+    ):
+        own_model.written("net.py:network", "table.csv", 3)
+    assert (folder / "net.yaml").read_text() == changed
+
+
+def test_a_file_that_says_its_data_takes_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["advise", str(CONFIG / "all-reduce-s3.yaml"), "--data", "data.csv"])
+    assert end.value.code == 2 and "says what its data is" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_model_alone_is_advised(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("table.csv").write_text("".join(f"{n},0.5,{n % 2}\n" for n in range(200)))
+    with few_candidates(), pytest.raises(SystemExit) as end:
+        main(["advise", "net.py:network", "--data", "table.csv", "--epochs", "2", "--on-hand", "lambda", "--json"])
+    said = capsys.readouterr()
+    assert end.value.code == 0, said.err
+    assert said.err.index("the experiment: net.yaml") < said.err.index("[projected] a first estimate: one function")
+    answer = json.loads(said.out)
+    jsonschema.validate(answer, json.loads(SCHEMA.read_text()), jsonschema.Draft202012Validator)
+    assert answer["this_machine"]["words"].startswith("Your machine does it in ")
+    assert (
+        "for nothing" in answer["this_machine"]["words"] and answer["winner"]["candidate"]["architecture"] == "single"
+    )
+    assert load("net.yaml").training.epochs == 2
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found() -> Advice:
+    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=4"]))
+    with few_candidates():
+        return advise(question, Wishes(on_hand=("lambda",)), sizes, processes=1, repetitions=5)
+
+
+def measured(seconds: float) -> Probe:
+    return Probe(ratio=1.0, spread=0.1, pairs=3, batch_size=50, seconds=seconds, peak_mb=100.0)
+
+
+@pytest.mark.slow
+def test_this_machine_stands_beside_the_soonest_and_outside_the_front(found: Advice) -> None:
+    """A machine that needs twice the seconds of an epoch is behind from where its start is made up for."""
+    (soonest,) = (card.finalist for card in found.cards if "soonest" in card.names)
+    fixed_s, each_s = here._line(found.question, soonest)
+    samples = (
+        found.question.samples + found.question.calibration.evaluate_share * found.question.workload.validation_samples
+    )
+    slow = here.of(found, measured(50 * 2 * each_s / samples))
+    assert slow.seconds == pytest.approx(8 * each_s)
+    assert slow.times == pytest.approx(fixed_s / (4 * each_s))
+    assert f"from {slow.times:,.3g} times the epochs on {soonest.candidate.words} is sooner" in slow.words
+    quick = here.of(found, measured(50 * 0.5 * each_s / samples))
+    assert quick.times is None and "is never sooner" in quick.words
+    behind = here.of(found, measured(50 * (2 * each_s + fixed_s) / samples))
+    assert (
+        behind.times is not None and behind.times < 1 and behind.words.endswith(f"{soonest.candidate.words} is sooner.")
+    )
+    beside = replace(found, here=slow)
+    assert tables.cards(beside)[-1][0] == "this machine" and len(tables.cards(beside)) == len(tables.cards(found)) + 1
+    assert beside.front == found.front and beside.winner is found.winner
