@@ -68,7 +68,7 @@ def service(user_data: str, *, fleet: str) -> ProgramService:
     given = dict(line.partition("=")[::2] for line in facts.get("ENVIRONMENT", "").splitlines() if line)
     return ProgramService(
         code=facts.get("CODE", ""),
-        # The instance's own interpreter stands for this one, which has the packages that REQUIREMENTS name.
+        # The instance's own interpreter stands for this one, which has the packages that its zip lists.
         command=(sys.executable if Path(program).name.startswith("python") else program, *arguments),
         environment={**given, **own},
         restarts=unit.get("Restart", "no") != "no",
