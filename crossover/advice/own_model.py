@@ -26,9 +26,9 @@ from crossover.learning.datasets import Samples
 
 def rows(experiment):
     """Inputs (N, {columns}) float32; labels (N,{shape}) {kind}."""
-    with open(Path(__file__).parent / {name!r}, newline="", encoding="utf-8") as file:
-        lines = list(csv.reader(file))[{first}:]
-    values = torch.tensor([[float(value) for value in line] for line in lines if line])
+    with open(Path(__file__).parent / {name!r}, newline="", encoding="utf-8-sig") as file:
+        lines = [line for line in csv.reader(file) if line][{first}:]
+    values = torch.tensor([[float(value) for value in line] for line in lines])
     {labels}
 '''
 CLASSES = """known, labels = values[:, -1].unique(return_inverse=True)

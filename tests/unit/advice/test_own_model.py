@@ -54,7 +54,7 @@ def test_a_last_column_of_few_whole_numbers_is_classes(folder: Path) -> None:
 
 
 def test_any_other_is_a_number_and_a_first_row_of_numbers_is_a_row(folder: Path) -> None:
-    found = asked("".join(f"{n},0.5,{n / 7}\n" for n in range(60)))
+    found = asked("\ufeff" + "".join(f"{n},0.5,{n / 7}\n\n" for n in range(60)))
     assert (found.training.loss, found.training.metric.name) == ("mse", "mean_absolute_error")
     data = load_data(found)
     assert data.classes is None and data.train_labels.shape == (48, 1) and len(data.validation_labels) == 12
