@@ -104,11 +104,12 @@ def base(experiment: Experiment, architecture: Architecture) -> dict[str, Any] |
     """What `training.weights` means: bytes that are staged once, and what a fresh environment of each function takes to read them, as
     projected; None without it.
     """
+    if experiment.training.weights.file is None:
+        return None
     from crossover.learning.models import weights  # torch, which only such an experiment needs
     from crossover.simulation import calibration
 
-    if not (bytes_ := weights.size(experiment.training.weights)):
-        return None
+    bytes_ = weights.size(experiment.training.weights)
     in_vpc, read = NETWORK in shared_stacks(experiment, architecture), {}
     for step in steps(architecture):
         if step.torch is True:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from crossover.advice import subject, writing
+from crossover.advice import candidates, needs, subject, writing
 from crossover.advice.advice import Advice, advise, form_of
+from crossover.advice.candidates import Candidate
 from crossover.advice.finalists import Finalist
 from crossover.advice.wishes import Wishes
 from crossover.architecture import load, training_architectures
@@ -54,10 +55,19 @@ def found() -> Iterator[Advice]:
 def written(found: Advice, form: str, path: Path) -> Experiment:
     """The cheapest of that form as the advice writes it, read as commands read it."""
     every = found.searched.simulated
-    cheapest = min((each for each in every if form_of(each) == form), key=lambda each: (every[each].usd, str(each)))
-    banded = Finalist(cheapest, every[cheapest], found.winner.outcomes, 0.0)
+    known = [each for each in every if form_of(each) == form]
+    cheapest = min(known, key=lambda each: (every[each].usd, str(each))) if known else unsimulated(found, form)
+    banded = Finalist(cheapest, found.question.simulated(cheapest)[0], found.winner.outcomes, 0.0)
     path.write_text(writing.as_yaml(found, banded, 1))
     return read(path)
+
+
+def unsimulated(found: Advice, form: str) -> Candidate:
+    """Of ways that make other updates only those are simulated that may be on the front: any that would run."""
+    question, sizes, _ = subject.of(found.question.base)
+    ways = candidates.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb)
+    fit = (each for each in ways if form_of(each) == form and not needs.problem(each, sizes, Wishes().on_hand)[1])
+    return next(each for each in fit if not question.simulated(each)[0].problem)
 
 
 def assert_trained(run: RunFolder) -> None:
