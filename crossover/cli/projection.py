@@ -1,6 +1,7 @@
 """`crossover breakeven` and `crossover project`: what a run would take on AWS, by simulation. Every figure is projected."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,7 +90,8 @@ def breakeven(
                 experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0])
             )
         terminal.show(f"sliders: {play_page.write(cells, out)}")
-    terminal.show(f"report: {page.write(found, out)}")
+    given_ = [*map(str, configs), *(word for each in override or () for word in ("--set", each)), "--out", str(out)]
+    terminal.show(f"report: {page.write(found, out, shlex.join(['crossover', 'breakeven', *given_, '--play']))}")
     terminal.show(page.verdict(found))
     given = {each.name for each in experiments}
     if not any(point.would_run for point in found.here if point.name in given):

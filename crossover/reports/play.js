@@ -130,7 +130,7 @@
   const draw = (id, xs, series, { x, y, marked, late }) => {
     const place = by(id);
     drawings[id]?.destroy();
-    place.replaceChildren();
+    place.replaceChildren(globalThis.uPlot ? "" : data.without);
     if (!globalThis.uPlot || !xs.length) return;
     const labelled = (u) => {
       const { ctx } = u, scale = devicePixelRatio, taken = [];

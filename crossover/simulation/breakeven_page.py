@@ -29,10 +29,10 @@ LEADS = (("dollars", "cheapest"), ("time", "soonest"))
 PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 
-def write(found: Breakeven, out: Path) -> Path:
-    """`breakeven.html`, `breakeven.csv` and one SVG per plot into `out`; the path of the page."""
+def write(found: Breakeven, out: Path, command: str = "") -> Path:
+    """`breakeven.html`, `breakeven.csv` and one SVG per plot into `out`; the path of the page. `command`: what to type next."""
     out.mkdir(parents=True, exist_ok=True)
-    page = _page(found)
+    page = _page(found, command)
     for each in page.plots:
         name = each.title.lower().replace(" ", "-").replace(",", "").replace("'", "")
         write_atomically(out / f"{name}.svg", _standing_alone(str(each.svg)).encode())
@@ -184,7 +184,7 @@ def looks_of(experiments: Sequence[Experiment]) -> dict[str, SeriesLook]:
     return {each.name: of_experiment(each.module, each.sections, n) for n, each in enumerate(experiments)}
 
 
-def _page(found: Breakeven) -> Page:
+def _page(found: Breakeven, command: str = "") -> Page:
     first = found.experiments[0]
     return Page(
         title="Break-even",
@@ -192,6 +192,7 @@ def _page(found: Breakeven) -> Page:
         labels=["projected"],
         answer=_answer(found),
         verdict=verdict(found),
+        commands=[command] if command else [],
         caveats=notes(found)[:5],
         tiles=[
             Tile(

@@ -7,7 +7,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from crossover.reports import display
 from crossover.reports.folder import write_atomically
 from crossover.reports.html import SCRIPTS, render
 from crossover.reports.page import Page, Sheet
@@ -52,7 +51,6 @@ def page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
         scripts=[
             Markup(path.read_text(encoding="utf-8")) for path in ([script] if drawn else []) + [SCRIPTS / "play.js"]
         ],
-        warnings=[] if drawn else [WITHOUT],
         sheets=[Sheet(title="What stands behind it", head=["note"], rows=[[note] for note in notes], folded=True)],
     )
 
@@ -89,5 +87,5 @@ def as_json(found: PlayGrid) -> Mapping[str, Any]:
             for each in found.experiments
         ],
         "cells": cells,
-        "dash": display.DASH,
+        "without": WITHOUT,
     }

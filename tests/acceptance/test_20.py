@@ -311,4 +311,5 @@ def test_a_wheel_in_an_empty_folder_projects_and_trains(tmp_path: Path) -> None:
     crossover("run", experiment, "--on", "inline", "--set", "training.epochs=1", "--out", "trained")
     assert json.loads((empty / "trained" / "result.json").read_text())["outcome"] == "finished"
     assert (empty / "trained" / "report.html").is_file()
+    assert {"play.html", "play.js"} <= {path.name for path in (installed / "crossover" / "reports").iterdir()}
     assert json.loads(crossover("schema", "advise"))["title"] == "crossover advise --json"

@@ -53,6 +53,7 @@ async function judged(context, path, view) {
   const page = await context.newPage(), wrong = [], url = pathToFileURL(path).href;
   page.on("console", (said) => ["error", "warning"].includes(said.type()) && wrong.push(`the console: ${said.text()}`));
   page.on("pageerror", (error) => wrong.push(`an error: ${error.message}`));
+  await page.route((asked) => asked.href !== url, (route) => route.abort()); // it is told, and waits for nobody
   page.on("request", (asked) => asked.url() !== url && wrong.push(`it asks for ${asked.url()}`));
   await page.setViewportSize({ width: view.width, height: 900 });
   await page.emulateMedia({ media: view.print ? "print" : "screen", colorScheme: view.dark ? "dark" : "light" });

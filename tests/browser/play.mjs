@@ -11,6 +11,7 @@ function said() {
     crossings: [...document.querySelectorAll("#crossings li")].map(text),
     rows: [...document.querySelectorAll("#rows tr")].map((row) => [...row.children].map(text)),
     heard: [...document.querySelectorAll("#play input")].map((e) => e.getAttribute("aria-valuetext")),
+    instead: [...document.querySelectorAll(".drawing")].map(text),
     drawn: [...document.querySelectorAll(".drawing canvas")].map((e) => e.toDataURL()),
   };
 }

@@ -79,6 +79,7 @@ def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None
             assert ("throughout" in line) == (len(set(names)) == 1), line
             assert all(name in line for name in names), line
         assert told["heard"][0] == f"{at['epochs']} epoch{'s' if at['epochs'] > 1 else ''}"
+    assert seen[0]["instead"] == ["", ""]
     drawn = [tuple(told["drawn"]) for told in seen]
     assert len({len(each) for each in drawn}) == 1 and len(drawn[0]) == 2
     assert len(set(drawn)) == len(drawn), "every move changes what is drawn"
@@ -87,9 +88,9 @@ def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None
 
 def test_without_uplot_words_and_figures_are_whole(found: PlayGrid, tmp_path: Path) -> None:
     page = play_page.write(found, tmp_path, uplot=tmp_path / "none")
-    assert play_page.WITHOUT in page.read_text()
     first, last = moved(page, tmp_path, MOVES[0])
-    assert first["drawn"] == [] and first["says"] != last["says"] and last["rows"]
+    assert first["drawn"] == [] and first["instead"] == [play_page.WITHOUT] * 2
+    assert first["says"] != last["says"] and last["rows"]
     assert judged(page, tmp_path)[0] == []
 
 

@@ -1,13 +1,18 @@
 """report.html: self-contained, escaped, and what it says. A real browser judges how it looks: tests/browser."""
 
+import base64
+import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from crossover.errors import DataError
 from crossover.reports import comparison, display, folder, html
+from crossover.reports.page import Page
 from tests.browser.pages import EXAMPLE, FAST, comparison_page
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -133,3 +138,12 @@ def test_the_comparisons_page(tmp_path: Path) -> None:
         assert words in page.text, words
     assert page.text.count("Cost, line by line") == 2
     assert (path.parent / "comparison.csv").read_text().startswith("name,architecture,label,cost_label,")
+
+
+def test_data_cannot_end_their_script_and_the_policy_names_ours_alone() -> None:
+    evil, script = {"name": "</script><script>alert(1)</script><!--"}, 'say("<b>&")'
+    text = html.render(Page(title="t", subtitle="s", labels=[], data=json.dumps(evil), scripts=[Markup(script)]))
+    found = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
+    assert [json.loads(found[0]), *found[1:]] == [evil, script]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'\">" in text

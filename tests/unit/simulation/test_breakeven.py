@@ -17,7 +17,7 @@ from crossover.costs import prices
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, Training
 from crossover.reports import display
-from crossover.simulation import AWS
+from crossover.simulation import AWS, play
 from crossover.simulation import breakeven as swept
 from crossover.simulation import breakeven_page as page
 from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, breakeven, crossings_of, with_rivals
@@ -237,11 +237,14 @@ def test_breakeven_ends_with_the_verdict(
 ) -> None:
     for axis, values in (("PARAMETERS", ()), ("BATCHES", ()), ("WORKERS", ()), ("EPOCHS", (1, 2))):
         monkeypatch.setattr(swept, axis, values)
-    assert command("breakeven", str(config), "--out", str(tmp_path / "out"), "--repetitions", "20") == 0
+        if axis != "BATCHES":
+            monkeypatch.setattr(play, axis, values)
+    assert command("breakeven", str(config), "--out", str(tmp_path / "out"), "--repetitions", "20", "--play") == 0
     shown = capsys.readouterr().out
     assert shown.splitlines()[-1].startswith("[projected] as the files say: ")
     assert "calibration: AWS: S3, networks" in shown
-    assert (tmp_path / "out" / "breakeven.html").is_file()
+    assert f"crossover breakeven {config} " in (tmp_path / "out" / "breakeven.html").read_text("utf-8")
+    assert (tmp_path / "out" / "play.html").is_file() and "play.html" in shown
 
 
 @pytest.mark.slow

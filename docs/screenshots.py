@@ -1,0 +1,64 @@
+"""The pictures of docs/pages.md, made anew from a break-even, advice and runs of today: `python -m docs.screenshots` (minutes; Chromium).
+
+Each is the first screen of a page, in 64 colours, so that all together stay small.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image
+
+from crossover.advice import advice, subject
+from crossover.advice import page as advised
+from crossover.advice.subject import sizes
+from crossover.advice.wishes import Wishes
+from crossover.cli.arguments import accepted
+from crossover.costs import prices
+from crossover.simulation import AWS, play, play_page
+from tests.browser.chromium import asked
+from tests.browser.pages import comparison_page, run_page
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "config" / "all-reduce-cifar10.yaml"
+OUT = Path(__file__).parent / "pages"
+
+
+def sliders(out: Path) -> Path:
+    experiment = accepted(CONFIG, None)
+    return play_page.write(play.grid([experiment], AWS, prices.load(), sizes=sizes(experiment)), out)
+
+
+def recommended(out: Path) -> Path:
+    question, needs, notes = subject.of(accepted(CONFIG, None))
+    found = advice.advise(question, Wishes(), needs)
+    return advised.write(found, out, notes, Path("advice") / f"1-{found.winner.candidate.architecture}.yaml")
+
+
+SHOTS: tuple[tuple[str, Callable[[Path], Path], int, int, bool], ...] = (
+    ("play", sliders, 1440, 960, False),
+    ("play-phone-dark", sliders, 390, 844, True),
+    ("advice", recommended, 1440, 960, False),
+    ("advice-phone-dark", recommended, 390, 844, True),
+    ("run-dark", run_page, 1440, 960, True),
+    ("comparison-phone", comparison_page, 390, 844, False),
+)
+
+
+def main() -> None:
+    OUT.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        made = {of: of(Path(folder) / of.__name__) for of in dict.fromkeys(of for _, of, *_ in SHOTS)}
+        shots = [
+            {"page": str(made[of]), "png": str(OUT / f"{name}.png"), "width": width, "height": height, "dark": dark}
+            for name, of, width, height, dark in SHOTS
+        ]
+        for png in asked("shoot.mjs", Path(folder), json.dumps(shots)):
+            with Image.open(png) as picture:
+                picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(png, optimize=True)
+            print(f"{Path(png).relative_to(ROOT)}: {Path(png).stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
