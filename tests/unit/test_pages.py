@@ -30,7 +30,7 @@ CITED = re.compile(r"(docs/\w+\.md), (\d)")
 ENDINGS = {"py", "md", "yaml", "json", "jsonl", "csv", "html", "sh", "hpp", "cpp", "so", "zip", "out", "safetensors"}
 # What a reader's own files are called, and what commands write.
 EXAMPLES = {"mine", "mytask", "name", "index"}
-WRITTEN = {"config/account.yaml", "study.yaml"}  # by users
+WRITTEN = {"config/account.yaml", "study.yaml", "1-single.yaml"}  # by users and by advise
 OTHERS = {"torch", "aws", "docs"}  # packages, services and sites of others that a module of ours is called after
 
 
