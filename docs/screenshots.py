@@ -1,8 +1,9 @@
 """The pictures of docs/pages.md, made anew from a break-even, advice and runs of today: `python -m docs.screenshots` (minutes; Chromium).
 
-Each is the first screen of a page, in 64 colours, so that all together stay small.
+Each is the first screen of a page, in 256 colours, so that all together stay small.
 """
 
+import contextlib
 import json
 import tempfile
 from collections.abc import Callable
@@ -48,15 +49,20 @@ SHOTS: tuple[tuple[str, Callable[[Path], Path], int, int, bool], ...] = (
 
 def main() -> None:
     OUT.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        made = {of: of(Path(folder) / of.__name__) for of in dict.fromkeys(of for _, of, *_ in SHOTS)}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+    ):  # so that a page names no path of this machine
+        made = {of: of(Path("results") / of.__name__).resolve() for of in dict.fromkeys(of for _, of, *_ in SHOTS)}
         shots = [
             {"page": str(made[of]), "png": str(OUT / f"{name}.png"), "width": width, "height": height, "dark": dark}
             for name, of, width, height, dark in SHOTS
         ]
         for png in asked("shoot.mjs", Path(folder), json.dumps(shots)):
             with Image.open(png) as picture:
-                picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(png, optimize=True)
+                picture.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
+                    png, optimize=True
+                )
             print(f"{Path(png).relative_to(ROOT)}: {Path(png).stat().st_size:,} bytes")
 
 

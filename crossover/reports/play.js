@@ -46,8 +46,8 @@
 
   const led = (runs, figure, surely, what) => {
     const leader = first(runs, figure), others = tied(runs, leader, surely);
-    const close = others.length ? `, too close to call with ${named(others)}` : "";
-    return `${leader.name} is ${what}${close}: ${band(seconds, leader.time)}, ${band(usd, leader.dollars)}`;
+    const lead = others.length ? `${leader.name} and ${named(others)} are too close to call as ${what}, the first` : `${leader.name} is ${what}`;
+    return `${lead}: ${band(seconds, leader.time)}, ${band(usd, leader.dollars)}`;
   };
 
   const answer = () => {

@@ -34,6 +34,7 @@ class PlayGrid:
     experiments: tuple[Experiment, ...]
     calibration: Calibration
     axes: Mapping[str, Sequence[int]]
+    own: Mapping[str, int]  # of each axis, as the first file says
     cells: Mapping[GridSetting, Sequence[Point]]
     repetitions: int
     prices_as_of: str
@@ -55,11 +56,9 @@ def grid(
     entrants, left_out = projectable(with_rivals(experiments))
     calibration = calibration.unsure_of(entrants[0].training.model)
     first, own = entrants[0], {each.name: sizes(each) for each in entrants}
-    axes = {
-        "epochs": sorted({*EPOCHS, first.training.epochs}),
-        "parameters": sorted({*PARAMETERS, own[first.name].parameters}),
-        "workers": sorted({*WORKERS, first.workers}),
-    }
+    filed = {"epochs": first.training.epochs, "parameters": own[first.name].parameters, "workers": first.workers}
+    usual = {"epochs": EPOCHS, "parameters": PARAMETERS, "workers": WORKERS}
+    axes = {name: sorted({*usual[name], value}) for name, value in filed.items()}
     settings = list(product(axes["epochs"], axes["parameters"], axes["workers"]))
     tasks, asked = list[RepeatedRun](), list[tuple[GridSetting, Experiment]]()
     for setting, each in product(settings, entrants):
@@ -84,6 +83,7 @@ def grid(
         experiments=entrants,
         calibration=calibration,
         axes=axes,
+        own=filed,
         cells=cells,
         repetitions=repetitions,
         prices_as_of=price_list.as_of,

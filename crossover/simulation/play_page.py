@@ -38,6 +38,8 @@ def page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
         "one is called cheapest or soonest where it is in 95 of 100 paired draws, and by a hundredth at least",
         "time is the run's; what passes from deploy until everything stands comes before it",
         "a deadline holds where p95 keeps it",
+        f"with {found.own['parameters']:,} parameters it is the file's own model; of another size it is taken for a convolutional network "
+        "of 50 multiply-accumulates per parameter and sample, which may be more or less than its own",
         f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
         *found.left_out,
     ]
@@ -59,7 +61,7 @@ def as_json(found: PlayGrid) -> Mapping[str, Any]:
     """What the script reads. Of each entrant in a cell: [number, seconds p5, p50, p95, dollars p5, p50, p95, surely cheaper than, surely
     sooner than], those by their numbers; cells in the order of the axes' values, the last axis first.
     """
-    first, looks = found.experiments[0], looks_of(found.experiments)
+    looks = looks_of(found.experiments)
     numbers = {each.name: n for n, each in enumerate(found.experiments)}
 
     def rounded(value: float) -> float:
@@ -77,10 +79,9 @@ def as_json(found: PlayGrid) -> Mapping[str, Any]:
         ]
         for points in found.cells.values()
     ]
-    own = {"epochs": first.training.epochs, "workers": first.workers}
     return {
         "axes": found.axes,
-        "begin": {name: values.index(own[name]) if name in own else 0 for name, values in found.axes.items()},
+        "begin": {name: values.index(found.own[name]) for name, values in found.axes.items()},
         "deadlines": DEADLINES_S,
         "entrants": [
             {"name": each.name, "colour": looks[each.name].colour, "sign": looks[each.name].sign}
