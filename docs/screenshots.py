@@ -60,9 +60,7 @@ def main() -> None:
         ]
         for png in asked("shoot.mjs", Path(folder), json.dumps(shots)):
             with Image.open(png) as picture:
-                picture.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
-                    png, optimize=True
-                )
+                picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True)
             print(f"{Path(png).relative_to(ROOT)}: {Path(png).stat().st_size:,} bytes")
 
 

@@ -118,10 +118,15 @@
     }
     return [low, Math.sqrt(low * high), high].map((value) => Number(value.toPrecision(3)));
   };
-  const axis = (label, shown, scale) => ({
+  const ROUND = [0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400, 259200, 864000]; // seconds
+  const moments = (low, high) => {
+    const inside = ROUND.filter((value) => value >= low && value <= high);
+    return inside.length >= 3 ? inside : ticks(low, high);
+  };
+  const axis = ({ label, shown, splits = ticks }, scale) => ({
     scale, label, stroke: css("--ink"), grid: { stroke: css("--faint"), width: 1 }, ticks: { stroke: css("--faint"), width: 1 },
-    size: scale === "y" ? 62 : 40, labelSize: 22, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif",
-    splits: (_, __, low, high) => ticks(low, high), filter: (_, splits) => splits, values: (_, splits) => splits.map(shown),
+    size: scale === "y" ? 86 : 40, labelSize: 22, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif",
+    splits: (_, __, low, high) => splits(low, high), filter: (_, splits) => splits, values: (_, splits) => splits.map(shown),
   });
   const wider = (_, low, high) => (low > 0 && high > 0 ? [low / 1.6, high * 1.6] : [0.1, 10]);
   const drawings = {};
@@ -176,7 +181,7 @@
     drawings[id] = new uPlot({
       width: place.clientWidth, height: 300, legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false, distr: 3, range: wider }, y: { distr: 3, range: wider } },
-      axes: [axis(x.label, x.shown, "x"), axis(y.label, y.shown, "y")],
+      axes: [axis(x, "x"), axis(y, "y")],
       series: [{}, ...series.map(({ run, line }) => ({
         stroke: run ? css(`--series-${run.colour}`) : css("--ink"), width: line ? 1.5 : 0, points: { show: false }, spanGaps: !run,
       }))],
@@ -193,7 +198,7 @@
     const series = runs.map((run) => ({ run, values: runs.map((other) => own(run, other)) }));
     series.push({ line: true, values: runs.map((run) => (isBeaten(run, runs) ? null : run.time[1])) });
     draw("front", runs.map((run) => run.dollars[1]), series, {
-      x: { label: "dollars", shown: tickUsd }, y: { label: "time", shown: seconds }, late: limit() < Infinity ? limit() : 0,
+      x: { label: "dollars", shown: tickUsd }, y: { label: "time", shown: seconds, splits: moments }, late: limit() < Infinity ? limit() : 0,
     });
   };
   const tickUsd = (value) => `$${Number(value.toPrecision(3))}`;
