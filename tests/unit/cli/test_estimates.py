@@ -23,6 +23,7 @@ EXPERIMENTS = [
     path
     for path in sorted(CONFIG.glob("*.yaml"))
     if "\narchitecture:" in path.read_text()
+    and ":" not in load(path).data.dataset  # of one's own: what it holds is known where it was downloaded
     and (architecture(load(path).architecture).simulation or load(path).module) in DESCRIBED
 ]
 SPIRT = load(CONFIG / "spirt.yaml")
